@@ -1,0 +1,46 @@
+# Two commands matter: `make demo` and `make test`. Each target sets up .venv by itself, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PROJECT := pyproject.toml constraints.txt
+
+.PHONY: demo test lint bench docs clean
+.DEFAULT_GOAL := demo
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "exempla needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+# The core is all the demo needs.
+$(VENV)/.core: $(BIN)/python $(PROJECT)
+	@echo "installing exempla into $(VENV)"
+	$(PIP) --editable .
+	@touch $@
+
+# Every extra, for tests, lint, benchmarks and docs.
+$(VENV)/.all: $(VENV)/.core
+	@echo "installing every extra into $(VENV)"
+	$(PIP) --editable '.[hf,review,docs,dev]'
+	@touch $@
+
+demo: $(VENV)/.core
+	$(BIN)/exempla demo --out demo-out
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(VENV)/.all
+	$(BIN)/python -m benchmarks.selection
+
+docs: $(VENV)/.all
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) demo-out build dist site

@@ -1,0 +1,1 @@
+"""Models become scores: one module per framework behind one interface (`base.Oracle`)."""

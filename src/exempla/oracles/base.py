@@ -1,0 +1,111 @@
+"""What every oracle promises: a model and its data become scores, in one currency.
+
+An oracle knows its framework; nothing after it does. It hands out `ScoreRows`, batch by batch in
+data-set order, whose `Factors` (one per layer) are the per-sample scores ∇θ log p(y | x, θ̂),
+never multiplied out.
+
+Weights. A training example of weight w has score w·s and Fisher w·E[s sᵀ]; the oracle multiplies
+`g` by w (scores) and by √w (Fisher rows). Questioned examples have weight 1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from exempla.types import Factors
+
+__all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "ScoreRows"]
+
+Labels = Literal["true", "predicted"]
+
+CLASS_CUT = 1e-4
+"""Classes with less probability than this are left out of the exact Fisher: they carry next to
+none of it, and leaving them out shortens the sum from (classes) to a few rows an example."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block of parameters, a d_out × d_in matrix; a bias is one more column of inputs.
+
+    `penalty` (d_in,) is the L2 coefficient λ of each input column in the mean-loss objective
+    mean(−log p) + Σ λ/2·w²: zero for a bias, zero where the model is not regularised.
+    """
+
+    name: str
+    d_in: int
+    d_out: int
+    penalty: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return self.d_in * self.d_out
+
+
+@dataclass(frozen=True)
+class ScoreRows:
+    """Some score rows: which example each belongs to, and its factors layer by layer."""
+
+    sample: np.ndarray
+    """(n,) int64 positions in the data set, one per row."""
+    factors: tuple[Factors, ...]
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+
+class Examples(ABC):
+    """Validated data an oracle can score. Only its own oracle looks inside."""
+
+    labels: np.ndarray | None
+    """The labels as the user gave them, in data-set order; None if there are none."""
+    ids: np.ndarray | None = None
+    """The user's own names for the rows, if given."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, positions: np.ndarray) -> Examples:
+        """The examples at these positions, in this order."""
+
+
+class Oracle(ABC):
+    """Scores of one fitted model."""
+
+    layers: tuple[Layer, ...]
+    likelihood: str
+    """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
+    fisher_note: str = "exact"
+    """How `fisher_rows` takes the expectation over the model's labels, in words."""
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(layer.size for layer in self.layers)
+
+    @abstractmethod
+    def read(self, data: Any, *, role: Literal["train", "test"]) -> Examples:
+        """Validate the user's data; raise ExemplaError naming every problem at once."""
+
+    @abstractmethod
+    def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """One row per example, in order, in batches."""
+
+    @abstractmethod
+    def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
+        """Rows r with Σ_{rows of example i} r rᵀ = E_{y ~ model}[s sᵀ], in batches.
+
+        An example may have several rows (one per class that carries probability).
+        """
+
+    @abstractmethod
+    def predict(self, examples: Any) -> np.ndarray:
+        """The model's own predictions, in the user's label vocabulary."""
+
+    @abstractmethod
+    def log_likelihood(self, examples: Any) -> np.ndarray:
+        """log p(y | x, θ̂) of each example under its given label."""
