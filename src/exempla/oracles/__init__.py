@@ -1,1 +1,52 @@
-"""Models become scores: one module per framework behind one interface (`base.Oracle`)."""
+"""From a model to its oracle: each framework is imported only when a model of it arrives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from exempla.errors import UnsupportedModelError
+from exempla.oracles.base import Oracle
+
+if TYPE_CHECKING:
+    from exempla.likelihoods import Likelihood
+
+__all__ = ["make_oracle"]
+
+
+def make_oracle(
+    model: Any,
+    likelihood: str | Likelihood = "auto",
+    parameters: Sequence[str] | None = None,
+    device: Any = None,
+) -> Oracle:
+    """The oracle that scores this model; raises UnsupportedModelError if there is none.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> make_oracle(LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])).likelihood
+    'bernoulli'
+    """
+    from exempla.oracles.arrays import ArrayOracle, ArrayScores, ScoreModel
+
+    if isinstance(model, Oracle):
+        return model
+    if isinstance(model, ArrayScores | ScoreModel):
+        return ArrayOracle(model)
+    # a module of torch cannot exist unless torch has been imported
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from exempla.oracles.torch import torch_oracle
+
+        return torch_oracle(model, likelihood, parameters, device)
+    if hasattr(model, "fit") or hasattr(model, "get_params"):
+        from exempla.oracles.sklearn import sklearn_oracle
+
+        return sklearn_oracle(model, likelihood, parameters)
+    from exempla.oracles.sklearn_models import SUPPORTED
+
+    raise UnsupportedModelError(
+        f"{type(model).__name__} is not a model exempla can score. It takes a torch.nn.Module, "
+        f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
+        "ArrayScores() for a matrix of scores."
+    )

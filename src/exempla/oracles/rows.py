@@ -1,0 +1,139 @@
+"""Rows of whatever a user calls data: count them, take some, unpack (X, y, sample_weight).
+
+Data are `(X, y)`, `(X, y, sample_weight)`, or X alone; a tuple always means this, so rows of X
+that are themselves in a tuple must be a list.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from exempla.errors import ExemplaError
+from exempla.types import Array
+
+__all__ = ["Unpacked", "as_matrix", "listing", "n_rows", "take_rows", "unpack"]
+
+
+class Unpacked(NamedTuple):
+    """The user's data as given, in its three parts."""
+
+    X: Any
+    y: Any
+    weights: np.ndarray | None
+    ids: np.ndarray | None
+
+
+def unpack(data: Any, problems: list[str]) -> Unpacked:
+    """Split the data into X, y and weights; lengths and weights are checked here."""
+    parts = data if isinstance(data, tuple) else (data,)
+    if not 1 <= len(parts) <= 3:
+        raise ExemplaError(
+            f"Data must be X, (X, y) or (X, y, sample_weight), not a tuple of {len(parts)}."
+        )
+    X, y, weights = (*parts, None, None)[:3]
+    if X is None or isinstance(X, str | bytes | dict):
+        raise ExemplaError(
+            f"X must be an array, a data frame, a sparse matrix or a list of rows, not {X!r:.60}."
+        )
+    n = n_rows(X)
+    if n == 0:
+        raise ExemplaError("The data has no rows: give at least one example.")
+    if y is not None:
+        y = y if hasattr(y, "iloc") else np.asarray(y)
+        if n_rows(y) != n:
+            problems.append(f"X has {n} rows but y has {n_rows(y)}")
+            y = None
+    if weights is not None:
+        weights = _check_weights(weights, n, problems)
+    return Unpacked(X, y, weights, _ids(X, y))
+
+
+def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
+    try:
+        w = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        problems.append("sample_weight is not numeric")
+        return None
+    if w.shape != (n,):
+        problems.append(f"X has {n} rows but sample_weight has shape {w.shape}")
+    elif not np.all(np.isfinite(w)) or np.any(w < 0):
+        bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
+        problems.append(f"sample_weight is negative, NaN or infinite in {listing(bad)}")
+    elif not np.any(w > 0):
+        problems.append("every sample_weight is zero")
+    else:
+        return w
+    return None
+
+
+def _ids(*frames: Any) -> np.ndarray | None:
+    """A pandas index that says more than 0, 1, 2, …"""
+    for frame in frames:
+        index = getattr(frame, "index", None)
+        if isinstance(index, pd.Index):
+            default = isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
+            return None if default else index.to_numpy()
+    return None
+
+
+def as_matrix(X: Any) -> Array:
+    """X as a numeric NumPy array, or CSR if it is sparse. Raises ValueError if it is neither."""
+    if sp.issparse(X):
+        X = sp.csr_array(X)
+    elif hasattr(X, "iloc"):
+        X = _from_frame(X)
+    else:
+        X = np.asarray(X)
+    if X.dtype.kind == "O":
+        X = X.astype(np.float64)
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"its values are {X.dtype}")
+    return X
+
+
+def _from_frame(X: Any) -> np.ndarray:
+    kinds = pd.DataFrame(X).dtypes
+    wrong = [name for name, kind in kinds.items() if not pd.api.types.is_numeric_dtype(kind)]
+    if wrong and not all(kinds[name] == object for name in wrong):
+        raise ValueError(f"columns {wrong[:5]} are not numeric")
+    if any(pd.api.types.is_complex_dtype(kind) for kind in kinds):
+        raise ValueError("its values are complex")
+    return X.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def n_rows(X: Any) -> int:
+    """Number of rows of whatever X is."""
+    if hasattr(X, "shape"):
+        return int(X.shape[0]) if len(X.shape) else 0
+    return len(X)
+
+
+def take_rows(X: Any, rows: np.ndarray) -> Any:
+    """Some rows of whatever X is."""
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    if sp.issparse(X):
+        return sp.csr_array(X)[rows]
+    if isinstance(X, np.ndarray):
+        # a slice where possible: it copies nothing
+        contiguous = (
+            len(rows) and rows[-1] - rows[0] == len(rows) - 1 and np.all(np.diff(rows) == 1)
+        )
+        return X[rows[0] : rows[-1] + 1] if contiguous else X[rows]
+    return [X[i] for i in rows]
+
+
+def listing(rows: np.ndarray, show: int = 5) -> str:
+    """Row numbers in words.
+
+    >>> import numpy as np
+    >>> listing(np.array([3])), listing(np.arange(7))
+    ('row 3', 'rows 0, 1, 2, 3, 4 and 2 more')
+    """
+    names = ", ".join(map(str, rows[:show]))
+    more = f" and {len(rows) - show} more" if len(rows) > show else ""
+    return f"row{'s' if len(rows) > 1 else ''} {names}{more}"

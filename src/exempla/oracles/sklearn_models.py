@@ -1,0 +1,238 @@
+"""What each supported scikit-learn model is: its layers, its likelihood, its penalty.
+
+Every penalty is brought to one form: mean over the n rows of w_i·(−log p_i), plus Σ λ/2·v² over
+the weights v. At a fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the tests check.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+    RidgeClassifierCV,
+    RidgeCV,
+    SGDClassifier,
+)
+from sklearn.mixture import GaussianMixture
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+from exempla.errors import ExemplaWarning, UnsupportedModelError
+from exempla.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    OneVsRest,
+    Poisson,
+)
+from exempla.oracles.network import Network
+
+__all__ = ["SUPPORTED", "Anatomy", "anatomy", "refuse_unsupported"]
+
+SUPPORTED = (
+    "LogisticRegression, LogisticRegressionCV, SGDClassifier(loss='log_loss'), LinearRegression, "
+    "Ridge, RidgeCV, PoissonRegressor, MLPClassifier, MLPRegressor and GaussianMixture, alone, at "
+    "the end of a Pipeline or inside GridSearchCV"
+)
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A fitted model, taken apart."""
+
+    network: Network
+    likelihood: Likelihood
+    penalty: Callable[[int, float], float]
+    """λ of the weights from the number of rows and the mean weight of a row, in units of the
+    loss the model was fitted with (a Gaussian's still has to be divided by σ²)."""
+    classes: np.ndarray | None = None
+    class_weight: dict | str | None = None
+    balanced_by_weight: bool = False
+    """Whether class_weight="balanced" counts an example by its weight or as one."""
+    intercept_penalty: float = 0.0
+    """λ of the intercept, as a multiple of that of the weights."""
+
+
+def refuse_unsupported(model: Any) -> None:
+    """Raise UnsupportedModelError unless the model, fitted or not, is one we can take apart."""
+    name = type(model).__name__
+    if isinstance(model, RidgeClassifier | RidgeClassifierCV):
+        why = (
+            f"{name} is fitted by least squares on labels −1 and 1, so it gives labels no "
+            "probability and has no score: use LogisticRegression"
+        )
+    elif isinstance(model, SGDClassifier) and model.loss != "log_loss":
+        why = (
+            f"SGDClassifier(loss={model.loss!r}) gives labels no probability: "
+            "use SGDClassifier(loss='log_loss')"
+        )
+    elif not isinstance(model, tuple(_TAKE_APART) + (GaussianMixture,)):
+        why = f"{name} has no parameters with a known likelihood, so exempla cannot score it"
+    else:
+        return
+    raise UnsupportedModelError(f"{why}. Supported scikit-learn models: {SUPPORTED}.")
+
+
+def anatomy(model: Any) -> Anatomy:
+    """Take a fitted model apart.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> anatomy(Ridge(alpha=2.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 1.0])).likelihood
+    Gaussian(variance=None)
+    """
+    refuse_unsupported(model)
+    for kind, take_apart in _TAKE_APART.items():
+        if isinstance(model, kind):
+            return take_apart(model)
+    raise AssertionError(f"{type(model).__name__} passed refuse_unsupported")
+
+
+def _linear(model: Any) -> Network:
+    W = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
+    bias = None
+    if model.fit_intercept:
+        b = np.asarray(model.intercept_, dtype=np.float64)
+        bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
+    return Network((W,), (bias,))
+
+
+def _logistic(model: LogisticRegression) -> Anatomy:
+    multi_class = getattr(model, "multi_class", "auto")  # gone since scikit-learn 1.8
+    two = len(model.classes_) == 2
+    if two and multi_class == "multinomial":
+        raise UnsupportedModelError(
+            "LogisticRegression(multi_class='multinomial') on two classes doubles its log-odds: "
+            "leave multi_class at its default."
+        )
+    liblinear = model.solver == "liblinear"
+    one_vs_rest = multi_class == "ovr" or (liblinear and multi_class != "multinomial")
+    if two:
+        likelihood: Likelihood = Bernoulli()
+    else:
+        likelihood = OneVsRest() if one_vs_rest else Categorical()
+    strength = _logistic_strength(model)
+    return Anatomy(
+        _linear(model),
+        likelihood,
+        lambda n, _: strength / n,
+        classes=model.classes_,
+        class_weight=model.class_weight,
+        balanced_by_weight=True,
+        # liblinear appends a feature of this value and penalises its weight b / scaling as well
+        intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
+    )
+
+
+def _logistic_strength(model: Any) -> float:
+    """1/C, or the share of it that is squared."""
+    if isinstance(model, LogisticRegressionCV):
+        C = np.unique(np.asarray(model.C_, dtype=np.float64))
+        if len(C) > 1:
+            warnings.warn(
+                f"LogisticRegressionCV chose a different C for each class ({C.min():g} to "
+                f"{C.max():g}); their geometric mean is used for the penalty.",
+                ExemplaWarning,
+                stacklevel=2,
+            )
+        strength = float(1 / np.exp(np.mean(np.log(C))))
+        ratios = [r for r in np.ravel(model.l1_ratio_) if r is not None]
+        ratio = float(np.mean(np.asarray(ratios, dtype=np.float64))) if ratios else 0.0
+    else:
+        strength, ratio = 1 / model.C, float(getattr(model, "l1_ratio", 0) or 0)
+    penalty = getattr(model, "penalty", "deprecated")
+    if penalty is None:
+        return 0.0
+    if penalty in ("l1", "l2"):  # the old argument overrides l1_ratio
+        ratio = float(penalty == "l1")
+    return _squared_part(model, strength, ratio)
+
+
+def _squared_part(model: Any, strength: float, l1_ratio: float) -> float:
+    if l1_ratio > 0 and strength > 0:
+        warnings.warn(
+            f"{type(model).__name__} has an L1 penalty, which has no curvature: only the L2 part "
+            f"({1 - l1_ratio:.0%} of the penalty) enters the Fisher metric.",
+            ExemplaWarning,
+            stacklevel=2,
+        )
+    return strength * (1 - l1_ratio)
+
+
+def _sgd(model: SGDClassifier) -> Anatomy:
+    shares = {"l2": 0.0, "l1": 1.0, "elasticnet": model.l1_ratio}
+    strength = 0.0
+    if model.penalty is not None:
+        strength = _squared_part(model, model.alpha, shares[model.penalty])
+    two = len(model.classes_) == 2
+    return Anatomy(
+        _linear(model),
+        Bernoulli() if two else OneVsRest(),
+        lambda *_: strength,
+        classes=model.classes_,
+        class_weight=model.class_weight,
+    )
+
+
+def _least_squares(model: Any) -> Anatomy:
+    alpha = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
+    if np.ptp(alpha) > 0:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has a different alpha for each output: "
+            "explain one model per output instead."
+        )
+    strength = float(np.mean(alpha))
+    return Anatomy(_linear(model), Gaussian(), lambda n, _: strength / n)
+
+
+def _poisson(model: PoissonRegressor) -> Anatomy:
+    # PoissonRegressor divides its loss by the sum of the weights, not by n
+    return Anatomy(_linear(model), Poisson(), lambda _, weight: model.alpha * weight)
+
+
+def _mlp(model: Any) -> Anatomy:
+    W = tuple(np.asarray(one, dtype=np.float64).T for one in model.coefs_)
+    b = tuple(np.asarray(one, dtype=np.float64) for one in model.intercepts_)
+    network = Network(W, b, model.activation)
+
+    def penalty(n: int, _: float) -> float:
+        # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
+        # all n for lbfgs, a mini-batch for sgd and adam
+        if model.solver == "lbfgs":
+            return model.alpha / n
+        held_out = model.validation_fraction if model.early_stopping else 0.0
+        rows = max(1, int(n * (1 - held_out)))
+        size = 200 if model.batch_size == "auto" else model.batch_size
+        return model.alpha / min(size, rows)
+
+    if isinstance(model, MLPRegressor):
+        counts = getattr(model, "loss", "squared_error") == "poisson"
+        return Anatomy(network, Poisson() if counts else Gaussian(), penalty)
+    if model.out_activation_ == "logistic" and network.n_outputs > 1:
+        raise UnsupportedModelError(
+            "MLPClassifier was fitted on several labels per row (multilabel): explain one model "
+            "per label instead."
+        )
+    likelihood = Bernoulli() if model.out_activation_ == "logistic" else Categorical()
+    return Anatomy(network, likelihood, penalty, classes=np.asarray(model.classes_))
+
+
+_TAKE_APART: dict[type, Callable[[Any], Anatomy]] = {
+    LogisticRegression: _logistic,  # LogisticRegressionCV is one too
+    SGDClassifier: _sgd,
+    LinearRegression: _least_squares,
+    Ridge: _least_squares,
+    RidgeCV: _least_squares,
+    PoissonRegressor: _poisson,
+    MLPClassifier: _mlp,
+    MLPRegressor: _mlp,
+}
