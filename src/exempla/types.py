@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import issparse
+from scipy.sparse import issparse, vstack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +81,22 @@ class Factors:
         inputs = self.a @ self.a.swapaxes(1, 2)
         return (inputs * (self.g @ self.g.swapaxes(1, 2))).sum((1, 2))
 
+    def take(self, positions: np.ndarray) -> Factors:
+        """Some of the rows, in this order."""
+        return Factors(self.a[positions], self.g[positions])
+
+    def join(self, others: list[Factors]) -> Factors:
+        """These rows followed by the others'; shorter ones are padded with empty positions."""
+        parts = [self, *others]
+        if issparse(self.a):
+            return Factors(
+                vstack([f.a for f in parts]).tocsr(), np.concatenate([f.g for f in parts])
+            )
+        if self.g.ndim == 3:
+            longest = max(f.g.shape[1] for f in parts)
+            return Factors(*(stack([pad(getattr(f, x), longest) for f in parts]) for x in "ag"))
+        return Factors(stack([f.a for f in parts]), stack([f.g for f in parts]))
+
     def scale_inputs(self, factor: np.ndarray) -> Factors:
         """The same scores with input column i multiplied by factor[i]."""
         if issparse(self.a):
@@ -97,6 +113,27 @@ class Factors:
         """Σ over rows and positions of g gᵀ, (d_out, d_out): the output side of K-FAC."""
         g = self.g.reshape(-1, self.g.shape[-1])
         return g.T @ g
+
+
+def stack(arrays: list[Array]) -> Array:
+    """Arrays of one kind joined along the first axis."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    import torch
+
+    return torch.cat(arrays)
+
+
+def pad(array: Array, positions: int) -> Array:
+    """(n, s, d) with zero positions added up to the given number."""
+    missing = positions - array.shape[1]
+    if missing == 0:
+        return array
+    if isinstance(array, np.ndarray):
+        return np.pad(array, ((0, 0), (0, missing), (0, 0)))
+    import torch
+
+    return torch.nn.functional.pad(array, (0, 0, 0, missing))
 
 
 def as_like(values: Array, like: Array) -> Array:

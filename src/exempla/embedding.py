@@ -1,0 +1,143 @@
+"""One model's training set in sketch space: the streaming loop from factors to rows.
+
+    basis ──▶ Fisher of the sample in that basis ──▶ rows of every training example
+
+Rows are kept unwhitened, so that damping stays a choice of the question, not of the embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+from exempla.fisher.base import Metric
+from exempla.fisher.damping import FisherEvidence
+from exempla.fisher.diagonal import DiagonalMetric
+from exempla.fisher.full import FullMetric
+from exempla.fisher.identity import IdentityMetric
+from exempla.linalg import concatenate, to_numpy
+from exempla.oracles.base import Examples, Labels, Oracle
+from exempla.progress import say, track_rows
+from exempla.sketch import Sketch, choose_sketch
+from exempla.types import Array
+
+__all__ = ["FISHERS", "Embedding", "embed_training_set"]
+
+FISHERS = ("true", "empirical", "diagonal", "identity")
+SAMPLE_PER_DIRECTION = 4
+"""A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Everything later steps need of one model: how to embed, and the training rows."""
+
+    oracle: Oracle
+    train: Examples
+    sketch: Sketch
+    metric: Metric
+    evidence: FisherEvidence
+    rows: Array
+
+    def embed(self, examples: Examples, labels: Labels, progress: bool) -> tuple[Array, np.ndarray]:
+        """Rows of other examples, and each one's squared norm outside the basis."""
+        parts, outside = [], []
+        batches = self.oracle.scores(examples, labels)
+        for batch in track_rows(batches, "scoring the target", progress, len(examples)):
+            rows = self.sketch.project(batch)
+            parts.append(rows)
+            if self.sketch.outside is not None:
+                inside = to_numpy((rows * rows).sum(1)).astype(np.float64)
+                outside.append(np.maximum(batch.norm2() - inside, 0.0))
+            else:
+                outside.append(np.zeros(len(rows)))
+        rows = concatenate(parts)
+        refuse_unusable(rows, "the questioned examples")
+        return rows, np.concatenate(outside)
+
+
+def embed_training_set(
+    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int, progress: bool
+) -> Embedding:
+    """Choose the basis, estimate the Fisher in it, and embed every training example."""
+    train = oracle.read(data, role="train")
+    sample = fisher_sample(oracle, train, sketch, seed)
+    basis = choose_sketch(oracle, train, sketch, sample)
+    bytes_needed = 8 * basis.width * (2 * len(train) + 3 * basis.width)
+    say(
+        f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
+        f"about {bytes_needed / 2**30:.2g} GiB of memory",
+        progress and bytes_needed > 2**28,
+    )
+    metric, evidence = estimate_fisher(
+        oracle, sample if basis.share < 1 else train, basis, fisher, progress
+    )
+    batches = track_rows(oracle.scores(train), "scoring the training set", progress, len(train))
+    rows = concatenate([basis.project(batch) for batch in batches])
+    refuse_unusable(rows, "the training examples")
+    return Embedding(oracle, train, basis, metric, evidence, rows)
+
+
+def fisher_sample(oracle: Oracle, train: Examples, sketch: str | int, seed: int) -> Examples:
+    """The part of a large training set that basis and Fisher are estimated from."""
+    from exempla.sketch.choose import WIDTH
+
+    width = sketch if isinstance(sketch, int) else WIDTH
+    wanted = SAMPLE_PER_DIRECTION * width
+    if len(train) <= wanted:
+        return train
+    chosen = np.random.default_rng(seed).choice(len(train), wanted, replace=False)
+    return train.take(np.sort(chosen))
+
+
+def estimate_fisher(
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
+) -> tuple[Metric, FisherEvidence]:
+    """The mean Fisher in sketch space with the model's own penalty added."""
+    if fisher not in FISHERS:
+        raise ExemplaError(f"fisher={fisher!r} is not known: use one of {', '.join(FISHERS)}.")
+    batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+    total: Any = None
+    trace, energy2, count = 0.0, 0.0, 0
+    for batch in track_rows(batches, "estimating the Fisher", progress, len(examples)):
+        rows = basis.project(batch)
+        energy = batch.norm2()
+        trace, energy2, count = trace + energy.sum(), energy2 + (energy**2).sum(), count + len(rows)
+        squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
+        total = in_double(squares) if total is None else total + squares
+    mean = to_numpy(total) / len(examples)
+    evidence = FisherEvidence(
+        trace=float(trace) / len(examples),
+        rows=count,
+        energy2=float(energy2),
+        squared_norm=float((mean**2).sum()),
+        examples=len(examples),
+        parameters=oracle.n_parameters,
+    )
+    if fisher == "diagonal":
+        penalty = basis.penalty if basis.penalty.ndim == 1 else np.diag(basis.penalty)
+        metric: Metric = DiagonalMetric(mean + penalty)
+    else:
+        mean = mean + (np.diag(basis.penalty) if basis.penalty.ndim == 1 else basis.penalty)
+        metric = IdentityMetric() if fisher == "identity" else FullMetric(mean)
+    return metric, evidence
+
+
+def in_double(array: Array) -> Array:
+    """A float64 copy on the same device."""
+    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
+
+
+def refuse_unusable(rows: Array, whose: str) -> None:
+    """NaN and infinity stop here, by name: further on they would spoil everything silently."""
+    sums = to_numpy(rows.sum(1))
+    bad = np.flatnonzero(~np.isfinite(sums))
+    if len(bad):
+        named = ", ".join(map(str, bad[:5])) + ("…" if len(bad) > 5 else "")
+        raise ExemplaError(
+            f"{len(bad)} of {whose} have a score that is not finite (rows {named}): "
+            "check those inputs and the model's weights for NaN and infinity."
+        )

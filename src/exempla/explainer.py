@@ -1,0 +1,303 @@
+"""`Explainer`: fit once on the training set, then ask as many questions as you like."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from exempla.embedding import Embedding, embed_training_set
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.fisher import Damping, resolve_damping
+from exempla.linalg import concatenate, to_numpy
+from exempla.oracles import make_oracle
+from exempla.oracles.base import Examples, Labels
+from exempla.selection import SBQ, Selector, select
+from exempla.target import mean_embedding, unit_rows
+from exempla.theory import certificate
+from exempla.types import Array, Explanation, Features, Selection
+from exempla.version import __version__
+
+__all__ = ["Explainer", "explain"]
+
+Side = Literal["opponents", "proponents", "both"]
+Use = Literal["influence", "selection"]
+
+DEFAULT_NOISE = 10.0
+"""σ² of the default selector, in units of a unit row: between pure influence ranking (∞) and
+pure diversity (0); both ends lose to the middle on label errors."""
+
+
+class Explainer:
+    """Which training examples are responsible for these predictions?
+
+    Parameters
+    ----------
+    model : fitted model, or a list of them
+        A scikit-learn model or Pipeline, a torch module, or your own scores
+        (`exempla.oracles.arrays`). The kernels of several models are averaged.
+    likelihood : str
+        "auto", or the name of the likelihood the model was trained with.
+    fisher : {"true", "empirical", "diagonal", "identity"}
+        The metric: expectation over the model's own labels, over the given labels, only its
+        diagonal, or none (the paper's practical kernel).
+    sketch : "auto", "exact" or int
+        Exact where that fits; otherwise the number of K-FAC directions to keep.
+    damping : "auto" or float
+        Added to the metric's eigenvalues; by default chosen from data and recorded.
+    normalize : bool
+        Compare directions only: rows of unit length, for selection (never for influence).
+    parameters : names, globs or modules
+        Part of the model to look at (torch), all by default.
+    store, device, seed, progress
+        Where rows live on disk, where torch runs, the seed of every random choice, and whether
+        to show progress.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X, y)
+    >>> explainer = Explainer(model, progress=False).fit((X, y))
+    >>> answer = explainer.explain((X[100:110], y[100:110]), k=3)
+    >>> len(answer.indices), answer.side
+    (3, 'opponents')
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        likelihood: Any = "auto",
+        fisher: str = "true",
+        sketch: str | int = "auto",
+        damping: str | float = "auto",
+        normalize: bool = True,
+        parameters: Any = None,
+        store: Any = None,
+        device: Any = None,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> None:
+        models = list(model) if isinstance(model, (list, tuple)) else [model]
+        if not models:
+            raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
+        self.model = model
+        self.oracles = [make_oracle(m, likelihood, parameters, device) for m in models]
+        self.fisher, self.sketch, self.damping = fisher, sketch, damping
+        self.normalize, self.seed, self.progress = normalize, seed, progress
+        self._embeddings: list[Embedding] | None = None
+        self._features: Features | None = None
+
+    def fit(self, train: Any) -> Explainer:
+        """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader."""
+        self._embeddings = [
+            embed_training_set(
+                oracle,
+                train,
+                fisher=self.fisher,
+                sketch=self.sketch,
+                seed=self.seed,
+                progress=self.progress,
+            )
+            for oracle in self.oracles
+        ]
+        self._features = None
+        self._train_data = train
+        return self
+
+    @property
+    def embeddings(self) -> list[Embedding]:
+        """One per model; raises if `fit` has not been called."""
+        if self._embeddings is None:
+            raise ExemplaError("this Explainer has not seen training data yet: call fit first.")
+        return self._embeddings
+
+    @property
+    def n_train(self) -> int:
+        return len(self.embeddings[0].train)
+
+    @property
+    def features(self) -> Features:
+        """Whitened training rows as `influence` uses them: `rows @ rows.T / n` is influence."""
+        return self.features_for("influence")
+
+    def features_for(self, use: Use) -> Features:
+        """Whitened training rows at the damping of this use; the last ones are kept."""
+        chosen = self._dampings(use)
+        value, rule = float(np.mean([d.value for d in chosen])), chosen[0].rule
+        if self._features is None or (self._features.damping, self._features.damping_rule) != (
+            value,
+            rule,
+        ):
+            whitened = [e.metric.whiten(e.rows, d.value) for e, d in zip(self.embeddings, chosen)]
+            share = float(np.mean([e.sketch.share for e in self.embeddings]))
+            self._features = Features(self._joined(whitened), value, rule, share)
+        return self._features
+
+    def set_damping(self, damping: str | float) -> Explainer:
+        """Use another damping from now on; nothing is embedded again."""
+        self.damping, self._features = damping, None
+        return self
+
+    def explain(
+        self,
+        test: Any,
+        k: int = 50,
+        side: Side = "opponents",
+        labels: Labels = "true",
+        selector: Selector | None = None,
+        *,
+        weights: Any = None,
+    ) -> Explanation:
+        """The k training examples most responsible for the questioned predictions.
+
+        Parameters
+        ----------
+        test : (X, y), X alone, or a data set
+            The questioned examples: any number of them, one included.
+        k : int
+            How many training examples to pick.
+        side : {"opponents", "proponents", "both"}
+            Those that push against the questioned labels, for them, or either.
+        labels : {"true", "predicted"}
+            Whose labels the question is about.
+        selector : Selector
+            `SBQ(noise=10)` by default.
+        weights : (n_test,) array
+            How much each questioned example counts.
+        """
+        notes: list[str] = []
+        selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0) if selector is None else selector
+        examples, labels = self._questioned(test, labels, notes)
+        use: Use = "selection" if self.normalize else "influence"
+        mu = mean_embedding(self._test_rows(examples, labels, use), weights)
+        features = self.features_for(use)
+        rows = unit_rows(features.rows) if self.normalize else features.rows
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            selection = select(rows, mu, k, selector, side)
+        for warning in caught:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+            if issubclass(warning.category, ExemplaWarning):
+                notes.append(str(warning.message))
+        if isinstance(selection, list):
+            raise ExemplaError("explain answers one question: give one weight per questioned row.")
+        return self._explanation(selection, features, rows, mu, examples[0], labels, k, notes)
+
+    def influence(self, test: Any, labels: Labels = "true") -> np.ndarray:
+        """What each questioned example's log-likelihood loses if a training example is removed.
+
+        Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
+        helps. The whole matrix is built because you asked for it.
+        """
+        examples, labels = self._questioned(test, labels, [])
+        test_rows = self._test_rows(examples, labels, "influence")
+        return to_numpy(self.features.rows @ test_rows.T) / self.n_train
+
+    def self_influence(self) -> np.ndarray:
+        """What each training example's own log-likelihood loses if it is removed."""
+        rows = self.features.rows
+        return to_numpy((rows * rows).sum(1)) / self.n_train
+
+    def _dampings(self, use: Use) -> list[Damping]:
+        return [
+            resolve_damping(self.damping, e.evidence, e.metric.name, use) for e in self.embeddings
+        ]
+
+    def _joined(self, parts: list[Array]) -> Array:
+        """Features of several models side by side: their kernels averaged."""
+        if len(parts) == 1:
+            return parts[0]
+        return concatenate(parts, axis=1) / np.sqrt(len(parts))
+
+    def _questioned(
+        self, test: Any, labels: Labels, notes: list[str]
+    ) -> tuple[list[Examples], Labels]:
+        """The questioned examples, read by each model's oracle, and whose labels to use."""
+        if labels not in ("true", "predicted"):
+            raise ExemplaError(f"labels={labels!r} is not known: use 'true' or 'predicted'.")
+        examples = [e.oracle.read(test, role="test") for e in self.embeddings]
+        if labels == "true" and examples[0].labels is None and examples[0].needs_labels:
+            notes.append("the questioned examples have no labels: the predicted ones were used.")
+            labels = "predicted"
+        return examples, labels
+
+    def _test_rows(self, examples: list[Examples], labels: Labels, use: Use) -> Array:
+        """Whitened rows of the questioned examples, of unit length for selection on unit rows."""
+        parts, outside = [], np.zeros(len(examples[0]))
+        for e, x, d in zip(self.embeddings, examples, self._dampings(use)):
+            rows, beyond = e.embed(x, labels, self.progress)
+            parts.append(e.metric.whiten(rows, d.value))
+            if e.sketch.outside is not None:
+                scale = e.metric.outside(e.sketch.outside, d.value)
+                outside = outside + beyond * scale / len(self.embeddings)
+        joined = self._joined(parts)
+        return unit_rows(joined, outside) if use == "selection" else joined
+
+    def _explanation(
+        self,
+        selection: Selection,
+        features: Features,
+        rows: Array,
+        mu: Array,
+        examples: Examples,
+        labels: Labels,
+        k: int,
+        notes: list[str],
+    ) -> Explanation:
+        train = self.embeddings[0].train
+        picked = selection.indices
+        return Explanation(
+            indices=picked,
+            weights=selection.weights,
+            side=selection.side,
+            gains=selection.gains,
+            explained=selection.explained,
+            variance=selection.variance,
+            mmd2=selection.mmd2,
+            rank=selection.rank,
+            k=k,
+            damping=features.damping,
+            damping_rule=features.damping_rule,
+            share=features.share,
+            selector=selection.selector,
+            noise=selection.noise,
+            labels=labels,
+            alignment=to_numpy(rows[picked] @ mu).astype(np.float64),
+            n_train=self.n_train,
+            n_test=len(examples),
+            seed=self.seed,
+            version=__version__,
+            fisher=self.fisher,
+            ids=None if train.ids is None else np.asarray(train.ids)[picked],
+            certificate=certificate(rows, selection, mu).to_dict(),
+            warnings=tuple(notes),
+            context=(self, examples),
+        )
+
+
+def explain(model: Any, train: Any, test: Any, k: int = 50, **options: Any) -> Explanation:
+    """The k training examples most responsible for the questioned predictions.
+
+    Options go where they belong: `side`, `labels`, `selector`, `weights` to the question, the
+    rest to `Explainer`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X, y)
+    >>> answer = explain(model, (X, y), (X[:2], y[:2]), k=3, side="proponents", progress=False)
+    >>> [int(y[i]) for i in answer.indices]
+    [0, 0, 0]
+    """
+    question: Sequence[str] = ("side", "labels", "selector", "weights")
+    asked = {name: options.pop(name) for name in question if name in options}
+    return Explainer(model, **options).fit(train).explain(test, k, **asked)

@@ -1,0 +1,35 @@
+"""What a sketch promises: score rows of any length become feature rows of one fixed width.
+
+A sketch is an orthonormal basis V of part of parameter space, applied to factors: row = Vᵀs.
+It also says what the model's L2 penalty looks like in that basis, and how much of the Fisher's
+trace the basis holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from exempla.oracles.base import ScoreRows
+from exempla.types import Array
+
+__all__ = ["Sketch"]
+
+
+class Sketch(ABC):
+    width: int
+    """p, the number of directions kept."""
+    share: float
+    """Share of the Fisher's trace inside the basis; 1.0 when nothing is lost."""
+    note: str
+    """What the basis is, in words."""
+    penalty: np.ndarray
+    """The L2 penalty λR in this basis: its diagonal (p,), or the whole (p, p)."""
+    outside: float | None = None
+    """The penalty on every direction outside the basis, where the basis holds all training
+    scores, so that what lies outside can only belong to a questioned example; else None."""
+
+    @abstractmethod
+    def project(self, rows: ScoreRows) -> Array:
+        """Vᵀs for each row, (n, p)."""

@@ -1,0 +1,72 @@
+"""Which basis fits this model and this many examples: exact if possible, and it says what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+from exempla.oracles.base import Examples, Oracle, ScoreRows
+from exempla.sketch.base import Sketch
+from exempla.sketch.identity import IdentitySketch
+from exempla.sketch.kronecker import KroneckerSketch, Moments
+from exempla.sketch.span import SpanSketch
+
+__all__ = ["choose_sketch"]
+
+PRIMAL_LIMIT = 4096
+"""Up to so many parameters the scores are written out: a p×p Cholesky takes a second or two."""
+DUAL_LIMIT = 6144
+"""Up to so many landmark rows the dual form is used: their Gram matrix takes 300 MB at most."""
+WIDTH = 4096
+"""Directions kept when nothing exact fits."""
+
+
+def choose_sketch(
+    oracle: Oracle, examples: Examples, wanted: str | int, sample: Examples
+) -> Sketch:
+    """The sketch for this job.
+
+    `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
+    of the examples the K-FAC basis is estimated from.
+    """
+    if isinstance(wanted, bool) or not (wanted in ("auto", "exact") or isinstance(wanted, int)):
+        raise ExemplaError(
+            f"sketch={wanted!r} is not known: use 'auto', 'exact' or the number of directions."
+        )
+    if isinstance(wanted, int):
+        if wanted < 1:
+            raise ExemplaError(f"sketch={wanted} keeps nothing: give a positive number.")
+        return kronecker(oracle, sample, wanted)
+    size, count = oracle.n_parameters, len(examples)
+    if size <= PRIMAL_LIMIT and (size <= 2 * count or wanted == "exact"):
+        return IdentitySketch(oracle.layers)
+    if count <= DUAL_LIMIT:
+        fisher = collect(oracle.fisher_rows(examples), limit=DUAL_LIMIT)
+        if fisher is not None:
+            scores = ScoreRows.join(list(oracle.scores(examples)))
+            return SpanSketch(oracle.layers, fisher, scores)
+    if size <= PRIMAL_LIMIT:
+        return IdentitySketch(oracle.layers)
+    if wanted == "exact":
+        raise ExemplaError(
+            f"an exact embedding of {size} parameters and {count} examples does not fit: "
+            "use sketch='auto' or a number of directions."
+        )
+    return kronecker(oracle, sample, WIDTH)
+
+
+def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
+    return KroneckerSketch(oracle.layers, Moments.of(oracle.fisher_rows(sample)), width)
+
+
+def collect(batches: Iterable[ScoreRows], limit: int) -> ScoreRows | None:
+    """All rows joined, or None as soon as they are more than the limit."""
+    groups, total = [], 0
+    for batch in batches:
+        total += len(batch)
+        if total > limit:
+            return None
+        groups.append(batch)
+    return ScoreRows.join(groups) if groups and np.sum([len(g) for g in groups]) else None

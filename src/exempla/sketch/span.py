@@ -1,0 +1,99 @@
+"""The dual form: when examples are fewer than parameters, the scores span few directions.
+
+The basis is V = Jᵀ L⁻ᵀ with J the landmark rows and J Jᵀ = L Lᵀ, so Vᵀs = L⁻¹ (J s): only dot
+products of scores are ever needed, and those come straight from the factors. Landmarks are the
+model's own Fisher rows, pruned to an independent set by pivoted Cholesky, plus any training score
+they do not span. Nothing that a training example can express is lost.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse
+
+from exempla.linalg import pivoted_cholesky, solve_lower, to_numpy
+from exempla.oracles.base import Layer, ScoreRows
+from exempla.sketch.base import Sketch
+from exempla.types import Array, Factors, as_like
+
+__all__ = ["SpanSketch"]
+
+TOLERANCE = 1e-10
+"""Relative size of a squared residual below which a row counts as spanned."""
+
+
+class SpanSketch(Sketch):
+    """An exact basis of the span of Fisher rows and training scores."""
+
+    def __init__(self, layers: tuple[Layer, ...], fisher: ScoreRows, scores: ScoreRows) -> None:
+        # A direction without penalty must lie inside the basis: then the metric outside it is a
+        # multiple of the identity and the two parts do not mix.
+        free = unpenalised_directions(layers, like=fisher)
+        start = ScoreRows.join([fisher, free]) if free is not None else fisher
+        self._span(start)
+        outside = self.residual(scores) > 1e-8 * scores.norm2()
+        if outside.any():
+            self._span(ScoreRows.join([self.landmarks, scores.take(np.flatnonzero(outside))]))
+        self.width = len(self.lower)
+        self.note = f"exact: the span of {self.width} scores (dual form)"
+        self.outside = max(float(layer.penalty.max()) for layer in layers)
+        self.penalty = self._penalty(layers)
+
+    def _span(self, rows: ScoreRows) -> None:
+        products = rows.gram(rows)
+        total = float(np.trace(products))
+        self.lower, pivots, rest = pivoted_cholesky(products, TOLERANCE)
+        self.landmarks = rows.take(pivots)
+        self.share = 1.0 - rest / total
+
+    def _penalty(self, layers: tuple[Layer, ...]) -> np.ndarray:
+        values = {float(v) for layer in layers for v in np.unique(layer.penalty)}
+        if len(values) == 1:
+            return np.full(self.width, values.pop())
+        scaled = ScoreRows(
+            self.landmarks.sample,
+            tuple(
+                f.scale_inputs(layer.penalty)
+                for f, layer in zip(self.landmarks.factors, layers, strict=True)
+            ),
+        )
+        half = solve_lower(self.lower, self.landmarks.gram(scaled))
+        return solve_lower(self.lower, half.T)
+
+    def project(self, rows: ScoreRows) -> Array:
+        products = rows.gram(self.landmarks)
+        like = rows.factors[0].g
+        return as_like(solve_lower(self.lower, products), like)
+
+    def residual(self, rows: ScoreRows) -> np.ndarray:
+        """Squared norm of what each row has outside the basis."""
+        inside = to_numpy(self.project(rows)).astype(np.float64)
+        return np.maximum(rows.norm2() - np.einsum("ij,ij->i", inside, inside), 0.0)
+
+
+def unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreRows | None:
+    """Unit scores for every parameter the penalty spares, if it spares some and not all."""
+    if not any((x.penalty > 0).any() for x in layers):
+        return None
+    free = [np.flatnonzero(x.penalty == 0) for x in layers]
+    count = sum(len(f) * x.d_out for f, x in zip(free, layers, strict=True))
+    if count == 0:
+        return None
+    factors, start = [], 0
+    for columns, layer, kind in zip(free, layers, like.factors, strict=True):
+        a, g = np.zeros((count, layer.d_in)), np.zeros((count, layer.d_out))
+        for column in columns:
+            for output in range(layer.d_out):
+                a[start, column] = g[start, output] = 1.0
+                start += 1
+        factors.append(matching(a, g, kind))
+    return ScoreRows(np.full(count, -1), tuple(factors))
+
+
+def matching(a: np.ndarray, g: np.ndarray, kind: Factors) -> Factors:
+    """Factors of the same kind of array as `kind`."""
+    if issparse(kind.a):
+        return Factors(csr_matrix(a), g)
+    if kind.g.ndim == 3:
+        a, g = a[:, None, :], g[:, None, :]
+    return Factors(as_like(a, kind.a), as_like(g, kind.g))
