@@ -15,7 +15,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
-from exempla.oracles.rows import as_matrix, listing, n_rows, take_rows, unpack
+from exempla.oracles.rows import as_matrix, index_of, listing, n_rows, take_rows, unpack
 from exempla.types import Factors
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
@@ -129,6 +129,7 @@ class ArrayExamples(Examples):
     weights: np.ndarray | None = None
     ids: np.ndarray | None = None
     fisher: np.ndarray | None = None
+    needs_labels: bool = True
 
     def __len__(self) -> int:
         return n_rows(self.X)
@@ -159,6 +160,7 @@ class ArrayOracle(Oracle):
         self._size = BATCH if given else model.batch_size
         self._score = (lambda x, y: x) if given else model.score
         self._sample = None if given else model.sample
+        self._density = False  # training data without labels: the model is a density p(x)
         self.fisher_note = "empirical: the given scores"
         if self._sample is not None and isinstance(model, ScoreModel):
             if model.draws < 1:
@@ -174,8 +176,15 @@ class ArrayOracle(Oracle):
             X, y, weights, ids = unpack(data, problems)
             if problems:
                 raise ExemplaError(f"The {role} data cannot be used: {'; '.join(problems)}.")
-            labels = None if y is None else np.asarray(y)
-            examples = ArrayExamples(X, labels, weights if role == "train" else None, ids)
+            if role == "train":
+                self._density = y is None
+            examples = ArrayExamples(
+                X,
+                None if y is None else np.asarray(y),
+                weights if role == "train" else None,
+                ids,
+                needs_labels=not self._density,
+            )
         width, bad = self._probe(examples)
         if role == "train":
             self.layers = (Layer("scores", 1, width, np.array([float(self.model.penalty)])),)
@@ -207,9 +216,7 @@ class ArrayOracle(Oracle):
             )
         if fisher is not None:
             fisher = self._check_fisher(fisher, matrix.shape)
-        index = ArrayExamples(scores) if not hasattr(scores, "iloc") else None
-        ids = None if index is not None else unpack(scores, []).ids
-        return ArrayExamples(matrix, ids=ids, fisher=fisher)
+        return ArrayExamples(matrix, ids=index_of(scores), fisher=fisher, needs_labels=False)
 
     def _check_fisher(self, fisher: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         rows = fisher[:, None, :] if fisher.ndim == 2 else fisher
@@ -235,13 +242,11 @@ class ArrayOracle(Oracle):
 
     def _gradient(self, x: Any, y: Any, n: int) -> np.ndarray:
         g = np.asarray(self._score(x, y), dtype=np.float64)
-        expected = self.n_parameters or None
         if g.ndim != 2 or len(g) != n:
             raise ExemplaError(
                 f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "
                 f"returned shape {g.shape}."
             )
-        del expected
         return g
 
     def scores(self, examples: ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:

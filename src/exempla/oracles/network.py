@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
 
+from exempla.oracles.rows import is_sparse
 from exempla.types import Array, Factors
 
 __all__ = ["ACTIVATIONS", "Network", "with_ones"]
@@ -82,6 +83,6 @@ class Network:
 def with_ones(X: Array) -> Array:
     """X with a last column of ones, CSR if X is."""
     ones = np.ones((X.shape[0], 1))
-    if sp.issparse(X):
+    if is_sparse(X):
         return sp.csr_array(sp.hstack([X, sp.csr_array(ones)], format="csr"))
     return np.hstack([X, ones])

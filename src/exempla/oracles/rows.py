@@ -15,7 +15,16 @@ import scipy.sparse as sp
 from exempla.errors import ExemplaError
 from exempla.types import Array
 
-__all__ = ["Unpacked", "as_matrix", "listing", "n_rows", "take_rows", "unpack"]
+__all__ = [
+    "Unpacked",
+    "as_matrix",
+    "index_of",
+    "is_sparse",
+    "listing",
+    "n_rows",
+    "take_rows",
+    "unpack",
+]
 
 
 class Unpacked(NamedTuple):
@@ -49,7 +58,7 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
             y = None
     if weights is not None:
         weights = _check_weights(weights, n, problems)
-    return Unpacked(X, y, weights, _ids(X, y))
+    return Unpacked(X, y, weights, index_of(X, y))
 
 
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
@@ -70,7 +79,7 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
     return None
 
 
-def _ids(*frames: Any) -> np.ndarray | None:
+def index_of(*frames: Any) -> np.ndarray | None:
     """A pandas index that says more than 0, 1, 2, …"""
     for frame in frames:
         index = getattr(frame, "index", None)
@@ -82,7 +91,7 @@ def _ids(*frames: Any) -> np.ndarray | None:
 
 def as_matrix(X: Any) -> Array:
     """X as a numeric NumPy array, or CSR if it is sparse. Raises ValueError if it is neither."""
-    if sp.issparse(X):
+    if is_sparse(X):
         X = sp.csr_array(X)
     elif hasattr(X, "iloc"):
         X = _from_frame(X)
@@ -95,12 +104,18 @@ def as_matrix(X: Any) -> Array:
     return X
 
 
+def is_sparse(X: Any) -> bool:
+    """Whether X is a SciPy sparse matrix or array."""
+    return sp.issparse(X)
+
+
 def _from_frame(X: Any) -> np.ndarray:
-    kinds = pd.DataFrame(X).dtypes
-    wrong = [name for name, kind in kinds.items() if not pd.api.types.is_numeric_dtype(kind)]
-    if wrong and not all(kinds[name] == object for name in wrong):
-        raise ValueError(f"columns {wrong[:5]} are not numeric")
-    if any(pd.api.types.is_complex_dtype(kind) for kind in kinds):
+    kinds = dict(pd.DataFrame(X).dtypes)
+    # columns of Python objects may hold numbers: they are tried below
+    wrong = [c for c, kind in kinds.items() if kind.kind not in "biufcO"]
+    if wrong:
+        raise ValueError(f"columns {wrong[:5]} are not numeric: encode them first")
+    if any(kind.kind == "c" for kind in kinds.values()):
         raise ValueError("its values are complex")
     return X.to_numpy(dtype=np.float64, na_value=np.nan)
 
@@ -116,7 +131,7 @@ def take_rows(X: Any, rows: np.ndarray) -> Any:
     """Some rows of whatever X is."""
     if hasattr(X, "iloc"):
         return X.iloc[rows]
-    if sp.issparse(X):
+    if is_sparse(X):
         return sp.csr_array(X)[rows]
     if isinstance(X, np.ndarray):
         # a slice where possible: it copies nothing

@@ -7,17 +7,15 @@ least squares, on the residual variance: it is right once `read(data, role="trai
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
-from exempla.oracles.rows import unpack
+from exempla.oracles.rows import is_sparse, unpack
 from exempla.oracles.sklearn_data import Batch, SklearnExamples, prepare
 from exempla.oracles.sklearn_labels import (
     class_weights,
@@ -25,7 +23,7 @@ from exempla.oracles.sklearn_labels import (
     encode_numbers,
     plain_labels,
 )
-from exempla.oracles.sklearn_models import Anatomy, anatomy, refuse_unsupported
+from exempla.oracles.sklearn_models import Anatomy, anatomy, keep_layers, refuse_unsupported
 from exempla.oracles.sklearn_unwrap import is_fitted, require_fitted, unwrap
 
 __all__ = ["SklearnOracle", "sklearn_oracle", "supports"]
@@ -40,7 +38,7 @@ def sklearn_oracle(
     """The oracle of a scikit-learn model, fitted or not yet.
 
     `parameters` names the layers to keep: "coef" for a linear model, "layer0", "layer1", … for a
-    perceptron, "weights", "means", "covariances" for a mixture; None keeps all.
+    perceptron, "weights", "means", "covariances" for a mixture (globs allowed); None keeps all.
 
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.linear_model import LogisticRegression
@@ -73,10 +71,6 @@ def supports(model: Any) -> bool:
     return True
 
 
-def _as_list(names: Sequence[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
 class SklearnOracle(Oracle):
     """Scores of a model that is a stack of dense layers under a likelihood."""
 
@@ -88,7 +82,7 @@ class SklearnOracle(Oracle):
     ) -> None:
         self.model = model
         self._asked = None if likelihood == "auto" else resolve(likelihood)
-        self._parameters = None if parameters is None else _as_list(parameters)
+        self._parameters = parameters
         self.layers: tuple[Layer, ...] = ()
         self.likelihood = "auto" if self._asked is None else self._asked.name
         refuse_unsupported(unwrap(model)[1])
@@ -102,7 +96,7 @@ class SklearnOracle(Oracle):
         self._parts: Anatomy = anatomy(self._last)
         self._likelihood = self._agreed(self._parts.likelihood)
         self.likelihood = self._likelihood.name
-        self._kept = self._choose()
+        self._kept = keep_layers(self._names(), self._parameters)
         cut = isinstance(self._likelihood, Categorical | OneVsRest)
         self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if cut else "exact"
 
@@ -117,17 +111,6 @@ class SklearnOracle(Oracle):
                 f"likelihood={asked.name!r} would not give its scores: leave it at 'auto'."
             )
         return asked
-
-    def _choose(self) -> list[int]:
-        names = self._names()
-        if self._parameters is None:
-            return list(range(len(names)))
-        globs = self._parameters
-        if not globs or any(not fnmatch.filter(names, glob) for glob in globs):
-            raise ExemplaError(
-                f"parameters must name some of {names} (globs allowed), not {globs}."
-            )
-        return [i for i, n in enumerate(names) if any(fnmatch.fnmatchcase(n, g) for g in globs)]
 
     def _names(self) -> list[str]:
         depth = len(self._parts.network.weights)
@@ -267,7 +250,7 @@ class SklearnOracle(Oracle):
     def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
         """Batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
         width = sum(d_in + d_out for d_in, d_out in self._parts.network.shapes)
-        if sp.issparse(examples.X):
+        if is_sparse(examples.X):
             width += examples.X.nnz // max(1, len(examples)) - self._parts.network.n_features
         size = BATCH_BYTES // (8 * copies * max(1, width))
         return examples.batches(int(np.clip(size, 1, BATCH_ROWS)))

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from exempla.oracles.base import Examples
-from exempla.oracles.rows import as_matrix, listing, n_rows, take_rows
+from exempla.oracles.rows import as_matrix, is_sparse, listing, n_rows, take_rows
 from exempla.types import Array
 
 __all__ = ["Batch", "SklearnExamples", "prepare"]
@@ -43,6 +43,7 @@ class SklearnExamples(Examples):
     labels: np.ndarray | None = None
     ids: np.ndarray | None = None
     transform: Callable[[Any], Any] | None = None
+    needs_labels: bool = True
 
     def __len__(self) -> int:
         return n_rows(self.X)
@@ -117,7 +118,7 @@ def prepare(
         return None, None
     if transform is None or kept > KEEP_BYTES:
         return X, transform
-    stack = sp.vstack(chunks, format="csr") if sp.issparse(chunks[0]) else np.vstack(chunks)
+    stack = sp.vstack(chunks, format="csr") if is_sparse(chunks[0]) else np.vstack(chunks)
     return stack, None
 
 
@@ -158,7 +159,7 @@ def _right_shape(X: Array, features: int, problems: list[str]) -> bool:
 
 
 def _finite_rows(X: Array) -> np.ndarray:
-    if not sp.issparse(X):
+    if not is_sparse(X):
         return np.isfinite(X).all(axis=1)
     fine = np.ones(X.shape[0], dtype=bool)
     culprits = np.flatnonzero(~np.isfinite(X.data))
@@ -167,4 +168,4 @@ def _finite_rows(X: Array) -> np.ndarray:
 
 
 def _nbytes(X: Array) -> int:
-    return X.data.nbytes + X.indices.nbytes if sp.issparse(X) else X.nbytes
+    return X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes

@@ -6,8 +6,10 @@ the weights v. At a fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the 
 
 from __future__ import annotations
 
+import fnmatch
+import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +27,9 @@ from sklearn.linear_model import (
 )
 from sklearn.mixture import GaussianMixture
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.utils.class_weight import compute_class_weight
 
-from exempla.errors import ExemplaWarning, UnsupportedModelError
+from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.likelihoods import (
     Bernoulli,
     Categorical,
@@ -37,13 +40,17 @@ from exempla.likelihoods import (
 )
 from exempla.oracles.network import Network
 
-__all__ = ["SUPPORTED", "Anatomy", "anatomy", "refuse_unsupported"]
+__all__ = ["SUPPORTED", "Anatomy", "anatomy", "keep_layers", "refuse_unsupported"]
 
 SUPPORTED = (
     "LogisticRegression, LogisticRegressionCV, SGDClassifier(loss='log_loss'), LinearRegression, "
     "Ridge, RidgeCV, PoissonRegressor, MLPClassifier, MLPRegressor and GaussianMixture, alone, at "
     "the end of a Pipeline or inside GridSearchCV"
 )
+
+
+BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).parameters
+"""Newer scikit-learn's logistic regression counts rows by their weight when it balances classes."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ def refuse_unsupported(model: Any) -> None:
             f"SGDClassifier(loss={model.loss!r}) gives labels no probability: "
             "use SGDClassifier(loss='log_loss')"
         )
-    elif not isinstance(model, tuple(_TAKE_APART) + (GaussianMixture,)):
+    elif not isinstance(model, (*_TAKE_APART, GaussianMixture)):
         why = f"{name} has no parameters with a known likelihood, so exempla cannot score it"
     else:
         return
@@ -95,6 +102,20 @@ def anatomy(model: Any) -> Anatomy:
         if isinstance(model, kind):
             return take_apart(model)
     raise AssertionError(f"{type(model).__name__} passed refuse_unsupported")
+
+
+def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[int]:
+    """Positions of the wanted layers, given by name or glob; all of them if None.
+
+    >>> keep_layers(["layer0", "layer1", "layer2"], ["layer2", "*0"])
+    [0, 2]
+    """
+    if wanted is None:
+        return list(range(len(names)))
+    globs = [wanted] if isinstance(wanted, str) else list(wanted)
+    if not globs or any(not fnmatch.filter(names, glob) for glob in globs):
+        raise ExemplaError(f"parameters must name some of {names} (globs allowed), not {globs}.")
+    return [i for i, name in enumerate(names) if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 
 def _linear(model: Any) -> Network:
@@ -127,7 +148,7 @@ def _logistic(model: LogisticRegression) -> Anatomy:
         lambda n, _: strength / n,
         classes=model.classes_,
         class_weight=model.class_weight,
-        balanced_by_weight=True,
+        balanced_by_weight=BALANCED_BY_WEIGHT,
         # liblinear appends a feature of this value and penalises its weight b / scaling as well
         intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
     )
@@ -168,7 +189,7 @@ def _squared_part(model: Any, strength: float, l1_ratio: float) -> float:
     return strength * (1 - l1_ratio)
 
 
-def _sgd(model: SGDClassifier) -> Anatomy:
+def _sgd(model: Any) -> Anatomy:
     shares = {"l2": 0.0, "l1": 1.0, "elasticnet": model.l1_ratio}
     strength = 0.0
     if model.penalty is not None:
