@@ -1,0 +1,169 @@
+"""Gram–Schmidt on the picked rows: what a selection explains, exactly, in float64.
+
+Noise is a private coordinate: picked row i is (f_i, σ e_i) in R^p ⊕ R^k, so that the Gram matrix
+of the picked rows is K_SS + σ²I. In that space the directions are orthonormal; their first p
+coordinates alone are not (unless σ = 0), which is why orthogonality is only ever restored here,
+with both parts. A candidate that was not picked has no share in the private coordinates, so its
+product with a direction is the product of the feature parts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
+
+__all__ = ["Basis"]
+
+
+class Basis:
+    """Orthonormal directions spanning the picked rows, and the target's residual.
+
+    In the names of the mathematics: L is the Cholesky factor of K_SS + σ²I, `coefs` = L⁻¹ z_S,
+    and `residual` = μ − Σ coef·q = μ − Σ w_i f_i.
+    """
+
+    def __init__(self, target: np.ndarray, noise: float, tolerance: float) -> None:
+        self.target = np.array(target, dtype=np.float64)
+        self.noise = noise
+        self.tolerance = tolerance
+        self.residual = self.target.copy()
+        self.picks = 0
+        self.size = 0  # directions: picks that are not dependent on earlier ones
+        p = len(self.target)
+        self._directions = np.empty((8, p))
+        self._rows = np.empty((8, p))
+        self._lower = np.zeros((8, 8))
+        self._private = np.zeros((8, 8)) if noise else None
+        self._private_residual = np.zeros(8)
+        self._coefs = np.empty(8)
+        self._of_direction: list[int] = []  # which pick each direction came from
+        self._gains: list[float] = []
+
+    # -- what was found -----------------------------------------------------------------------
+
+    @property
+    def directions(self) -> np.ndarray:
+        """(size, p): feature parts of the directions."""
+        return self._directions[: self.size]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(picks, p): the picked rows."""
+        return self._rows[: self.picks]
+
+    @property
+    def gains(self) -> np.ndarray:
+        """(picks,): fall of the posterior variance at each pick; 0 for a dependent one."""
+        return np.array(self._gains, dtype=np.float64)
+
+    @property
+    def coefs(self) -> np.ndarray:
+        """(size,): the target's coordinate along each direction."""
+        return self._coefs[: self.size]
+
+    @property
+    def mmd2(self) -> float:
+        return float(self.residual @ self.residual)
+
+    def weights(self) -> np.ndarray:
+        """w = (K_SS + σ²I)⁻¹ z_S = L⁻ᵀ coefs; a pick that depends on earlier ones gets 0."""
+        weights = np.zeros(self.picks)
+        if self.size:
+            lower = self._lower[: self.size, : self.size]
+            weights[self._of_direction] = solve_triangular(lower, self.coefs, lower=True, trans="T")
+        return weights
+
+    def rank(self) -> int:
+        """Number of linearly independent picked rows, noise set aside."""
+        if not self.noise or not self.picks:
+            return self.size
+        norms = np.linalg.norm(self.rows, axis=1)
+        unit = self.rows / norms[:, None]
+        # Pivoted Cholesky stops where the largest remaining squared distance falls below tol.
+        return int(dpstrf(unit @ unit.T, tol=self.tolerance)[2])
+
+    # -- what a candidate would add -----------------------------------------------------------
+
+    def measure(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(c, n, ‖f‖²) of candidate rows (m, p), without the rounding of incremental updates."""
+        squared = np.vecdot(rows, rows)
+        inside = rows @ self.directions.T
+        return rows @ self.residual, squared + self.noise - np.vecdot(inside, inside), squared
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def add(self, row: np.ndarray) -> tuple[np.ndarray, float] | None:
+        """Take a row in; return its direction q and coefficient, or None if it adds none."""
+        self._reserve()
+        i, m = self.picks, self.size
+        self._rows[i] = row
+        self.picks += 1
+        Q = self.directions
+        h = Q @ row
+        u = row - h @ Q
+        private = np.zeros(0)
+        if self._private is not None:
+            P = self._private[:m, : m + 1]
+            private = -(h @ P)
+            private[m] += math.sqrt(self.noise)
+            # Twice is enough (Kahan): the second round removes what rounding left in the first.
+            again = Q @ u + P @ private
+            private = private - again @ P
+        else:
+            again = Q @ u
+        u = u - again @ Q
+        n = float(u @ u + private @ private)
+        if not n > self.tolerance * float(row @ row):
+            self._gains.append(0.0)
+            return None
+        root = math.sqrt(n)
+        q = u / root
+        # (f, σe)·(r, ρ)/√n; written with u because u is orthogonal to what r no longer holds.
+        ρ = self._private_residual
+        coef = float(q @ self.residual)
+        if self._private is not None:
+            private = private / root
+            coef += float(private @ ρ[: m + 1])
+            self._private[m, : m + 1] = private
+            ρ[: m + 1] -= coef * private
+        self._directions[m] = q
+        self._lower[m, :m] = h + again
+        self._lower[m, m] = root
+        self._coefs[m] = coef
+        self.residual = self.residual - coef * q
+        self._of_direction.append(i)
+        self._gains.append(coef * coef)
+        self.size += 1
+        return q, coef
+
+    def copy(self) -> Basis:
+        """An independent copy, so that continuing a selection leaves the earlier one alone."""
+        twin = Basis(self.target, self.noise, self.tolerance)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray | list):
+                value = value.copy()
+            setattr(twin, name, value)
+        return twin
+
+    def _reserve(self) -> None:
+        have = len(self._rows)
+        if self.picks < have:
+            return
+        want = 2 * have
+        p = len(self.target)
+        self._directions = _grown(self._directions, (want, p))
+        self._rows = _grown(self._rows, (want, p))
+        self._lower = _grown(self._lower, (want, want))
+        self._coefs = _grown(self._coefs, (want,))
+        if self._private is not None:
+            self._private = _grown(self._private, (want, want))
+            self._private_residual = _grown(self._private_residual, (want,))
+
+
+def _grown(old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    new = np.zeros(shape)
+    new[tuple(slice(0, size) for size in old.shape)] = old
+    return new

@@ -1,0 +1,190 @@
+"""What users hand to `select`, checked once and turned into a Problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+from exempla.selection.arrays import ArrayRows
+from exempla.selection.rows import Rows
+from exempla.selection.selector import Problem
+from exempla.types import Array, Selection
+
+__all__ = ["SIDES", "as_rows", "check_k", "make_problem", "side_of"]
+
+SIDES = ("both", "opponents", "proponents")
+SMALL = 1 << 20
+"""Up to this many entries a float64 copy costs less than compiling the fused pass."""
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a torch tensor, without importing torch."""
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def as_rows(features: Array) -> Rows:
+    """Wrap features (t, p) in the fastest Rows there is for them; never change them."""
+    array = _as_array(features, "features")
+    if array.ndim != 2:
+        raise ExemplaError(
+            f"features have shape {tuple(array.shape)}, but must be two-dimensional: "
+            "one row per training example"
+        )
+    if 0 in array.shape:
+        raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
+    rows = _wrap(array)
+    bad = np.flatnonzero(~np.isfinite(rows.norms2))
+    if len(bad):
+        which = ", ".join(str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
+        plural = "row" if len(bad) == 1 else "rows"
+        raise ExemplaError(
+            f"features have NaN, infinite or overflowing values in {len(bad)} {plural} "
+            f"({plural} {which}); remove or repair them"
+        )
+    return rows
+
+
+def _wrap(array: Array) -> Rows:
+    if not isinstance(array, np.ndarray):
+        return ArrayRows(array)
+    tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
+    if array.size <= SMALL:
+        return ArrayRows(array.astype(np.float64), tolerance)
+    try:
+        from exempla.selection.fused import FusedRows
+    except ImportError:  # no numba
+        return ArrayRows(array, tolerance)
+    return FusedRows(array, tolerance)
+
+
+def _as_array(values: Array, what: str) -> Array:
+    """A float32 or float64 NumPy array, or a tensor where it lies if that is not the CPU."""
+    if is_tensor(values):
+        values = values.detach()
+        if values.is_complex():
+            raise ExemplaError(f"{what} are complex; give real numbers")
+        if values.device.type == "cuda" and what == "features":
+            if not values.is_floating_point():
+                return values.double()
+            return values if values.element_size() >= 4 else values.float()
+        values = values.cpu()
+        values = (
+            (values.float() if values.element_size() < 4 else values)
+            if (values.is_floating_point())
+            else values
+        )
+        array = values.numpy()
+    elif hasattr(values, "toarray"):
+        raise ExemplaError(f"{what} are a sparse matrix; pass {what}.toarray()")
+    else:
+        try:
+            array = np.asarray(values)
+            if array.dtype == object:
+                array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ExemplaError(
+                f"{what} are not a rectangular array of numbers; give an array of floats"
+            ) from None
+    if array.dtype.kind not in "fiub":
+        raise ExemplaError(f"{what} have type {array.dtype}; give real numbers")
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    if array.dtype in (np.float32, np.float64):
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array.astype(np.float64)
+
+
+def check_k(k: Any, t: int) -> int:
+    """k as an int, or an error."""
+    if isinstance(k, bool | np.bool_) or not isinstance(k, int | np.integer):
+        raise ExemplaError(f"k is {k!r}, which is not a whole number; ask for 1 to {t} rows")
+    if k < 1:
+        raise ExemplaError(f"k is {k}; ask for at least one row")
+    if k > t:
+        raise ExemplaError(f"k is {k}, but there are only {t} rows; ask for at most {t}")
+    return int(k)
+
+
+def make_problem(
+    features: Array, target: Array, k: Any, side: str | Sequence[str], start: Any
+) -> tuple[Problem, int, bool]:
+    """The problem, k, and whether there was one target rather than a list of them."""
+    rows = as_rows(features)
+    k = check_k(k, rows.t)
+    targets, single = _targets(target, rows.p)
+    sides = _per_target(side, len(targets), single, "side")
+    for one in sides:
+        if one not in SIDES:
+            raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
+    starts = _per_target(start, len(targets), single, "start")
+    alignment = rows.project(targets)
+    signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
+    candidates = signs & (rows.norms2 > 0)
+    for i, one in enumerate(starts):
+        if one is not None:
+            _check_start(one, rows, targets[i], sides[i], k)
+    return Problem(rows, targets, alignment, candidates, sides, starts), k, single
+
+
+def side_of(z: np.ndarray, side: str) -> np.ndarray:
+    """Which rows are candidates, by the sign of the initial z."""
+    if side == "opponents":
+        return z < 0
+    return z > 0 if side == "proponents" else np.ones(len(z), dtype=bool)
+
+
+def _targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
+    targets = _as_array(target, "target").astype(np.float64)
+    if targets.size == 0:
+        raise ExemplaError("target is empty; give the mean of at least one prediction's rows")
+    if targets.ndim not in (1, 2):
+        raise ExemplaError(f"target has shape {targets.shape}, but must be (p,) or (T, p)")
+    single = targets.ndim == 1
+    if targets.shape[-1] != p:
+        raise ExemplaError(
+            f"target has {targets.shape[-1]} dimensions, but the features have {p}; "
+            "embed both with the same metric"
+        )
+    targets = np.atleast_2d(targets)
+    bad = np.flatnonzero(~np.isfinite(targets).all(axis=1))
+    zero = np.flatnonzero(~targets.any(axis=1))
+    name = "target" if single else f"target {(bad if len(bad) else zero)[:1].tolist()}"
+    if len(bad):
+        raise ExemplaError(f"{name} has NaN or infinite values; repair it")
+    if len(zero):
+        raise ExemplaError(f"{name} is zero, so there is nothing to explain; ask for another")
+    return targets, single
+
+
+def _per_target(value: Any, count: int, single: bool, what: str) -> tuple[Any, ...]:
+    """One value for all targets, or one for each."""
+    if value is None or isinstance(value, str | Selection):
+        if isinstance(value, Selection) and not single:
+            raise ExemplaError("start is one selection; give a list with one for each target")
+        return (value,) * count
+    if not isinstance(value, Sequence | np.ndarray):
+        raise ExemplaError(f"{what} is {value!r}, which is not understood")
+    values = tuple(value)
+    if single or len(values) != count:
+        wanted = "a single value" if single else f"{count} values, one for each target"
+        raise ExemplaError(f"{what} has {len(values)} values; give {wanted}")
+    return values
+
+
+def _check_start(start: Any, rows: Rows, target: np.ndarray, side: str, k: int) -> None:
+    if not isinstance(start, Selection) or start.state is None:
+        raise ExemplaError("start is not a result of select; pass the Selection it returned")
+    if len(start) > k:
+        raise ExemplaError(f"start has {len(start)} picks, more than k = {k}; raise k")
+    if start.side != side:
+        raise ExemplaError(f"start was chosen for side {start.side!r}; continue with that side")
+    same = (
+        np.array_equal(start.state.target, target)
+        and (len(start) == 0 or int(start.indices.max()) < rows.t)
+        and np.array_equal(start.state.rows, rows.take(start.indices))
+    )
+    if not same:
+        raise ExemplaError("start was chosen from other features or for another target")

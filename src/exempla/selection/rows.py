@@ -1,0 +1,118 @@
+"""What the greedy loop asks of a set of rows, whatever holds them.
+
+`Rows` are the candidates' features: one array in memory, on a GPU, or in several places. A `Race`
+is the running comparison of all candidates for T targets at once: for every target and row it
+keeps c = f·r and n = ‖f‖² + σ² − ‖Qᵀf‖² where the rows are, and only ever hands out the leaders.
+A new place to keep rows (a cluster, say) implements these two classes and nothing else changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+__all__ = ["Leaders", "Race", "Rows", "Rule"]
+
+
+class Rule(IntEnum):
+    """How a candidate is scored from its c and n."""
+
+    GAIN = 0
+    """c²/n: the fall of the posterior variance. Exact SBQ."""
+    PURSUIT = 1
+    """c²/(‖f‖² + σ²): row-normalised matching pursuit."""
+    COSINE = 2
+    """c/‖f‖: the largest positive correlation."""
+    PLAIN = 3
+    """c itself. Herding."""
+
+    def scale(self, norms2: np.ndarray, noise: float) -> np.ndarray:
+        """What a row's c or c² is multiplied by (GAIN divides by n instead)."""
+        with np.errstate(divide="ignore"):
+            if self is Rule.PURSUIT:
+                return np.where(norms2 > 0, 1.0 / (norms2 + noise), 0.0)
+            if self is Rule.COSINE:
+                return np.where(norms2 > 0, 1.0 / np.sqrt(norms2), 0.0)
+        return np.ones_like(norms2)
+
+    def score(self, c: np.ndarray, n: np.ndarray, norms2: np.ndarray, noise: float) -> np.ndarray:
+        """Scores from exact c and n."""
+        if self is Rule.GAIN:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return c * c / n
+        scale = self.scale(norms2, noise)
+        return c * c * scale if self is Rule.PURSUIT else c * scale
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """For each target: the best score and the row that has it (−inf and −1: nobody is left)."""
+
+    scores: np.ndarray
+    rows: np.ndarray
+
+
+class Race(ABC):
+    """All candidates of T targets, compared pick after pick."""
+
+    error: float
+    """Bound on the error of one product f·q, in units of ‖f‖; 0 where sums are in float64."""
+
+    @abstractmethod
+    def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
+        """Recompute c = F r (float64 sums) for these targets; return everybody's leaders."""
+
+    @abstractmethod
+    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
+        """One pass, v = F q for each target's q (T, p): c −= coef·v, n −= v²."""
+
+    @abstractmethod
+    def contenders(
+        self, target: int, threshold: float, slack_c: float = 0.0, slack_n: float = 0.0
+    ) -> np.ndarray:
+        """Rows, ascending, whose score may reach the threshold.
+
+        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
+        """
+
+    @abstractmethod
+    def deflate(self, target: int, energy: np.ndarray) -> None:
+        """Set n = ‖f‖² + σ² − energy for rows still in the race."""
+
+    @abstractmethod
+    def drop(self, target: int, row: int) -> None:
+        """Take a row out of the race."""
+
+    @abstractmethod
+    def sharpen(self) -> None:
+        """From now on sum products in float64 (`error` becomes 0)."""
+
+
+class Rows(ABC):
+    """Candidate rows f_1 … f_t."""
+
+    t: int
+    p: int
+    tolerance: float
+    """A candidate is alive iff n > tolerance·‖f‖²; 1e-5 for float32 rows, 1e-11 for float64."""
+    norms2: np.ndarray
+    """(t,) squared norms, float64, on the host."""
+
+    @abstractmethod
+    def project(self, vectors: np.ndarray) -> np.ndarray:
+        """(m, t) products of every row with each vector (m, p), summed in float64."""
+
+    @abstractmethod
+    def energy(self, directions: np.ndarray) -> np.ndarray:
+        """(t,) Σ_l (f·q_l)², without keeping a (t, m) matrix."""
+
+    @abstractmethod
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """(m, p) rows in float64, on the host."""
+
+    @abstractmethod
+    def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
+        """A race among the candidates, (T, t) bool; call `refresh` first."""
