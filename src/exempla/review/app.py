@@ -1,0 +1,216 @@
+"""The routes of the review page: the list, the cards, the decisions, the files.
+
+Rows are asked for by number and static files by a name from a fixed table, so no path that a
+client sends ever reaches the file system.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from exempla.errors import ExemplaError
+from exempla.review.estimate import remaining_wrong
+from exempla.review.export import export_decisions, write_corrected
+from exempla.review.folder import Review
+from exempla.review.images import image_bytes
+from exempla.review.log import ACTIONS, DecisionLog, StaleError, State
+
+__all__ = ["build_app"]
+
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+Once = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
+
+
+class Body(BaseModel):
+    """A request body: no unknown fields, no silent conversion."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Decide(Body):
+    """Set a row's state, seen at a version."""
+
+    row: int = Field(ge=0)
+    action: Literal["pending", "keep", "relabel", "remove", "skip"]
+    label: str | None = Field(default=None, max_length=4096)
+    note: str = Field(default="", max_length=10_000)
+    seen: int = Field(ge=0)
+    once: Once
+
+
+class Turn(Body):
+    """Undo or redo the event last seen."""
+
+    seen: int = Field(ge=0)
+    once: Once
+
+
+class Empty(Body):
+    """A request that says nothing more than its address."""
+
+
+def build_app(review: Review, log: DecisionLog) -> FastAPI:
+    """The page's application, not yet behind its Gate."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    _add_static(app)
+    _add_reading(app, review, log)
+    _add_deciding(app, review, log)
+    _add_export(app, review)
+
+    @app.exception_handler(StaleError)
+    def stale(_: Request, error: StaleError) -> JSONResponse:
+        current = None if error.state is None else asdict(error.state)
+        return JSONResponse({"current": current} | _status(review, log, 0), status_code=409)
+
+    @app.exception_handler(ExemplaError)
+    def mistake(_: Request, error: ExemplaError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=400)
+
+    @app.exception_handler(sqlite3.Error)
+    def unsaved(_: Request, error: sqlite3.Error) -> JSONResponse:
+        return JSONResponse({"detail": f"Not saved: {error}."}, status_code=503)
+
+    return app
+
+
+def _add_static(app: FastAPI) -> None:
+    files: dict[str, tuple[bytes, str]] = {}
+    for item in resources.files("exempla.review").joinpath("static").iterdir():
+        suffix = item.name[item.name.rfind(".") :]
+        if suffix in KINDS:
+            files[item.name] = (item.read_bytes(), KINDS[suffix])
+
+    @app.get("/")
+    def page() -> Response:
+        data, kind = files["index.html"]
+        return Response(data, media_type=kind)
+
+    @app.get("/static/{name}")
+    def static(name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404)
+        data, kind = files[name]
+        return Response(data, media_type=kind)
+
+
+def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
+    @app.get("/api/review")
+    def overview() -> dict[str, Any]:
+        return {
+            "source": str(review.source.path).replace("\\", "/").split("/")[-1],
+            "format": review.source.format,
+            "question": review.question,
+            "classes": review.classes,
+            "expected_wrong": review.expected_wrong,
+            "key": review.key,
+            "earlier": log.others(),
+            "fields": ["row", "id", "given", "suggested", "probability", "side"],
+            "suspects": [
+                [s.row, s.id, s.given, s.suggested, s.probability, s.side] for s in review.suspects
+            ],
+        }
+
+    @app.get("/api/state")
+    def state(since: int = 0) -> dict[str, Any]:
+        log.refresh()
+        return _status(review, log, since)
+
+    @app.get("/api/suspect/{row}")
+    def suspect(row: int) -> dict[str, Any]:
+        try:
+            return review.card(row)
+        except KeyError:
+            raise HTTPException(404, "That row is not among the suspects.") from None
+
+    @app.get("/api/image/{space}/{row}")
+    def image(space: Literal["train", "curated"], row: int) -> Response:
+        data = image_bytes(review.directory, space, row)
+        if data is None:
+            raise HTTPException(404)
+        return Response(data, media_type="image/webp")
+
+
+def _add_deciding(app: FastAPI, review: Review, log: DecisionLog) -> None:
+    classes = set(review.classes)
+
+    @app.post("/api/decide")
+    def decide(body: Decide) -> dict[str, Any]:
+        if body.row not in review.places:
+            raise HTTPException(404, "That row is not among the suspects.")
+        if (body.action == "relabel") != (body.label is not None):
+            raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
+        if body.label is not None and body.label not in classes:
+            raise HTTPException(422, "That label is not one of the classes.")
+        state = State(body.row, body.action, body.label, body.note)
+        done = log.decide(state, seen=body.seen, once=body.once)
+        return {"state": asdict(done)} | _status(review, log, done.version - 1)
+
+    @app.post("/api/undo")
+    def undo(body: Turn) -> dict[str, Any]:
+        done = log.undo(seen=body.seen, once=body.once)
+        return {"state": asdict(done)} | _status(review, log, done.version - 1)
+
+    @app.post("/api/redo")
+    def redo(body: Turn) -> dict[str, Any]:
+        done = log.redo(seen=body.seen, once=body.once)
+        return {"state": asdict(done)} | _status(review, log, done.version - 1)
+
+
+def _add_export(app: FastAPI, review: Review) -> None:
+    @app.post("/api/export")
+    def export(_: Empty) -> dict[str, Any]:
+        decisions = export_decisions(review.directory)
+        changed = sum(d.action in ("relabel", "remove") for d in decisions)
+        answer: dict[str, Any] = {"decisions": len(decisions), "changed": changed, "problem": None}
+        try:
+            answer["corrected"] = write_corrected(review, decisions).name
+        except (ExemplaError, ImportError, OSError) as error:
+            answer |= {"corrected": None, "problem": str(error)}
+        return answer
+
+    @app.get("/api/export/{what}")
+    def download(what: Literal["decisions", "patch", "corrected"]) -> Response:
+        names = {"decisions": "decisions.json", "patch": "patch.csv"}
+        if what == "corrected":
+            found = sorted(p for p in review.directory.glob("corrected.*") if p.suffix != ".part")
+            name = found[0].name if found else "corrected"
+        else:
+            name = names[what]
+        path = review.directory / name
+        if path.is_symlink() or not path.is_file():
+            raise HTTPException(404, "Nothing has been exported yet.")
+        return FileResponse(path, media_type="application/octet-stream", filename=name)
+
+
+def _status(review: Review, log: DecisionLog, since: int) -> dict[str, Any]:
+    """What changed after `since`, what undo and redo would do, counts, and the estimate."""
+    undoable, redoable = log.undoable(), log.redoable()
+    counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
+    left: list[float] = []
+    decided: list[float] = []
+    wrong: list[bool] = []
+    for suspect in review.suspects:
+        action = log.state(suspect.row).action
+        counts[action] += 1
+        if action in ("pending", "skip"):
+            left.append(suspect.probability)
+        else:
+            decided.append(suspect.probability)
+            wrong.append(action != "keep")
+    estimate = remaining_wrong(np.array(left), np.array(decided), np.array(wrong))
+    return {
+        "version": log.version,
+        "changes": [asdict(state) for state in log.states(since)],
+        "undo": undoable and {"version": undoable.version, "row": undoable.after.row},
+        "redo": redoable and {"version": redoable.version, "row": redoable.after.row},
+        "counts": counts,
+        "remaining": asdict(estimate),
+    }

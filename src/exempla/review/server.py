@@ -1,0 +1,113 @@
+"""Start the review page on this machine, for this user, and open it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import html
+import os
+import shutil
+import socket
+import tempfile
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+from exempla.errors import ExemplaError
+from exempla.review.folder import read_review
+from exempla.review.gate import Gate, Keys
+from exempla.review.log import DecisionLog
+
+__all__ = ["serve"]
+
+HOST = "127.0.0.1"
+
+
+def serve(
+    directory: str | Path,
+    port: int = 0,
+    open_browser: bool = True,
+    announce: Callable[[str], object] = lambda line: print(line, flush=True),
+) -> None:
+    """Serve the review page of a folder until interrupted.
+
+    It listens on 127.0.0.1 only. `port` 0 takes the folder's last port if it is free (so that an
+    open tab finds the page again after a restart) and any free one otherwise. The address, with a
+    token that works once, goes to `announce` and nowhere else.
+
+    >>> from exempla.review import serve
+    >>> serve("no-such-folder")
+    Traceback (most recent call last):
+    ...
+    exempla.errors.ExemplaError: no-such-folder holds no review.json; make one with ...
+    """
+    review = read_review(directory)
+    try:
+        import uvicorn
+
+        from exempla.review.app import build_app
+    except ImportError as error:
+        raise ExemplaError(
+            f"The review page needs {error.name}; install it with `pip install 'exempla[review]'`."
+        ) from error
+    log = DecisionLog(review.directory / "decisions.sqlite", review.key)
+    listener = _listen(port, log)
+    port = int(listener.getsockname()[1])
+    log.setting("port", str(port))
+    keys = Keys()
+    address = f"http://{HOST}:{port}/?token={keys.token}"
+    config = uvicorn.Config(
+        Gate(build_app(review, log), port, keys),
+        access_log=False,  # the first request's address holds the token
+        log_level="error",
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    announce(f"Review {len(review.suspects)} suspects at {address}")
+    announce("The address works once. Every decision is saved at once; Ctrl-C ends the server.")
+    if open_browser:
+        _open(address)
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass  # the way a person ends it
+    finally:
+        log.close()
+
+
+def _listen(port: int, log: DecisionLog) -> socket.socket:
+    last = log.setting("port") or "0"
+    choices = [port] if port else [int(last), 0]
+    for choice in choices:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if os.name == "posix":  # elsewhere the option would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, choice))
+            # A port that another server listens on fails here at the latest.
+            listener.listen(128)
+            return listener
+        except OSError:
+            listener.close()
+    raise ExemplaError(f"Port {port} is in use; choose another one, or 0 for any free port.")
+
+
+def _open(address: str) -> None:
+    """Open the page without showing the token to every user of the machine.
+
+    A browser's command line is public (`ps`), so it gets the name of a private file that leads to
+    the address. Where no browser opens, the printed address still works.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="exempla-review-"))  # mode 0700
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    page = folder / "open.html"
+    target = html.escape(address, quote=True)
+    page.write_text(
+        '<!doctype html><meta charset="utf-8"><title>exempla review</title>'
+        f'<meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Open the page</a>',
+        encoding="utf-8",
+    )
+    page.chmod(0o600)
+    with contextlib.suppress(webbrowser.Error):
+        webbrowser.open(page.as_uri())

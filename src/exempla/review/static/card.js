@@ -1,0 +1,109 @@
+// The card of one suspect, and the rows that speak against and for its label.
+
+import { $, el, marked, percent, short } from "./dom.js";
+import { describe } from "./store.js";
+
+export function showCard(card, state, conflict) {
+  const { content } = card;
+  const words = content.words ?? [];
+  const decisive = words.length
+    ? words.slice(0, 8).map(([word]) => word)
+    : strongest(content.cells ?? []).slice(0, 5).map(([column]) => column);
+  $("card").replaceChildren(
+    el("h2", {}, `Row ${card.row}`, card.id ? el("span", { class: "id", text: `id ${card.id}` }) : null),
+    el("div", { class: "labels" },
+      box("given label", card.given, "given"),
+      box(`model says, ${percent(card.model_probability)}`, card.suggested, "suggested"),
+      box("wrong with probability", percent(card.probability), "doubt")),
+    conflict ?? "",
+    status(state),
+    ...body(content, "train", card.row),
+    decisive.length
+      ? el("p", { class: "decisive" }, el("span", { class: "dim", text: words.length ? "Decisive words: " : "Decisive columns: " }), decisive.join(", "))
+      : "",
+  );
+  $("card").scrollTop = 0;
+}
+
+export function showEvidence(card) {
+  const heaviest = Math.max(1e-12, ...[...card.accusers, ...card.supporters].map((w) => Math.abs(w.weight)));
+  const part = (title, witnesses, kind) => witnesses.length
+    ? [el("h2", { text: title }), ...witnesses.map((w) => witness(w, kind, heaviest, card.content.words ?? []))] : [];
+  const parts = [
+    ...part("Accused by", card.accusers, "accuses"),
+    ...part("Supported by", card.supporters, "supports"),
+  ];
+  $("evidence").replaceChildren(...(parts.length ? parts
+    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: "No single row accuses this one; the model's own probability does." })]));
+  $("evidence").scrollTop = 0;
+}
+
+export function showDone(store, openExport) {
+  const { counts } = store;
+  const rest = counts.pending
+    ? `${counts.pending} undecided suspects are hidden by the filters.`
+    : `${counts.keep} kept, ${counts.relabel} relabelled, ${counts.remove} removed, ${counts.skip} skipped.`;
+  $("card").replaceChildren(el("div", { class: "done" },
+    el("h2", { text: store.suspects.length ? "Nothing left to decide here" : "There are no suspects" }),
+    el("p", { text: rest }),
+    el("p", { class: "row" }, el("button", { class: "solid", text: "Export", onclick: openExport }))));
+  $("evidence").replaceChildren();
+}
+
+const box = (title, value, kind) =>
+  el("div", { class: `label-box ${kind}` }, el("small", { text: title }), el("b", { text: value }));
+
+function status(state) {
+  if (state.action === "pending" && !state.note) return "";
+  const when = state.time ? ` at ${new Date(state.time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}` : "";
+  const lines = [];
+  if (state.action !== "pending") lines.push(el("span", { text: `Decided: ${describe(state)}${when}. ` }));
+  if (state.note) lines.push(el("span", { class: "note" }, el("b", { text: "Note: " }), state.note));
+  return el("p", { class: "status" }, ...lines);
+}
+
+function body(content, space, row, words = content.words ?? []) {
+  const parts = [];
+  if (content.image) {
+    const image = el("img", { class: "picture", src: `/api/image/${encodeURIComponent(space)}/${Number(row)}`, alt: `Image of row ${row}`, loading: "lazy" });
+    image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
+    parts.push(image);
+  }
+  if (content.name) parts.push(el("p", { class: "dim name", text: content.name }));
+  if (content.text) {
+    const cut = content.cut ? `\n… ${content.cut} more characters` : "";
+    parts.push(el("div", { class: "text", tabindex: "0", role: "region", "aria-label": "Text of the row" }, marked(content.text, words), cut));
+  }
+  if (content.cells?.length) parts.push(table(content.cells));
+  return parts;
+}
+
+const strongest = (cells) =>
+  cells.filter(([, , weight]) => weight !== 0).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
+
+function table(cells) {
+  const decisive = new Set(strongest(cells).slice(0, 5));
+  const ordered = [...strongest(cells), ...cells.filter(([, , weight]) => weight === 0)];
+  const rows = ordered.map((cell) => {
+    const [column, value, weight] = cell;
+    const kind = decisive.has(cell) ? `strong${weight < 0 ? " neg" : ""}` : "";
+    const says = weight ? `${weight > 0 ? "+" : "−"}${short(Math.abs(weight))}` : "";
+    return el("tr", { class: kind }, el("th", { scope: "row", text: column }), el("td", { text: value === "" ? "(empty)" : value }), el("td", { class: "w", text: says }));
+  });
+  return el("table", { class: "cells" }, el("tbody", {}, ...rows));
+}
+
+function witness(item, kind, heaviest, words) {
+  const share = el("i");
+  share.style.width = `${(100 * Math.abs(item.weight)) / heaviest}%`;
+  const where = item.source === "curated" ? "curated " : "";
+  const { text, ...rest } = item.content;
+  return el("section", { class: `witness ${kind}` },
+    el("header", {},
+      el("span", { class: "dim", text: `${where}#${item.row}${item.id ? ` · ${item.id}` : ""}` }),
+      el("b", { text: item.label }),
+      el("span", { class: "w dim", text: `weight ${short(item.weight)}` })),
+    el("div", { class: "bar", "aria-hidden": "true" }, share),
+    ...body(rest, item.source, item.row),
+    text ? el("p", {}, marked(text, item.content.words ?? words)) : null);
+}

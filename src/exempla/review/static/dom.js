@@ -1,0 +1,47 @@
+// Building the page. Data enters only as text nodes and plain attributes: never as markup.
+
+export const $ = (id) => document.getElementById(id);
+
+export function el(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") node.className = value;
+    else if (name === "text") node.textContent = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export const percent = (p) => (p >= 0.995 && p < 1 ? "> 99 %" : `${Math.round(100 * p)} %`);
+export const short = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(2) : x.toExponential(0));
+
+// The text with its decisive words marked. A word may be several ("click here"), and stands for
+// itself in any case, but not inside a longer word.
+export function marked(text, words) {
+  const weights = new Map(words.map(([word, weight]) => [normal(word), weight]));
+  weights.delete("");
+  const out = document.createDocumentFragment();
+  if (!weights.size) {
+    out.append(text);
+    return out;
+  }
+  const longestFirst = [...weights.keys()].sort((a, b) => b.length - a.length);
+  const choices = longestFirst.map((word) => word.split(" ").map(escaped).join("[^\\p{L}\\p{N}]+"));
+  const pattern = new RegExp(`(?<![\\p{L}\\p{N}])(?:${choices.join("|")})(?![\\p{L}\\p{N}])`, "giu");
+  let from = 0;
+  for (const match of text.matchAll(pattern)) {
+    const weight = weights.get(normal(match[0])) ?? 0;
+    const says = weight >= 0 ? "speaks for the suggested label" : "speaks for the given label";
+    out.append(text.slice(from, match.index));
+    out.append(el("mark", { class: weight >= 0 ? "for" : "against", text: match[0], title: says }));
+    from = match.index + match[0].length;
+  }
+  out.append(text.slice(from));
+  return out;
+}
+
+const normal = (word) => word.toLowerCase().split(/[^\p{L}\p{N}]+/u).filter(Boolean).join(" ");
+const escaped = (word) => word.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&");

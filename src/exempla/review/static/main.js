@@ -1,0 +1,272 @@
+// The page: load, show a card, take a decision, move on when it is committed.
+
+import { showCard, showDone, showEvidence } from "./card.js";
+import { openClasses, openExport, openGo, openHelp, openNote, prepareDialogs } from "./dialogs.js";
+import { $, el } from "./dom.js";
+import { listenToKeys } from "./keys.js";
+import { List } from "./list.js";
+import { get, Sender } from "./server.js";
+import { showBanner, showFigures, showFilters, showActions, startTheme } from "./frame.js";
+import { describe, Store } from "./store.js";
+
+const POLL_MS = 2500;
+const KEY_WAIT_MS = 1000;
+let store;
+let list;
+let sender;
+let queue = []; // keys pressed while the last decision was being committed
+const cards = new Map();
+
+async function start() {
+  startTheme();
+  prepareDialogs();
+  const [review, state] = await Promise.all([get("/api/review"), get("/api/state")]);
+  store = new Store(review);
+  store.take(state);
+  store.synced = state.version;
+  store.refilter();
+  list = new List(store, (row) => go(row));
+  sender = new Sender(review.key, (what, message, error) => showBanner(what, message, error));
+  showFilters(store, () => {
+    store.refilter();
+    list.reveal();
+  });
+  listenToKeys(run);
+  wireButtons();
+  const last = Number(sessionStorage.getItem("exempla-row") ?? NaN);
+  const resume = store.byRow.has(last) && store.state(last).action === "pending" ? last : store.nextPending();
+  await go(resume ?? store.suspects[0]?.row ?? null);
+  $("saved").textContent = "saved ✓";
+  for (const message of sender.leftovers()) settle(await sender.deliver(message), message.body.row);
+  setInterval(poll, POLL_MS);
+  document.addEventListener("visibilitychange", poll);
+  document.body.dataset.ready = "yes";
+}
+
+function wireButtons() {
+  const commands = {
+    "do-keep": "keep", "do-relabel": "relabel", "do-class": "class", "do-remove": "remove",
+    "do-skip": "skip", "do-note": "note", "do-undo": "undo", "do-redo": "redo", "do-back": "back",
+    "do-next": "next", help: "help", estimate: "help", export: "export",
+  };
+  for (const [id, command] of Object.entries(commands)) {
+    $(id).addEventListener("click", () => {
+      if (id.startsWith("do-")) $("card").focus({ preventScroll: true }); // so that Space skips again
+      run(command);
+    });
+  }
+  $("digits").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) run(`digit ${button.dataset.digit}`);
+  });
+  $("banner-retry").addEventListener("click", () => (sender.busy ? sender.retryNow() : poll()));
+  $("banner-discard").addEventListener("click", () => sender.discard());
+  $("toggle-list").addEventListener("click", () => toggleList());
+}
+
+function toggleList(open = !$("list-pane").classList.contains("open")) {
+  $("list-pane").classList.toggle("open", open);
+  $("toggle-list").setAttribute("aria-expanded", String(open));
+  if (open) list.reveal();
+}
+
+function run(command) {
+  const views = { help: openHelp, evidence: toggleEvidence, filter: focusFilter, leave, export: openExport };
+  if (views[command]) return views[command]();
+  if (sender.busy) {
+    queue.push({ command, time: performance.now() });
+    return undefined;
+  }
+  if (command === "go") return openGo(findRow);
+  if (command === "back" || command === "next") return step(command === "back" ? -1 : 1);
+  if (command === "undo" || command === "redo") return turn(command);
+  if (store.current === null || $("card").dataset.row === undefined) return undefined;
+  return decideBy(command);
+}
+
+function decideBy(command) {
+  const { suspect } = store;
+  if (command.startsWith("digit ")) {
+    const label = store.classes[Number(command.slice(6)) - 1];
+    return label === undefined ? undefined : choose(label);
+  }
+  if (command === "class") return openClasses(store.classes, suspect, choose);
+  if (command === "note") return openNote(store.state(suspect.row).note, note);
+  if (command === "relabel" && suspect.suggested === suspect.given) return openClasses(store.classes, suspect, choose);
+  return decide(command, command === "relabel" ? suspect.suggested : null);
+}
+
+// Choosing the label a row already has means keeping it.
+const choose = (label) => (label === store.suspect.given ? decide("keep", null) : decide("relabel", label));
+
+async function decide(action, label, seen = store.state(store.current).version) {
+  const row = store.current;
+  const { note: text } = store.state(row);
+  const words = `row ${row}: ${describe({ action, label })}`;
+  settle(await sender.send("/api/decide", { row, action, label, note: text, seen }, words), row, { action, label });
+}
+
+async function note(text) {
+  const row = store.current;
+  const { action, label, version } = store.state(row);
+  const result = await sender.send("/api/decide", { row, action, label, note: text, seen: version }, `note on row ${row}`);
+  if (result.ok) {
+    store.take(result.ok);
+    show();
+  } else settle(result, row);
+}
+
+async function turn(command) {
+  const step_ = store[command];
+  if (!step_) return tell(`Nothing to ${command}.`);
+  const result = await sender.send(`/api/${command}`, { seen: step_.version }, command);
+  if (result.ok) {
+    store.take(result.ok);
+    tell(`${command === "undo" ? "Undone" : "Redone"}: row ${result.ok.state.row} is ${describe(result.ok.state)}.`);
+    await go(result.ok.state.row);
+    drain();
+  } else if (result.conflict) {
+    store.take(result.conflict);
+    await go(result.conflict.current?.row ?? store.current, notice(
+      `Another tab has decided meanwhile, so nothing was ${command === "undo" ? "undone" : "redone"}. Press again to take back its latest decision.`));
+  } else settle(result, store.current);
+  return undefined;
+}
+
+// After the server's answer to a decision: move on, or show what stood in the way.
+async function settle(result, row, mine) {
+  if (result.ok) {
+    store.take(result.ok);
+    tell(`Row ${row}: ${describe(result.ok.state)}.`);
+    if (row === store.current) await go(store.nextPending());
+    else show();
+    drain();
+    return;
+  }
+  queue = [];
+  if (result.conflict) {
+    const theirs = result.conflict.current;
+    store.take(result.conflict);
+    const again = mine ? el("button", { text: `Use mine: ${describe(mine)}`, onclick: () => decide(mine.action, mine.label) }) : null;
+    const leave_ = el("button", { text: "Leave it", onclick: async () => go(store.nextPending()) });
+    const what = theirs ? `Another tab decided about row ${theirs.row}: ${describe(theirs)}.` : "Another tab was first.";
+    await go(row, notice(`${what} Your decision was not saved.`, again, leave_));
+  } else if (result.refused) await go(row, notice(`The server refused this: ${result.refused}`));
+  else if (result.discarded) await poll();
+}
+
+const notice = (words, ...buttons) => el("div", { class: "status conflict", role: "alert" },
+  el("span", { text: words }), buttons.length ? el("p", { class: "row" }, ...buttons) : "");
+
+// Keys that came while a commit was under way act on the next card, unless it took so long that
+// the person may have pressed again because nothing seemed to happen.
+function drain() {
+  const next = queue.shift();
+  if (!next) return;
+  if (performance.now() - next.time > KEY_WAIT_MS) {
+    queue = [];
+    tell("Keys pressed while saving were left out.");
+    return;
+  }
+  run(next.command);
+  if (!sender.busy) drain();
+}
+
+async function go(row, conflict = null) {
+  store.current = row;
+  if (row === null) {
+    delete $("card").dataset.row;
+    sessionStorage.removeItem("exempla-row");
+    showDone(store, openExport);
+  } else {
+    sessionStorage.setItem("exempla-row", String(row));
+    let card = cards.get(row);
+    if (!card) {
+      try {
+        card = await fetchCard(row);
+      } catch {
+        return poll(); // the banner says that the server is away; the card stays
+      }
+    }
+    if (store.current !== row) return undefined;
+    showCard(card, store.state(row), conflict);
+    showEvidence(card);
+    $("card").dataset.row = row;
+    const ahead = store.nextPending();
+    if (ahead !== null && !cards.has(ahead)) fetchCard(ahead).catch(() => {});
+  }
+  store.refilter();
+  list.reveal();
+  showFigures(store);
+  showActions(store);
+  if (!document.querySelector("dialog[open]") && !$("list-pane").contains(document.activeElement)) {
+    $("card").focus({ preventScroll: true });
+  }
+  return undefined;
+}
+
+async function fetchCard(row) {
+  const card = await get(`/api/suspect/${row}`);
+  if (cards.size > 60) cards.delete(cards.keys().next().value);
+  cards.set(row, card);
+  return card;
+}
+
+// Draw the present card anew, without moving.
+const show = () => go(store.current);
+
+async function poll() {
+  if (document.hidden || sender.busy) return;
+  try {
+    const answer = await get(`/api/state?since=${store.synced}`);
+    const moved = store.take(answer);
+    store.synced = answer.version;
+    if (!sender.busy) showBanner("saved");
+    if (moved.length) {
+      if (moved.includes(store.current)) await show();
+      else {
+        store.refilter();
+        list.refresh();
+        showFigures(store);
+        showActions(store);
+      }
+    }
+  } catch (error) {
+    if (!sender.busy) showBanner("away", null, error);
+  }
+}
+
+function step(direction) {
+  const row = store.current === null ? store.shown.at(direction > 0 ? 0 : -1)?.row ?? null : store.neighbour(direction);
+  if (row === null) tell(direction > 0 ? "This is the last one." : "This is the first one.");
+  else go(row);
+}
+
+function findRow(typed) {
+  const suspect = store.suspects.find((s) => String(s.row) === typed) ?? store.suspects.find((s) => s.id === typed);
+  if (typed === "" || !suspect) return false;
+  go(suspect.row);
+  return true;
+}
+
+function toggleEvidence() {
+  const full = $("evidence").classList.toggle("full");
+  tell(full ? "Evidence in full." : "Evidence in short.");
+  $("evidence").scrollIntoView({ block: "nearest" });
+}
+
+function focusFilter() {
+  if (getComputedStyle($("list-pane")).display === "none") toggleList(true);
+  $("filter-class").focus();
+}
+
+function leave() {
+  toggleList(false);
+  $("card").focus({ preventScroll: true });
+}
+
+function tell(words) {
+  $("announce").textContent = words;
+}
+
+start().catch((error) => showBanner("failed", null, error));

@@ -1,0 +1,153 @@
+"""A made review folder and a real server process for it, shared by the review page's tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from exempla.review import Accuser, Cell, Content, Source, Suspect, Word, write_review
+
+CLASSES = ("ham", "spam", "news")
+START = (
+    "import sys; from exempla.review import serve;"
+    "serve(sys.argv[1], port=int(sys.argv[2]), open_browser=False)"
+)
+
+
+def make_folder(directory: Path, n: int = 12, *, hostile: str = "") -> Path:
+    """A source file of 3n rows and a review folder with n suspects: row 3i is suspect i."""
+    rng = np.random.default_rng(0)
+    source = directory / "mails.jsonl"
+    with open(source, "w", encoding="utf-8") as file:
+        for row in range(3 * n):
+            line = {"id": f"m{row}", "text": f"message {row}", "label": CLASSES[row % 2]}
+            file.write(json.dumps(line) + "\n")
+    folder = directory / "review"
+    suspects = [_suspect(3 * i, float(p), hostile) for i, p in enumerate(_falling(rng, n))]
+    classes = (*CLASSES, hostile) if hostile else CLASSES
+    write_review(
+        folder,
+        suspects,
+        source=Source(source, "jsonl", label="label"),
+        classes=classes,
+        expected_wrong=sum(s.probability for s in suspects) + 2,
+        question=hostile or "Which labels are wrong?",
+    )
+    return folder
+
+
+def _falling(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.sort(rng.beta(2, 2, n))[::-1]
+
+
+def _suspect(row: int, p: float, hostile: str) -> Suspect:
+    given = CLASSES[row % 2]
+    other = hostile or CLASSES[1 - row % 2]
+    text = f"The meeting about message {row} moved; cheap pills, click here. {hostile}"
+    pixels = np.linspace(0, 1, 28 * 28).reshape(28, 28)
+    words = (Word("cheap pills", 0.4), Word("meeting", -0.2), Word(hostile or "click here", 0.1))
+    cells = (Cell("hour", "03", 0.3), Cell(hostile or "sender", hostile or "bob", -0.1))
+    accuser = Accuser(
+        row + 1,
+        other,
+        0.31,
+        Content(text=f"cheap pills for you {hostile}", image=pixels, name=hostile),
+        id=hostile,
+        source="curated",
+    )
+    return Suspect(
+        row,
+        given,
+        other,
+        p,
+        0.97,
+        side=hostile or ("opponent" if row % 2 else "proponent"),
+        id=hostile + f"m{row}",
+        content=Content(text, words, cells, pixels if row % 6 == 0 else None, hostile),
+        accusers=(accuser, Accuser(row + 2, other, 0.22, Content(cells=cells))),
+        supporters=(Accuser(row + 4, given, 0.05, Content(text="see you at the meeting")),),
+    )
+
+
+@dataclass
+class Server:
+    """A running `serve` process and the address it printed."""
+
+    process: subprocess.Popen[str]
+    address: str
+    port: int
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def token(self) -> str:
+        return self.address.split("token=")[1]
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL, no goodbye."""
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def client(self) -> httpx.Client:
+        """A client that has traded the token for the cookie, and sends what the page sends."""
+        client = httpx.Client(
+            base_url=self.origin,
+            headers={
+                "Sec-Fetch-Site": "same-origin",
+                "Origin": self.origin,
+                "X-Exempla": "1",
+            },
+            trust_env=False,
+        )
+        answer = client.get(self.address, headers={"Sec-Fetch-Site": "none"})
+        if answer.status_code != 303:
+            raise RuntimeError(f"the token was refused: {answer.status_code} {answer.text}")
+        return client
+
+
+def start_server(folder: Path, port: int = 0) -> Server:
+    """Start `serve` in its own process and wait until it answers."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, str(folder), str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    stream = process.stdout
+    if stream is None:
+        raise RuntimeError("the server has no output")
+    first = stream.readline()
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=\S+", first)
+    if found is None:
+        process.kill()
+        raise RuntimeError(f"the server did not start: {first}{stream.read()}")
+    server = Server(process, found.group(0), int(found.group(1)))
+    # Read on in the background, so that the server never waits for us.
+    threading.Thread(target=lambda: server.output.extend(stream), daemon=True).start()
+    return server
+
+
+@contextmanager
+def running(folder: Path, port: int = 0) -> Iterator[Server]:
+    """`start_server`, ended at the end."""
+    server = start_server(folder, port)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.kill()
