@@ -1,0 +1,92 @@
+"""exempla: which training examples are most responsible for this set of predictions?
+
+    import exempla
+    answer = exempla.explain(model, (X_train, y_train), (X_test, y_test), k=50)
+    answer.indices, answer.weights
+
+Ask             explain, Explainer, Explanation
+Do a job        explain_errors, fix_labels, clean, summarize, attack
+Pick yourself   select, select_from_kernel, Selection, and the selectors
+Measure         metrics, certificate
+Errors          ExemplaError, ExemplaWarning
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from exempla.version import __version__
+
+if TYPE_CHECKING:
+    from exempla import metrics
+    from exempla.errors import ExemplaError, ExemplaWarning
+    from exempla.estimator import FisherExplainer
+    from exempla.explainer import Explainer, explain
+    from exempla.influence import hessian_influence
+    from exempla.oracles.arrays import ArrayScores, ScoreModel
+    from exempla.selection import (
+        SBQ,
+        Herding,
+        MatchingPursuit,
+        NonNegative,
+        Random,
+        Sharded,
+        StochasticGreedy,
+        TopInfluence,
+        select,
+        select_from_kernel,
+    )
+    from exempla.tasks.attack import attack
+    from exempla.tasks.clean import clean
+    from exempla.tasks.explain_errors import explain_errors
+    from exempla.tasks.fix_labels import fix_labels
+    from exempla.tasks.summarize import summarize
+    from exempla.theory import certificate
+    from exempla.types import Explanation, Features, Selection
+
+# Where each public name lives. Names are imported on first use, so that `import exempla` is
+# quick and nothing heavy loads unless it is asked for.
+_HOMES = {
+    "exempla.explainer": "explain Explainer",
+    "exempla.types": "Explanation Features Selection",
+    "exempla.tasks.explain_errors": "explain_errors",
+    "exempla.tasks.fix_labels": "fix_labels",
+    "exempla.tasks.clean": "clean",
+    "exempla.tasks.summarize": "summarize",
+    "exempla.tasks.attack": "attack",
+    "exempla.selection": "select select_from_kernel SBQ MatchingPursuit StochasticGreedy "
+    "NonNegative Herding TopInfluence Random Sharded",
+    "exempla.theory": "certificate",
+    "exempla.influence": "hessian_influence",
+    "exempla.estimator": "FisherExplainer",
+    "exempla.oracles.arrays": "ArrayScores ScoreModel",
+    "exempla.errors": "ExemplaError ExemplaWarning",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "explain", "Explainer", "Explanation", "Features",
+    "explain_errors", "fix_labels", "clean", "summarize", "attack",
+    "select", "select_from_kernel", "Selection",
+    "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
+    "Random", "Sharded",
+    "metrics", "certificate", "hessian_influence",
+    "FisherExplainer", "ArrayScores", "ScoreModel",
+    "ExemplaError", "ExemplaWarning",
+    "__version__",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return import_module("exempla.metrics")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'exempla' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,12 +11,12 @@ import numpy as np
 from exempla.embedding import Embedding, embed_training_set
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher import Damping, resolve_damping
+from exempla.influence import influence_matrix, self_influence
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels
 from exempla.selection import SBQ, Selector, select
 from exempla.target import mean_embedding, unit_rows
-from exempla.theory import certificate
 from exempla.types import Array, Explanation, Features, Selection
 from exempla.version import __version__
 
@@ -198,12 +198,11 @@ class Explainer:
         """
         examples, labels = self._questioned(test, labels, [])
         test_rows = self._test_rows(examples, labels, "influence")
-        return to_numpy(self.features.rows @ test_rows.T) / self.n_train
+        return influence_matrix(self.features.rows, test_rows)
 
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""
-        rows = self.features.rows
-        return to_numpy((rows * rows).sum(1)) / self.n_train
+        return self_influence(self.features.rows)
 
     def _dampings(self, use: Use) -> list[Damping]:
         return [
@@ -253,6 +252,12 @@ class Explainer:
     ) -> Explanation:
         train = self.embeddings[0].train
         picked = selection.indices
+        try:
+            from exempla.theory import certificate
+
+            proofs = certificate(rows, selection, mu).to_dict()
+        except ImportError:
+            proofs = {}
         return Explanation(
             indices=picked,
             weights=selection.weights,
@@ -276,7 +281,7 @@ class Explainer:
             version=__version__,
             fisher=self.fisher,
             ids=None if train.ids is None else np.asarray(train.ids)[picked],
-            certificate=certificate(rows, selection, mu).to_dict(),
+            certificate=proofs,
             warnings=tuple(notes),
             context=(self, examples),
         )

@@ -1,0 +1,103 @@
+"""The special case the paper starts from: influence functions, for one test point or many.
+
+    influence[i, j] = s_iᵀ M⁻¹ s_j / n
+
+is what test point j's log-likelihood loses, to first order, when training point i is removed.
+With M the Hessian of the mean penalised loss this is Koh and Liang's influence; with M the model's
+own Fisher it is the Fisher kernel over n. For models with a canonical link the two are one, at any
+θ; elsewhere (a perceptron) they differ, and the Fisher is the one that is always positive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+from exempla.linalg import to_numpy
+from exempla.oracles import make_oracle
+from exempla.oracles.base import Examples, Oracle
+from exempla.types import Array
+
+__all__ = ["hessian", "hessian_influence", "influence_matrix", "self_influence"]
+
+HESSIAN_LIMIT = 4096
+"""Most parameters whose Hessian is written out."""
+
+
+def influence_matrix(train_rows: Array, test_rows: Array) -> np.ndarray:
+    """Influence of every training row on every test row, both whitened: (n_train, n_test).
+
+    >>> import numpy as np
+    >>> influence_matrix(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 1.0]]))
+    array([[1. ],
+           [0.5]])
+    """
+    return to_numpy(train_rows @ test_rows.T) / len(train_rows)
+
+
+def self_influence(train_rows: Array) -> np.ndarray:
+    """Influence of every whitened training row on itself, (n_train,).
+
+    >>> import numpy as np
+    >>> self_influence(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    array([2. , 0.5])
+    """
+    return to_numpy((train_rows * train_rows).sum(1)) / len(train_rows)
+
+
+def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:
+    """Hessian of the mean penalised loss at the model's parameters, (P, P).
+
+    Central differences of the mean score: no assumption on the model, 2P passes over the data.
+    """
+    theta = oracle.theta
+    if len(theta) > HESSIAN_LIMIT:
+        raise ExemplaError(
+            f"a Hessian of {len(theta)} parameters is too large to write out (the limit is "
+            f"{HESSIAN_LIMIT}): use Explainer.influence, whose metric is the Fisher."
+        )
+    columns = []
+    for j in range(len(theta)):
+        shift = np.zeros_like(theta)
+        shift[j] = step * max(1.0, abs(theta[j]))
+        up = mean_score(oracle.at(theta + shift), train)
+        down = mean_score(oracle.at(theta - shift), train)
+        columns.append((down - up) / (2 * shift[j]))
+    curvature = np.stack(columns, axis=1)
+    penalty = np.concatenate([np.repeat(x.penalty, x.d_out) for x in oracle.layers])
+    return (curvature + curvature.T) / 2 + np.diag(penalty)
+
+
+def mean_score(oracle: Oracle, examples: Examples) -> np.ndarray:
+    """(1/n) Σ s_i, written out."""
+    total = sum(written_out(batch).sum(0) for batch in oracle.scores(examples))
+    return np.asarray(total) / len(examples)
+
+
+def written_out(batch: Any) -> np.ndarray:
+    """Dense scores of a batch, layers side by side."""
+    return np.concatenate([to_numpy(f.dense()) for f in batch.factors], axis=1)
+
+
+def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -> np.ndarray:
+    """Koh and Liang's influence, with the Hessian itself as the metric: (n_train, n_test).
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = StandardScaler().fit_transform(X)
+    >>> model = LogisticRegression().fit(X[:200], y[:200])
+    >>> hessian_influence(model, (X[:200], y[:200]), (X[200:203], y[200:203])).shape
+    (200, 3)
+    """
+    oracle = make_oracle(model)
+    train_examples = oracle.read(train, role="train")
+    H = hessian(oracle, train_examples)
+    H[np.diag_indices_from(H)] += damping
+    rows = np.concatenate([written_out(b) for b in oracle.scores(train_examples)])
+    questioned = oracle.read(test, role="test")
+    targets = np.concatenate([written_out(b) for b in oracle.scores(questioned)])
+    return rows @ np.linalg.solve(H, targets.T) / len(rows)
