@@ -235,7 +235,9 @@ class ArrayOracle(Oracle):
         """Number of parameters, and the rows whose scores are not finite."""
         width, bad = 0, []
         for rows, batch in examples.batches(self._size):
-            g = self._gradient(batch.X, batch.labels, len(rows))
+            guess = examples.labels is None and examples.needs_labels
+            y = self.predict(batch) if guess else batch.labels
+            g = self._gradient(batch.X, y, len(rows))
             width = g.shape[1]
             bad.append(rows[~np.isfinite(g).all(axis=1)])
         return width, np.concatenate(bad)
@@ -268,7 +270,7 @@ class ArrayOracle(Oracle):
         """The given Fisher rows, scores at sampled labels, or else the scores themselves."""
         draws = self.model.draws if isinstance(self.model, ScoreModel) and self._sample else 1
         rng = np.random.default_rng(getattr(self.model, "seed", 0))
-        for rows, batch in examples.batches(max(1, self._size // draws)):
+        for rows, batch in examples.batches(self._size):
             root = 1.0 if batch.weights is None else np.sqrt(batch.weights)[:, None]
             if batch.fisher is not None:
                 each = batch.fisher.shape[1]
@@ -285,7 +287,10 @@ class ArrayOracle(Oracle):
         """The user's own predictions."""
         predict = getattr(self.model, "predict", None)
         if predict is None:
-            raise ExemplaError("This model cannot predict: give ScoreModel(predict=...).")
+            raise ExemplaError(
+                "These examples have no labels and the model cannot predict any: give (X, y), or "
+                "ScoreModel(predict=...)."
+            )
         return np.concatenate(
             [np.asarray(predict(batch.X)) for _, batch in examples.batches(self._size)]
         )
