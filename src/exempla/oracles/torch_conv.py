@@ -1,0 +1,160 @@
+"""Convolutions in factored form: a is the patch under the kernel, g the gradient at the output.
+
+Writing the patches out multiplies memory by the kernel's size (9 for 3×3). Projecting them does
+not need that: Uᵀa at every position is itself a convolution, with the columns of U as kernels.
+With groups, group c of the outputs sees only group c of the inputs: the score is a matrix of
+(d_in, d_out) = (C_in/groups · kernel [+1], C_out), each output column made by its own group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from exempla.oracles.torch_factors import PairFactors, StructuredFactors
+from exempla.oracles.torch_sides import Vectors
+from exempla.types import Factors
+
+__all__ = ["ConvFactors", "ConvShape"]
+
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+PATCH_BYTES = 2**28
+"""Patches are written out, where they must be, in pieces of at most this size."""
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """How a kernel is laid over its input: the arguments of torch's convolution."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    groups: int
+    bias: bool
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        function = CONVOLUTIONS[len(self.kernel)]
+        padding: Any = self.padding
+        return function(x, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def margins(self) -> list[tuple[int, int]]:
+        """Zeros before and after each spatial axis."""
+        if self.padding == "valid":
+            return [(0, 0)] * len(self.kernel)
+        if self.padding == "same":  # torch puts the odd one after
+            spare = [d * (k - 1) for k, d in zip(self.kernel, self.dilation)]
+            return [(total // 2, total - total // 2) for total in spare]
+        return [(int(p), int(p)) for p in self.padding]
+
+    def patches(self, x: Tensor) -> Tensor:
+        """What lies under the kernel at each position, (nm, groups, C/groups·kernel, L)."""
+        flat_margins = [end for pair in reversed(self.margins()) for end in pair]
+        view, dims = F.pad(x, flat_margins), len(self.kernel)
+        for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation), start=2):
+            view = view.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
+        # (nm, C, positions…, kernel…) → (nm, groups, C/groups, kernel…, positions…)
+        view = view.unflatten(1, (self.groups, -1)).movedim(
+            tuple(range(3, 3 + dims)), tuple(range(-dims, 0))
+        )
+        return view.reshape(x.shape[0], self.groups, -1, int(np.prod(view.shape[-dims:])))
+
+
+@dataclass(frozen=True, init=False)
+class ConvFactors(StructuredFactors):
+    """Scores of a convolution: images (n·m, C, …) and output gradients (n·m, O, …), m per row."""
+
+    shape: ConvShape
+    images: int
+
+    def __init__(self, x: Tensor, g: Tensor, shape: ConvShape, images: int = 1) -> None:
+        for name, value in (("a", x), ("g", g), ("shape", shape), ("images", images)):
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return self.g.shape[0] // self.images
+
+    def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
+        groups, a = self.shape.groups, self._patches(self.a, basis_in)  # (nm, groups, r_in, L)
+        g = self.g.flatten(2).unflatten(1, (groups, -1))  # (nm, groups, O/groups, L)
+        # one (r_in, O/groups) block a group: Σ over positions
+        blocks = a @ g.transpose(2, 3)
+        if basis_out is None:
+            out = blocks.transpose(1, 2).flatten(2)
+        else:
+            out = torch.einsum("ngio,gor->nir", blocks, basis_out.unflatten(0, (groups, -1)))
+        return out if self.images == 1 else out.unflatten(0, (-1, self.images)).sum(1)
+
+    def _patches(self, x: Tensor, basis: Tensor | None) -> Tensor:
+        """Uᵀ(patch) at every position, (nm, groups, r, L): the convolution of x with U."""
+        shape, groups = self.shape, self.shape.groups
+        if basis is None:
+            patches = shape.patches(x)
+            return F.pad(patches, (0, 0, 0, 1), value=1.0) if shape.bias else patches
+        kernel = (x.shape[1] // groups, *shape.kernel)
+        size = int(np.prod(kernel))
+        weight = basis[:size].T.reshape(-1, *kernel).repeat(groups, *[1] * len(kernel))
+        bias = basis[size].repeat(groups) if shape.bias else None
+        return shape.convolve(x, weight, bias).flatten(2).unflatten(1, (groups, -1))
+
+    def take(self, positions: np.ndarray) -> ConvFactors:
+        if self.images > 1:
+            positions = (
+                np.asarray(positions)[:, None] * self.images + np.arange(self.images)
+            ).ravel()
+        return ConvFactors(self.a[positions], self.g[positions], self.shape, self.images)
+
+    def written_out(self) -> PairFactors:
+        """The same scores with patches written out (groups = 1)."""
+        a = self._patches(self.a, None)[:, 0].transpose(1, 2)
+        g = self.g.flatten(2).transpose(1, 2)
+        n = len(self)
+        return PairFactors(*(Vectors(t.reshape(n, -1, t.shape[-1])) for t in (a, g)))
+
+    @property
+    def _writes_out(self) -> bool:
+        """True if s × s products of patches are smaller than the scores themselves."""
+        size = self.g.shape[1] * self.a.shape[1] * int(np.prod(self.shape.kernel))
+        positions = self.images * self.g[0, 0].numel()
+        return self.shape.groups == 1 and positions**2 < size
+
+    def gram(self, other: Factors) -> Tensor:
+        both = isinstance(other, ConvFactors) and self._writes_out and other._writes_out
+        if both:
+            return self.written_out().gram(other.written_out())  # type: ignore[union-attr]
+        return self.dense() @ other.dense().T
+
+    def norm2(self) -> Tensor:
+        return self.written_out().norm2() if self._writes_out else super().norm2()
+
+    def join(self, others: list[Factors]) -> Factors:
+        parts = [self, *others]
+        alike = all(
+            isinstance(f, ConvFactors)
+            and f.a.shape[1:] == self.a.shape[1:]
+            and f.images == self.images
+            for f in parts
+        )
+        if not alike:
+            return super().join(others)
+        x, g = (torch.cat([getattr(f, side) for f in parts]) for side in "ag")
+        return ConvFactors(x, g, self.shape, self.images)
+
+    def input_moment(self) -> Tensor:
+        size = int(np.prod(self.shape.kernel)) * self.a.shape[1]
+        positions = self.g[0, 0].numel()
+        step = max(1, PATCH_BYTES // (size * positions * self.a.element_size()))
+        total: Any = 0
+        for x in self.a.split(step):
+            patches = self._patches(x, None).transpose(0, 2).flatten(1)  # (d_in, groups·nm·L)
+            total = total + patches @ patches.T
+        return total
+
+    def output_moment(self) -> Tensor:
+        flat = self.g.transpose(0, 1).flatten(1)
+        return flat @ flat.T

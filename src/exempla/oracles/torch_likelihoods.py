@@ -1,0 +1,310 @@
+"""What a network's outputs say about labels: the cotangents that scores and Fisher start from.
+
+A *head* turns outputs and labels into log p, and gives the vectors that are pulled back through
+the network: ∂ log p/∂outputs for a score, and for the Fisher rows r with Σ r rᵀ = E_y[s sᵀ].
+The formulas for one output vector per example are those of `exempla.likelihoods`; here they are
+put in the order a network wants, the most probable class of every example first, so that a few
+backward passes carry almost all of the probability.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from exempla.errors import ExemplaError
+from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from exempla.oracles.base import CLASS_CUT
+from exempla.oracles.torch_batch import Batch
+
+__all__ = ["Custom", "FamilyHead", "Head", "MultiLabel", "TokenHead"]
+
+EXACT_OUTPUTS = 32
+"""Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
+TOP_CLASSES = 8
+"""With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
+IGNORED = -100
+"""The label that marks a position without one."""
+
+Ranked = Iterator[tuple[Tensor, Tensor]]
+"""(which examples have a row, the cotangents), one entry per backward pass."""
+
+
+class Head(ABC):
+    """A likelihood over what the network returns."""
+
+    name: str
+    fisher_note: str
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """log p(y | x) of each example, (n,)."""
+
+    @abstractmethod
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        """∂ log p/∂outputs, under the given or the predicted labels."""
+
+    @abstractmethod
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
+        """Cotangents of the Fisher rows; the examples concerned only become fewer."""
+
+    @abstractmethod
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor: ...
+
+    @abstractmethod
+    def refuse(self, outputs: Tensor, batch: Batch) -> None:
+        """Raise if the labels cannot be labels of these outputs."""
+
+
+@dataclass(frozen=True)
+class MultiLabel(Bernoulli):
+    """Several yes/no questions an example: outputs and labels are (n, questions)."""
+
+    name = "multilabel"
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return (outputs > 0).long()
+
+
+@dataclass(frozen=True)
+class FamilyHead(Head):
+    """One output vector per example, of a family from `exempla.likelihoods`.
+
+    `link` is "logits", or "probabilities" for a network that ends in a softmax or sigmoid.
+    """
+
+    family: Likelihood
+    link: str = "logits"
+    draws: int = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.family.name
+
+    @property
+    def fisher_note(self) -> str:  # type: ignore[override]
+        if isinstance(self.family, Categorical):
+            return (
+                f"exact over classes of probability above {CLASS_CUT:g}; of more than "
+                f"{EXACT_OUTPUTS} classes the {TOP_CLASSES} most probable, the rest sampled"
+            )
+        return f"exact over up to {EXACT_OUTPUTS} outputs, random signs beyond"
+
+    def natural(self, outputs: Tensor) -> Tensor:
+        """The family's own parameters, (n, d): logits, means, log-rates."""
+        x = outputs.float() if outputs.dtype != torch.float64 else outputs
+        x = x.reshape(len(x), -1)
+        if self.link == "logits":
+            return x
+        if isinstance(self.family, Categorical):
+            return x.clamp_min(1e-30).log()
+        return x.clamp(1e-12, 1 - 1e-7).logit()
+
+    def _through(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        """A cotangent at the natural parameters, moved to the outputs."""
+        if self.link != "logits":
+            x = outputs.detach().requires_grad_()
+            (cotangent,) = torch.autograd.grad(self.natural(x), x, cotangent)
+        return cotangent.reshape(outputs.shape)
+
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.family.log_prob(self.natural(outputs), labels_of(batch))
+
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        x = self.natural(outputs)
+        if predicted and isinstance(self.family, (Gaussian, Poisson)):
+            raise ExemplaError(
+                f"labels='predicted' has no meaning for a {self.name} likelihood, whose score at "
+                "its own prediction is zero: give the true targets."
+            )
+        labels = self.family.predict(x) if predicted else labels_of(batch)
+        return self._through(outputs, self.family.score(x, labels))
+
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.family.predict(self.natural(outputs))
+
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
+        x = self.natural(outputs)
+        rows = self._classes if isinstance(self.family, Categorical) else self._separate
+        for active, cotangent in rows(x, generator):
+            yield active, self._through(outputs, cotangent)
+
+    def _classes(self, x: Tensor, generator: torch.Generator) -> Ranked:
+        """√p_c (e_c − p), c the first, second, … most probable class of each example."""
+        p = x.softmax(1)
+        exact = x.shape[1] <= EXACT_OUTPUTS
+        ranked, classes = p.topk(x.shape[1] if exact else TOP_CLASSES, dim=1)
+        for mass, c in zip(ranked.T, classes.T):
+            yield mass > CLASS_CUT, mass.sqrt()[:, None] * (F.one_hot(c, x.shape[1]) - p)
+        if exact:
+            return
+        # the rest of the mass m: one class drawn from it stands for all, with weight √m
+        rest = p.scatter(1, classes, 0.0)
+        mass = rest.sum(1)
+        for _ in range(self.draws):
+            c = draw(rest, generator)
+            weight = (mass / self.draws).sqrt()[:, None]
+            yield mass > CLASS_CUT, weight * (F.one_hot(c, x.shape[1]) - p)
+
+    def _separate(self, x: Tensor, generator: torch.Generator) -> Ranked:
+        """Independent outputs: E[g gᵀ] is diagonal, one row an output."""
+        rows, roots = self.family.fisher_root(x)
+        root = torch.zeros_like(x).index_add_(0, rows, roots)  # its diagonal's square root
+        everyone = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        if x.shape[1] <= EXACT_OUTPUTS:
+            for d in range(x.shape[1]):
+                cotangent = torch.zeros_like(root)
+                cotangent[:, d] = root[:, d]
+                yield everyone, cotangent
+            return
+        for _ in range(draws := max(self.draws, TOP_CLASSES)):
+            signs = torch.randint(0, 2, root.shape, generator=generator, device=x.device) * 2 - 1
+            yield everyone, root * signs / draws**0.5  # E[(signs)(signs)ᵀ] = I
+
+    def refuse(self, outputs: Tensor, batch: Batch) -> None:
+        labels, x = labels_of(batch), self.natural(outputs)
+        if isinstance(self.family, Categorical):
+            refuse_classes(labels, x.shape[1], batch, self.name)
+        elif labels.numel() != x.numel():
+            raise ExemplaError(
+                f"the model returns {tuple(outputs.shape)} and the labels are "
+                f"{tuple(labels.shape)}: a {self.name} likelihood needs one label per output."
+            )
+        elif isinstance(self.family, Bernoulli):
+            refuse_rows(~((labels == 0) | (labels == 1)), batch, "have a label other than 0 and 1")
+        elif isinstance(self.family, Poisson):
+            refuse_rows(labels < 0, batch, "have a negative count as label")
+
+
+@dataclass(frozen=True)
+class TokenHead(Head):
+    """A label per position, outputs (n, T, V): log p of an example is the sum over its positions.
+
+    With `shift`, the labels are the inputs themselves and position t is scored by output t − 1,
+    as Hugging Face's causal language models do; positions labelled −100 or masked do not count.
+    """
+
+    shift: bool = True
+    draws: int = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "causal_lm" if self.shift else "tokens"
+
+    @property
+    def fisher_note(self) -> str:  # type: ignore[override]
+        return f"{self.draws} sampled label(s) per position, given the true prefix"
+
+    def targets(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(labels, where they count), aligned with the outputs."""
+        labels = batch.labels
+        if labels is None:
+            labels = batch.kwargs["input_ids"] if "input_ids" in batch.kwargs else batch.args[0]
+        counts = labels != IGNORED
+        mask = batch.kwargs.get("attention_mask")
+        if mask is not None and mask.shape == labels.shape:
+            counts = counts & (mask != 0)
+        if self.shift:
+            labels, counts = labels.roll(-1, 1), counts.roll(-1, 1)
+            counts[:, -1] = False
+        return labels.masked_fill(~counts, 0), counts
+
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        labels, counts = self.targets(outputs, batch)
+        flat = F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), reduction="none")
+        return -(flat.view_as(labels) * counts).sum(1)
+
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        labels, counts = self.targets(outputs, batch)
+        p = outputs.float().softmax(2)
+        return self._residual(p, p.argmax(2) if predicted else labels, counts)
+
+    @staticmethod
+    def _residual(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        """(e_y − p) where positions count, in place of a one-hot tensor of p's size."""
+        out = p.neg()
+        out.scatter_add_(2, labels[:, :, None], torch.ones_like(out[:, :, :1]))
+        return out.mul_(counts[:, :, None])
+
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
+        _, counts = self.targets(outputs, batch)
+        p = outputs.float().softmax(2)
+        for _ in range(self.draws):
+            labels = draw(p.flatten(0, 1), generator).view_as(counts)
+            yield counts.any(1), self._residual(p, labels, counts) / self.draws**0.5
+
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return outputs.argmax(2)
+
+    def refuse(self, outputs: Tensor, batch: Batch) -> None:
+        labels, counts = self.targets(outputs, batch)
+        if labels.shape != outputs.shape[:2]:
+            raise ExemplaError(
+                f"the model returns {tuple(outputs.shape)} and the labels are "
+                f"{tuple(labels.shape)}: a {self.name} likelihood needs a label per position."
+            )
+        refuse_classes(labels * counts, outputs.shape[2], batch, self.name)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A likelihood of your own: `log_prob(model, batch) -> (n,)`, one value per example.
+
+    `sample(model, batch, generator) -> batch` draws new labels from the model; without it the
+    Fisher is taken at the given labels.
+
+    >>> import torch
+    >>> from torch.nn.functional import huber_loss
+    >>> robust = Custom(lambda model, batch: -huber_loss(
+    ...     model(batch[0])[:, 0], batch[1], reduction="none"))
+    >>> robust.log_prob(lambda x: x, (torch.zeros(2, 1), torch.ones(2)))
+    tensor([-0.5000, -0.5000])
+    """
+
+    log_prob: Callable[[Any, Any], Tensor]
+    sample: Callable[[Any, Any, torch.Generator], Any] | None = None
+    name: str = "custom"
+
+
+# ---- shared by the heads
+
+
+def labels_of(batch: Batch) -> Tensor:
+    if batch.labels is None:
+        raise ExemplaError(
+            "these examples have no labels: give (X, y), or ask with labels='predicted'."
+        )
+    return batch.labels
+
+
+def draw(p: Tensor, generator: torch.Generator) -> Tensor:
+    """One class per row with probability p: argmax of p/exponential noise."""
+    noise = torch.empty_like(p).exponential_(generator=generator)
+    return (p / noise).argmax(1)
+
+
+def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        raise ExemplaError(
+            f"a {name} likelihood needs class numbers as labels and these are fractions: "
+            "use likelihood='gaussian' for a regression."
+        )
+    outside = (labels < 0) | (labels >= count)
+    refuse_rows(
+        outside, batch, f"have a label outside 0 … {count - 1}, the classes of the model's outputs"
+    )
+
+
+def refuse_rows(wrong: Tensor, batch: Batch, what: str) -> None:
+    """Raise, naming the examples, if any entry of their rows is wrong."""
+    rows = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
+    if rows:
+        named = ", ".join(str(int(batch.positions[i])) for i in rows[:5])
+        more = "…" if len(rows) > 5 else ""
+        raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")

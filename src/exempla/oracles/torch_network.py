@@ -1,0 +1,177 @@
+"""The network seen from outside: survey it once, then passes that return factors."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.oracles.torch_batch import Batch
+from exempla.oracles.torch_capture import Tape
+from exempla.oracles.torch_factors import DenseFactors
+from exempla.oracles.torch_fallback import Run, by_loop, by_vmap
+from exempla.oracles.torch_layers import Block
+from exempla.oracles.torch_survey import PROBE, Survey, survey
+from exempla.types import Factors
+
+__all__ = ["Network", "Pass"]
+
+CPU_BUDGET = 2**30
+"""Bytes that the factors of a batch may take in main memory."""
+HALF_SCALE = 1024.0
+"""float16 gradients are computed this much larger, so that small ones do not vanish."""
+
+
+class Network:
+    """A module and the parameters of it that are looked at."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+        self.model, self.parameters = model, parameters
+        self.names = {id(p): name for name, p in parameters.items()}
+        self.found: Survey | None = None
+        self.by_sample: Callable[..., dict[str, Tensor]] | None = None
+
+    @property
+    def surveyed(self) -> bool:
+        return self.found is not None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        if self.found is None:
+            raise ExemplaError("the layers of a network are known once data has been read.")
+        return self.found.blocks
+
+    def survey(self, run: Run, batch: Batch) -> None:
+        """Look at the model with a few examples (the same ones again if there are fewer)."""
+        probe = batch.take(np.resize(np.arange(min(len(batch), PROBE)), PROBE))
+        found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
+        if not found.blocks:
+            raise ExemplaError(
+                "the model's outputs do not depend on the chosen parameters: select others with "
+                "parameters=."
+            )
+        if found.fallback:
+            self.by_sample = self._choose_fallback(found, run, probe)
+        found.references.clear()
+        self.found = found
+
+    def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
+        """vmap if it works and agrees with autograd, else a loop; says which."""
+        rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
+        for method, words in ((by_vmap, "torch.func.vmap"), (by_loop, "a loop over samples")):
+            try:
+                got = method(self.model, rest, run, probe, found.cotangents)
+            except Exception:
+                if method is by_loop:
+                    raise
+                continue
+            if all(found.agrees(got[x], found.references[x]) for x in rest):
+                warnings.warn(
+                    f"scored by {words}, which is slower, because their use in the model is not "
+                    f"one exempla keeps in factored form: {brief(rest)}.",
+                    ExemplaWarning,
+                    stacklevel=6,
+                )
+                return method
+        raise ExemplaError(
+            f"the scores of {brief(rest)} depend on which other examples are in the batch (a "
+            "normalisation without running statistics, for instance): such a model has no score "
+            "per example; leave these out with parameters=."
+        )
+
+    def forward(self, run: Run, batch: Batch) -> Pass:
+        """One forward pass under the tape."""
+        assert self.found is not None
+        tape = Tape(self.names, len(batch), self.found.treatments)
+        with tape:
+            outputs = run(self.model, batch)
+        return Pass(self, run, batch, tape, outputs)
+
+    def batch_size(self, wanted: int) -> int:
+        """So many examples that their factors fit in a fair share of the memory."""
+        assert self.found is not None
+        device = next(iter(self.parameters.values())).device
+        if device.type == "cuda":
+            budget = torch.cuda.mem_get_info(device)[0] // 4
+        else:
+            budget = min(CPU_BUDGET, available_memory() // 4)
+        return int(max(1, min(wanted, budget // max(self.found.row_bytes, 1))))
+
+
+class Pass:
+    """A forward pass that has been run, to be pulled back one or more times."""
+
+    def __init__(self, network: Network, run: Run, batch: Batch, tape: Tape, out: Tensor) -> None:
+        self.network, self.run, self.batch, self.tape, self.outputs = network, run, batch, tape, out
+
+    def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
+        """Scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
+        found, n = self.network.found, len(self.batch)
+        assert found is not None
+        scale = HALF_SCALE if self.outputs.dtype == torch.float16 else 1.0
+        cotangent = (cotangent * scale).to(self.outputs.dtype)
+        edges: Any = [use.edge for use in self.tape.uses]
+        gradients: Any = ()
+        if edges:
+            gradients = torch.autograd.grad(
+                self.outputs, edges, cotangent, retain_graph=again, allow_unused=True
+            )
+        if scale != 1.0:
+            gradients = [None if g is None else g.float() / scale for g in gradients]
+        dense = self._fallback(cotangent / scale)
+        like = torch.zeros((), device=cotangent.device, dtype=precision(self.network.parameters))
+        out: list[Factors] = []
+        for block in found.blocks:
+            if block.kind == "fallback":
+                out.append(DenseFactors(block.pack(dense)))
+                continue
+            seen = [
+                (use, g, found.layout(key))
+                for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True)
+                if g is not None and {use.weight, use.bias} & set(block.parameters)
+            ]
+            out.append(block.factors(seen, n, like))
+        return tuple(out)
+
+    def _fallback(self, cotangent: Tensor) -> dict[str, Tensor]:
+        network = self.network
+        assert network.found is not None
+        wanted = network.found.fallback
+        if not wanted:
+            return {}
+        assert network.by_sample is not None
+        rest = {x: p for x, p in network.parameters.items() if x in wanted}
+        args = (network.model, rest, self.run, self.batch, cotangent)
+        try:
+            dense = network.by_sample(*args)
+        except RuntimeError:
+            if network.by_sample is by_loop:
+                raise
+            network.by_sample = by_loop
+            dense = by_loop(*args)
+        return {x: g.detach().to(precision(network.parameters)) for x, g in dense.items()}
+
+
+def precision(parameters: dict[str, Tensor]) -> torch.dtype:
+    """float64 if the model is, else float32."""
+    double = any(p.dtype == torch.float64 for p in parameters.values())
+    return torch.float64 if double else torch.float32
+
+
+def brief(names: dict[str, Any]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
+
+
+def available_memory() -> int:
+    """Bytes of main memory free for use."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return CPU_BUDGET * 4

@@ -1,0 +1,157 @@
+"""The two sides of a torch layer's score: inputs a and outputs g, written out or as indices.
+
+A layer's score is Σ_s a_s g_sᵀ. Each of a and g is a `Side`: n rows × s positions × d numbers.
+`Vectors` holds the numbers (with a column of ones implied where the layer has a bias); `OneHot`
+holds, for an embedding table, only where the single one stands. Turning a layer over (a tied
+weight used once as a table and once as a matrix) is swapping its two sides.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["OneHot", "Side", "Vectors"]
+
+
+class Side(ABC):
+    """n rows × s positions of vectors of one width."""
+
+    rows: int
+    positions: int
+    width: int
+    tensor: Tensor
+    """What is held in memory."""
+
+    @abstractmethod
+    def project(self, basis: Tensor | None) -> Tensor:
+        """Uᵀv at every position, (n, s, r); None writes the vectors out."""
+
+    @abstractmethod
+    def moment(self) -> Tensor:
+        """Σ v vᵀ over rows and positions, (d, d)."""
+
+    @abstractmethod
+    def take(self, rows: object) -> Side:
+        """Some of the rows."""
+
+    @abstractmethod
+    def pair(self, other: Side) -> Tensor:
+        """v_is · v'_is' for the same row i on both sides, (n, s, s')."""
+
+    @abstractmethod
+    def cross(self, other: Side) -> Tensor:
+        """v_is · v'_js' for all rows, (n, s, m, s')."""
+
+
+@dataclass(frozen=True)
+class Vectors(Side):
+    """Vectors held as numbers, (n, s, d); `ones` adds a last coordinate equal to one."""
+
+    values: Tensor
+    ones: bool = False
+
+    @property
+    def tensor(self) -> Tensor:  # type: ignore[override]
+        return self.values
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        return self.values.shape[0]
+
+    @property
+    def positions(self) -> int:  # type: ignore[override]
+        return self.values.shape[1]
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.values.shape[2] + self.ones
+
+    def project(self, basis: Tensor | None) -> Tensor:
+        if basis is None:
+            return F.pad(self.values, (0, 1), value=1.0) if self.ones else self.values
+        if self.ones:  # Uᵀ[v; 1] without writing the ones out
+            return self.values @ basis[:-1] + basis[-1]
+        return self.values @ basis
+
+    def moment(self) -> Tensor:
+        flat = self.values.flatten(0, 1)
+        moment = flat.T @ flat
+        if not self.ones:
+            return moment
+        out = moment.new_empty(self.width, self.width)
+        out[:-1, :-1] = moment
+        out[-1, :-1] = out[:-1, -1] = flat.sum(0)
+        out[-1, -1] = len(flat)
+        return out
+
+    def take(self, rows: object) -> Vectors:
+        return Vectors(self.values[rows], self.ones)  # type: ignore[index]
+
+    def pair(self, other: Side) -> Tensor:
+        if isinstance(other, OneHot):
+            return other.pair(self).transpose(1, 2)
+        assert isinstance(other, Vectors)
+        if self.ones and other.ones:
+            return self.values @ other.values.transpose(1, 2) + 1.0
+        return self.project(None) @ other.project(None).transpose(1, 2)
+
+    def cross(self, other: Side) -> Tensor:
+        if isinstance(other, OneHot):
+            return other.cross(self).permute(2, 3, 0, 1)
+        left, right = self.project(None).flatten(0, 1), other.project(None).flatten(0, 1)
+        return (left @ right.T).reshape(self.rows, self.positions, other.rows, other.positions)
+
+
+@dataclass(frozen=True)
+class OneHot(Side):
+    """Unit vectors, (n, s) indices of where the one stands among `width` coordinates."""
+
+    indices: Tensor
+    width: int  # type: ignore[misc]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def tensor(self) -> Tensor:  # type: ignore[override]
+        return self.indices
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        return self.indices.shape[0]
+
+    @property
+    def positions(self) -> int:  # type: ignore[override]
+        return self.indices.shape[1]
+
+    def project(self, basis: Tensor | None) -> Tensor:
+        if basis is None:
+            return F.one_hot(self.indices, self.width).to(self.dtype)
+        return basis[self.indices]
+
+    def moment(self) -> Tensor:
+        counts = torch.bincount(self.indices.flatten(), minlength=self.width)
+        return torch.diag(counts.to(self.dtype))
+
+    def take(self, rows: object) -> OneHot:
+        return OneHot(self.indices[rows], self.width, self.dtype)  # type: ignore[index]
+
+    def pair(self, other: Side) -> Tensor:
+        if isinstance(other, OneHot):
+            return (self.indices[:, :, None] == other.indices[:, None, :]).to(self.dtype)
+        values = other.project(None)  # (n, s', d): e_k · v = v[k]
+        where = self.indices[:, None, :].expand(-1, values.shape[1], -1)
+        return values.gather(2, where).transpose(1, 2)
+
+    def cross(self, other: Side) -> Tensor:
+        if isinstance(other, OneHot):
+            return (self.indices[:, :, None, None] == other.indices).to(self.dtype)
+        values = other.project(None)
+        return (
+            values[:, :, self.indices.flatten()]
+            .permute(2, 0, 1)
+            .reshape(self.rows, self.positions, other.rows, other.positions)
+        )
