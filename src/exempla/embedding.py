@@ -24,7 +24,7 @@ from exempla.progress import say, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.types import Array
 
-__all__ = ["FISHERS", "Embedding", "embed_training_set"]
+__all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
 
 FISHERS = ("true", "empirical", "diagonal", "identity")
 SAMPLE_PER_DIRECTION = 4
@@ -97,8 +97,6 @@ def estimate_fisher(
     oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
 ) -> tuple[Metric, FisherEvidence]:
     """The mean Fisher in sketch space with the model's own penalty added."""
-    if fisher not in FISHERS:
-        raise ExemplaError(f"fisher={fisher!r} is not known: use one of {', '.join(FISHERS)}.")
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total: Any = None
     trace, energy2, count = 0.0, 0.0, 0
@@ -129,6 +127,13 @@ def estimate_fisher(
 def in_double(array: Array) -> Array:
     """A float64 copy on the same device."""
     return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
+
+
+def check_fisher(wanted: str) -> str:
+    """The option as given, if it means something."""
+    if wanted not in FISHERS:
+        raise ExemplaError(f"fisher={wanted!r} is not known: use one of {', '.join(FISHERS)}.")
+    return wanted
 
 
 def refuse_unusable(rows: Array, whose: str) -> None:

@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.embedding import Embedding, embed_training_set
+from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.fisher import Damping, resolve_damping
+from exempla.fisher import Damping, check_damping, resolve_damping
 from exempla.influence import influence_matrix, self_influence
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels
 from exempla.selection import SBQ, Selector, select
+from exempla.sketch import check_sketch
 from exempla.target import mean_embedding, unit_rows
 from exempla.types import Array, Explanation, Features, Selection
 from exempla.version import __version__
@@ -87,7 +88,8 @@ class Explainer:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
         self.model = model
         self.oracles = [make_oracle(m, likelihood, parameters, device) for m in models]
-        self.fisher, self.sketch, self.damping = fisher, sketch, damping
+        self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
+        self.damping = check_damping(damping)
         self.normalize, self.seed, self.progress = normalize, seed, progress
         self._embeddings: list[Embedding] | None = None
         self._features: Features | None = None
@@ -140,7 +142,7 @@ class Explainer:
 
     def set_damping(self, damping: str | float) -> Explainer:
         """Use another damping from now on; nothing is embedded again."""
-        self.damping, self._features = damping, None
+        self.damping, self._features = check_damping(damping), None
         return self
 
     def explain(
@@ -203,6 +205,21 @@ class Explainer:
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""
         return self_influence(self.features.rows)
+
+    def affinity(self, indices: Any, test: Any, labels: Labels = "true") -> np.ndarray:
+        """How these training examples bear on each questioned one, (k, n_test).
+
+        f_i·f_j, the kernel that `explain` selects with: negative where the training example pushes
+        against the questioned label. Its mean over the questioned examples is their alignment.
+        """
+        if isinstance(test, Examples):
+            examples = [test]
+        else:
+            examples, labels = self._questioned(test, labels, [])
+        use: Use = "selection" if self.normalize else "influence"
+        rows = self.features_for(use).rows[np.asarray(indices)]
+        rows = unit_rows(rows) if self.normalize else rows
+        return to_numpy(rows @ self._test_rows(examples, labels, use).T).astype(np.float64)
 
     def _dampings(self, use: Use) -> list[Damping]:
         return [

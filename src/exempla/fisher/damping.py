@@ -17,7 +17,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = ["RULES", "Damping", "FisherEvidence", "resolve_damping"]
+__all__ = ["RULES", "Damping", "FisherEvidence", "check_damping", "resolve_damping"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,22 @@ AUTO = {"influence": "per-row", "selection": "per-effective-row"}
 """What damping="auto" means for each use."""
 
 
+def check_damping(wanted: object) -> str | float:
+    """The option as given, if it means something."""
+    if isinstance(wanted, str):
+        if wanted != "auto" and wanted not in RULES:
+            raise ExemplaError(
+                f"damping={wanted!r} is not known: use a number, 'auto' or one of "
+                f"{', '.join(RULES)}."
+            )
+        return wanted
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float, np.number)):
+        raise ExemplaError(f"damping={wanted!r} is not a number nor the name of a rule.")
+    if not (np.isfinite(wanted) and wanted >= 0):
+        raise ExemplaError(f"damping={wanted} is not usable: give a number of at least zero.")
+    return float(wanted)
+
+
 def resolve_damping(
     wanted: str | float, evidence: FisherEvidence, metric: str, use: str = "influence"
 ) -> Damping:
@@ -92,14 +108,5 @@ def resolve_damping(
     if metric == "identity":
         return Damping(0.0, "none: the identity metric has nothing to damp")
     if isinstance(wanted, str):
-        rule = RULES.get(AUTO[use] if wanted == "auto" else wanted)
-        if rule is None:
-            raise ExemplaError(
-                f"damping={wanted!r} is not known: use a number, 'auto' or one of "
-                f"{', '.join(RULES)}."
-            )
-        return rule(evidence)
-    value = float(wanted)
-    if not (np.isfinite(value) and value >= 0):
-        raise ExemplaError(f"damping={wanted} is not usable: give a number of at least zero.")
-    return Damping(value, "given")
+        return RULES[AUTO[use] if wanted == "auto" else wanted](evidence)
+    return Damping(wanted, "given")

@@ -27,6 +27,9 @@ CLASS_CUT = 1e-4
 """Classes with less probability than this are left out of the exact Fisher: they carry next to
 none of it, and leaving them out shortens the sum from (classes) to a few rows an example."""
 
+GRAM_BLOCK = 1024
+"""Rows per block of a Gram matrix: bounds the temporaries, not the result."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -57,6 +60,43 @@ class ScoreRows:
     def __len__(self) -> int:
         return len(self.sample)
 
+    def take(self, positions: np.ndarray) -> ScoreRows:
+        """Some of the rows, in this order."""
+        return ScoreRows(self.sample[positions], tuple(f.take(positions) for f in self.factors))
+
+    @staticmethod
+    def join(groups: list[ScoreRows]) -> ScoreRows:
+        """One group of rows from many."""
+        if len(groups) == 1:
+            return groups[0]
+        layers = zip(*(group.factors for group in groups), strict=True)
+        return ScoreRows(
+            np.concatenate([group.sample for group in groups]),
+            tuple(first.join(list(rest)) for first, *rest in layers),
+        )
+
+    def norm2(self) -> np.ndarray:
+        """Squared norm of each score, over all layers."""
+        return np.sum([in_float64(f.norm2()) for f in self.factors], axis=0)
+
+    def gram(self, other: ScoreRows) -> np.ndarray:
+        """Dot products of these scores with the other's, in float64, block by block."""
+        out = np.empty((len(self), len(other)))
+        for i in range(0, len(self), GRAM_BLOCK):
+            left = self.take(np.arange(i, min(i + GRAM_BLOCK, len(self))))
+            for j in range(0, len(other), GRAM_BLOCK):
+                right = other.take(np.arange(j, min(j + GRAM_BLOCK, len(other))))
+                pairs = zip(left.factors, right.factors, strict=True)
+                block = sum(in_float64(f.gram(g)) for f, g in pairs)
+                out[i : i + GRAM_BLOCK, j : j + GRAM_BLOCK] = block
+        return out
+
+
+def in_float64(array: Any) -> np.ndarray:
+    """The array in NumPy and double precision."""
+    array = array.detach().cpu().numpy() if hasattr(array, "detach") else array
+    return np.asarray(array, dtype=np.float64)
+
 
 class Examples(ABC):
     """Validated data an oracle can score. Only its own oracle looks inside."""
@@ -65,6 +105,8 @@ class Examples(ABC):
     """The labels as the user gave them, in data-set order; None if there are none."""
     ids: np.ndarray | None = None
     """The user's own names for the rows, if given."""
+    needs_labels: bool = True
+    """False where a score asks for no label: densities p(x), and scores that were given as such."""
 
     @abstractmethod
     def __len__(self) -> int: ...

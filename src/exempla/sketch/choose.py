@@ -13,7 +13,7 @@ from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch, Moments
 from exempla.sketch.span import SpanSketch
 
-__all__ = ["choose_sketch"]
+__all__ = ["check_sketch", "choose_sketch"]
 
 PRIMAL_LIMIT = 4096
 """Up to so many parameters the scores are written out: a p×p Cholesky takes a second or two."""
@@ -31,13 +31,7 @@ def choose_sketch(
     `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
     of the examples the K-FAC basis is estimated from.
     """
-    if isinstance(wanted, bool) or not (wanted in ("auto", "exact") or isinstance(wanted, int)):
-        raise ExemplaError(
-            f"sketch={wanted!r} is not known: use 'auto', 'exact' or the number of directions."
-        )
     if isinstance(wanted, int):
-        if wanted < 1:
-            raise ExemplaError(f"sketch={wanted} keeps nothing: give a positive number.")
         return kronecker(oracle, sample, wanted)
     size, count = oracle.n_parameters, len(examples)
     if size <= PRIMAL_LIMIT and (size <= 2 * count or wanted == "exact"):
@@ -55,6 +49,17 @@ def choose_sketch(
             "use sketch='auto' or a number of directions."
         )
     return kronecker(oracle, sample, WIDTH)
+
+
+def check_sketch(wanted: object) -> str | int:
+    """The option as given, if it means something."""
+    if wanted in ("auto", "exact"):
+        return str(wanted)
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise ExemplaError(
+            f"sketch={wanted!r} is not known: use 'auto', 'exact' or a number of directions."
+        )
+    return wanted
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles.base import Layer, ScoreRows, in_float64
@@ -83,9 +84,7 @@ class KroneckerSketch(Sketch):
         kept = everything[everything >= cut].sum()
         self.share = float(kept / everything.sum())
         self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
-        self.penalty = concatenate(
-            [penalty_diagonal(layer, b) for layer, b in zip(layers, self.bases, strict=True) if b]
-        )
+        self.penalty = penalty_matrix(layers, self.bases)
 
     def project(self, rows: ScoreRows) -> Array:
         parts = zip(self.bases, rows.factors, strict=True)
@@ -135,10 +134,19 @@ def keep(spectrum: Spectrum, mask: np.ndarray) -> LayerBasis | None:
     return LayerBasis(inputs, outputs, pairs)
 
 
-def penalty_diagonal(layer: Layer, basis: LayerBasis) -> np.ndarray:
-    """λR on the kept directions: uᵀ diag(λ) u of the input side (off-diagonals are zero when
-    the whole layer is penalised alike, and small otherwise: only the bias column differs)."""
-    inputs = in_float64(basis.inputs)
-    along = np.einsum("ir,i,ir->r", inputs, layer.penalty, inputs)
-    columns = basis.outputs.shape[1]
-    return along[to_numpy(basis.pairs) // columns]
+def penalty_matrix(layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ...]) -> np.ndarray:
+    """λR in the kept directions: its diagonal where that is all there is, else (p, p).
+
+    R acts on inputs only, so uᵀRu′ couples directions that share their output side.
+    """
+    kept = [(layer, basis) for layer, basis in zip(layers, bases, strict=True) if basis]
+    if all(np.ptp(layer.penalty) == 0 for layer, _ in kept):
+        return np.concatenate([np.full(len(b.pairs), x.penalty[0]) for x, b in kept])
+    blocks = []
+    for layer, basis in kept:
+        U, columns = in_float64(basis.inputs), basis.outputs.shape[1]
+        side_in, side_out = np.divmod(to_numpy(basis.pairs), columns)
+        coupling = U.T @ (layer.penalty[:, None] * U)
+        same_output = side_out[:, None] == side_out[None, :]
+        blocks.append(np.where(same_output, coupling[np.ix_(side_in, side_in)], 0.0))
+    return block_diag(*blocks)

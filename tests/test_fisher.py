@@ -1,0 +1,90 @@
+"""Metrics and damping rules."""
+
+import numpy as np
+import pytest
+from sklearn.covariance import ledoit_wolf_shrinkage
+
+from exempla import ExemplaError
+from exempla.fisher.damping import (
+    FisherEvidence,
+    check_damping,
+    per_effective_row,
+    per_row,
+    resolve_damping,
+    shrinkage,
+)
+from exempla.fisher.diagonal import DiagonalMetric
+from exempla.fisher.full import FullMetric
+
+
+def evidence_of(rows, parameters=None):
+    """Evidence for one row an example."""
+    F = rows.T @ rows / len(rows)
+    energy = (rows**2).sum(1)
+    return FisherEvidence(
+        trace=float(np.trace(F)),
+        rows=len(rows),
+        energy2=float((energy**2).sum()),
+        squared_norm=float((F**2).sum()),
+        examples=len(rows),
+        parameters=parameters or rows.shape[1],
+    )
+
+
+def test_shrinkage_is_ledoit_wolf():
+    rows = np.random.default_rng(0).normal(size=(40, 12)) * np.linspace(1, 3, 12)
+    share = ledoit_wolf_shrinkage(rows, assume_centered=True)
+    mean = np.trace(rows.T @ rows / 40) / 12
+    assert shrinkage(evidence_of(rows)).value == pytest.approx(share / (1 - share) * mean)
+
+
+def test_effective_rows_are_the_rows_when_all_weigh_alike():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 8))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    evidence = evidence_of(rows)
+    assert per_effective_row(evidence).value == pytest.approx(per_row(evidence).value)
+    rows[0] *= 100
+    evidence = evidence_of(rows)
+    assert per_effective_row(evidence).value == pytest.approx(evidence.trace, rel=0.01)
+
+
+def test_rules_scale_with_the_scores():
+    rows = np.random.default_rng(0).normal(size=(30, 8))
+    for rule in (per_row, per_effective_row, shrinkage):
+        small, large = rule(evidence_of(rows)).value, rule(evidence_of(10 * rows)).value
+        assert large == pytest.approx(100 * small)
+
+
+def test_auto_is_named_with_its_reason():
+    evidence = evidence_of(np.random.default_rng(0).normal(size=(30, 8)))
+    assert resolve_damping("auto", evidence, "full", "influence").rule.startswith("per-row")
+    assert resolve_damping("auto", evidence, "full", "selection").rule.startswith("per-effective")
+    assert resolve_damping(0.25, evidence, "full").value == 0.25
+    assert resolve_damping("auto", evidence, "identity").value == 0.0
+
+
+@pytest.mark.parametrize("metric", ["full", "diagonal"])
+def test_whitening_gives_the_damped_inverse(metric):
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(9, 6))
+    F, rows = A.T @ A, rng.normal(size=(4, 6))
+    if metric == "full":
+        M, fisher = F + 0.3 * np.eye(6), FullMetric(F)
+    else:
+        M, fisher = np.diag(np.diag(F) + 0.3), DiagonalMetric(np.diag(F))
+    white = fisher.whiten(rows, 0.3)
+    np.testing.assert_allclose(white @ white.T, rows @ np.linalg.solve(M, rows.T), rtol=1e-10)
+
+
+def test_a_singular_metric_asks_for_damping():
+    with pytest.raises(ExemplaError, match="damping"):
+        FullMetric(np.diag([1.0, 0.0])).whiten(np.ones((2, 2)), 0.0)
+    with pytest.raises(ExemplaError, match="damping"):
+        DiagonalMetric(np.array([1.0, 0.0])).whiten(np.ones((2, 2)), 0.0)
+
+
+def test_check_damping_accepts_numbers_of_any_kind():
+    assert check_damping(np.float32(0.5)) == 0.5
+    assert check_damping(0) == 0.0
+    assert check_damping("shrinkage") == "shrinkage"

@@ -1,0 +1,155 @@
+"""The paper's special case in its true form, against Hessians and against real refits."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+from tests.reference import dense_metric, dense_rows
+
+from exempla import ExemplaError, Explainer, SBQ, TopInfluence, hessian_influence, select
+from exempla.influence import hessian
+from exempla.oracles import make_oracle
+
+
+def scaled(load, n):
+    X, y = load(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))[:n]
+    return StandardScaler().fit_transform(X[order]), y[order]
+
+
+def canonical_models():
+    X, y = scaled(load_breast_cancer, 120)
+    yield "logistic", LogisticRegression(C=0.5).fit(X[:, :8], y), X[:, :8], y
+    X, y = scaled(load_iris, 90)
+    yield "multinomial", LogisticRegression(C=0.5).fit(X, y), X, y
+    X, y = scaled(load_diabetes, 100)
+    yield "poisson", PoissonRegressor(alpha=0.1).fit(X, np.round(y / 50)), X, np.round(y / 50)
+    yield "gaussian", Ridge(alpha=2.0).fit(X, y), X, y
+
+
+@pytest.mark.parametrize(
+    ("model", "X", "y"), [pytest.param(*case[1:], id=case[0]) for case in canonical_models()]
+)
+def test_model_fisher_is_the_hessian_of_canonical_models_at_any_theta(model, X, y):
+    oracle = make_oracle(model)
+    train = oracle.read((X, y), role="train")
+    rng = np.random.default_rng(0)
+    for shift in (0.0, 0.1):
+        moved = oracle.at(oracle.theta + shift * rng.normal(size=oracle.theta.shape))
+        H = hessian(moved, train)
+        np.testing.assert_allclose(
+            dense_metric(moved, train, 0.0), H, rtol=1e-4, atol=1e-6 * np.abs(H).max()
+        )
+
+
+def test_empirical_fisher_is_not_the_hessian():
+    X, y = scaled(load_breast_cancer, 200)
+    model = LogisticRegression().fit(X, y)
+    oracle = make_oracle(model)
+    train = oracle.read((X, y), role="train")
+    H = hessian(oracle, train)
+    off = np.linalg.norm(dense_metric(oracle, train, 0.0, empirical=True) - H) / np.linalg.norm(H)
+    assert off > 0.2
+
+
+def whitened_by_hessian(model, train, test):
+    """Rows whose dot products over n are Koh and Liang's influence."""
+    oracle = make_oracle(model)
+    examples = oracle.read(train, role="train")
+    L = np.linalg.cholesky(hessian(oracle, examples))
+    rows = np.linalg.solve(L, dense_rows(oracle.scores(examples)).T).T
+    targets = dense_rows(oracle.scores(oracle.read(test, role="test")))
+    return rows, np.linalg.solve(L, targets.T).T
+
+
+def test_the_papers_equivalence_in_its_true_form():
+    X, y = scaled(load_breast_cancer, 260)
+    train, test = (X[:200], y[:200]), (X[200:], y[200:])
+    model = LogisticRegression(C=0.5, tol=1e-8).fit(*train)
+    influence = hessian_influence(model, train, test)
+    rows, targets = whitened_by_hessian(model, train, test)
+    own = np.sqrt((rows**2).sum(1))
+    for j, mu in enumerate(targets):
+        loudest = np.abs(influence[:, j]).argmax()
+        assert select(rows, mu, 1, TopInfluence()).indices[0] == loudest
+        huge_noise = SBQ(noise=1e6 * float((rows**2).sum(1).max()))
+        assert select(rows, mu, 1, huge_noise).indices[0] == loudest
+        relative = np.abs(influence[:, j]) / own
+        assert select(rows, mu, 1, SBQ()).indices[0] == relative.argmax()
+
+
+def test_the_papers_claim_as_printed_rarely_holds():
+    """The practical kernel's first pick is not the most influential point: influence carries H⁻¹."""
+    X, y = scaled(load_breast_cancer, 260)
+    train, test = (X[:200], y[:200]), (X[200:], y[200:])
+    model = LogisticRegression(C=0.5, tol=1e-8).fit(*train)
+    influence = hessian_influence(model, train, test)
+    practical = Explainer(model, fisher="identity", normalize=False, progress=False).fit(train)
+    picks = [
+        practical.explain((test[0][j : j + 1], test[1][j : j + 1]), k=1, side="both").indices[0]
+        for j in range(60)
+    ]
+    agreement = np.mean(np.array(picks) == np.abs(influence).argmax(0))
+    assert agreement < 0.5
+
+
+@pytest.mark.parametrize("family", ["logistic", "multinomial", "ridge", "poisson"])
+def test_influence_predicts_leave_one_out_refits(family):
+    if family in ("logistic", "multinomial"):
+        X, y = scaled(load_breast_cancer if family == "logistic" else load_digits, 200)
+        X, y = (X, y) if family == "logistic" else (X[y < 3], y[y < 3])
+        make = lambda: LogisticRegression(C=0.05, tol=1e-10, max_iter=5000)  # noqa: E731
+    else:
+        X, y = scaled(load_diabetes, 150)
+        y = np.round(y / 50) if family == "poisson" else y
+        if family == "ridge":
+            make = lambda: Ridge(alpha=5.0)  # noqa: E731
+        else:
+            make = lambda: PoissonRegressor(alpha=0.5, tol=1e-10, max_iter=5000)  # noqa: E731
+    n = len(X) - 15
+    train, test = (X[:n], y[:n]), (X[n:], y[n:])
+    model = make().fit(*train)
+    explainer = Explainer(model, damping=0.0, progress=False).fit(train)
+    predicted = explainer.influence(test)
+    oracle = explainer.embeddings[0].oracle
+    questioned = oracle.read(test, role="test")
+    before = oracle.log_likelihood(questioned)
+    dropped = np.arange(0, n, 6)
+    actual = []
+    for i in dropped:
+        keep = np.arange(n) != i
+        refit = refitted(make(), X[:n][keep], y[:n][keep], n)
+        actual.append(before - oracle.at(flat(refit)).log_likelihood(questioned))
+    correlation = np.corrcoef(np.ravel(actual), predicted[dropped].ravel())[0, 1]
+    assert correlation >= 0.99
+
+
+def refitted(model, X, y, n):
+    """Refit with the penalty of the mean over n kept as it was."""
+    if isinstance(model, LogisticRegression | Ridge):
+        return model.fit(X, y)  # their penalty is not divided by n
+    # PoissonRegressor penalises the mean over its own rows
+    return model.set_params(alpha=model.alpha * n / len(X)).fit(X, y)
+
+
+def flat(model):
+    """Parameters in the oracle's layout."""
+    return make_oracle(model).theta
+
+
+def test_perceptron_hessian_matches_its_fisher_only_roughly():
+    X, y = scaled(load_iris, 90)
+    mlp = MLPClassifier((4,), alpha=0.1, max_iter=2000, random_state=0).fit(X, y)
+    A = hessian_influence(mlp, (X, y), (X[:5], y[:5]), damping=0.05)
+    B = Explainer(mlp, damping=0.05, progress=False).fit((X, y)).influence((X[:5], y[:5]))
+    correlation = np.corrcoef(A.ravel(), B.ravel())[0, 1]
+    assert 0.8 < correlation < 1 - 1e-9
+
+
+def test_hessian_says_when_it_is_too_large():
+    X, y = load_digits(return_X_y=True)
+    mlp = MLPClassifier((128,), max_iter=2).fit(X[:50], y[:50])
+    with pytest.raises(ExemplaError, match="too large"):
+        hessian_influence(mlp, (X[:50], y[:50]), (X[:2], y[:2]))

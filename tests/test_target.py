@@ -1,0 +1,35 @@
+"""The question as one vector."""
+
+import numpy as np
+import pytest
+
+from exempla import ExemplaError
+from exempla.target import mean_embedding, unit_rows
+
+ROWS = np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]])
+
+
+def test_unit_rows_leave_zero_rows_zero():
+    np.testing.assert_allclose(unit_rows(ROWS), [[0.6, 0.8], [0, 1], [0, 0]])
+
+
+def test_unit_rows_count_what_lies_outside():
+    np.testing.assert_allclose(unit_rows(ROWS[:1], np.array([75.0])), [[0.3, 0.4]])
+
+
+def test_means():
+    np.testing.assert_allclose(mean_embedding(ROWS), [1, 2])
+    np.testing.assert_allclose(mean_embedding(ROWS, [1, 0, 1]), [1.5, 2])
+    several = mean_embedding(ROWS, [[1, 0, 0], [0, 1, 0]])
+    np.testing.assert_allclose(several, ROWS[:2])
+
+
+@pytest.mark.parametrize("weights", [[1, 2], [0, 0, 0], [np.nan, 1, 1], np.ones((1, 1, 3))])
+def test_bad_weights_are_refused(weights):
+    with pytest.raises(ExemplaError, match="weights"):
+        mean_embedding(ROWS, weights)
+
+
+def test_an_empty_target_is_refused():
+    with pytest.raises(ExemplaError, match="empty"):
+        mean_embedding(ROWS[:0])
