@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import array_api_compat
 import numpy as np
@@ -75,6 +76,10 @@ class ArrayRows(Rows):
         picked = self.array[self.here(np.asarray(indices, dtype=np.int64))]
         return self.host(self.xp.astype(picked, self.xp.float64))
 
+    def split(self, bounds: list[int]) -> list[Rows]:
+        cuts = pairwise(bounds)
+        return [type(self)(self.array[start:stop], self.tolerance) for start, stop in cuts]
+
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
         return ArrayRace(self, candidates, noise, rule)
 
@@ -130,11 +135,16 @@ class ArrayRace(Race):
         return (best, row) if best > -np.inf else (-np.inf, -1)
 
     def contenders(
-        self, target: int, threshold: float, slack_c: float = 0.0, slack_n: float = 0.0
+        self,
+        target: int,
+        threshold: float,
+        slack_c: float = 0.0,
+        slack_n: float = 0.0,
+        limit: int = 1,
     ) -> np.ndarray:
         scores = self._scores(target, slack_c, slack_n)
         reach = (scores >= threshold) & (scores > -np.inf)
-        return self.rows.host(self.xp.nonzero(reach)[0])
+        return self.rows.host(self.xp.nonzero(reach)[0][:limit])
 
     def _scores(self, target: int, slack_c: float, slack_n: float) -> Array:
         """Upper bounds of the scores; −inf for rows that are out or have nothing new."""

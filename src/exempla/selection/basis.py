@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
-__all__ = ["Basis"]
+__all__ = ["Basis", "independent"]
 
 
 class Basis:
@@ -78,12 +78,7 @@ class Basis:
 
     def rank(self) -> int:
         """Number of linearly independent picked rows, noise set aside."""
-        if not self.noise or not self.picks:
-            return self.size
-        norms = np.linalg.norm(self.rows, axis=1)
-        unit = self.rows / norms[:, None]
-        # Pivoted Cholesky stops where the largest remaining squared distance falls below tol.
-        return int(dpstrf(unit @ unit.T, tol=self.tolerance)[2])
+        return independent(self.rows, self.tolerance) if self.noise else self.size
 
     # -- what a candidate would add -----------------------------------------------------------
 
@@ -161,6 +156,15 @@ class Basis:
         if self._private is not None:
             self._private = _grown(self._private, (want, want))
             self._private_residual = _grown(self._private_residual, (want,))
+
+
+def independent(rows: np.ndarray, tolerance: float) -> int:
+    """Number of linearly independent rows (none of them zero)."""
+    if not len(rows):
+        return 0
+    unit = rows / np.linalg.norm(rows, axis=1)[:, None]
+    # Pivoted Cholesky stops where the largest squared distance to the span falls below tol.
+    return int(dpstrf(unit @ unit.T, tol=tolerance)[2])
 
 
 def _grown(old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

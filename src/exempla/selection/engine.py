@@ -133,7 +133,7 @@ def _winner(rows: Rows, race: Race, leaders: Leaders, i: int, run: Run, rule: Ru
     slack_c = race.error * run.drift
     # Σ|2 v δ| ≤ 2·error·‖f‖·Σ|v| ≤ 2·error·√m·‖f‖² over m passes (Cauchy–Schwarz, Σv² ≤ ‖f‖²).
     slack_n = 2.0 * race.error * math.sqrt(len(run.indices))
-    near = race.contenders(i, _just_below(bar), slack_c, slack_n)
+    near = race.contenders(i, _just_below(bar), slack_c, slack_n, CROWD + 1)
     if len(near) > CROWD:
         race.sharpen()
         race.deflate(i, rows.energy(run.basis.directions))

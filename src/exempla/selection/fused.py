@@ -47,6 +47,7 @@ def threads() -> int:
     return max(1, min(wanted, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
 
 
+@compiled
 def _score(c, n, scale, rule):
     if rule == 0:
         return c * c / n
@@ -55,16 +56,15 @@ def _score(c, n, scale, rule):
     return c * scale
 
 
-_score = numba.njit(inline="always", **_OPTIONS)(_score)
-
-
+@compiled
 def _advance(F, q, coef, c, n, floor, scale, rule, start, stop):
     """v = F q, c −= coef·v, n −= v²; best score and its first row, in rows start … stop."""
     best, where = -np.inf, -1
     p = F.shape[1]
+    zero = q[0] - q[0]  # of the rows' own type
     for j in range(start, stop):
-        v = F[j, 0] * q[0]
-        for i in range(1, p):
+        v = zero
+        for i in range(p):
             v += F[j, i] * q[i]
         cj = c[j] - coef * v
         nj = n[j] - np.float64(v) * v
@@ -77,6 +77,7 @@ def _advance(F, q, coef, c, n, floor, scale, rule, start, stop):
     return best, where
 
 
+@compiled
 def _advance_wide(F, q, coef, c, n, floor, scale, rule, start, stop):
     """The same with every product and sum in float64."""
     best, where = -np.inf, -1
@@ -96,6 +97,7 @@ def _advance_wide(F, q, coef, c, n, floor, scale, rule, start, stop):
     return best, where
 
 
+@compiled
 def _apply(V, coefs, c, n, floor, scale, rule, start, best, where):
     """The update for T targets from their products V (T, m) with rows start … start + m."""
     for i in range(V.shape[0]):
@@ -111,6 +113,29 @@ def _apply(V, coefs, c, n, floor, scale, rule, start, best, where):
                     best[i], where[i] = score, start + j
 
 
+@compiled
+def _reach(c, n, norms2, floor, scale, rule, threshold, slack_c, slack_n, limit):
+    """The first rows whose score may reach the threshold (`Race.contenders`)."""
+    found, count = np.empty(limit, np.int64), 0
+    for j in range(len(c)):
+        lowest = n[j] - slack_n * norms2[j]
+        if n[j] > floor[j] - slack_n * norms2[j]:
+            highest = c[j]
+            if rule < 2 and slack_c > 0:
+                highest = abs(c[j]) + slack_c * np.sqrt(norms2[j])
+            if rule == 0 and lowest <= 0:
+                score = np.inf
+            else:
+                score = _score(highest, lowest, scale[j], rule)
+            if score >= threshold:
+                found[count] = j
+                count += 1
+                if count == limit:
+                    break
+    return found[:count]
+
+
+@compiled
 def _leader(c, n, floor, scale, rule):
     best, where = -np.inf, -1
     for j in range(len(c)):
@@ -119,12 +144,6 @@ def _leader(c, n, floor, scale, rule):
             if score > best:
                 best, where = score, j
     return best, where
-
-
-_advance = compiled(_advance)
-_advance_wide = compiled(_advance_wide)
-_apply = compiled(_apply)
-_leader = compiled(_leader)
 
 
 def _spread(advance: Any) -> Any:
@@ -188,3 +207,15 @@ class FusedRace(ArrayRace):
 
     def _leader(self, target: int) -> tuple[float, int]:
         return _leader(self.c[target], self.n[target], self.floor, self.scale, int(self.rule))
+
+    def contenders(
+        self,
+        target: int,
+        threshold: float,
+        slack_c: float = 0.0,
+        slack_n: float = 0.0,
+        limit: int = 1,
+    ) -> np.ndarray:
+        state = (self.rows.norms2, self.floor, self.scale, int(self.rule))
+        asked = (threshold, slack_c, slack_n, limit)
+        return _reach(self.c[target], self.n[target], *state, *asked)

@@ -71,12 +71,8 @@ def _as_array(values: Array, what: str) -> Array:
                 return values.double()
             return values if values.element_size() >= 4 else values.float()
         values = values.cpu()
-        values = (
-            (values.float() if values.element_size() < 4 else values)
-            if (values.is_floating_point())
-            else values
-        )
-        array = values.numpy()
+        half = values.is_floating_point() and values.element_size() < 4
+        array = (values.float() if half else values).numpy()
     elif hasattr(values, "toarray"):
         raise ExemplaError(f"{what} are a sparse matrix; pass {what}.toarray()")
     else:
@@ -93,7 +89,7 @@ def _as_array(values: Array, what: str) -> Array:
     if array.dtype == np.float16:
         return array.astype(np.float32)
     if array.dtype in (np.float32, np.float64):
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return array
     return array.astype(np.float64)
 
 

@@ -71,9 +71,14 @@ class Race(ABC):
 
     @abstractmethod
     def contenders(
-        self, target: int, threshold: float, slack_c: float = 0.0, slack_n: float = 0.0
+        self,
+        target: int,
+        threshold: float,
+        slack_c: float = 0.0,
+        slack_n: float = 0.0,
+        limit: int = 1,
     ) -> np.ndarray:
-        """Rows, ascending, whose score may reach the threshold.
+        """The first `limit` rows, ascending, whose score may reach the threshold.
 
         The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
         """
@@ -112,6 +117,10 @@ class Rows(ABC):
     @abstractmethod
     def take(self, indices: np.ndarray) -> np.ndarray:
         """(m, p) rows in float64, on the host."""
+
+    @abstractmethod
+    def split(self, bounds: list[int]) -> list[Rows]:
+        """Consecutive parts, cut at the bounds 0 = b_0 < b_1 < … = t."""
 
     @abstractmethod
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:

@@ -25,11 +25,11 @@ class SBQ(Selector):
 
     >>> import numpy as np
     >>> from exempla.selection import SBQ, select
-    >>> rows = np.array([[2.0, 0.0], [2.0, 0.1], [0.0, 1.0]])
-    >>> select(rows, np.array([1.0, 0.5]), 2, SBQ()).indices
-    array([1, 2])
-    >>> select(rows, np.array([1.0, 0.5]), 2, SBQ(noise=100.0)).indices
-    array([1, 0])
+    >>> rows = np.array([[2.0, 0.0, 0.0], [2.0, 0.0, 0.1], [0.0, 1.0, 0.0]])
+    >>> select(rows, np.array([1.0, 0.5, 0.0]), 2, SBQ()).indices
+    array([0, 2])
+    >>> select(rows, np.array([1.0, 0.5, 0.0]), 2, SBQ(noise=100.0)).indices
+    array([0, 1])
     """
 
     noise: float = 0.0

@@ -1,0 +1,189 @@
+"""SBQ for users who have a kernel and no features: incremental Cholesky, O(t·k) memory."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.selection.engine import RESIDUAL, TIE
+from exempla.selection.inputs import SIDES, check_k, side_of
+from exempla.selection.selector import check_noise
+from exempla.types import Array, Selection
+
+__all__ = ["select_from_kernel"]
+
+TOLERANCE = 1e-11
+"""A candidate is alive iff its remaining variance is above this share of k(j, j)."""
+
+Kernel = Callable[[int, np.ndarray], Any]
+
+
+def select_from_kernel(
+    kernel: Kernel,
+    z: Array,
+    k: int,
+    *,
+    target_norm2: float,
+    diagonal: Array | None = None,
+    noise: float = 0.0,
+    side: str = "both",
+) -> Selection:
+    """Exact SBQ from kernel values alone; no t×t matrix is formed.
+
+    Parameters
+    ----------
+    kernel : callable
+        ``kernel(i, J)`` gives k(x_i, x_j) for every j of the integer array J. It is asked for
+        one row per pick.
+    z : (t,) array
+        The target's kernel mean at each row: mean of k(x_j, ·) over the questioned predictions.
+    k : int
+        How many rows to choose.
+    target_norm2 : float
+        ‖μ‖²: the mean of the kernel over all pairs of questioned predictions.
+    diagonal : (t,) array, optional
+        k(x_j, x_j); asked of the kernel one by one if not given.
+    noise, side
+        As for `SBQ` and `select`.
+
+    >>> import numpy as np
+    >>> from exempla.selection import select, select_from_kernel
+    >>> rows, target = np.random.default_rng(0).standard_normal((9, 3)), np.array([1.0, 2.0, 0.0])
+    >>> chosen = select_from_kernel(
+    ...     lambda i, J: rows[J] @ rows[i], rows @ target, 2, target_norm2=target @ target
+    ... )
+    >>> bool((chosen.indices == select(rows, target, 2).indices).all())
+    True
+    """
+    if not callable(kernel):
+        raise ExemplaError("kernel must be a function of a row number and an array of them")
+    z = _vector(z, "z")
+    t = len(z)
+    k = check_k(k, t)
+    check_noise(noise)
+    if side not in SIDES:
+        raise ExemplaError(f"side is {side!r}; choose one of {', '.join(SIDES)}")
+    if not (isinstance(target_norm2, int | float | np.number) and 0 < target_norm2 < math.inf):
+        raise ExemplaError(f"target_norm2 is {target_norm2!r}; give a finite number above 0")
+    norms2 = _diagonal(kernel, t) if diagonal is None else _vector(diagonal, "diagonal")
+    if len(norms2) != t or (norms2 < 0).any():
+        raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
+    candidates = side_of(z, side) & (norms2 > 0)
+    indices, columns, coefs, stopped = _run(kernel, z, norms2, candidates, k, noise, target_norm2)
+    result = _finish(z, indices, columns, coefs, noise, float(target_norm2), side, stopped)
+    if result.explained > 1 + 1e-8:
+        raise ExemplaError(
+            "the selection explains more than target_norm2: either that is not the target's "
+            "squared norm, or the kernel is not positive semidefinite"
+        )
+    result = replace(result, candidates=int(candidates.sum()))
+    if len(result) < k:
+        warnings.warn(
+            f"{len(result)} of {k} rows were selected: the {result.candidates} candidates "
+            f"hold nothing more (stopped by {stopped})",
+            ExemplaWarning,
+            stacklevel=2,
+        )
+    return result
+
+
+def _run(
+    kernel: Kernel,
+    z: np.ndarray,
+    norms2: np.ndarray,
+    candidates: np.ndarray,
+    k: int,
+    noise: float,
+    target_norm2: float,
+) -> tuple[list[int], np.ndarray, np.ndarray, str]:
+    """Picks, Cholesky columns (k, t) and coefficients."""
+    t = len(z)
+    everybody = np.arange(t)
+    c, n = z.copy(), np.where(candidates, norms2 + noise, -np.inf)
+    columns, coefs, indices = np.empty((k, t)), np.empty(k), []
+    for step in range(k):
+        if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / target_norm2 < RESIDUAL**2:
+            return indices, columns[:step], coefs[:step], "residual"
+        alive = n > TOLERANCE * norms2
+        if not alive.any():
+            stopped = "candidates" if step >= candidates.sum() else "rank"
+            return indices, columns[:step], coefs[:step], stopped
+        scores = np.full(t, -np.inf)
+        scores[alive] = c[alive] ** 2 / n[alive]
+        j = int(np.argmax(scores >= scores.max() * (1 - TIE)))
+        root = math.sqrt(n[j])
+        # v = (K_j − Σ_l V_l[j] V_l)/√n_j: row j of the next Cholesky column.
+        v = (_row(kernel, j, everybody) - columns[:step, j] @ columns[:step]) / root
+        columns[step], coefs[step] = v, c[j] / root
+        columns[step, j] = root
+        c -= coefs[step] * v
+        n -= v * v
+        n[j] = -np.inf
+        indices.append(j)
+    return indices, columns, coefs, "k"
+
+
+def _finish(
+    z: np.ndarray,
+    indices: list[int],
+    columns: np.ndarray,
+    coefs: np.ndarray,
+    noise: float,
+    norm2: float,
+    side: str,
+    stopped: str,
+) -> Selection:
+    lower = np.tril(columns[:, indices].T)
+    weights = solve_triangular(lower, coefs, lower=True, trans="T") if indices else np.zeros(0)
+    gains = coefs * coefs
+    variance = max(0.0, norm2 - float(gains.sum()))
+    return Selection(
+        indices=np.array(indices, dtype=np.int64),
+        weights=weights,
+        gains=gains,
+        explained=float(gains.sum()) / norm2,
+        variance=variance,
+        mmd2=max(0.0, variance - noise * float(weights @ weights)),
+        rank=len(indices),
+        target_norm2=norm2,
+        noise=float(noise),
+        side=side,
+        stopped=stopped,
+    )
+
+
+def _vector(values: Array, what: str) -> np.ndarray:
+    try:
+        vector = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ExemplaError(f"{what} is not an array of numbers") from None
+    if vector.ndim != 1 or not len(vector):
+        raise ExemplaError(f"{what} has shape {vector.shape}; give one number per row")
+    bad = np.flatnonzero(~np.isfinite(vector))
+    if len(bad):
+        raise ExemplaError(f"{what} has NaN or infinite values at rows {bad[:5].tolist()}")
+    return vector
+
+
+def _diagonal(kernel: Kernel, t: int) -> np.ndarray:
+    return np.array([_row(kernel, i, np.array([i]))[0] for i in range(t)])
+
+
+def _row(kernel: Kernel, i: int, others: np.ndarray) -> np.ndarray:
+    """Kernel values, checked: a wrong shape would silently broadcast."""
+    values = np.asarray(kernel(i, others), dtype=np.float64)
+    if values.shape != others.shape:
+        raise ExemplaError(
+            f"kernel({i}, J) gave shape {values.shape} for {len(others)} rows; "
+            "give one value per entry of J"
+        )
+    if not np.isfinite(values).all():
+        raise ExemplaError(f"kernel({i}, J) gave NaN or infinite values; repair that row")
+    return values
