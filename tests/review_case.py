@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import numpy as np
 
-from exempla.review import Accuser, Cell, Content, Source, Suspect, Word, write_review
+from exempla.review import Accuser, Cell, Content, Source, Suspect, Word, read_review, write_review
 
 CLASSES = ("ham", "spam", "news")
 START = (
@@ -102,21 +103,47 @@ class Server:
         self.process.kill()
         self.process.wait(timeout=10)
 
-    def client(self) -> httpx.Client:
+    def client(self) -> AbstractContextManager[httpx.Client]:
         """A client that has traded the token for the cookie, and sends what the page sends."""
-        client = httpx.Client(
-            base_url=self.origin,
-            headers={
-                "Sec-Fetch-Site": "same-origin",
-                "Origin": self.origin,
-                "X-Exempla": "1",
-            },
-            trust_env=False,
-        )
-        answer = client.get(self.address, headers={"Sec-Fetch-Site": "none"})
+        return signed_in(self.address)
+
+
+@contextmanager
+def signed_in(address: str) -> Iterator[httpx.Client]:
+    """Trade the token in `address` for the cookie."""
+    origin = address.split("/?")[0]
+    headers = {"Sec-Fetch-Site": "same-origin", "Origin": origin, "X-Exempla": "1"}
+    with httpx.Client(base_url=origin, headers=headers, trust_env=False) as client:
+        answer = client.get(address, headers={"Sec-Fetch-Site": "none"})
         if answer.status_code != 303:
             raise RuntimeError(f"the token was refused: {answer.status_code} {answer.text}")
-        return client
+        yield client
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[httpx.Client]:
+    """The page served by a thread of this process, and a client that is signed in."""
+    import uvicorn
+
+    from exempla.review.app import build_app
+    from exempla.review.gate import Gate, Keys
+    from exempla.review.log import DecisionLog
+
+    review = read_review(folder)
+    log = DecisionLog(folder / "decisions.sqlite", review.key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port, keys = listener.getsockname()[1], Keys()
+    gate = Gate(build_app(review, log), port, keys)
+    server = uvicorn.Server(uvicorn.Config(gate, access_log=False, log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        with signed_in(f"http://127.0.0.1:{port}/?token={keys.token}") as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        log.close()
 
 
 def start_server(folder: Path, port: int = 0) -> Server:

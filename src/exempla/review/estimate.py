@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, logit
 
 __all__ = ["Remaining", "remaining_wrong"]
 
@@ -47,7 +46,7 @@ def remaining_wrong(undecided: np.ndarray, decided: np.ndarray, wrong: np.ndarra
     True
     """
     shift, doubt = _fit_shift(_log_odds(decided), np.asarray(wrong, dtype=float))
-    p = expit(_log_odds(undecided) + shift)
+    p = _sigmoid(_log_odds(undecided) + shift)
     spread = float(np.sum(p * (1 - p)))  # the Poisson-binomial variance, and also d mean / dδ
     mean = float(np.sum(p))
     half = Z90 * float(np.sqrt(spread + spread**2 * doubt))
@@ -55,19 +54,24 @@ def remaining_wrong(undecided: np.ndarray, decided: np.ndarray, wrong: np.ndarra
 
 
 def _log_odds(p: np.ndarray) -> np.ndarray:
-    return logit(np.clip(np.asarray(p, dtype=float), 1e-6, 1 - 1e-6))
+    p = np.clip(np.asarray(p, dtype=float), 1e-6, 1 - 1e-6)
+    return np.log(p / (1 - p))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))  # |x| stays small here: probabilities are clipped
 
 
 def _fit_shift(odds: np.ndarray, wrong: np.ndarray) -> tuple[float, float]:
     """The posterior mode of δ and its variance (Laplace); Newton on a concave function."""
     shift = 0.0
     for _ in range(50):
-        p = expit(odds + shift)
+        p = _sigmoid(odds + shift)
         slope = float(np.sum(wrong - p)) - shift / PRIOR_VARIANCE
         curve = float(np.sum(p * (1 - p))) + 1 / PRIOR_VARIANCE
         step = slope / curve
         shift += float(np.clip(step, -1.0, 1.0))
         if abs(step) < 1e-9:
             break
-    curve = float(np.sum(expit(odds + shift) * expit(-odds - shift))) + 1 / PRIOR_VARIANCE
+    curve = float(np.sum(_sigmoid(odds + shift) * _sigmoid(-odds - shift))) + 1 / PRIOR_VARIANCE
     return shift, 1 / curve

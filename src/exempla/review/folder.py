@@ -126,7 +126,7 @@ def read_review(directory: str | Path) -> Review:
     """Read a review folder; ExemplaError if it is none, or if it is damaged.
 
     >>> from exempla.review import read_review
-    >>> read_review("no-such-folder")
+    >>> read_review("no-such-folder")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     exempla.errors.ExemplaError: no-such-folder holds no review.json; make one with ...

@@ -36,7 +36,7 @@ def serve(
     token that works once, goes to `announce` and nowhere else.
 
     >>> from exempla.review import serve
-    >>> serve("no-such-folder")
+    >>> serve("no-such-folder")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     exempla.errors.ExemplaError: no-such-folder holds no review.json; make one with ...

@@ -14,7 +14,7 @@ export function showCard(card, state, conflict) {
     el("div", { class: "labels" },
       box("given label", card.given, "given"),
       box(`model says, ${percent(card.model_probability)}`, card.suggested, "suggested"),
-      box("wrong with probability", percent(card.probability), "doubt")),
+      box("chance it is wrong", percent(card.probability), "doubt")),
     conflict ?? "",
     status(state),
     ...body(content, "train", card.row),

@@ -10,11 +10,12 @@ import { showBanner, showFigures, showFilters, showActions, startTheme } from ".
 import { describe, Store } from "./store.js";
 
 const POLL_MS = 2500;
-const KEY_WAIT_MS = 1000;
+const SLOW_MS = 2000;
 let store;
 let list;
 let sender;
-let queue = []; // keys pressed while the last decision was being committed
+let queue = []; // what was asked for while the last decision was being committed
+let working = false;
 const cards = new Map();
 
 async function start() {
@@ -25,7 +26,7 @@ async function start() {
   store.take(state);
   store.synced = state.version;
   store.refilter();
-  list = new List(store, (row) => go(row));
+  list = new List(store, (row) => enqueue(() => go(row)));
   sender = new Sender(review.key, (what, message, error) => showBanner(what, message, error));
   showFilters(store, () => {
     store.refilter();
@@ -37,10 +38,12 @@ async function start() {
   const resume = store.byRow.has(last) && store.state(last).action === "pending" ? last : store.nextPending();
   await go(resume ?? store.suspects[0]?.row ?? null);
   $("saved").textContent = "saved ✓";
-  for (const message of sender.leftovers()) settle(await sender.deliver(message), message.body.row);
   setInterval(poll, POLL_MS);
   document.addEventListener("visibilitychange", poll);
   document.body.dataset.ready = "yes";
+  for (const message of sender.leftovers()) {
+    await enqueue(async () => settle(await sender.deliver(message), message.body.row ?? store.current));
+  }
 }
 
 function wireButtons() {
@@ -72,11 +75,37 @@ function toggleList(open = !$("list-pane").classList.contains("open")) {
 
 function run(command) {
   const views = { help: openHelp, evidence: toggleEvidence, filter: focusFilter, leave, export: openExport };
-  if (views[command]) return views[command]();
-  if (sender.busy) {
-    queue.push({ command, time: performance.now() });
-    return undefined;
+  if (views[command]) views[command]();
+  else enqueue(() => obey(command));
+}
+
+// One thing after the other, each on the card that the one before it led to.
+async function enqueue(deed) {
+  if (sender.failing) {
+    tell("The last decision is not saved yet.");
+    return;
   }
+  queue.push(deed);
+  if (working) return;
+  working = true;
+  while (queue.length) {
+    const began = performance.now();
+    try {
+      await queue.shift()();
+    } catch (error) {
+      queue = [];
+      tell(`Something went wrong: ${error.message}`);
+    }
+    // After a long wait the person may have pressed again because nothing seemed to happen.
+    if (performance.now() - began > SLOW_MS && queue.length) {
+      queue = [];
+      tell("Keys pressed while saving were left out.");
+    }
+  }
+  working = false;
+}
+
+function obey(command) {
   if (command === "go") return openGo(findRow);
   if (command === "back" || command === "next") return step(command === "back" ? -1 : 1);
   if (command === "undo" || command === "redo") return turn(command);
@@ -90,20 +119,22 @@ function decideBy(command) {
     const label = store.classes[Number(command.slice(6)) - 1];
     return label === undefined ? undefined : choose(label);
   }
-  if (command === "class") return openClasses(store.classes, suspect, choose);
-  if (command === "note") return openNote(store.state(suspect.row).note, note);
-  if (command === "relabel" && suspect.suggested === suspect.given) return openClasses(store.classes, suspect, choose);
+  if (command === "class" || (command === "relabel" && suspect.suggested === suspect.given)) {
+    return openClasses(store.classes, suspect, (label) => enqueue(() => choose(label)));
+  }
+  if (command === "note") return openNote(store.state(suspect.row).note, (text) => enqueue(() => note(text)));
   return decide(command, command === "relabel" ? suspect.suggested : null);
 }
 
 // Choosing the label a row already has means keeping it.
 const choose = (label) => (label === store.suspect.given ? decide("keep", null) : decide("relabel", label));
 
-async function decide(action, label, seen = store.state(store.current).version) {
+async function decide(action, label) {
   const row = store.current;
-  const { note: text } = store.state(row);
+  const { note: text, version: seen } = store.state(row);
   const words = `row ${row}: ${describe({ action, label })}`;
-  settle(await sender.send("/api/decide", { row, action, label, note: text, seen }, words), row, { action, label });
+  const result = await sender.send("/api/decide", { row, action, label, note: text, seen }, words);
+  await settle(result, row, { action, label });
 }
 
 async function note(text) {
@@ -112,8 +143,8 @@ async function note(text) {
   const result = await sender.send("/api/decide", { row, action, label, note: text, seen: version }, `note on row ${row}`);
   if (result.ok) {
     store.take(result.ok);
-    show();
-  } else settle(result, row);
+    await show();
+  } else await settle(result, row);
 }
 
 async function turn(command) {
@@ -124,12 +155,11 @@ async function turn(command) {
     store.take(result.ok);
     tell(`${command === "undo" ? "Undone" : "Redone"}: row ${result.ok.state.row} is ${describe(result.ok.state)}.`);
     await go(result.ok.state.row);
-    drain();
   } else if (result.conflict) {
     store.take(result.conflict);
     await go(result.conflict.current?.row ?? store.current, notice(
       `Another tab has decided meanwhile, so nothing was ${command === "undo" ? "undone" : "redone"}. Press again to take back its latest decision.`));
-  } else settle(result, store.current);
+  } else await settle(result, store.current);
   return undefined;
 }
 
@@ -139,16 +169,15 @@ async function settle(result, row, mine) {
     store.take(result.ok);
     tell(`Row ${row}: ${describe(result.ok.state)}.`);
     if (row === store.current) await go(store.nextPending());
-    else show();
-    drain();
+    else await show();
     return;
   }
   queue = [];
   if (result.conflict) {
     const theirs = result.conflict.current;
     store.take(result.conflict);
-    const again = mine ? el("button", { text: `Use mine: ${describe(mine)}`, onclick: () => decide(mine.action, mine.label) }) : null;
-    const leave_ = el("button", { text: "Leave it", onclick: async () => go(store.nextPending()) });
+    const again = mine ? el("button", { text: `Use mine: ${describe(mine)}`, onclick: () => enqueue(() => decide(mine.action, mine.label)) }) : null;
+    const leave_ = el("button", { text: "Leave it", onclick: () => enqueue(() => go(store.nextPending())) });
     const what = theirs ? `Another tab decided about row ${theirs.row}: ${describe(theirs)}.` : "Another tab was first.";
     await go(row, notice(`${what} Your decision was not saved.`, again, leave_));
   } else if (result.refused) await go(row, notice(`The server refused this: ${result.refused}`));
@@ -157,20 +186,6 @@ async function settle(result, row, mine) {
 
 const notice = (words, ...buttons) => el("div", { class: "status conflict", role: "alert" },
   el("span", { text: words }), buttons.length ? el("p", { class: "row" }, ...buttons) : "");
-
-// Keys that came while a commit was under way act on the next card, unless it took so long that
-// the person may have pressed again because nothing seemed to happen.
-function drain() {
-  const next = queue.shift();
-  if (!next) return;
-  if (performance.now() - next.time > KEY_WAIT_MS) {
-    queue = [];
-    tell("Keys pressed while saving were left out.");
-    return;
-  }
-  run(next.command);
-  if (!sender.busy) drain();
-}
 
 async function go(row, conflict = null) {
   store.current = row;
@@ -239,13 +254,13 @@ async function poll() {
 function step(direction) {
   const row = store.current === null ? store.shown.at(direction > 0 ? 0 : -1)?.row ?? null : store.neighbour(direction);
   if (row === null) tell(direction > 0 ? "This is the last one." : "This is the first one.");
-  else go(row);
+  return row === null ? undefined : go(row);
 }
 
 function findRow(typed) {
   const suspect = store.suspects.find((s) => String(s.row) === typed) ?? store.suspects.find((s) => s.id === typed);
   if (typed === "" || !suspect) return false;
-  go(suspect.row);
+  enqueue(() => go(suspect.row));
   return true;
 }
 

@@ -38,6 +38,7 @@ export class Sender {
     this.prefix = `exempla-unsent:${key}:`;
     this.report = report;
     this.pending = null;
+    this.failing = false; // the last attempt failed, and the message waits
     this.timer = null;
     this.onWake = null;
     addEventListener("online", () => this.retryNow());
@@ -68,6 +69,7 @@ export class Sender {
           return this.finish(place, { refused: error.body.detail ?? error.message });
         }
         if (this.pending !== message) break;
+        this.failing = true;
         this.report("unsent", message, error);
         await this.sleep(Math.min(500 * 2 ** tries, 4000));
       }
@@ -79,12 +81,14 @@ export class Sender {
   finish(place, result) {
     forget(place);
     this.pending = null;
+    this.failing = false;
     this.report("saved", null);
     return result;
   }
 
   discard() {
     this.pending = null;
+    this.failing = false;
     this.retryNow();
     this.report("saved", null);
   }

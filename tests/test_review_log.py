@@ -1,0 +1,159 @@
+"""The append-only log: what is decided, undone, redone, and by whom first."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exempla.errors import ExemplaError
+from exempla.review.log import DecisionLog, StaleError, State
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "decisions.sqlite"
+
+
+def plain(state: State) -> tuple[str, str | None, str]:
+    return state.action, state.label, state.note
+
+
+def test_it_is_on_disk_in_wal_with_full_sync_when_decide_returns(path):
+    log = DecisionLog(path, "k")
+    log.decide(State(5, "relabel", "spam", "sure"), seen=0, once="a")
+    # A second connection sees only what is committed.
+    other = sqlite3.connect(path)
+    rows = other.execute("SELECT row, action, label, note FROM events").fetchall()
+    assert rows == [(5, "relabel", "spam", "sure")]
+    assert other.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert log._db.execute("PRAGMA synchronous").fetchone()[0] == 2
+
+
+def test_the_log_cannot_be_rewritten(path):
+    log = DecisionLog(path, "k")
+    log.decide(State(5, "keep"), seen=0, once="a")
+    other = sqlite3.connect(path)
+    for statement in ("UPDATE events SET action = 'remove'", "DELETE FROM events"):
+        with pytest.raises(sqlite3.DatabaseError, match="append-only"):
+            other.execute(statement)
+
+
+def test_a_writer_who_has_not_seen_the_latest_is_refused_and_told(path):
+    one, two = DecisionLog(path, "k"), DecisionLog(path, "k")
+    first = one.decide(State(5, "keep"), seen=0, once="a")
+    with pytest.raises(StaleError) as caught:
+        two.decide(State(5, "remove"), seen=0, once="b")
+    assert caught.value.state == first
+    assert two.state(5).action == "keep"
+    # Other rows are no conflict, and with the version known the row can be decided anew.
+    two.decide(State(6, "remove"), seen=0, once="c")
+    assert two.decide(State(5, "remove"), seen=first.version, once="d").action == "remove"
+    one.refresh()
+    assert one.state(5).action == "remove"
+
+
+def test_sending_again_changes_nothing(path):
+    log = DecisionLog(path, "k")
+    first = log.decide(State(5, "keep"), seen=0, once="same")
+    again = log.decide(State(5, "keep"), seen=0, once="same")
+    assert again == first
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM events").fetchone()[0] == 1
+    log.undo(seen=first.version, once="undo")
+    log.undo(seen=first.version, once="undo")
+    assert log.state(5).action == "pending"
+    assert log.redoable() is not None
+
+
+def test_undo_gives_back_the_former_state_with_note_and_time(path):
+    log = DecisionLog(path, "k")
+    one = log.decide(State(5, "keep", None, "hm"), seen=0, once="a")
+    two = log.decide(State(5, "relabel", "spam", "no"), seen=one.version, once="b")
+    back = log.undo(seen=two.version, once="c")
+    assert (plain(back), back.time) == (("keep", None, "hm"), one.time)
+    assert plain(log.undo(seen=one.version, once="d")) == ("pending", None, "")
+    with pytest.raises(StaleError):
+        log.undo(seen=one.version, once="e")
+
+
+def test_undo_of_what_another_tab_did_meanwhile_is_refused(path):
+    log = DecisionLog(path, "k")
+    mine = log.decide(State(1, "keep"), seen=0, once="a")
+    log.decide(State(2, "keep"), seen=0, once="b")
+    with pytest.raises(StaleError) as caught:
+        log.undo(seen=mine.version, once="c")
+    assert caught.value.state is not None
+    assert caught.value.state.row == 2
+
+
+def test_a_new_decision_ends_redo(path):
+    log = DecisionLog(path, "k")
+    one = log.decide(State(1, "keep"), seen=0, once="a")
+    log.undo(seen=one.version, once="b")
+    assert log.redoable() is not None
+    log.decide(State(2, "keep"), seen=0, once="c")
+    assert log.redoable() is None
+
+
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("set"),
+            st.integers(0, 4),
+            st.sampled_from(["keep", "remove", "skip", "relabel"]),
+        ),
+        st.tuples(st.just("undo"), st.just(0), st.just("")),
+        st.tuples(st.just("redo"), st.just(0), st.just("")),
+        st.tuples(st.just("restart"), st.just(0), st.just("")),
+    ),
+    max_size=40,
+)
+
+
+@given(moves=MOVES)
+@settings(max_examples=30, deadline=None)
+def test_law_the_log_acts_like_a_list_of_snapshots(moves, tmp_path_factory):
+    path = tmp_path_factory.mktemp("law") / "decisions.sqlite"
+    log = DecisionLog(path, "k")
+    past, future, now = [], [], {}
+    for number, (kind, row, action) in enumerate(moves):
+        once = f"move-{number}"
+        if kind == "set":
+            past, future = [*past, now], []
+            label = "spam" if action == "relabel" else None
+            now = {**now, row: (action, label, f"n{number}")}
+            state = State(row, action, label, f"n{number}")
+            log.decide(state, seen=log.state(row).version, once=once)
+        elif kind == "undo" and past:
+            past, future, now = past[:-1], [*future, now], past[-1]
+            log.undo(seen=log.undoable().version, once=once)
+        elif kind == "redo" and future:
+            past, future, now = [*past, now], future[:-1], future[-1]
+            log.redo(seen=log.redoable().version, once=once)
+        elif kind == "restart":
+            log.close()
+            log = DecisionLog(path, "k")
+        assert {row: plain(log.state(row)) for row in range(5)} == {
+            row: now.get(row, ("pending", None, "")) for row in range(5)
+        }
+        assert (log.undoable() is None, log.redoable() is None) == (not past, not future)
+    log.close()
+
+
+def test_decisions_about_other_data_are_kept_apart(path):
+    DecisionLog(path, "old").decide(State(1, "remove"), seen=0, once="a")
+    log = DecisionLog(path, "new")
+    assert log.state(1).action == "pending"
+    assert log.others() == 1
+    assert DecisionLog(path, "old").state(1).action == "remove"
+
+
+def test_links_and_foreign_files_are_refused(tmp_path):
+    (tmp_path / "real").write_text("not a database, but long enough to be taken for one" * 20)
+    with pytest.raises(ExemplaError, match="cannot be opened"):
+        DecisionLog(tmp_path / "real", "k")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(ExemplaError, match="is a link"):
+        DecisionLog(tmp_path / "link", "k")
