@@ -79,7 +79,7 @@ def test_mlp_span_equals_written_out(digits, mlp):
     oracle = make_oracle(mlp)
     train = oracle.read((X, y), role="train")
     expected, _ = dense_kernel(oracle, train, oracle.read((X_test, y_test), role="test"), 0.01)
-    assert embedding.sketch.share > 1 - 1e-8
+    assert embedding.evidence.share > 1 - 1e-8
     np.testing.assert_allclose(kernel, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
 
 
@@ -94,7 +94,7 @@ def test_kronecker_with_every_direction_equals_written_out(digits, mlp):
     train = oracle.read((X, y), role="train")
     expected, _ = dense_kernel(oracle, train, oracle.read((X_test, y_test), role="test"), 0.01)
     assert isinstance(embedding.sketch, KroneckerSketch)
-    assert embedding.sketch.share == pytest.approx(1.0)
+    assert embedding.evidence.share == pytest.approx(1.0)
     np.testing.assert_allclose(kernel, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
@@ -123,7 +123,7 @@ def test_identity_is_taken_for_few_parameters(digits):
     model = LogisticRegression(max_iter=300).fit(X[:, :20], y)
     embedding = Explainer(model, progress=False).fit((X[:, :20], y)).embeddings[0]
     assert isinstance(embedding.sketch, IdentitySketch)
-    assert embedding.sketch.share == 1.0
+    assert embedding.evidence.share == pytest.approx(1.0)
     assert embedding.rows.shape == (120, 21 * 10)
 
 

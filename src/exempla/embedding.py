@@ -73,7 +73,7 @@ def embed_training_set(
         progress and bytes_needed > 2**28,
     )
     metric, evidence = estimate_fisher(
-        oracle, sample if basis.share < 1 else train, basis, fisher, progress
+        oracle, train if basis.exact else sample, basis, fisher, progress
     )
     batches = track_rows(oracle.scores(train), "scoring the training set", progress, len(train))
     rows = concatenate([basis.project(batch) for batch in batches])
@@ -112,6 +112,14 @@ def estimate_fisher(
         rows=count,
         energy2=float(energy2),
         squared_norm=float((mean**2).sum()),
+        share=min(
+            float(np.sum(mean if fisher == "diagonal" else np.diag(mean)))
+            * len(examples)
+            / float(trace),
+            1.0,
+        )
+        if trace > 0
+        else 1.0,
         examples=len(examples),
         parameters=oracle.n_parameters,
     )

@@ -136,7 +136,7 @@ class Explainer:
             rule,
         ):
             whitened = [e.metric.whiten(e.rows, d.value) for e, d in zip(self.embeddings, chosen)]
-            share = float(np.mean([e.sketch.share for e in self.embeddings]))
+            share = float(np.mean([e.evidence.share for e in self.embeddings]))
             self._features = Features(self._joined(whitened), value, rule, share)
         return self._features
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
 from scipy.linalg.lapack import dpstrf
@@ -11,7 +9,14 @@ from scipy.linalg.lapack import dpstrf
 from exempla.errors import ExemplaError
 from exempla.types import Array, as_like
 
-__all__ = ["concatenate", "inverse_factor", "pivoted_cholesky", "solve_lower", "to_numpy", "zeros"]
+__all__ = [
+    "concatenate",
+    "inverse_factor",
+    "matmul_as",
+    "pivoted_cholesky",
+    "solve_lower",
+    "to_numpy",
+]
 
 
 def to_numpy(array: Array) -> np.ndarray:
@@ -32,21 +37,11 @@ def concatenate(arrays: list[Array], axis: int = 0) -> Array:
     return torch.cat(arrays, axis)
 
 
-def zeros(shape: tuple[int, ...], like: Array, *, double: bool = False) -> Array:
-    """Zeros of the kind and device of `like`; in float64 if `double`."""
-    if isinstance(like, np.ndarray):
-        return np.zeros(shape, np.float64 if double else like.dtype)
-    import torch
-
-    return like.new_zeros(shape, dtype=torch.float64 if double else like.dtype)
-
-
-def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray, float]:
+def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """Rank-revealing factor of a positive semidefinite matrix.
 
-    Returns (L, pivots, rest): L (r, r) lower triangular with gram[pivots][:, pivots] = L Lᵀ, and
-    the trace that the r pivots leave unexplained. Pivoting stops when no diagonal entry left
-    exceeds tolerance × the largest one of the start.
+    Returns (L, pivots): L (r, r) lower triangular with gram[pivots][:, pivots] = L Lᵀ. Pivoting
+    stops when no diagonal entry left exceeds tolerance × the largest one of the start.
     """
     if not gram.size or not np.max(np.diag(gram)) > 0:
         raise ExemplaError(
@@ -54,22 +49,12 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
             "exactly or the selected parameters do not act on them."
         )
     factor, pivot, rank, _ = dpstrf(gram, tol=tolerance * float(np.max(np.diag(gram))), lower=1)
-    pivot = pivot - 1
-    lower = np.tril(factor[:, :rank])
-    explained = np.einsum("ij,ij->", lower, lower)
-    rest = max(float(np.trace(gram) - explained), 0.0)
-    return lower[:rank].copy(), pivot[:rank], rest
+    return np.tril(factor[:rank, :rank]), pivot[:rank] - 1
 
 
-def solve_lower(lower: np.ndarray, rows: Array) -> Array:
+def solve_lower(lower: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """rows · L⁻ᵀ, row by row the solution of L x = row."""
-    if isinstance(rows, np.ndarray):
-        solved = scipy.linalg.solve_triangular(lower, rows.T.astype(np.float64), lower=True)
-        return np.ascontiguousarray(solved.T)
-    import torch
-
-    factor = torch.as_tensor(lower, device=rows.device, dtype=torch.float64)
-    return torch.linalg.solve_triangular(factor, rows.T.double(), upper=False).T.contiguous()
+    return np.ascontiguousarray(scipy.linalg.solve_triangular(lower, rows.T, lower=True).T)
 
 
 def inverse_factor(matrix: np.ndarray) -> np.ndarray:
@@ -87,12 +72,3 @@ def inverse_factor(matrix: np.ndarray) -> np.ndarray:
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:
     """rows @ matrix on the rows' device and in the rows' precision."""
     return rows @ as_like(matrix, rows)
-
-
-def namespace(array: Array) -> Any:
-    """`numpy` or `torch`, whichever made the array."""
-    if isinstance(array, np.ndarray):
-        return np
-    import torch
-
-    return torch

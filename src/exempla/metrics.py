@@ -19,7 +19,7 @@ def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
     array = np.asarray(subsets)
     if array.ndim != 2:
         raise ExemplaError(f"subsets must be a 2-D array (one line a subset), not {array.ndim}-D.")
-    if array.dtype == bool or array.shape[1] == n_train and np.isin(array, (0, 1)).all():
+    if array.dtype == bool or (array.shape[1] == n_train and np.isin(array, (0, 1)).all()):
         if array.shape[1] != n_train:
             raise ExemplaError(f"the subset mask has {array.shape[1]} columns, not {n_train}.")
         return array.astype(np.float64)

@@ -114,6 +114,16 @@ class Factors:
         g = self.g.reshape(-1, self.g.shape[-1])
         return g.T @ g
 
+    def input_action(self, directions: Array) -> Array:
+        """(Σ a aᵀ) times a few directions, (d_in, r), where the moment itself is too wide."""
+        a = self.a.reshape(-1, self.a.shape[-1]) if self.a.ndim == 3 else self.a
+        return a.T @ (a @ directions)
+
+    def output_action(self, directions: Array) -> Array:
+        """(Σ g gᵀ) times a few directions, (d_out, r)."""
+        g = self.g.reshape(-1, self.g.shape[-1])
+        return g.T @ (g @ directions)
+
 
 def stack(arrays: list[Array]) -> Array:
     """Arrays of one kind joined along the first axis."""

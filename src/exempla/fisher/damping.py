@@ -35,6 +35,8 @@ class FisherEvidence:
     examples: int
     """n."""
     parameters: int
+    share: float = 1.0
+    """Share of the trace that the sketch holds."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """What a sketch promises: score rows of any length become feature rows of one fixed width.
 
 A sketch is an orthonormal basis V of part of parameter space, applied to factors: row = Vᵀs.
-It also says what the model's L2 penalty looks like in that basis, and how much of the Fisher's
-trace the basis holds.
+It also says what the model's L2 penalty looks like in that basis.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ __all__ = ["Sketch"]
 class Sketch(ABC):
     width: int
     """p, the number of directions kept."""
-    share: float
-    """Share of the Fisher's trace inside the basis; 1.0 when nothing is lost."""
+    exact: bool
+    """Whether the basis holds every training score whole."""
     note: str
     """What the basis is, in words."""
     penalty: np.ndarray

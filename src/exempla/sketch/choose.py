@@ -1,4 +1,4 @@
-"""Which basis fits this model and this many examples: exact if possible, and it says what it took."""
+"""Which basis fits this model and so many examples: exact if possible, and it says which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from exempla.errors import ExemplaError
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.sketch.base import Sketch
 from exempla.sketch.identity import IdentitySketch
-from exempla.sketch.kronecker import KroneckerSketch, Moments
+from exempla.sketch.kronecker import KroneckerSketch
+from exempla.sketch.moments import Moments
 from exempla.sketch.span import SpanSketch
 
 __all__ = ["check_sketch", "choose_sketch"]
@@ -63,7 +64,9 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
-    return KroneckerSketch(oracle.layers, Moments.of(oracle.fisher_rows(sample)), width)
+    return KroneckerSketch(
+        oracle.layers, Moments.of(oracle.layers, oracle.fisher_rows(sample)), width
+    )
 
 
 def collect(batches: Iterable[ScoreRows], limit: int) -> ScoreRows | None:

@@ -15,7 +15,7 @@ __all__ = ["IdentitySketch"]
 class IdentitySketch(Sketch):
     """V = I: exact, p = number of parameters."""
 
-    share = 1.0
+    exact = True
 
     def __init__(self, layers: tuple[Layer, ...]) -> None:
         self.width = sum(layer.size for layer in layers)

@@ -9,7 +9,6 @@ and never written out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,37 +17,10 @@ from scipy.linalg import block_diag
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 from exempla.sketch.base import Sketch
-from exempla.types import Array, Factors, as_like
+from exempla.sketch.moments import Moments, Spectrum
+from exempla.types import Array, Factors
 
-__all__ = ["KroneckerSketch", "Moments"]
-
-
-@dataclass
-class Moments:
-    """Streaming second moments of one layer's factors."""
-
-    inputs: Array
-    outputs: Array
-    trace: float
-
-    @staticmethod
-    def of(rows: Iterable[ScoreRows]) -> list[Moments]:
-        """Accumulated over batches of Fisher rows."""
-        total: list[Moments] = []
-        for batch in rows:
-            fresh = [Moments(f.input_moment(), f.output_moment(), trace(f)) for f in batch.factors]
-            if not total:
-                total = fresh
-                continue
-            for old, new in zip(total, fresh, strict=True):
-                old.inputs = old.inputs + new.inputs
-                old.outputs = old.outputs + new.outputs
-                old.trace += new.trace
-        return total
-
-
-def trace(factors: Factors) -> float:
-    return float(to_numpy(factors.norm2().sum()))
+__all__ = ["KroneckerSketch"]
 
 
 @dataclass(frozen=True)
@@ -60,29 +32,29 @@ class LayerBasis:
     pairs: Array
 
     def project(self, factors: Factors) -> Array:
-        block = factors.project(as_like(self.inputs, factors.g), as_like(self.outputs, factors.g))
+        block = factors.project(self.inputs, self.outputs)
         return block.reshape(len(factors), -1)[:, self.pairs]
 
 
 class KroneckerSketch(Sketch):
     """The `width` strongest directions of the K-FAC eigenbasis."""
 
+    exact = False
+
     def __init__(self, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> None:
-        spectra = [eigenbases(m) for m in moments]
+        spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in moments]
         strengths = [
-            np.multiply.outer(s.input_values, s.output_values) * m.trace
-            for s, m in zip(spectra, moments, strict=True)
+            np.multiply.outer(inputs.values, outputs.values) * m.trace
+            for (inputs, outputs), m in zip(spectra, moments, strict=True)
         ]
         everything = np.concatenate([s.ravel() for s in strengths])
         width = min(width, int(np.count_nonzero(everything > 0)))
         cut = np.partition(everything, len(everything) - width)[len(everything) - width]
         self.bases = tuple(
-            keep(spectrum, strength >= max(cut, np.finfo(float).tiny))
-            for spectrum, strength in zip(spectra, strengths, strict=True)
+            keep(*sides, strength >= max(cut, np.finfo(float).tiny))
+            for sides, strength in zip(spectra, strengths, strict=True)
         )
         self.width = sum(len(b.pairs) for b in self.bases if b is not None)
-        kept = everything[everything >= cut].sum()
-        self.share = float(kept / everything.sum())
         self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
         self.penalty = penalty_matrix(layers, self.bases)
 
@@ -91,47 +63,16 @@ class KroneckerSketch(Sketch):
         return concatenate([b.project(f) for b, f in parts if b is not None], axis=1)
 
 
-@dataclass(frozen=True)
-class Spectrum:
-    """Eigenbases of one layer, strongest first, eigenvalues scaled to sum to one."""
-
-    input_values: np.ndarray
-    input_vectors: Array
-    output_values: np.ndarray
-    output_vectors: Array
-
-
-def eigenbases(moments: Moments) -> Spectrum:
-    return Spectrum(*eigen(moments.inputs), *eigen(moments.outputs))
-
-
-def eigen(moment: Array) -> tuple[np.ndarray, Array]:
-    """Eigenvalues (descending, summing to one) and eigenvectors of a second moment."""
-    if isinstance(moment, np.ndarray):
-        values, vectors = np.linalg.eigh(moment)
-    else:
-        import torch
-
-        # Double precision: a long tail of small eigenvalues decides what is kept.
-        values, vectors = torch.linalg.eigh(moment.double())
-        vectors = vectors.to(moment.dtype)
-    shares = np.maximum(in_float64(values), 0.0)[::-1]
-    total = shares.sum()
-    flipped = vectors[:, ::-1] if isinstance(vectors, np.ndarray) else vectors.flip(1)
-    return (shares / total if total > 0 else shares), flipped
-
-
-def keep(spectrum: Spectrum, mask: np.ndarray) -> LayerBasis | None:
+def keep(inputs: Spectrum, outputs: Spectrum, mask: np.ndarray) -> LayerBasis | None:
     """The directions under the mask; None if the layer keeps none."""
     if not mask.any():
         return None
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     inside = mask[np.ix_(rows, columns)]
-    inputs, outputs = spectrum.input_vectors[:, rows], spectrum.output_vectors[:, columns]
     pairs = np.flatnonzero(inside.ravel())
-    if not isinstance(inputs, np.ndarray):  # an index on the device: no transfer per batch
-        pairs = inputs.new_tensor(pairs).long()
-    return LayerBasis(inputs, outputs, pairs)
+    if not isinstance(inputs.vectors, np.ndarray):  # an index on the device: no transfer per batch
+        pairs = inputs.vectors.new_tensor(pairs, dtype=int)
+    return LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], pairs)
 
 
 def penalty_matrix(layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ...]) -> np.ndarray:

@@ -11,27 +11,31 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
-from exempla.linalg import pivoted_cholesky, solve_lower, to_numpy
+from exempla.linalg import pivoted_cholesky, solve_lower
 from exempla.oracles.base import Layer, ScoreRows
 from exempla.sketch.base import Sketch
 from exempla.types import Array, Factors, as_like
 
 __all__ = ["SpanSketch"]
 
-TOLERANCE = 1e-10
-"""Relative size of a squared residual below which a row counts as spanned."""
+TOLERANCES = {True: 1e-10, False: 1e-6}
+"""Relative squared residual below which a landmark counts as spanned: in float64, in float32.
+Below it a pivot is made of rounding, and dividing by it would make directions out of noise."""
 
 
 class SpanSketch(Sketch):
     """An exact basis of the span of Fisher rows and training scores."""
 
+    exact = True
+
     def __init__(self, layers: tuple[Layer, ...], fisher: ScoreRows, scores: ScoreRows) -> None:
         # A direction without penalty must lie inside the basis: then the metric outside it is a
         # multiple of the identity and the two parts do not mix.
+        self.double = all(str(f.norm2().dtype).endswith("float64") for f in scores.factors)
         free = unpenalised_directions(layers, like=fisher)
         start = ScoreRows.join([fisher, free]) if free is not None else fisher
         self._span(start)
-        outside = self.residual(scores) > 1e-8 * scores.norm2()
+        outside = self.residual(scores) > 100 * TOLERANCES[self.double] * scores.norm2()
         if outside.any():
             self._span(ScoreRows.join([self.landmarks, scores.take(np.flatnonzero(outside))]))
         self.width = len(self.lower)
@@ -41,10 +45,8 @@ class SpanSketch(Sketch):
 
     def _span(self, rows: ScoreRows) -> None:
         products = rows.gram(rows)
-        total = float(np.trace(products))
-        self.lower, pivots, rest = pivoted_cholesky(products, TOLERANCE)
+        self.lower, pivots = pivoted_cholesky(products, TOLERANCES[self.double])
         self.landmarks = rows.take(pivots)
-        self.share = 1.0 - rest / total
 
     def _penalty(self, layers: tuple[Layer, ...]) -> np.ndarray:
         values = {float(v) for layer in layers for v in np.unique(layer.penalty)}
@@ -61,13 +63,12 @@ class SpanSketch(Sketch):
         return solve_lower(self.lower, half.T)
 
     def project(self, rows: ScoreRows) -> Array:
-        products = rows.gram(self.landmarks)
-        like = rows.factors[0].g
-        return as_like(solve_lower(self.lower, products), like)
+        """Vᵀs in NumPy and float64 wherever the model lives: the dual form is small."""
+        return solve_lower(self.lower, rows.gram(self.landmarks))
 
     def residual(self, rows: ScoreRows) -> np.ndarray:
         """Squared norm of what each row has outside the basis."""
-        inside = to_numpy(self.project(rows)).astype(np.float64)
+        inside = self.project(rows)
         return np.maximum(rows.norm2() - np.einsum("ij,ij->i", inside, inside), 0.0)
 
 
