@@ -4,6 +4,7 @@ probabilities, its own optimum, and expectations over its own labels."""
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -24,6 +25,8 @@ from sklearn.linear_model import (
 )
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -446,9 +449,35 @@ def test_a_refitted_model_is_read_anew():
     assert oracle.layers[0].penalty[0] == pytest.approx(1 / (0.01 * len(X)))
 
 
+def test_reading_questions_does_not_forget_what_training_taught():
+    model = Ridge(2.0).fit(X, NUMBERS)
+    oracle, train = read_train(model, X, NUMBERS)
+    before, layers = flat_scores(oracle, train), oracle.layers
+    test = oracle.read((X[:3], NUMBERS[:3]), role="test")
+    np.testing.assert_array_equal(flat_scores(oracle, test), before[:3])
+    np.testing.assert_array_equal(flat_scores(oracle, train), before)
+    assert oracle.layers is layers
+
+
+def test_a_model_refitted_in_place_does_not_change_what_was_read():
+    model = SGDClassifier(loss="log_loss", random_state=0).fit(X, HARD)
+    oracle, train = read_train(model, X, HARD)
+    before = flat_scores(oracle, train)
+    model.partial_fit(X, HARD)
+    np.testing.assert_array_equal(flat_scores(oracle, train), before)
+
+
+def test_oracles_and_examples_survive_pickling():
+    pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, SPECIES)
+    oracle, train = read_train(pipe, X, SPECIES)
+    other, same = pickle.loads(pickle.dumps((oracle, train)))
+    np.testing.assert_array_equal(flat_scores(other, same), flat_scores(oracle, train))
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
+        (LogisticRegression, "is a class, not a model"),
         (RidgeClassifier(), "least squares on labels"),
         (LinearSVC(), "known likelihood"),
         (SVC(), "known likelihood"),
@@ -502,3 +531,33 @@ def test_one_vs_rest_fisher_is_diagonal_in_the_classes():
         v = np.where(p[:, c] * (1 - p[:, c]) > 1e-4, p[:, c] * (1 - p[:, c]), 0)
         np.testing.assert_allclose(found[c, :, c, :], (a * v[:, None]).T @ a, rtol=1e-9)
     np.testing.assert_array_equal(found[0, :, 1, :], 0.0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LogisticRegression(max_iter=500),
+        Ridge(fit_intercept=False),
+        MLPClassifier((3,), activation="tanh", max_iter=30, random_state=0),
+    ],
+)
+def test_an_oracle_moved_to_other_parameters_scores_there(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        oracle = make_oracle(model.fit(X, CODES))
+    train = oracle.read((X, CODES), role="train")
+    theta = oracle.theta
+    np.testing.assert_allclose(
+        oracle.at(theta).log_likelihood(train), oracle.log_likelihood(train), atol=1e-12
+    )
+    other = theta + 0.1 * np.random.default_rng(1).standard_normal(theta.shape)
+    moved = oracle.at(other)
+    scores = np.hstack([f.dense() for rows in moved.scores(train) for f in rows.factors])
+    for j in (0, len(theta) // 2, len(theta) - 1):
+        step = np.zeros_like(theta)
+        step[j] = 1e-5
+        up, down = (oracle.at(other + s).log_likelihood(train) for s in (step, -step))
+        np.testing.assert_allclose(scores[:, j], (up - down) / 2e-5, atol=1e-6, rtol=1e-5)
+    np.testing.assert_array_equal(oracle.theta, theta)
+    with pytest.raises(ExemplaError, match="theta has shape"):
+        oracle.at(theta[:-1])

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from exempla.errors import ExemplaError
 from exempla.types import Factors
 
 __all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "ScoreRows"]
@@ -151,3 +152,15 @@ class Oracle(ABC):
     @abstractmethod
     def log_likelihood(self, examples: Any) -> np.ndarray:
         """log p(y | x, θ̂) of each example under its given label."""
+
+    # ---- optional: only some oracles can move their parameters
+
+    @property
+    def theta(self) -> np.ndarray:
+        """All parameters in one vector: per layer a (d_in, d_out) block in row-major order, the
+        bias its last input row."""
+        raise ExemplaError(f"{type(self).__name__} cannot write its parameters as one vector.")
+
+    def at(self, theta: np.ndarray) -> Oracle:
+        """The same oracle at other parameters; it scores examples this one has read."""
+        raise ExemplaError(f"{type(self).__name__} cannot be moved to other parameters.")

@@ -8,9 +8,12 @@ least squares, on the residual variance: it is right once `read(data, role="trai
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from sklearn.mixture import GaussianMixture
 
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
@@ -23,6 +26,7 @@ from exempla.oracles.sklearn_labels import (
     encode_numbers,
     plain_labels,
 )
+from exempla.oracles.sklearn_mixture import MixtureOracle
 from exempla.oracles.sklearn_models import Anatomy, anatomy, keep_layers, refuse_unsupported
 from exempla.oracles.sklearn_unwrap import is_fitted, require_fitted, unwrap
 
@@ -50,9 +54,7 @@ def sklearn_oracle(
     """
     _, last = unwrap(model)
     refuse_unsupported(last)
-    if type(last).__name__ == "GaussianMixture":
-        from exempla.oracles.sklearn_mixture import MixtureOracle
-
+    if isinstance(last, GaussianMixture):
         return MixtureOracle(model, likelihood, parameters)
     return SklearnOracle(model, likelihood, parameters)
 
@@ -83,6 +85,7 @@ class SklearnOracle(Oracle):
         self.model = model
         self._asked = None if likelihood == "auto" else resolve(likelihood)
         self._parameters = parameters
+        self._moved = False
         self.layers: tuple[Layer, ...] = ()
         self.likelihood = "auto" if self._asked is None else self._asked.name
         refuse_unsupported(unwrap(model)[1])
@@ -91,6 +94,8 @@ class SklearnOracle(Oracle):
 
     def _bind(self) -> None:
         """Take the model apart as it is now (it may have been refitted since)."""
+        if self._moved:  # these parameters are not the model's own
+            return
         require_fitted(self.model)
         self._transform, self._last = unwrap(self.model)
         self._parts: Anatomy = anatomy(self._last)
@@ -116,11 +121,51 @@ class SklearnOracle(Oracle):
         depth = len(self._parts.network.weights)
         return ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
 
+    @property
+    def family(self) -> Likelihood:
+        """The likelihood itself: what turns outputs and labels into scores."""
+        return self._likelihood
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The kept layers' parameters: (d_in, d_out) blocks, the bias the last input row."""
+        network = self._parts.network
+        blocks = []
+        for i in self._kept:
+            b = network.biases[i]
+            W = network.weights[i].T
+            blocks.append(W if b is None else np.vstack([W, b]))
+        return np.concatenate([block.ravel() for block in blocks])
+
+    def at(self, theta: np.ndarray) -> SklearnOracle:
+        """The same oracle at other parameters: for posterior draws and finite differences.
+
+        It scores the examples this oracle has read; the model itself stays as it is.
+        """
+        theta = np.asarray(theta, dtype=np.float64)
+        network = self._parts.network
+        sizes = [d_in * d_out for d_in, d_out in (network.shapes[i] for i in self._kept)]
+        if theta.shape != (sum(sizes),):
+            raise ExemplaError(f"theta has shape {theta.shape}; give ({sum(sizes)},) numbers.")
+        weights, biases = list(network.weights), list(network.biases)
+        for i, part in zip(self._kept, np.split(theta, np.cumsum(sizes)[:-1]), strict=True):
+            block = part.reshape(network.shapes[i])
+            if biases[i] is not None:
+                block, biases[i] = block[:-1], block[-1]
+            weights[i] = block.T
+        moved = copy(self)
+        moved._moved = True
+        moved._parts = replace(
+            self._parts, network=replace(network, weights=tuple(weights), biases=tuple(biases))
+        )
+        return moved
+
     # ---- reading
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:
         """Check the data; learn from training data what the penalty and the variance depend on."""
-        self._bind()
+        if role == "train" or not self.layers:
+            self._bind()
         problems: list[str] = []
         given = unpack(data, problems)
         names = getattr(self._last, "feature_names_in_", None)
@@ -163,7 +208,7 @@ class SklearnOracle(Oracle):
 
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         """Fit σ² and turn the model's own penalty into λ of the mean loss."""
-        lam = self._parts.penalty(len(train), mean_weight)
+        lam = self._parts.penalty.per_row(len(train), mean_weight)
         if isinstance(self._likelihood, Gaussian):
             self._likelihood = self._fit_variance(self._likelihood, train)
             # −log p is the squared loss divided by σ², and so must be its penalty
