@@ -1,0 +1,1 @@
+"""One file per command: HELP, add_arguments(parser), run(options) -> exit code."""

@@ -1,0 +1,58 @@
+"""What every command leaves in its folder: explanation.json, a table, report.html."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from exempla.errors import ExemplaError
+from exempla.report import About, View, write_report
+from exempla.types import Explanation
+
+__all__ = ["make_folder", "table_of", "write_results"]
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made if it is not there; refused before any work is done if it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExemplaError(
+            f"The folder {path} cannot be made ({error.strerror}); choose another one with --out."
+        ) from error
+    return path
+
+
+def write_results(
+    folder: Path,
+    explanation: Explanation,
+    *,
+    train_view: View,
+    test_view: View | None = None,
+    about: About,
+    extra: dict[str, Any] | None = None,
+) -> dict[str, Path]:
+    """Write the three files and say where each is."""
+    values = {**explanation.to_dict(), **(extra or {})}
+    result = folder / "explanation.json"
+    result.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    table = folder / "explanation.csv"
+    table_of(explanation, train_view).to_csv(table, index=False)
+    report = write_report(
+        explanation,
+        folder / "report.html",
+        train_view=train_view,
+        test_view=test_view,
+        about=about,
+    )
+    return {"result": result, "table": table, "report": report}
+
+
+def table_of(explanation: Explanation, train_view: View) -> Any:
+    """The picked examples with their labels, one line each."""
+    frame = explanation.to_frame()
+    shown = [train_view.show(int(index)) for index in explanation.indices]
+    frame["label"] = [content.label for content in shown]
+    frame["predicted"] = [content.predicted for content in shown]
+    return frame

@@ -1,0 +1,59 @@
+"""What a report says beside the explanation: where the data came from and how to repeat it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["About", "versions"]
+
+SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
+
+
+@dataclass(frozen=True)
+class About:
+    """The circumstances of one explanation, in words.
+
+    Attributes
+    ----------
+    question, answer : str
+        Sentences that replace the standard ones.
+    data, model : str
+        What was learned from, and what learned.
+    accuracy : str
+        How good the model is on rows it has not seen; "" if nobody measured it.
+    command : str
+        What to type to get the same result again.
+    notes : tuple of str
+        Anything the reader should know before trusting the answer.
+    asked : str
+        What the questioned predictions are, in the plural ("errors", "predictions").
+
+    >>> About(data="digits", asked="errors").data
+    'digits'
+    """
+
+    question: str = ""
+    answer: str = ""
+    data: str = ""
+    model: str = ""
+    accuracy: str = ""
+    command: str = ""
+    notes: tuple[str, ...] = ()
+    asked: str = "predictions"
+
+
+def versions() -> list[tuple[str, str]]:
+    """Python and the libraries that can change a result, with their versions.
+
+    >>> versions()[0][0]
+    'Python'
+    """
+    found = [("Python", platform.python_version())]
+    for name in ("exempla", *SHOWN):
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return found

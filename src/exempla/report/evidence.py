@@ -1,0 +1,47 @@
+"""Which of the picked examples bear on which questioned prediction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from exempla.types import Explanation
+
+__all__ = ["evidence_of", "strongest"]
+
+
+def evidence_of(explanation: Explanation) -> np.ndarray | None:
+    """(k, n_test) kernel values f_i·f_j, or None if the explanation came without its Explainer.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X, y)
+    >>> answer = exempla.explain(model, (X, y), (X[:2], y[:2]), k=3, progress=False)
+    >>> evidence_of(answer).shape
+    (3, 2)
+    """
+    context: Any = explanation.context
+    if not isinstance(context, tuple) or len(context) != 2:
+        return None
+    explainer, examples = context
+    if len(getattr(explainer, "oracles", ())) != 1:
+        return None  # several models read the questioned examples each in their own way
+    return explainer.affinity(explanation.indices, examples, explanation.labels)
+
+
+def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:
+    """For each questioned prediction, positions of the picked examples that bear on it most.
+
+    Opponents by the most negative value, proponents by the most positive, both by size; those that
+    point the other way are left out.
+
+    >>> import numpy as np
+    >>> strongest(np.array([[-0.5], [0.2], [-0.9]]), "opponents", 5)[0].tolist()
+    [2, 0]
+    """
+    pull = {"opponents": -evidence, "proponents": evidence}.get(side, np.abs(evidence))
+    order = np.argsort(-pull, axis=0, kind="stable")[:count]
+    return [order[pull[order[:, j], j] > 0, j] for j in range(evidence.shape[1])]

@@ -1,0 +1,132 @@
+"""One HTML file that needs nothing else: no network, no server, no script to be readable."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+from exempla.report.about import About
+from exempla.report.page import build_page, strength_class
+from exempla.report.views import View
+from exempla.types import Explanation
+
+__all__ = ["explanation_fragment", "render_report", "write_report"]
+
+
+def write_report(
+    explanation: Explanation,
+    path: str | Path,
+    *,
+    train_view: View | None = None,
+    test_view: View | None = None,
+    about: About | None = None,
+    evidence: np.ndarray | None = None,
+    limit: int = 200,
+    beside: int = 6,
+) -> Path:
+    """Write the explanation as one self-contained HTML file and return its path.
+
+    Parameters
+    ----------
+    train_view, test_view : View
+        How to show a training example (row numbers of the training set) and a questioned one
+        (positions among the questioned examples): `ImageView`, `TextView`, `TableView`, or a plain
+        `View` with labels only.
+    about : About
+        Where the data came from, how good the model is, and the command to repeat it.
+    evidence : (k, n_test) array
+        How much each picked example bears on each questioned one; by default computed by the
+        Explainer that made the explanation, if it is still at hand.
+    limit, beside : int
+        At most this many questioned and picked examples are shown, with this many causes each;
+        what is left out is counted on the page.
+
+    >>> import tempfile, pathlib
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> from exempla.report import TableView, write_report
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X, y)
+    >>> answer = exempla.explain(model, (X, y), (X[70:80], y[70:80]), k=5, progress=False)
+    >>> page = write_report(answer, pathlib.Path(tempfile.mkdtemp()) / "report.html",
+    ...     train_view=TableView(X, labels=y), test_view=TableView(X[70:80], labels=y[70:80]))
+    >>> "petal length" in page.read_text()
+    True
+    """
+    path = Path(path)
+    text = render_report(
+        explanation,
+        train_view=train_view,
+        test_view=test_view,
+        about=about,
+        evidence=evidence,
+        limit=limit,
+        beside=beside,
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ExemplaError(f"The report cannot be written to {path} ({error.strerror}).") from error
+    return path
+
+
+def render_report(
+    explanation: Explanation,
+    *,
+    train_view: View | None = None,
+    test_view: View | None = None,
+    about: About | None = None,
+    evidence: np.ndarray | None = None,
+    limit: int = 200,
+    beside: int = 6,
+) -> str:
+    """The page as a string; see `write_report`."""
+    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, beside)
+    style, script = _asset("report.css"), _asset("report.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return _template("report.html").render(page=page, style=style, script=script, policy=policy)
+
+
+def explanation_fragment(explanation: Explanation) -> str:
+    """The explanation for a notebook: a small table that takes on the notebook's own look."""
+    page = build_page(explanation, None, None, About(), None, limit=10, beside=0)
+    return _template("fragment.html").render(page=page)
+
+
+def _asset(name: str) -> str:
+    return files("exempla.report").joinpath("templates", name).read_text(encoding="utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+@cache
+def _environment():
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("exempla.report", "templates"),
+        autoescape=True,  # every value, whatever the template is called
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["strength"] = strength_class
+    return environment
+
+
+def _template(name: str):
+    return _environment().get_template(name)

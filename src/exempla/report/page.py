@@ -1,0 +1,175 @@
+"""What the page shows, gathered from an explanation and the views: plain values for a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exempla.report.about import About, versions
+from exempla.report.curve import Curve, explained_shares
+from exempla.report.evidence import evidence_of, strongest
+from exempla.report.sentences import answer, percent, question, trust
+from exempla.report.thumbnails import Gallery, Thumbnail
+from exempla.report.views import MOST_CELLS, Content, View
+from exempla.types import Explanation
+
+__all__ = ["Card", "Page", "build_page"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One example on the page."""
+
+    content: Content
+    picture: Thumbnail | None
+    index: int
+    weight: str = ""
+    side: str = ""
+    bearing: str = ""
+    """How much it bears on the prediction it stands beside."""
+    rank: int = 0
+
+    @property
+    def cells(self) -> tuple[tuple[str, str, float], ...]:
+        return self.content.cells[:MOST_CELLS]
+
+    @property
+    def folded(self) -> tuple[tuple[str, str, float], ...]:
+        return self.content.cells[MOST_CELLS:]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One questioned prediction and the training examples behind it."""
+
+    card: Card
+    causes: tuple[Card, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything the template needs."""
+
+    question: str
+    answer: str
+    about: About
+    trust: list[tuple[str, str, str]]
+    warnings: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    more_asked: int
+    picked: tuple[Card, ...]
+    more_picked: int
+    curve: Curve | None
+    explained: str
+    noise: str
+    pictures: list[tuple[Thumbnail, str]]
+    versions: list[tuple[str, str]]
+    explanation: Explanation
+
+
+def build_page(
+    explanation: Explanation,
+    train_view: View | None,
+    test_view: View | None,
+    about: About,
+    evidence: np.ndarray | None,
+    limit: int,
+    beside: int,
+) -> Page:
+    """Gather what is shown: at most `limit` examples of each kind, `beside` causes each."""
+    gallery = Gallery()
+    train = _maker(explanation, train_view or View(), gallery)
+    asked = _asked(explanation, test_view, train, gallery, evidence, limit, beside)
+    picked = tuple(train(place) for place in range(min(limit, len(explanation))))
+    return Page(
+        question=question(explanation, about),
+        answer=answer(explanation, about, train_view),
+        about=about,
+        trust=trust(explanation, about),
+        warnings=tuple(dict.fromkeys((*about.notes, *explanation.warnings))),
+        asked=asked,
+        more_asked=explanation.n_test - len(asked) if asked else 0,
+        picked=picked,
+        more_picked=len(explanation) - len(picked),
+        curve=Curve.of(explained_shares(explanation)),
+        explained=percent(explanation.explained),
+        noise=f"{explanation.noise:g}" if explanation.noise else "",
+        pictures=gallery.encoded(),
+        versions=versions(),
+        explanation=explanation,
+    )
+
+
+Maker = Callable[..., Card]
+
+
+def _maker(explanation: Explanation, view: View, gallery: Gallery) -> Maker:
+    """A function that makes the card of the pick at a place, each looked up once."""
+    contents: dict[int, tuple[Content, Thumbnail | None]] = {}
+
+    def make(place: int, bearing: str = "") -> Card:
+        index = int(explanation.indices[place])
+        if place not in contents:
+            content = view.show(index)
+            contents[place] = (content, _picture(content, gallery))
+        return Card(
+            *contents[place],
+            index=index,
+            weight=f"{explanation.weights[place]:+.3g}".replace("-", "−"),
+            side="opponent" if explanation.alignment[place] < 0 else "proponent",
+            bearing=bearing,
+            rank=place + 1,
+        )
+
+    return make
+
+
+def _asked(
+    explanation: Explanation,
+    view: View | None,
+    train: Maker,
+    gallery: Gallery,
+    evidence: np.ndarray | None,
+    limit: int,
+    beside: int,
+) -> tuple[Asked, ...]:
+    if view is None:
+        return ()
+    evidence = evidence_of(explanation) if evidence is None else evidence
+    count = min(limit, explanation.n_test)
+    if evidence is None:
+        order, best = np.arange(count), [np.arange(0)] * explanation.n_test
+    else:
+        best = strongest(evidence, explanation.side, beside)
+        pull = np.array([np.abs(evidence[picks, j]).sum() for j, picks in enumerate(best)])
+        order = np.argsort(-pull, kind="stable")[:count]
+    out = []
+    for j in order.tolist():
+        content = view.show(j)
+        card = Card(content, _picture(content, gallery), j)
+        causes = tuple(
+            train(int(i), f"{evidence[i, j]:+.2f}".replace("-", "−"))
+            for i in best[j]
+            if evidence is not None
+        )
+        out.append(Asked(card, causes))
+    return tuple(out)
+
+
+def _picture(content: Content, gallery: Gallery) -> Thumbnail | None:
+    return None if content.image is None else gallery.add(content.image)
+
+
+def strength_class(strength: float) -> Any:
+    """The style of a decisive word or column: three steps each way.
+
+    >>> strength_class(0.9), strength_class(-0.2), strength_class(0.0)
+    ('for3', 'against1', '')
+    """
+    if abs(strength) < 0.05:
+        return ""
+    step = 1 if abs(strength) < 1 / 3 else 2 if abs(strength) < 2 / 3 else 3
+    return f"{'for' if strength > 0 else 'against'}{step}"

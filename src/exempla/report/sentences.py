@@ -1,0 +1,132 @@
+"""The explanation in words: the question, the answer in one sentence, and how far to trust it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from exempla.report.about import About
+from exempla.report.views import View
+from exempla.types import Explanation
+
+__all__ = ["Trust", "answer", "percent", "question", "terminal_text", "trust"]
+
+Trust = tuple[str, str, str]
+"""(heading, value, remark) of one line of the trust section."""
+
+
+def percent(share: float) -> str:
+    """A share as a person writes it.
+
+    >>> percent(0.8149), percent(0.0042), percent(1.0)
+    ('81%', '0.42%', '100%')
+    """
+    digits = 0 if share >= 0.0995 or share == 0 else 1 if share >= 0.00995 else 2
+    return f"{100 * share:.{digits}f}%"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "error"), plural(1200, "errors")
+    ('1 error', '1,200 errors')
+    """
+    single = noun[:-1] if noun.endswith("s") else noun
+    return f"{count:,} {single if count == 1 else noun}"
+
+
+def question(explanation: Explanation, about: About) -> str:
+    """What was asked."""
+    if about.question:
+        return about.question
+    verb = {
+        "opponents": "pushed the model towards",
+        "proponents": "support",
+    }.get(explanation.side, "are most responsible for")
+    these = "this" if explanation.n_test == 1 else "these"
+    asked = plural(explanation.n_test, about.asked)
+    return f"Which training examples {verb} {these} {asked.removeprefix('1 ')}?"
+
+
+def answer(explanation: Explanation, about: About, train_view: View | None = None) -> str:
+    """The answer in one sentence."""
+    if about.answer:
+        return about.answer
+    count = len(explanation)
+    verb = "accounts" if count == 1 else "account"
+    what = f"these {about.asked} have in common" if explanation.n_test > 1 else "moved it"
+    parts = [
+        f"{count:,} of {explanation.n_train:,} training examples {verb} for "
+        f"{percent(explanation.explained)} of what {what}"
+    ]
+    opposed = int(np.sum(np.asarray(explanation.alignment) < 0))
+    if explanation.side == "both":
+        parts.append(f"{opposed:,} push against the right answer")
+    doubted = doubtful(explanation, train_view)
+    if doubted:
+        they = "has a label" if doubted == 1 else "have labels"
+        parts.append(f"{doubted:,} of them {they} the model itself disagrees with")
+    return "; ".join(parts) + "."
+
+
+def doubtful(explanation: Explanation, train_view: View | None) -> int:
+    """How many of the picked examples the model would label differently."""
+    if train_view is None or train_view.labels is None or train_view.predicted is None:
+        return 0
+    picked = explanation.indices
+    given, said = np.asarray(train_view.labels), np.asarray(train_view.predicted)
+    return int(np.sum(given[picked] != said[picked]))
+
+
+def trust(explanation: Explanation, about: About) -> list[Trust]:
+    """How sure this is: one line per thing that could be wrong."""
+    lines: list[Trust] = []
+    if about.accuracy:
+        lines.append(("Model", about.accuracy, about.model))
+    elif about.model:
+        lines.append(("Model", about.model, "its accuracy was not measured"))
+    lines.append(("Damping", f"{explanation.damping:.3g}", explanation.damping_rule))
+    exact = explanation.share >= 0.9995
+    lines.append(
+        (
+            "Kept of the Fisher information",
+            "all" if exact else percent(explanation.share),
+            "exact" if exact else "the rest was left out by the sketch",
+        )
+    )
+    noise = f", noise {explanation.noise:g}" if explanation.noise else ""
+    lines.append(("Selection", f"{explanation.selector}{noise}", _selected(explanation)))
+    lines += _certified(explanation)
+    return lines
+
+
+def _selected(explanation: Explanation) -> str:
+    short = explanation.k - len(explanation)
+    side = {"both": "both sides"}.get(explanation.side, f"{explanation.side} only")
+    labels = f"{explanation.labels} labels questioned"
+    return f"{side}, {labels}" + (f"; {short:,} fewer than asked for" if short > 0 else "")
+
+
+def _certified(explanation: Explanation) -> list[Trust]:
+    """What is proved, and what is only estimated, kept apart."""
+    found = explanation.certificate
+    ratio = found.get("ratio")
+    if not isinstance(ratio, (int, float)) or not math.isfinite(ratio):
+        return []
+    meaning = "proved: of what any weighted set of training examples, of any size, could explain"
+    return [("Certificate", f"at least {percent(float(ratio))}", meaning)]
+
+
+def terminal_text(explanation: Explanation, rows: int = 10) -> str:
+    """The explanation as a few lines of plain text."""
+    head = [
+        answer(explanation, About()),
+        f"side {explanation.side} · labels {explanation.labels} · selector {explanation.selector}"
+        f" (noise {explanation.noise:g}) · damping {explanation.damping:.3g}"
+        f" ({explanation.damping_rule}) · Fisher kept {percent(explanation.share)}",
+    ]
+    head += [f"warning: {warning}" for warning in explanation.warnings]
+    table = explanation.to_frame().head(rows).to_string(index=False, float_format="{:.4f}".format)
+    more = len(explanation) - rows
+    return "\n".join([*head, table, *([f"… and {more:,} more"] if more > 0 else [])])

@@ -1,0 +1,200 @@
+"""How to show an example to a person: as an image, as a text, or as a row of a table.
+
+A view knows the data a report is about and hands out one `Content` at a time, so a data set of
+any size costs only what is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+
+__all__ = ["Content", "ImageView", "TableView", "TextView", "View"]
+
+LONGEST_TEXT = 600
+"""Characters of one text that a report shows, chosen around the decisive words."""
+MOST_CELLS = 12
+"""Cells of one table row that are always visible; the others fold away."""
+
+Decisive = Callable[[int], Mapping[str, float]]
+"""What decided about example i: words or columns with signed strengths."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a person sees of one example; any part may be empty."""
+
+    image: Any = None
+    pieces: tuple[tuple[str, float], ...] = ()
+    """A text in pieces, each with its strength in [−1, 1] (0 for ordinary words)."""
+    cells: tuple[tuple[str, str, float], ...] = ()
+    """(column, value, strength), the decisive ones first."""
+    label: str | None = None
+    predicted: str | None = None
+    name: str = ""
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the model disagrees with the label."""
+        return None not in (self.label, self.predicted) and self.label != self.predicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Labels, predictions and names of the examples; says nothing about their content.
+
+    >>> View(labels=["cat", "dog"], predicted=["cat", "cat"]).show(1).doubted
+    True
+    """
+
+    labels: Any = None
+    predicted: Any = None
+    names: Any = None
+
+    def show(self, index: int) -> Content:
+        """What to show of example `index`."""
+        return Content(
+            label=_entry(self.labels, index, "labels"),
+            predicted=_entry(self.predicted, index, "predicted"),
+            name=_entry(self.names, index, "names") or f"#{index}",
+        )
+
+    def _with(self, index: int, **parts: Any) -> Content:
+        return Content(**{**View.show(self, index).__dict__, **parts})
+
+
+@dataclass(frozen=True)
+class ImageView(View):
+    """Examples that are pictures: arrays (h, w[, c]), Pillow images, or paths of image files.
+
+    Arrays with values outside 0…255 or of a float type are stretched to the range of the whole
+    array (`low`, `high` fix it).
+
+    >>> import numpy as np
+    >>> view = ImageView(np.zeros((3, 8, 8)), labels=[0, 1, 2])
+    >>> view.show(2).label, view.show(2).image.shape
+    ('2', (8, 8))
+    """
+
+    images: Any
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        images = self.images
+        if not isinstance(images, np.ndarray):
+            return
+        if images.ndim not in (3, 4):
+            raise ExemplaError(
+                f"ImageView needs images of shape (n, height, width[, channels]), not "
+                f"{images.shape}; reshape them first."
+            )
+        if images.dtype != np.uint8 and images.size:
+            object.__setattr__(self, "low", _or(self.low, np.nanmin(images)))
+            object.__setattr__(self, "high", _or(self.high, np.nanmax(images)))
+
+    def show(self, index: int) -> Content:
+        """The picture, as bytes 0…255 if it was an array."""
+        image = _entry(self.images, index, "images", raw=True)
+        if isinstance(image, np.ndarray) and self.low is not None and self.high is not None:
+            span = (self.high - self.low) or 1.0
+            image = np.nan_to_num((image - self.low) / span).clip(0.0, 1.0)
+            image = np.round(image * 255).astype(np.uint8)
+        return self._with(index, image=image)
+
+
+@dataclass(frozen=True)
+class TextView(View):
+    """Examples that are texts; `decisive(i)` may name the words that decided.
+
+    >>> view = TextView(["free money now"], decisive=lambda i: {"money": 0.5})
+    >>> view.show(0).pieces
+    (('free ', 0.0), ('money', 1.0), (' now', 0.0))
+    """
+
+    texts: Any
+    decisive: Decisive | None = None
+
+    def show(self, index: int) -> Content:
+        """The text, cut around its decisive words."""
+        text = str(_entry(self.texts, index, "texts", raw=True))
+        return self._with(index, pieces=mark_words(text, _strengths(self.decisive, index)))
+
+
+@dataclass(frozen=True)
+class TableView(View):
+    """Examples that are rows of a table: a DataFrame, or a mapping from column to values.
+
+    >>> TableView({"age": [39, 50]}, labels=["no", "yes"]).show(1).cells
+    (('age', '50', 0.0),)
+    """
+
+    table: Any
+    decisive: Decisive | None = None
+
+    def show(self, index: int) -> Content:
+        """The row's cells, the decisive ones first."""
+        strengths = _strengths(self.decisive, index)
+        cells = [
+            (str(c), _cell(_entry(self.table[c], index, "table", raw=True)), strengths.get(c, 0.0))
+            for c in self.table.keys()  # noqa: SIM118 - a DataFrame iterates its columns as well
+        ]
+        return self._with(index, cells=tuple(sorted(cells, key=lambda cell: -abs(cell[2]))))
+
+
+def mark_words(text: str, strengths: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """The text in pieces, with the named words apart, cut to a readable length around them."""
+    words = sorted((w for w in strengths if w.strip()), key=len, reverse=True)
+    if not words:
+        return ((_shorten(text, 0), 0.0),) if text else ()
+    pattern = re.compile(r"(?<!\w)(" + "|".join(map(re.escape, words)) + r")(?!\w)", re.IGNORECASE)
+    known = {word.casefold(): strength for word, strength in strengths.items()}
+    first = pattern.search(text)
+    text = _shorten(text, 0 if first is None else max(first.start() - LONGEST_TEXT // 4, 0))
+    pieces: list[tuple[str, float]] = []
+    end = 0
+    for match in pattern.finditer(text):
+        pieces.append((text[end : match.start()], 0.0))
+        pieces.append((match.group(), known.get(match.group().casefold(), 0.0)))
+        end = match.end()
+    pieces.append((text[end:], 0.0))
+    return tuple(piece for piece in pieces if piece[0])
+
+
+def _shorten(text: str, start: int) -> str:
+    cut = text[start : start + LONGEST_TEXT]
+    return ("… " if start else "") + cut + (" …" if start + LONGEST_TEXT < len(text) else "")
+
+
+def _strengths(decisive: Decisive | None, index: int) -> dict[str, float]:
+    """Strengths scaled so that the strongest is ±1."""
+    raw = dict(decisive(index)) if decisive is not None else {}
+    top = max((abs(v) for v in raw.values()), default=0.0)
+    return {name: value / top for name, value in raw.items()} if top > 0 else {}
+
+
+def _or(given: float | None, found: Any) -> float:
+    return float(found) if given is None else given
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def _entry(values: Any, index: int, what: str, raw: bool = False) -> Any:
+    if values is None:
+        return None
+    try:
+        value = values.iloc[index] if hasattr(values, "iloc") else values[index]
+    except (IndexError, KeyError) as error:
+        raise ExemplaError(
+            f"The view's {what} have no entry {index}: give the view the same rows, in the same "
+            "order, as the explanation was made from."
+        ) from error
+    return value if raw or value is None else str(value)
