@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows, in_float64
 from exempla.oracles.rows import as_matrix, index_of, listing, n_rows, take_rows, unpack
 from exempla.types import Factors
 
@@ -158,7 +158,6 @@ class ArrayOracle(Oracle):
         self.layers: tuple[Layer, ...] = ()
         given = isinstance(model, ArrayScores)
         self._size = BATCH if given else model.batch_size
-        self._score = (lambda x, y: x) if given else model.score
         self._sample = None if given else model.sample
         self._density = False  # training data without labels: the model is a density p(x)
         self.fisher_note = "empirical: the given scores"
@@ -243,7 +242,7 @@ class ArrayOracle(Oracle):
         return width, np.concatenate(bad)
 
     def _gradient(self, x: Any, y: Any, n: int) -> np.ndarray:
-        g = np.asarray(self._score(x, y), dtype=np.float64)
+        g = in_float64(x if isinstance(self.model, ArrayScores) else self.model.score(x, y))
         if g.ndim != 2 or len(g) != n:
             raise ExemplaError(
                 f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "

@@ -6,6 +6,7 @@ that are themselves in a tuple must be a list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
             f"Data must be X, (X, y) or (X, y, sample_weight), not a tuple of {len(parts)}."
         )
     X, y, weights = (*parts, None, None)[:3]
-    if X is None or isinstance(X, str | bytes | dict):
+    if not (hasattr(X, "shape") or isinstance(X, Sequence)) or isinstance(X, str | bytes):
         raise ExemplaError(
             f"X must be an array, a data frame, a sparse matrix or a list of rows, not {X!r:.60}."
         )
@@ -52,13 +53,20 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
     if n == 0:
         raise ExemplaError("The data has no rows: give at least one example.")
     if y is not None:
-        y = y if hasattr(y, "iloc") else np.asarray(y)
+        y = y if hasattr(y, "iloc") else _label_array(y)
         if n_rows(y) != n:
             problems.append(f"X has {n} rows but y has {n_rows(y)}")
             y = None
     if weights is not None:
         weights = _check_weights(weights, n, problems)
     return Unpacked(X, y, weights, index_of(X, y))
+
+
+def _label_array(y: Any) -> np.ndarray:
+    try:
+        return np.asarray(y)
+    except ValueError:
+        raise ExemplaError("y must hold one label, or as many numbers, for every row.") from None
 
 
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
@@ -117,7 +125,11 @@ def _from_frame(X: Any) -> np.ndarray:
         raise ValueError(f"columns {wrong[:5]} are not numeric: encode them first")
     if any(kind.kind == "c" for kind in kinds.values()):
         raise ValueError("its values are complex")
-    return X.to_numpy(dtype=np.float64, na_value=np.nan)
+    try:
+        return X.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        tried = [c for c, kind in kinds.items() if kind.kind == "O"]
+        raise ValueError(f"columns {tried[:5]} are not numeric: encode them first") from None
 
 
 def n_rows(X: Any) -> int:
@@ -133,12 +145,12 @@ def take_rows(X: Any, rows: np.ndarray) -> Any:
         return X.iloc[rows]
     if is_sparse(X):
         return sp.csr_array(X)[rows]
-    if isinstance(X, np.ndarray):
+    if isinstance(X, np.ndarray) and len(rows):
         # a slice where possible: it copies nothing
-        contiguous = (
-            len(rows) and rows[-1] - rows[0] == len(rows) - 1 and np.all(np.diff(rows) == 1)
-        )
+        contiguous = np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows)))
         return X[rows[0] : rows[-1] + 1] if contiguous else X[rows]
+    if hasattr(X, "shape"):
+        return X[rows]
     return [X[i] for i in rows]
 
 

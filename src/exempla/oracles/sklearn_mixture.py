@@ -92,7 +92,8 @@ class MixtureOracle(Oracle):
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:
         """Check the data; labels are allowed, kept, and play no part."""
-        self._bind()
+        if role == "train" or not self.layers:
+            self._bind()
         problems: list[str] = []
         given = unpack(data, problems)
         names = getattr(self._mixture, "feature_names_in_", None)

@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.linear_model import (
@@ -54,14 +54,33 @@ BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).
 
 
 @dataclass(frozen=True)
+class Penalty:
+    """strength/2·v² on every weight v, added to a sum or a mean of losses.
+
+    >>> Penalty(6.0, "sum").per_row(n=3, mean_weight=2.0)
+    2.0
+    """
+
+    strength: float
+    added_to: Literal["sum", "mean", "weighted mean"]
+    batch: int | None = None
+    """Rows of a mini-batch, where the sum is one over a mini-batch."""
+
+    def per_row(self, n: int, mean_weight: float) -> float:
+        """λ in the mean over n rows of w_i·loss_i. (A Gaussian's is still to be divided by σ².)"""
+        if self.added_to == "sum":
+            return self.strength / min(n, self.batch or n)
+        # a weighted mean divides by Σ w_i = n·mean_weight where we divide by n
+        return self.strength * (mean_weight if self.added_to == "weighted mean" else 1.0)
+
+
+@dataclass(frozen=True)
 class Anatomy:
     """A fitted model, taken apart."""
 
     network: Network
     likelihood: Likelihood
-    penalty: Callable[[int, float], float]
-    """λ of the weights from the number of rows and the mean weight of a row, in units of the
-    loss the model was fitted with (a Gaussian's still has to be divided by σ²)."""
+    penalty: Penalty
     classes: np.ndarray | None = None
     class_weight: dict | str | None = None
     balanced_by_weight: bool = False
@@ -73,7 +92,9 @@ class Anatomy:
 def refuse_unsupported(model: Any) -> None:
     """Raise UnsupportedModelError unless the model, fitted or not, is one we can take apart."""
     name = type(model).__name__
-    if isinstance(model, RidgeClassifier | RidgeClassifierCV):
+    if isinstance(model, type):
+        why = f"{model.__name__} is a class, not a model: fit {model.__name__}() and give that"
+    elif isinstance(model, RidgeClassifier | RidgeClassifierCV):
         why = (
             f"{name} is fitted by least squares on labels −1 and 1, so it gives labels no "
             "probability and has no score: use LogisticRegression"
@@ -87,7 +108,10 @@ def refuse_unsupported(model: Any) -> None:
         why = f"{name} has no parameters with a known likelihood, so exempla cannot score it"
     else:
         return
-    raise UnsupportedModelError(f"{why}. Supported scikit-learn models: {SUPPORTED}.")
+    raise UnsupportedModelError(
+        f"{why}. Supported scikit-learn models: {SUPPORTED}; for any other, give its gradient as "
+        "exempla.oracles.arrays.ScoreModel."
+    )
 
 
 def anatomy(model: Any) -> Anatomy:
@@ -119,10 +143,11 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
 
 
 def _linear(model: Any) -> Network:
-    W = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
+    # copies: some models are refitted in place
+    W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
     bias = None
     if model.fit_intercept:
-        b = np.asarray(model.intercept_, dtype=np.float64)
+        b = np.array(model.intercept_, dtype=np.float64)
         bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
     return Network((W,), (bias,))
 
@@ -141,11 +166,10 @@ def _logistic(model: LogisticRegression) -> Anatomy:
         likelihood: Likelihood = Bernoulli()
     else:
         likelihood = OneVsRest() if one_vs_rest else Categorical()
-    strength = _logistic_strength(model)
     return Anatomy(
         _linear(model),
         likelihood,
-        lambda n, _: strength / n,
+        Penalty(_logistic_strength(model), "sum"),
         classes=model.classes_,
         class_weight=model.class_weight,
         balanced_by_weight=BALANCED_BY_WEIGHT,
@@ -198,7 +222,7 @@ def _sgd(model: Any) -> Anatomy:
     return Anatomy(
         _linear(model),
         Bernoulli() if two else OneVsRest(),
-        lambda *_: strength,
+        Penalty(strength, "mean"),
         classes=model.classes_,
         class_weight=model.class_weight,
     )
@@ -211,30 +235,21 @@ def _least_squares(model: Any) -> Anatomy:
             f"{type(model).__name__} has a different alpha for each output: "
             "explain one model per output instead."
         )
-    strength = float(np.mean(alpha))
-    return Anatomy(_linear(model), Gaussian(), lambda n, _: strength / n)
+    return Anatomy(_linear(model), Gaussian(), Penalty(float(np.mean(alpha)), "sum"))
 
 
 def _poisson(model: PoissonRegressor) -> Anatomy:
-    # PoissonRegressor divides its loss by the sum of the weights, not by n
-    return Anatomy(_linear(model), Poisson(), lambda _, weight: model.alpha * weight)
+    return Anatomy(_linear(model), Poisson(), Penalty(model.alpha, "weighted mean"))
 
 
 def _mlp(model: Any) -> Anatomy:
-    W = tuple(np.asarray(one, dtype=np.float64).T for one in model.coefs_)
-    b = tuple(np.asarray(one, dtype=np.float64) for one in model.intercepts_)
+    W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
+    b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
     network = Network(W, b, model.activation)
-
-    def penalty(n: int, _: float) -> float:
-        # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
-        # all n for lbfgs, a mini-batch for sgd and adam
-        if model.solver == "lbfgs":
-            return model.alpha / n
-        held_out = model.validation_fraction if model.early_stopping else 0.0
-        rows = max(1, int(n * (1 - held_out)))
-        size = 200 if model.batch_size == "auto" else model.batch_size
-        return model.alpha / min(size, rows)
-
+    # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
+    # all n for lbfgs, a mini-batch for sgd and adam
+    batch = 200 if model.batch_size == "auto" else int(model.batch_size)
+    penalty = Penalty(model.alpha, "sum", None if model.solver == "lbfgs" else batch)
     if isinstance(model, MLPRegressor):
         counts = getattr(model, "loss", "squared_error") == "poisson"
         return Anatomy(network, Poisson() if counts else Gaussian(), penalty)

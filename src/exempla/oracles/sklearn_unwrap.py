@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sklearn.exceptions import NotFittedError
@@ -38,7 +39,7 @@ def unwrap(model: Any) -> tuple[Callable[[Any], Any] | None, Any]:
         elif type(model).__name__ == "FrozenEstimator":
             model = model.estimator
         else:
-            return _chain(before), model
+            return (Before(tuple(before)) if before else None), model
 
 
 def _is_search(model: Any) -> bool:
@@ -46,16 +47,16 @@ def _is_search(model: Any) -> bool:
     return isinstance(model, searches) or type(model).__name__ in _SEARCHES
 
 
-def _chain(steps: list[Pipeline]) -> Callable[[Any], Any] | None:
-    if not steps:
-        return None
+@dataclass(frozen=True)
+class Before:
+    """Pipelines one after another (an object, not a closure: it must survive pickling)."""
 
-    def transform(X: Any) -> Any:
-        for step in steps:
+    steps: tuple[Pipeline, ...]
+
+    def __call__(self, X: Any) -> Any:
+        for step in self.steps:
             X = step.transform(X)
         return X
-
-    return transform
 
 
 def require_fitted(model: Any) -> None:
