@@ -18,6 +18,7 @@ from scipy.sparse import issparse, vstack
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 __all__ = ["Array", "Explanation", "Factors", "Features", "Selection", "as_like"]
 
@@ -310,3 +311,26 @@ class Explanation:
         path = Path(path)
         self.to_frame().to_csv(path, index=False)
         return path
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """Write `to_frame` as Parquet and return the path."""
+        path = Path(path)
+        self.to_frame().to_parquet(path, index=False)
+        return path
+
+    def plot(self) -> Figure:
+        """Weights and explained share as a matplotlib figure."""
+        from exempla.report.plots import plot_explanation
+
+        return plot_explanation(self)
+
+    def __str__(self) -> str:
+        from exempla.report.sentences import terminal_text
+
+        return terminal_text(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from exempla.report.html import explanation_fragment
+
+        return explanation_fragment(self)

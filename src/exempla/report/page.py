@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -65,6 +64,7 @@ class Page:
     curve: Curve | None
     explained: str
     noise: str
+    weight_unit: str
     pictures: list[tuple[Thumbnail, str]]
     versions: list[tuple[str, str]]
     explanation: Explanation
@@ -97,6 +97,7 @@ def build_page(
         curve=Curve.of(explained_shares(explanation)),
         explained=percent(explanation.explained),
         noise=f"{explanation.noise:g}" if explanation.noise else "",
+        weight_unit="" if (unit := weight_unit(explanation)) == 1.0 else f"{unit:g}",
         pictures=gallery.encoded(),
         versions=versions(),
         explanation=explanation,
@@ -109,6 +110,7 @@ Maker = Callable[..., Card]
 def _maker(explanation: Explanation, view: View, gallery: Gallery) -> Maker:
     """A function that makes the card of the pick at a place, each looked up once."""
     contents: dict[int, tuple[Content, Thumbnail | None]] = {}
+    unit = weight_unit(explanation)
 
     def make(place: int, bearing: str = "") -> Card:
         index = int(explanation.indices[place])
@@ -118,7 +120,7 @@ def _maker(explanation: Explanation, view: View, gallery: Gallery) -> Maker:
         return Card(
             *contents[place],
             index=index,
-            weight=f"{explanation.weights[place]:+.3g}".replace("-", "−"),
+            weight=f"{explanation.weights[place] / unit:+.2f}".replace("-", "−"),
             side="opponent" if explanation.alignment[place] < 0 else "proponent",
             bearing=bearing,
             rank=place + 1,
@@ -163,7 +165,15 @@ def _picture(content: Content, gallery: Gallery) -> Thumbnail | None:
     return None if content.image is None else gallery.add(content.image)
 
 
-def strength_class(strength: float) -> Any:
+def weight_unit(explanation: Explanation) -> float:
+    """The power of ten that makes the weights readable: 1 unless they are tiny or huge."""
+    largest = float(np.max(np.abs(explanation.weights), initial=0.0))
+    if largest == 0.0 or 0.5 <= largest < 1000:
+        return 1.0
+    return float(10.0 ** np.floor(np.log10(largest)))
+
+
+def strength_class(strength: float) -> str:
     """The style of a decisive word or column: three steps each way.
 
     >>> strength_class(0.9), strength_class(-0.2), strength_class(0.0)

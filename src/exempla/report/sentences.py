@@ -127,6 +127,6 @@ def terminal_text(explanation: Explanation, rows: int = 10) -> str:
         f" ({explanation.damping_rule}) · Fisher kept {percent(explanation.share)}",
     ]
     head += [f"warning: {warning}" for warning in explanation.warnings]
-    table = explanation.to_frame().head(rows).to_string(index=False, float_format="{:.4f}".format)
+    table = explanation.to_frame().head(rows).to_string(index=False, float_format="{:.3g}".format)
     more = len(explanation) - rows
     return "\n".join([*head, table, *([f"… and {more:,} more"] if more > 0 else [])])
