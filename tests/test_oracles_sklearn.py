@@ -9,10 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from scipy.special import expit, log_expit
-from scipy.stats import norm, poisson
-from sklearn.datasets import load_iris
+from scipy.special import expit
 from sklearn.linear_model import (
     LinearRegression,
     LogisticRegression,
@@ -30,111 +27,31 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Gaussian
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn import supports
 from exempla.oracles.sklearn_weights import mlp_classifier_from_weights
-
-X, CODES = load_iris(return_X_y=True)
-X = (X - X.mean(axis=0)) / X.std(axis=0)
-SPECIES = np.array(["setosa", "versicolor", "virginica"])[CODES]
-HARD = np.where(CODES == 2, "yes", "no")
-RNG = np.random.default_rng(0)
-WEIGHTS = RNG.uniform(0.2, 2.0, len(X))
-NUMBERS = X @ [1.0, -2.0, 0.5, 0.0] + RNG.normal(size=len(X))
-PAIRS = np.c_[NUMBERS, np.sin(NUMBERS)]
-COUNTS = RNG.poisson(np.exp(0.5 * X[:, 0])).astype(float)
-EXACT = {"tol": 1e-12, "max_iter": 10_000}
-
-
-def dense(rows) -> list[np.ndarray]:
-    """Multiplied-out scores of each layer, (n, d_out, d_in)."""
-    per_layer = []
-    for factors in zip(*(batch.factors for batch in rows)):
-        full = [f.g[:, :, None] * _array(f.a)[:, None, :] for f in factors]
-        per_layer.append(np.concatenate(full))
-    return per_layer
-
-
-def _array(a):
-    return a.toarray() if sp.issparse(a) else a
-
-
-def read_train(model, *data):
-    oracle = make_oracle(model)
-    return oracle, oracle.read(data, role="train")
-
-
-# ---- log p by scikit-learn's own predictions
-
-
-def proba(model, X, y):
-    p = model.predict_proba(X)
-    return np.log(p[np.arange(len(y)), np.searchsorted(model.classes_, y)])
-
-
-def one_vs_rest(model, X, y):
-    answers = 2 * (model.classes_ == np.asarray(y)[:, None]) - 1
-    return log_expit(answers * model.decision_function(X)).sum(axis=1)
-
-
-def gaussian(variance):
-    def log_prob(model, X, y):
-        each = norm.logpdf(y, model.predict(X), np.sqrt(variance))
-        return each.reshape(len(X), -1).sum(axis=1)
-
-    return log_prob
-
-
-def counts(model, X, y):
-    return poisson.logpmf(y, model.predict(X))
-
-
-def finite_differences(model, log_prob, X, y, h=1e-5):
-    """Central differences over the model's public arrays, in the layout of `dense`."""
-    mlp = hasattr(model, "coefs_")
-    weights = model.coefs_ if mlp else [np.atleast_2d(model.coef_).T]
-    layers = []
-    for depth, W in enumerate(weights):
-        d_in, d_out = W.shape
-        bias = 1 if mlp or model.fit_intercept else 0
-        slopes = np.empty((len(X), d_out, d_in + bias))
-        for i, j in np.ndindex(d_out, d_in + bias):
-            up, down = (log_prob(nudged(model, depth, i, j, step), X, y).copy() for step in (h, -h))
-            slopes[:, i, j] = (up - down) / (2 * h)
-        layers.append(slopes)
-    return layers
-
-
-def nudged(model, depth, i, j, step):
-    """A copy of the model with one weight (or, beyond the last input, one bias) moved."""
-    other = copy.deepcopy(model)
-    mlp = hasattr(model, "coefs_")
-    W = other.coefs_[depth].T if mlp else np.atleast_2d(other.coef_)
-    if j < W.shape[1]:
-        W[i, j] += step  # a view: the copy itself changes
-    elif mlp:
-        other.intercepts_[depth][i] += step
-    else:
-        unit = (np.arange(np.size(other.intercept_)) == i).reshape(np.shape(other.intercept_))
-        other.intercept_ = other.intercept_ + step * unit
-    return other
-
-
-def perceptron(kind, activation, y, layers=(5, 3), **options):
-    model = kind(
-        hidden_layer_sizes=layers, activation=activation, max_iter=15, random_state=0, **options
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model.fit(X, y)
-
-
-def _name(value):
-    """Ids of parametrised models; arrays and functions are told by the model before them."""
-    return type(value).__name__ if hasattr(value, "fit") else ""
-
+from tests.sklearn_case import (
+    CODES,
+    COUNTS,
+    HARD,
+    NUMBERS,
+    PAIRS,
+    SPECIES,
+    X,
+    counts,
+    dense,
+    finite_differences,
+    flat_scores,
+    gaussian,
+    model_name,
+    one_vs_rest,
+    perceptron,
+    proba,
+    read_train,
+    summed,
+)
 
 LINEAR = [
     (LogisticRegression(), HARD, proba),
@@ -158,7 +75,7 @@ LINEAR = [
 ]
 
 
-@pytest.mark.parametrize(("model", "y", "log_prob"), LINEAR, ids=_name)
+@pytest.mark.parametrize(("model", "y", "log_prob"), LINEAR, ids=model_name)
 def test_linear_scores_are_finite_differences(model, y, log_prob):
     model = copy.deepcopy(model).fit(X, y)
     regression = isinstance(model, LinearRegression | Ridge | RidgeCV)
@@ -217,18 +134,6 @@ def test_one_vs_rest_liblinear_is_a_product_of_bernoullis():
 # ---- the true Fisher
 
 
-def summed(oracle, examples):
-    """Σ r rᵀ over all Fisher rows of all examples, all layers side by side."""
-    flat = [s.reshape(len(s), -1) for s in dense(oracle.fisher_rows(examples))]
-    rows = np.concatenate(flat, axis=1)
-    return rows.T @ rows
-
-
-def flat_scores(oracle, examples, labels="true"):
-    flat = [s.reshape(len(s), -1) for s in dense(oracle.scores(examples, labels))]
-    return np.concatenate(flat, axis=1)
-
-
 @pytest.mark.parametrize(
     "model",
     [
@@ -283,110 +188,6 @@ def test_weights_scale_scores_and_fisher_once():
     oracle, weighted = read_train(model, X, SPECIES, np.full(len(X), 3.0))
     np.testing.assert_allclose(flat_scores(oracle, weighted), 3 * flat_scores(oracle, plain))
     np.testing.assert_allclose(summed(oracle, weighted), 3 * summed(oracle, plain))
-
-
-# ---- the optimum: Σ w_i s_i = n·λ·θ proves weights and penalties at once
-
-
-def residual_at_optimum(model, y, sample_weight=None):
-    model.fit(X, y, sample_weight=sample_weight)
-    data = (X, y) if sample_weight is None else (X, y, sample_weight)
-    oracle, examples = read_train(model, *data)
-    (layer,) = oracle.layers
-    total = dense(oracle.scores(examples))[0].sum(axis=0)
-    theta = np.atleast_2d(model.coef_)
-    if model.fit_intercept:
-        theta = np.c_[theta, np.broadcast_to(model.intercept_, len(theta))]
-    pull = len(X) * layer.penalty * theta
-    assert np.abs(flat_scores(oracle, examples)).max() > 0.1  # the sum is not zero trivially
-    return np.abs(total - pull).max(), np.abs(pull).max()
-
-
-@pytest.mark.parametrize("sample_weight", [None, WEIGHTS], ids=["plain", "weighted"])
-@pytest.mark.parametrize(
-    ("model", "y"),
-    [
-        (LogisticRegression(solver="newton-cholesky", C=0.3, **EXACT), HARD),
-        (LogisticRegression(solver="newton-cg", fit_intercept=False, **EXACT), SPECIES),
-        (LogisticRegression(solver="newton-cg", class_weight="balanced", **EXACT), HARD),
-        (
-            LogisticRegression(
-                solver="newton-cg",
-                class_weight={"setosa": 3.0, "versicolor": 0.5, "virginica": 1.0},
-                **EXACT,
-            ),
-            SPECIES,
-        ),
-        (LogisticRegression(solver="liblinear", intercept_scaling=3.0, **EXACT), HARD),
-        (Ridge(alpha=7.0), NUMBERS),
-        (Ridge(alpha=7.0, fit_intercept=False), PAIRS),
-        (RidgeCV(alphas=[5.0]), NUMBERS),
-        (PoissonRegressor(alpha=0.4, solver="newton-cholesky", **EXACT), COUNTS),
-    ],
-    ids=_name,
-)
-def test_scores_balance_the_penalty_at_the_optimum(model, y, sample_weight):
-    gap, size = residual_at_optimum(copy.deepcopy(model), y, sample_weight)
-    assert size > 0.1
-    assert gap < 1e-5
-
-
-def test_no_penalty_means_a_zero_sum_of_scores():
-    for model, y in [
-        (LinearRegression(), NUMBERS),
-        (LogisticRegression(C=np.inf, solver="newton-cg", **EXACT), (X[:, 1] > 0) ^ (CODES == 1)),
-    ]:
-        gap, size = residual_at_optimum(model, y)
-        assert size == 0.0
-        assert gap < 1e-5
-
-
-def test_logistic_cv_uses_the_chosen_c():
-    model = LogisticRegressionCV(
-        Cs=[0.02],
-        cv=2,
-        l1_ratios=(0,),
-        solver="newton-cg",
-        scoring="neg_log_loss",
-        use_legacy_attributes=False,
-        **EXACT,
-    )
-    gap, size = residual_at_optimum(model, SPECIES)
-    assert size > 0.1
-    assert gap < 1e-5
-
-
-def test_sgd_penalty_is_alpha_and_the_optimum_is_near():
-    model = SGDClassifier(
-        loss="log_loss", alpha=0.05, max_iter=3000, tol=None, random_state=0, average=True
-    )
-    gap, size = residual_at_optimum(model, HARD)
-    assert size > 5
-    assert gap < 0.02 * size  # SGD stops near its optimum, not at it
-
-
-def test_perceptron_penalty_follows_the_rows_its_gradient_saw():
-    options = {"alpha": 3.0, "max_iter": 2000, "random_state": 0, "activation": "tanh"}
-    model = MLPClassifier((4,), solver="lbfgs", tol=1e-12, max_fun=50_000, **options)
-    model.fit(X, SPECIES)
-    oracle, examples = read_train(model, X, SPECIES)
-    for layer, scores, W in zip(oracle.layers, dense(oracle.scores(examples)), model.coefs_):
-        total = scores.sum(axis=0)
-        np.testing.assert_allclose(total[:, :-1], len(X) * layer.penalty[:-1] * W.T, atol=0.02)
-        assert np.abs(total[:, :-1]).max() > 1.0
-        assert layer.penalty[-1] == 0.0
-    batched = MLPClassifier((4,), alpha=3.0, batch_size=30, max_iter=5, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        oracle, _ = read_train(batched.fit(X, SPECIES), X, SPECIES)
-    assert oracle.layers[0].penalty[0] == pytest.approx(3.0 / 30)
-
-
-def test_l1_penalties_are_told():
-    model = LogisticRegression(solver="saga", l1_ratio=0.25, C=0.5, max_iter=5000).fit(X, HARD)
-    with pytest.warns(ExemplaWarning, match="only the L2 part"):
-        oracle, _ = read_train(model, X, HARD)
-    assert oracle.layers[0].penalty[0] == pytest.approx(0.75 / (0.5 * len(X)))
 
 
 # ---- labels, likelihoods, parameters
