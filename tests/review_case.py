@@ -56,7 +56,7 @@ def _suspect(row: int, p: float, hostile: str) -> Suspect:
     given = CLASSES[row % 2]
     other = hostile or CLASSES[1 - row % 2]
     text = f"The meeting about message {row} moved; cheap pills, click here. {hostile}"
-    pixels = np.linspace(0, 1, 28 * 28).reshape(28, 28)
+    pixels = np.linspace(0, 1, 28 * 28).reshape(28, 28) if row < 60 else None
     words = (Word("cheap pills", 0.4), Word("meeting", -0.2), Word(hostile or "click here", 0.1))
     cells = (Cell("hour", "03", 0.3), Cell(hostile or "sender", hostile or "bob", -0.1))
     accuser = Accuser(
@@ -121,8 +121,8 @@ def signed_in(address: str) -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[httpx.Client]:
-    """The page served by a thread of this process, and a client that is signed in."""
+def served(folder: Path) -> Iterator[str]:
+    """The page served by a thread of this process (quicker than a new one); its address."""
     import uvicorn
 
     from exempla.review.app import build_app
@@ -138,8 +138,7 @@ def served(folder: Path) -> Iterator[httpx.Client]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        with signed_in(f"http://127.0.0.1:{port}/?token={keys.token}") as client:
-            yield client
+        yield f"http://127.0.0.1:{port}/?token={keys.token}"
     finally:
         server.should_exit = True
         thread.join(timeout=10)

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tests.review_case import make_folder, running, served
+from tests.review_case import make_folder, running, served, signed_in
 
 
 def once() -> str:
@@ -21,7 +21,7 @@ def decide(client, row, action="keep", seen=0, label=None, note="", key=None):
 
 @pytest.fixture
 def page(tmp_path):
-    with served(make_folder(tmp_path, 12)) as client:
+    with served(make_folder(tmp_path, 12)) as address, signed_in(address) as client:
         yield client
 
 

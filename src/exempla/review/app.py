@@ -172,8 +172,8 @@ def _add_export(app: FastAPI, review: Review) -> None:
         answer: dict[str, Any] = {"decisions": len(decisions), "changed": changed, "problem": None}
         try:
             answer["corrected"] = write_corrected(review, decisions).name
-        except (ExemplaError, ImportError, OSError) as error:
-            answer |= {"corrected": None, "problem": str(error)}
+        except Exception as error:  # the decisions are written; say what became of the rest
+            answer |= {"corrected": None, "problem": f"{error}" or type(error).__name__}
         return answer
 
     @app.get("/api/export/{what}")
