@@ -1,0 +1,1 @@
+"""The parts of `fix_labels`: one kind of evidence, one step of weighing it, in each file."""

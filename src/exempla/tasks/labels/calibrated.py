@@ -1,0 +1,91 @@
+"""The default of `fix_labels`: weigh every kind of evidence as the curated examples teach.
+
+    round 1   Fisher similarity at three dampings, cross-fitted log-odds, curated-only log-odds
+    round 2   the same, and the log-odds of models that learned without round 1's suspects
+
+The last helps flexible models, which copy wrong labels, and hurts strongly regularised ones: a
+signal to be weighed, not a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, log_softmax, logit
+
+from exempla.tasks.labels.calibration import Judge, share_in_doubt, share_of_guilty, teach
+from exempla.tasks.labels.evidence import Evidence, log_odds_against
+
+__all__ = ["Verdict", "calibrated", "judged"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is believed of every training row's label."""
+
+    probabilities: np.ndarray
+    """(n,) that the given label is wrong."""
+    log_odds: np.ndarray
+    """(n,) of the same at even prior odds: the ranking, without the rounding of probabilities."""
+    suggested: np.ndarray
+    """(n,) codes of the likeliest labels, the given ones included."""
+    judge: Judge
+
+
+def calibrated(evidence: Evidence) -> Verdict:
+    """Two rounds of judgement."""
+    beliefs = [evidence.cross_fitted]
+    if evidence.trusted:
+        beliefs.append(evidence.curated_only)
+    first = judged(evidence, beliefs)
+    suspects = np.flatnonzero(first.probabilities > 0.5)
+    if not len(suspects) or not _all_classes_left(evidence, suspects):
+        return first
+    return judged(evidence, [*beliefs, evidence.without(suspects)])
+
+
+def judged(evidence: Evidence, beliefs: list[np.ndarray]) -> Verdict:
+    """Teach a judge on the teachers' versions, and let it judge the training rows."""
+    signals = np.column_stack([*(evidence.against(b) for b in beliefs), evidence.dissimilarity])
+    n = evidence.problem.n_train
+    doubt = 0.0
+    if not evidence.trusted:  # the last beliefs are the best informed ones
+        doubt = share_in_doubt(beliefs[-1][:n], evidence.problem.codes[:n])
+    judge = teach(
+        signals[n:],
+        evidence.guilty,
+        evidence.rows[n:],
+        seed=evidence.seed,
+        doubt=doubt,
+        wrong_labels=len(evidence.problem.classes) - 1,
+    )
+    odds = judge.log_odds(signals[:n])
+    share = share_of_guilty(odds) if evidence.trusted else doubt
+    wrong = expit(odds + logit(share))
+    return Verdict(wrong, odds, likeliest_labels(evidence, beliefs, judge, wrong), judge)
+
+
+def likeliest_labels(
+    evidence: Evidence, beliefs: list[np.ndarray], judge: Judge, wrong: np.ndarray
+) -> np.ndarray:
+    """argmax over labels: the given one has 1 − P(wrong), the others share P(wrong).
+
+    They share it by what the judge thinks of the model's beliefs in them.
+    """
+    n = evidence.problem.n_train
+    given = evidence.problem.codes[:n]
+    scaled = judge.weights[: len(beliefs)] / judge.scale[: len(beliefs)]
+    guilt = sum(
+        w * np.arcsinh(log_odds_against(b[:n])) for w, b in zip(scaled, beliefs, strict=True)
+    )
+    innocence = -np.asarray(guilt)
+    innocence[np.arange(n), given] = -np.inf
+    posterior = log_softmax(innocence, axis=1) + np.log(np.maximum(wrong, 1e-300))[:, None]
+    posterior[np.arange(n), given] = np.log1p(-np.minimum(wrong, 1 - 1e-15))
+    return np.argmax(posterior, axis=1)
+
+
+def _all_classes_left(evidence: Evidence, suspects: np.ndarray) -> bool:
+    left = np.delete(evidence.problem.codes, suspects)
+    return len(np.unique(left)) == len(evidence.problem.classes)

@@ -1,0 +1,138 @@
+"""Fisher evidence: does a row, under a label, push the model the way trusted rows do?
+
+For a version (x, c) of a row, f = the score ∇ log p(c | x) whitened by the damped Fisher and scaled
+to unit length. Its cosines with the curated rows' f under their true labels are near zero for
+unrelated rows, positive for kin, negative for kin under the wrong label. Two summaries of them:
+
+    mean    (1/m) Σ_j cos_j          every curated row has its say
+    sharp   (1/m) Σ_j cos_j³         the few that really resemble the row decide
+
+each at several dampings, since no single one suits every problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exempla.embedding import Embedding, embed_training_set
+from exempla.fisher.damping import per_row
+from exempla.linalg import concatenate, to_numpy
+from exempla.oracles import make_oracle
+from exempla.target import unit_rows
+from exempla.tasks.labels.problem import LabelProblem
+from exempla.tasks.labels.rows import take
+
+__all__ = ["DAMPINGS", "FisherView", "look"]
+
+DAMPINGS = (1.0, 10.0, 100.0)
+"""In units of the mean energy of one Fisher row ("per-row")."""
+BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class FisherView:
+    """Every version (row, label) that is looked at, embedded by one model of the training rows."""
+
+    embedding: Embedding
+    rows: np.ndarray
+    """Positions in the problem, one per version: the training rows, then the teachers' versions."""
+    signs: np.ndarray
+    """+1, or −1 where the stored score is that of the other of two labels."""
+    scores: Any
+    outside: np.ndarray
+
+    def unit(self, versions: np.ndarray, damping: float) -> np.ndarray:
+        """Whitened unit rows of some versions."""
+        e = self.embedding
+        beyond = None
+        if e.sketch.outside is not None:
+            beyond = self.outside[versions] * e.metric.outside(e.sketch.outside, damping)
+        unit = unit_rows(e.metric.whiten(self.scores[versions], damping), beyond)
+        return to_numpy(unit) * self.signs[versions, None]
+
+    def dampings(self) -> list[float]:
+        unit = per_row(self.embedding.evidence).value
+        return [multiple * unit for multiple in DAMPINGS]
+
+    def similarities(self, reference: np.ndarray) -> np.ndarray:
+        """(versions, 2 · dampings): mean and sharpened cosine with the reference versions.
+
+        A row is never compared with itself under any label.
+        """
+        columns = []
+        for damping in self.dampings():
+            anchors = self.unit(reference, damping)
+            columns.append(
+                np.concatenate(
+                    [self._compare(v, reference, anchors, damping) for v in self._blocks()]
+                )
+            )
+        return np.concatenate(columns, axis=1)
+
+    def _compare(
+        self, versions: np.ndarray, reference: np.ndarray, anchors: np.ndarray, damping: float
+    ) -> np.ndarray:
+        cosine = self.unit(versions, damping) @ anchors.T
+        own = self.rows[versions][:, None] == self.rows[reference][None, :]
+        cosine[own] = 0.0
+        others = np.maximum(len(reference) - own.sum(1), 1)
+        return np.stack([cosine.sum(1) / others, (cosine**3).sum(1) / others], axis=1)
+
+    def _blocks(self) -> list[np.ndarray]:
+        return np.split(np.arange(len(self.rows)), np.arange(BLOCK, len(self.rows), BLOCK))
+
+
+def look(
+    model: Any,
+    problem: LabelProblem,
+    teachers: np.ndarray,
+    teacher_codes: np.ndarray,
+    *,
+    sketch: str | int,
+    seed: int,
+    progress: bool,
+) -> FisherView:
+    """Embed the training rows as given, and the teachers, each under its `teacher_codes` (m, v).
+
+    `model` is fitted to the training rows alone. With two classes the scores of a row under both
+    labels point in exactly opposite directions, so one embedding serves both.
+    """
+    train = problem.train
+    data = (take(problem.X, train), problem.labels(train))
+    if problem.weights is not None:
+        data = (*data, problem.weights_of(train))
+    embedding = embed_training_set(
+        make_oracle(model), data, fisher="true", sketch=sketch, seed=seed, progress=progress
+    )
+    two = len(problem.classes) == 2
+    asked = teacher_codes[:, :1] if two else teacher_codes
+    repeated = np.repeat(teachers, asked.shape[1])
+    scores, outside = _embed(embedding, problem, repeated, asked.ravel(), progress)
+    versions = np.arange(len(repeated)).reshape(asked.shape)
+    signs = np.ones(teacher_codes.shape)
+    if two:
+        signs = np.where(teacher_codes == asked, 1.0, -1.0)
+        versions = np.broadcast_to(versions, teacher_codes.shape)
+    versions = versions.ravel()
+    return FisherView(
+        embedding,
+        rows=np.concatenate([train, np.repeat(teachers, teacher_codes.shape[1])]),
+        signs=np.concatenate([np.ones(len(train)), signs.ravel()]),
+        scores=concatenate([in_single(embedding.rows), in_single(scores)[versions]]),
+        outside=np.concatenate([np.zeros(len(train)), outside[versions]]),
+    )
+
+
+def _embed(
+    embedding: Embedding, problem: LabelProblem, rows: np.ndarray, codes: np.ndarray, progress: bool
+) -> tuple[Any, np.ndarray]:
+    data = (take(problem.X, rows), problem.classes[codes])
+    return embedding.embed(embedding.oracle.read(data, role="test"), "true", progress)
+
+
+def in_single(rows: Any) -> Any:
+    """Cosines need no more than float32, and half the time goes into whitening."""
+    return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()

@@ -1,0 +1,104 @@
+"""The question put to `fix_labels`, checked: training rows, then curated rows, one vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from exempla.errors import ExemplaError
+from exempla.oracles.rows import listing, n_rows, unpack
+from exempla.oracles.sklearn_labels import plain_labels
+from exempla.tasks.labels.rows import stack_rows
+
+__all__ = ["LabelProblem", "read_problem"]
+
+
+@dataclass(frozen=True)
+class LabelProblem:
+    """Training rows 0 … n_train − 1, then the curated rows."""
+
+    X: Any
+    codes: np.ndarray
+    """Given labels as positions in `classes`; those of the curated rows are true."""
+    classes: np.ndarray
+    n_train: int
+    weights: np.ndarray | None = None
+    ids: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def train(self) -> np.ndarray:
+        return np.arange(self.n_train)
+
+    @property
+    def curated(self) -> np.ndarray:
+        return np.arange(self.n_train, len(self))
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """Given labels in the user's vocabulary."""
+        return self.classes[self.codes[rows]]
+
+    def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.weights is None else self.weights[rows]
+
+
+def read_problem(train: Any, curated: Any) -> LabelProblem:
+    """Check both sets; every problem found is told at once."""
+    problems: list[str] = []
+    X, y, weights, ids = _labelled(train, "train", problems)
+    classes = np.unique(y) if y is not None else np.array([])
+    if y is not None and len(classes) < 2:
+        problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
+    if curated is None:
+        _raise(problems)
+        return LabelProblem(X, np.searchsorted(classes, y), classes, len(y), weights, ids)
+    if n_rows(curated[0] if isinstance(curated, tuple) and curated else curated) == 0:
+        raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
+    Xc, yc, wc, _ = _labelled(curated, "curated", problems)
+    if y is not None and yc is not None:
+        unseen = sorted(set(yc.tolist()) - set(classes.tolist()), key=str)
+        if unseen:
+            problems.append(
+                f"curated: labels {', '.join(map(repr, unseen[:5]))} never occur in train"
+            )
+        elif len(np.unique(yc)) < 2:
+            problems.append("curated: only one class is present, so no wrong label can be shown")
+    _raise(problems)
+    if weights is not None or wc is not None:
+        parts = [np.ones(len(v)) if w is None else w for v, w in ((y, weights), (yc, wc))]
+        weights = np.concatenate(parts)
+    codes = np.searchsorted(classes, np.concatenate([y, yc.astype(y.dtype)]))
+    return LabelProblem(stack_rows(X, Xc), codes, classes, len(y), weights, ids)
+
+
+def _labelled(data: Any, whose: str, problems: list[str]) -> tuple[Any, Any, Any, Any]:
+    """X, labels, weights and ids of one set."""
+    if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
+        raise ExemplaError(f"{whose} has no labels: give ({whose}_X, {whose}_y).")
+    labels = data[1].detach().cpu().numpy() if hasattr(data[1], "detach") else data[1]
+    found: list[str] = []
+    X, y, weights, ids = unpack((data[0], labels, *data[2:]), found)
+    problems.extend(f"{whose}: {problem}" for problem in found)
+    if y is None:
+        return X, None, weights, ids
+    y = plain_labels(y)
+    if y.ndim != 1:
+        problems.append(f"{whose}: y must hold one label per row, but has shape {y.shape}")
+        return X, None, weights, ids
+    missing = np.flatnonzero(pd.isna(y))
+    if len(missing):
+        problems.append(f"{whose}: labels are missing in {listing(missing)}")
+        return X, None, weights, ids
+    if y.dtype == object:
+        y = np.array([str(v) for v in y]) if all(isinstance(v, str) for v in y) else y
+    return X, y, weights, ids
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise ExemplaError(f"the labels cannot be judged: {'; '.join(problems)}.")
