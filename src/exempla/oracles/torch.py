@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -148,14 +149,16 @@ class TorchOracle(Oracle):
     def _fit_variance(self, examples: TorchExamples) -> None:
         """A Gaussian's σ² is the mean squared residual of the training data."""
         head = self.head
-        unfitted = isinstance(head, FamilyHead) and isinstance(head.family, Gaussian)
-        if not unfitted or head.family.variance is not None:
+        if not isinstance(head, FamilyHead) or not isinstance(head.family, Gaussian):
+            return
+        if head.family.variance is not None:
             return
         step = max(1, len(examples) // VARIANCE_SAMPLE)
         part = examples.take(np.arange(0, len(examples), step))
         pairs = [(head.natural(o), b.labels, b.weights) for b, o in self._forward(part)]
-        outputs, labels = (torch.cat([p[i] for p in pairs]) for i in (0, 1))
-        weights = None if pairs[0][2] is None else torch.cat([p[2] for p in pairs])
+        outputs, labels = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+        given = [p[2] for p in pairs if p[2] is not None]
+        weights = torch.cat(given) if given else None
         self.head = FamilyHead(head.family.fitted(outputs, labels, weights), head.link, head.draws)
 
     # ---- passes over the data
@@ -191,7 +194,13 @@ class TorchOracle(Oracle):
         if result is not None:
             yield from result
             return
-        torch.cuda.empty_cache()
+        for part in self._halves(batch):
+            yield from self._in_memory(work, part, *options)
+
+    def _halves(self, batch: Batch) -> list[Batch]:
+        """The batch in two parts; later batches start at that size."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         half = len(batch) // 2
         if half == 0:
             raise ExemplaError(
@@ -199,8 +208,7 @@ class TorchOracle(Oracle):
                 "with parameters=, or use another device."
             )
         self._batch_size = min(half, self._batch_size or half)
-        yield from self._in_memory(work, batch.take(np.arange(half)), *options)
-        yield from self._in_memory(work, batch.take(np.arange(half, len(batch))), *options)
+        return [batch.take(np.arange(half)), batch.take(np.arange(half, len(batch)))]
 
     def _score(self, batch: Batch, labels: Labels) -> list[ScoreRows]:
         with self._borrowed():
@@ -236,26 +244,34 @@ class TorchOracle(Oracle):
     def _fisher(self, batch: Batch, rank: int, generator: Any) -> Iterator[ScoreRows]:
         """One backward pass per rank of class, over the examples it still concerns."""
         assert isinstance(self.head, Head)
-        with self._borrowed():
-            run = self.network.forward(self._run, batch)
-            outputs = run.outputs.detach()
-            refuse_rows(~outputs.isfinite(), batch, "make the model return NaN or infinity")
-        for i, (active, cotangent) in enumerate(self.head.fisher(outputs, batch, generator)):
-            if i < rank:
-                continue
-            chosen = active.nonzero()[:, 0].cpu().numpy()
-            if len(chosen) == 0:
-                break
-            if 2 * len(chosen) <= len(batch) and i > rank:
-                # few examples left: their own, smaller passes are cheaper from here on
-                del run
-                yield from self._fisher(batch.take(chosen), i, generator)
-                break
-            if batch.weights is not None:
-                cotangent = scaled(cotangent, batch.weights.sqrt())
+        done = rank
+        try:
             with self._borrowed():
-                rows = ScoreRows(batch.positions, run.rows(cotangent, again=True))
-            yield rows if len(chosen) == len(batch) else rows.take(chosen)
+                run = self.network.forward(self._run, batch)
+                outputs = run.outputs.detach()
+                refuse_rows(~outputs.isfinite(), batch, "make the model return NaN or infinity")
+            ranked = self.head.fisher(outputs, batch, generator)
+            for active, cotangent in islice(ranked, rank, None):
+                chosen = active.nonzero()[:, 0].cpu().numpy()
+                if len(chosen) == 0:
+                    return
+                if 2 * len(chosen) <= len(batch) and done > rank:
+                    break
+                if batch.weights is not None:
+                    cotangent = scaled(cotangent, batch.weights.sqrt())
+                with self._borrowed():
+                    rows = ScoreRows(batch.positions, run.rows(cotangent, again=True))
+                yield rows if len(chosen) == len(batch) else rows.take(chosen)
+                done += 1
+            else:
+                return
+            # few examples are left: their own, smaller passes are cheaper from here on
+            parts = [batch.take(chosen)]
+        except torch.OutOfMemoryError:
+            parts = self._halves(batch)
+        run = rows = None
+        for part in parts:
+            yield from self._fisher(part, done, generator)
 
     def _custom_fisher(self, batch: Batch, generator: torch.Generator) -> list[ScoreRows]:
         head = self.head

@@ -293,7 +293,14 @@ def getitem(names: Names, input: Tensor, index: Any) -> Use | None:
     index = index if isinstance(index, tuple) else (index,)
     if any(not (i is None or i is Ellipsis or isinstance(i, (int, slice))) for i in index):
         return None
-    return ShiftUse(names[id(input)], None, None, (), size=input.shape, index=index)
+    return ShiftUse(
+        names[id(input)],
+        None,
+        None,
+        axes(input.detach()[index].ndim),
+        size=input.shape,
+        index=index,
+    )
 
 
 def axes(count: int) -> tuple[int, ...]:

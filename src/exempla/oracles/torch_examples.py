@@ -142,7 +142,7 @@ class TorchExamples(Examples):
         return value.to(self.device, value.dtype if same else self.dtype, non_blocking=True)
 
     @property
-    def labels(self) -> np.ndarray | None:  # type: ignore[override]
+    def labels(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Read on demand: a pass over an image folder only to list labels would cost too much."""
         found: list[Any] = []
         if isinstance(self.source, ArraySource):

@@ -188,15 +188,16 @@ class SumFactors(StructuredFactors):
         return torch.stack([f.gram(h) for f in self.parts for h in others]).sum(0)
 
     def norm2(self) -> Tensor:
-        if not all(isinstance(f, PairFactors) for f in self.parts):
+        pairs = [f for f in self.parts if isinstance(f, PairFactors)]
+        if len(pairs) < len(self.parts):
             return super().norm2()
-        return torch.stack([f.pair(h) for f in self.parts for h in self.parts]).sum(0)
+        return torch.stack([f.pair(h) for f in pairs for h in pairs]).sum(0)
 
     def join(self, others: list[Factors]) -> Factors:
-        alike = all(isinstance(f, SumFactors) and len(f.parts) == len(self.parts) for f in others)
-        if not alike:
+        sums = [f for f in others if isinstance(f, SumFactors) and len(f.parts) == len(self.parts)]
+        if len(sums) < len(others):
             return super().join(others)
-        columns = zip(self.parts, *(f.parts for f in others), strict=True)
+        columns = zip(self.parts, *(f.parts for f in sums), strict=True)
         return SumFactors([first.join(list(rest)) for first, *rest in columns])
 
 

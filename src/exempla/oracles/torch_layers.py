@@ -58,12 +58,13 @@ class Block:
 
     def pack(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Written-out gradients (n, *shape) of the block's parameters, as (n, d_in, d_out)."""
-        weight = gradients[self.weight].flatten(1)
-        n, (d_in, d_out) = len(weight), self.sizes
-        if d_in == 1 and (self.kind == "vector" or len(self.shape) < 2):
-            parts = [gradients[name].flatten(1) for name in self.parameters]
+        weight = gradients[self.weight]
+        n, (_, d_out) = len(weight), self.sizes
+        if self.kind == "vector" or len(self.shape) < 2:
+            parts = [gradients[name].reshape(n, -1) for name in self.parameters]
             return torch.cat(parts, 1)[:, None, :]
-        matrix = weight.reshape(n, *((-1, d_out) if self.table else (d_out, -1)))
+        stored = (n, -1, d_out) if self.table else (n, d_out, -1)
+        matrix = weight.reshape(stored)
         matrix = matrix if self.table else matrix.transpose(1, 2)
         if self.bias is None:
             return matrix

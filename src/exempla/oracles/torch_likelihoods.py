@@ -98,8 +98,9 @@ class FamilyHead(Head):
 
     def natural(self, outputs: Tensor) -> Tensor:
         """The family's own parameters, (n, d): logits, means, log-rates."""
-        x = outputs.float() if outputs.dtype != torch.float64 else outputs
-        x = x.reshape(len(x), -1)
+        # in double: 1 − p of a well-fitted example would lose its digits in single precision
+        x = (outputs.float() if outputs.device.type == "mps" else outputs.double()).flatten(1)
+        x = x[:, None] if x.ndim == 1 else x
         if self.link == "logits":
             return x
         if isinstance(self.family, Categorical):
@@ -111,7 +112,7 @@ class FamilyHead(Head):
         if self.link != "logits":
             x = outputs.detach().requires_grad_()
             (cotangent,) = torch.autograd.grad(self.natural(x), x, cotangent)
-        return cotangent.reshape(outputs.shape)
+        return cotangent.reshape(outputs.shape).to(outputs.dtype)
 
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self.family.log_prob(self.natural(outputs), labels_of(batch))

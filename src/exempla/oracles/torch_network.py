@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +64,7 @@ class Network:
 
     def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
         """vmap if it works and agrees with autograd, else a loop; says which."""
+        assert found.cotangents is not None
         rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
         for method, words in ((by_vmap, "torch.func.vmap"), (by_loop, "a loop over samples")):
             try:
@@ -124,11 +126,12 @@ class Pass:
             )
         if scale != 1.0:
             gradients = [None if g is None else g.float() / scale for g in gradients]
-        dense = self._fallback(cotangent / scale)
+        astray = self._astray()
+        dense = self._fallback(cotangent / scale, found.fallback | astray)
         like = torch.zeros((), device=cotangent.device, dtype=precision(self.network.parameters))
         out: list[Factors] = []
         for block in found.blocks:
-            if block.kind == "fallback":
+            if block.kind == "fallback" or astray & set(block.parameters):
                 out.append(DenseFactors(block.pack(dense)))
                 continue
             seen = [
@@ -139,19 +142,29 @@ class Pass:
             out.append(block.factors(seen, n, like))
         return tuple(out)
 
-    def _fallback(self, cotangent: Tensor) -> dict[str, Tensor]:
+    def _astray(self) -> set[str]:
+        """Parameters this batch used otherwise than the survey saw: with their block, by sample."""
+        found, n = self.network.found, len(self.batch)
+        assert found is not None
+        unfit = set(self.tape.unknown)
+        for use, key in zip(self.tape.uses, self.tape.keys, strict=True):
+            layout = found.layout(key)
+            if use.repeat is None and use.axes and use.shape[layout.axis] % n:
+                unfit |= {name for name in (use.weight, use.bias) if name}
+        blocks = [b for b in found.blocks if b.kind != "fallback" and unfit & set(b.parameters)]
+        return {name for block in blocks for name in block.parameters}
+
+    def _fallback(self, cotangent: Tensor, wanted: set[str]) -> dict[str, Tensor]:
         network = self.network
-        assert network.found is not None
-        wanted = network.found.fallback
-        if not wanted:
-            return {}
-        assert network.by_sample is not None
         rest = {x: p for x, p in network.parameters.items() if x in wanted}
+        if not rest:
+            return {}
         args = (network.model, rest, self.run, self.batch, cotangent)
+        method = network.by_sample or by_vmap
         try:
-            dense = network.by_sample(*args)
+            dense = method(*args)
         except RuntimeError:
-            if network.by_sample is by_loop:
+            if method is by_loop or out_of_memory():
                 raise
             network.by_sample = by_loop
             dense = by_loop(*args)
@@ -162,6 +175,11 @@ def precision(parameters: dict[str, Tensor]) -> torch.dtype:
     """float64 if the model is, else float32."""
     double = any(p.dtype == torch.float64 for p in parameters.values())
     return torch.float64 if double else torch.float32
+
+
+def out_of_memory() -> bool:
+    """True while an out-of-memory error is being handled: it is for the caller to halve."""
+    return isinstance(sys.exception(), torch.OutOfMemoryError)
 
 
 def brief(names: dict[str, Any]) -> str:

@@ -28,8 +28,11 @@ def borrowed(model: nn.Module, selected: set[int] | None = None) -> Iterator[Non
     gradients = [p.grad for p in parameters]
     buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
     # an embedding with max_norm rescales its rows whenever it is read
-    rescaled = [m.weight for m in modules if getattr(m, "max_norm", None) is not None]
-    values = [t for _, held in buffers for t in held.values() if t is not None] + rescaled
+    tables = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
+    values: list[Tensor] = [
+        t for _, held in buffers for t in held.values() if t is not None
+    ] + rescaled
     copies = [t.detach().clone() for t in values]
     versions = [version(t) for t in values]
     randomness = random_state()
@@ -42,9 +45,11 @@ def borrowed(model: nn.Module, selected: set[int] | None = None) -> Iterator[Non
             for p in parameters:
                 if p.requires_grad and id(p) not in selected:
                     p.requires_grad_(False)
+        forget_casts()
         with torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
+        forget_casts()
         torch.backends.mha.set_fastpath_enabled(fast_attention)
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
@@ -62,6 +67,12 @@ def borrowed(model: nn.Module, selected: set[int] | None = None) -> Iterator[Non
                 if version(tensor) != before:
                     tensor.copy_(copy)
         restore_random_state(randomness)
+
+
+def forget_casts() -> None:
+    """Autocast keeps lowered weights, also those made without gradients: not to be mixed."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        torch.clear_autocast_cache()
 
 
 def version(tensor: Tensor) -> int:

@@ -63,7 +63,8 @@ Forward = Callable[[], Tensor]
 def survey(forward: Forward, parameters: Mapping[str, Tensor], n: int) -> Survey:
     """Run the model on n examples, as often as it takes to settle every parameter."""
     found = Survey()
-    if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters.values()):
+    low = any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters.values())
+    if low or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         found.rounding = 5e-2
     names = {id(p): name for name, p in parameters.items()}
     fresh: set[tuple[str, int]] = set()
@@ -75,11 +76,12 @@ def survey(forward: Forward, parameters: Mapping[str, Tensor], n: int) -> Survey
             with tape:
                 outputs = forward()
         except Exception:
-            if not fresh:
+            # perhaps an output repeated for every sample did not suit what follows it
+            repeats = {key for key in fresh if found.treatments[key] != CLONE}
+            if not repeats:
                 raise
-            # an output repeated for every sample did not suit what follows it: no more of that
-            give_up(found, fresh)
-            fresh, rounds = set(), 0
+            give_up(found, repeats)
+            fresh -= repeats
             continue
         found.fallback |= tape.unknown
         pulled = pull_each(outputs, tape, parameters, n)
@@ -127,7 +129,7 @@ def settle(found: Survey, tape: Tape, pulled: Pulled, n: int) -> set[tuple[str, 
     """Find each use's layout; returns the uses that need a treatment and another round."""
     fresh: set[tuple[str, int]] = set()
     for j, (use, key) in enumerate(zip(tape.uses, tape.keys)):
-        involved = {use.weight, use.bias} - {None}
+        involved = {name for name in (use.weight, use.bias) if name}
         if involved <= found.fallback:
             continue
         alone = [pulled.uses[i][j] for i in range(n)]
@@ -145,7 +147,7 @@ def settle(found: Survey, tape: Tape, pulled: Pulled, n: int) -> set[tuple[str, 
             found.treatments[key] = next((a for a in use.axes if use.shape[a] == 1), -1)
             fresh.add(key)
         else:
-            found.fallback |= involved  # type: ignore[arg-type]
+            found.fallback |= involved
     return fresh
 
 

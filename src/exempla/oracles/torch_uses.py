@@ -173,10 +173,10 @@ class ShiftUse(Use):
     def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
         g = wide(split(g, n, layout))
         if self.index is None:
-            return self.sign * summed_to(g, self.size).flatten(1)
+            return self.sign * summed_to(g, self.size).reshape(n, -1)
         out = g.new_zeros(n, *self.size)
         out[(slice(None), *self.index)] = g.reshape(out[(slice(None), *self.index)].shape)
-        return out.flatten(1)
+        return out.reshape(n, -1)
 
 
 @dataclass
@@ -188,7 +188,7 @@ class ScaleUse(Use):
     def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
-        return summed_to(split(wide(g) * wide(x), n, layout), self.size).flatten(1)
+        return summed_to(split(wide(g) * wide(x), n, layout), self.size).reshape(n, -1)
 
 
 def summed_to(t: Tensor, size: torch.Size) -> Tensor:
