@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """The demonstration, told as it happens."""
-    from exempla.commands.writing import make_folder, write_results
+    from exempla.commands.writing import make_folder, say_where, write_results
     from exempla.explainer import Explainer
     from exempla.report import About, plot_evidence
 
@@ -61,14 +61,7 @@ def run(options: Namespace) -> int:
         f"3. Picked the {len(explanation)} training images most responsible for those mistakes "
         f"(damping {explanation.damping:.2g}, {explanation.damping_rule})."
     )
-    console.say(f"Done in {console.seconds():.0f} s. Look at:")
-    console.say(f"  {paths['report']}      the whole answer, in a browser")
-    console.say(f"  {paths['picture']}     mistakes beside the images behind them")
-    console.say(f"  {paths['table']}  the picked images as a table")
-    console.say(f"  {paths['result']} everything, for programs")
-    console.result(
-        {**explanation.to_dict(), "files": {name: str(path) for name, path in paths.items()}}
-    )
+    say_where(console, explanation, about, paths)
     return 0
 
 

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from exempla.commands.console import Console
 from exempla.errors import ExemplaError
 from exempla.report import About, View, write_report
+from exempla.report.sentences import answer
 from exempla.types import Explanation
 
-__all__ = ["make_folder", "table_of", "write_results"]
+__all__ = ["make_folder", "say_where", "table_of", "write_results"]
 
 
 def make_folder(path: Path) -> Path:
@@ -31,6 +33,7 @@ def write_results(
     train_view: View,
     test_view: View | None = None,
     about: About,
+    evidence: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
     """Write the three files and say where each is."""
@@ -45,6 +48,7 @@ def write_results(
         train_view=train_view,
         test_view=test_view,
         about=about,
+        evidence=evidence,
     )
     return {"result": result, "table": table, "report": report}
 
@@ -56,3 +60,22 @@ def table_of(explanation: Explanation, train_view: View) -> Any:
     frame["label"] = [content.label for content in shown]
     frame["predicted"] = [content.predicted for content in shown]
     return frame
+
+
+def say_where(
+    console: Console, explanation: Explanation, about: About, paths: dict[str, Path]
+) -> None:
+    """The answer in one sentence, and where to read more; the whole of it for programs."""
+    console.say(answer(explanation, about))
+    console.say(f"Done in {console.seconds():.0f} s. Look at:")
+    words = {
+        "report": "the whole answer, in a browser",
+        "picture": "mistakes beside the images behind them",
+        "table": "the picked examples as a table",
+        "result": "everything, for programs",
+    }
+    width = max(len(str(path)) for path in paths.values())
+    for name in sorted(paths, key=lambda name: list(words).index(name) if name in words else 9):
+        console.say(f"  {str(paths[name]).ljust(width)}  {words.get(name, '')}")
+    files = {name: str(path) for name, path in paths.items()}
+    console.result({**json.loads(paths["result"].read_text(encoding="utf-8")), "files": files})

@@ -1,0 +1,106 @@
+"""Explain a model's errors on your own file: which training rows are responsible for them?
+
+A model that suits the columns is trained (or your own is taken), its cross-validated accuracy is
+printed, and the training rows most responsible for its errors on the test rows are picked.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+from exempla.commands.arguments import add_file_arguments
+from exempla.commands.console import Console
+from exempla.commands.options import add_output, add_seed, command_line, share
+
+HELP = "which rows of your file are responsible for a model's errors?"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, the question, the output."""
+    add_file_arguments(parser)
+    question = parser.add_argument_group("the question")
+    question.add_argument(
+        "--ask",
+        metavar="errors|all|ROWS",
+        default="errors",
+        help="which test rows to ask about: those predicted wrongly (default), all of them, or "
+        "row numbers such as 3,17",
+    )
+    question.add_argument(
+        "--side",
+        choices=("opponents", "proponents", "both"),
+        help="rows that push against the true labels (default), for them, or either",
+    )
+    question.add_argument(
+        "-k", type=int, default=50, help="how many training rows to pick (default: 50)"
+    )
+    question.add_argument(
+        "--fail-above",
+        metavar="SHARE",
+        type=share,
+        help="exit with 1 if a larger share of the test rows is predicted wrongly",
+    )
+    add_output(parser, "exempla-out")
+    add_seed(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, say how good the model is, explain, write."""
+    from exempla.commands.asking import choose_questions
+    from exempla.commands.userfile import read_user_file
+    from exempla.commands.writing import make_folder, say_where, write_results
+    from exempla.explainer import Explainer
+    from exempla.report import About, evidence_of
+
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        given = read_user_file(options, console, test_size=0.2)
+        asked = choose_questions(given, options.ask, options.side)
+        for note in asked.notes:
+            console.say(note)
+        explainer = Explainer(given.model, seed=options.seed, progress=console.progress)
+        train = (given.parts.X_train, given.parts.y_train)
+        k = min(options.k, len(given.parts.train)) if options.k > 0 else options.k
+        explanation = explainer.fit(train).explain(asked.test, k=k, side=asked.side)
+    evidence = evidence_of(explanation)
+    # From positions in the training part to rows of the file.
+    explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)
+    about = About(
+        data=given.table.path.name,
+        model=given.described,
+        accuracy=given.accuracy_words(),
+        command=command_line(options),
+        notes=tuple(note for note in (given.accuracy.warning, *asked.notes) if note),
+        asked=asked.noun,
+    )
+    paths = write_results(
+        folder,
+        explanation,
+        train_view=asked.train_view(explanation),
+        test_view=asked.test_view(),
+        about=about,
+        evidence=evidence,
+        extra=_extra(given, asked),
+    )
+    say_where(console, explanation, about, paths)
+    if options.fail_above is not None and asked.error_share > options.fail_above:
+        console.warn(
+            f"{asked.error_share:.1%} of the test rows are predicted wrongly, more than "
+            f"--fail-above {options.fail_above:g} allows."
+        )
+        return 1
+    return 0
+
+
+def _extra(given: Any, asked: Any) -> dict[str, Any]:
+    return {
+        "file": given.table.path.name,
+        "label": given.label.name,
+        "model": given.described,
+        "cross_validated_accuracy": given.accuracy.mean,
+        "error_share": asked.error_share,
+        "questioned": asked.rows.tolist(),
+    }

@@ -1,0 +1,151 @@
+"""The user's own file, read, understood, split and modelled: what every command on a file needs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from exempla.commands.console import Console
+from exempla.commands.models import load_model
+from exempla.errors import ExemplaError
+from exempla.files import (
+    Column,
+    CrossValidation,
+    Split,
+    Table,
+    cross_validated_accuracy,
+    default_model,
+    infer_columns,
+    label_of,
+    read_table,
+    show_columns,
+    split,
+)
+
+__all__ = ["UserFile", "read_user_file"]
+
+OWN_LABELS = {"npz": "y", "images": "label"}
+"""Formats that name their own label column."""
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """A file, its columns, its parts, and the model fitted to the training part."""
+
+    table: Table
+    columns: list[Column]
+    parts: Split
+    model: Any
+    accuracy: CrossValidation
+    described: str
+    """The model in words."""
+
+    @property
+    def label(self) -> Column:
+        """The column to predict."""
+        return label_of(self.columns)
+
+    @property
+    def regression(self) -> bool:
+        """Whether a number is predicted instead of a class."""
+        return self.label.detail == "regression"
+
+    def accuracy_words(self) -> str:
+        """The cross-validated accuracy as the report says it."""
+        cv = self.accuracy
+        if self.regression:
+            return f"R² {cv.mean:.3f} ± {cv.se:.3f} cross-validated (0 is guessing the mean)"
+        return f"{cv.mean:.1%} ± {cv.se:.1%} cross-validated (commonest class {cv.majority:.1%})"
+
+
+def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:
+    """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
+    table = _read(options, console)
+    columns = infer_columns(
+        table, _label(table, options), options.text, _kinds(options), options.task
+    )
+    console.say(show_columns(columns))
+    parts = split(
+        table,
+        columns,
+        test=options.test,
+        test_size=test_size if options.test_size is None else options.test_size,
+        curated=options.curated_column or options.curated,
+        seed=options.seed,
+    )
+    for note in parts.notes:
+        console.say(note)
+    X, y = parts.X_train, parts.y_train
+    if options.model:
+        model, described = load_model(options.model), options.model
+    else:
+        model = default_model(table, columns, rows=parts.train, seed=options.seed)
+        described = describe(model)
+    accuracy = cross_validated_accuracy(model, X, y, seed=options.seed)
+    found = UserFile(table, columns, parts, model, accuracy, described)
+    console.say(f"Model: {described}; {found.accuracy_words()}.")
+    if accuracy.warning:
+        console.warn(accuracy.warning)
+    model.fit(X, y)
+    return found
+
+
+def describe(model: Any) -> str:
+    """The default model in words.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> describe(Ridge(alpha=2))
+    'Ridge(alpha=2)'
+    """
+    last = model[-1] if hasattr(model, "steps") else model
+    if type(last).__name__ == "LogisticRegression":
+        return f"logistic regression (C={last.C:g}, chosen by cross-validation)"
+    return " ".join(str(last).split())
+
+
+def _read(options: Namespace, console: Console) -> Table:
+    path = Path(options.file)
+    table = read_table(path, encoding=options.encoding, delimiter=options.delimiter)
+    for note in table.notes:
+        console.say(note)
+    return table
+
+
+def _label(table: Table, options: Namespace) -> str:
+    if options.label is not None:
+        return str(options.label)
+    if table.format in OWN_LABELS:
+        return OWN_LABELS[table.format]
+    listed = ", ".join(table.names[:12]) + (", …" if len(table.names) > 12 else "")
+    raise ExemplaError(
+        f"Say which column of {table.path.name} is the label with --label COLUMN; it has {listed}."
+    )
+
+
+def _kinds(options: Namespace) -> dict[str, str]:
+    kinds = {}
+    for given in options.kind:
+        column, mark, kind = given.rpartition("=")
+        if not mark:
+            raise ExemplaError(f"--kind {given} is not understood; write --kind COLUMN=KIND.")
+        kinds[column] = kind
+    if options.curated_column:
+        kinds[options.curated_column] = "ignored"
+    return kinds
+
+
+def spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:
+    """Values of some rows, placed where those rows stand in the whole file.
+
+    >>> import numpy as np
+    >>> spread(["a", "b"], np.array([2, 0]), 4)
+    ['b', None, 'a', None]
+    """
+    out: list[Any] = [None] * length
+    for row, value in zip(rows.tolist(), values):
+        out[row] = value
+    return out
