@@ -51,32 +51,33 @@ def serve(
             f"The review page needs {error.name}; install it with `pip install 'exempla[review]'`."
         ) from error
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
-    listener = _listen(port, log)
-    port = int(listener.getsockname()[1])
-    log.setting("port", str(port))
-    keys = Keys()
-    address = f"http://{HOST}:{port}/?token={keys.token}"
-    config = uvicorn.Config(
-        Gate(build_app(review, log), port, keys),
-        access_log=False,  # the first request's address holds the token
-        log_level="error",
-        server_header=False,
-        ws="none",
-        timeout_graceful_shutdown=2,
-    )
-    announce(f"Review {len(review.suspects)} suspects at {address}")
-    announce("The address works once. Every decision is saved at once; Ctrl-C ends the server.")
-    if open_browser:
-        _open(address)
     try:
-        uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass  # the way a person ends it
+        listener = _listen(port, log)
+        port = int(listener.getsockname()[1])
+        log.setting("port", str(port))
+        keys = Keys()
+        address = f"http://{HOST}:{port}/?token={keys.token}"
+        config = uvicorn.Config(
+            Gate(build_app(review, log), port, keys),
+            access_log=False,  # the first request's address holds the token
+            log_level="error",
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+        announce(f"Review {len(review.suspects)} suspects at {address}")
+        announce("The address works once. Decisions are saved at once; Ctrl-C ends the server.")
+        if open_browser:
+            _open(address)
+        with contextlib.suppress(KeyboardInterrupt):  # the way a person ends it
+            uvicorn.Server(config).run(sockets=[listener])
     finally:
         log.close()
 
 
 def _listen(port: int, log: DecisionLog) -> socket.socket:
+    if not 0 <= port <= 65_535:
+        raise ExemplaError(f"Port {port} does not exist; choose one up to 65535, or 0 for any.")
     last = log.setting("port") or "0"
     choices = [port] if port else [int(last), 0]
     for choice in choices:

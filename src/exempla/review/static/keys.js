@@ -23,7 +23,7 @@ export function listenToKeys(run) {
     const command = commandOf(event);
     if (!command) return;
     event.preventDefault();
-    run(command);
+    run(command, event.repeat);
   });
 }
 

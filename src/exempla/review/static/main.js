@@ -26,7 +26,10 @@ async function start() {
   store.take(state);
   store.synced = state.version;
   store.refilter();
-  list = new List(store, (row) => enqueue(() => go(row)));
+  list = new List(store, (row) => {
+    toggleList(false);
+    enqueue(() => go(row));
+  });
   sender = new Sender(review.key, (what, message, error) => showBanner(what, message, error));
   showFilters(store, () => {
     store.refilter();
@@ -73,7 +76,8 @@ function toggleList(open = !$("list-pane").classList.contains("open")) {
   if (open) list.reveal();
 }
 
-function run(command) {
+function run(command, repeated = false) {
+  if (repeated && working) return; // a held arrow key goes as fast as the cards come
   const views = { help: openHelp, evidence: toggleEvidence, filter: focusFilter, leave, export: openExport };
   if (views[command]) views[command]();
   else enqueue(() => obey(command));
