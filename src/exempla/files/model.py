@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import issparse
 from sklearn.base import clone as _clone
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -31,6 +32,7 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 SEARCH_ROWS = 10_000
 """Rows the search for C uses. C is the prior variance of a coefficient, so the best value for a
 sample serves the whole: unlike 1/(C·n), it does not change with n."""
+FULL_HESSIAN = 600
 TEXT_FEATURES = 50_000
 TOP_LEVELS = 1_000
 
@@ -66,11 +68,25 @@ def default_model(
     X = feature_frame(table, columns, few)
     y = label_values(table, target.name, target.detail, few)
     prepare = preparation(columns, X)
-    if target.detail == "regression":
-        return Pipeline([("prepare", prepare), ("model", _best(Ridge(), prepare, X, y, seed))])
-    # The score is zero at the optimum only as far as the solver went: influence needs it close.
-    start = LogisticRegression(max_iter=1000, tol=1e-5)
+    ready = clone(prepare).fit_transform(X)
+    start: Any = Ridge()
+    if target.detail == "classes":
+        # The score is zero at the optimum only as far as the solver went: influence needs it close.
+        start = LogisticRegression(
+            solver=_solver(ready, len(np.unique(y))), max_iter=1000, tol=1e-5
+        )
     return Pipeline([("prepare", prepare), ("model", _best(start, prepare, X, y, seed))])
+
+
+def _solver(X: Any, classes: int) -> Any:
+    """Newton with the full Hessian while that is small; matrix-free Newton for wide sparse rows.
+
+    L-BFGS took 20 times as long as Newton-CG on 16,000 sentences × 33,000 n-grams, and hundreds of
+    steps where columns are correlated.
+    """
+    if X.shape[1] * (1 if classes == 2 else classes) <= FULL_HESSIAN:
+        return "newton-cholesky"
+    return "newton-cg" if issparse(X) else "lbfgs"
 
 
 def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
@@ -152,4 +168,5 @@ def _loss(model: Any, X: Any, y: np.ndarray) -> float:
     if isinstance(model, Ridge):
         return float(np.mean((model.predict(X) - y) ** 2))
     chosen = np.searchsorted(model.classes_, y)
-    return -float(model.predict_log_proba(X)[np.arange(len(y)), chosen].clip(min=-30).mean())
+    sure = model.predict_proba(X)[np.arange(len(y)), chosen]
+    return -float(np.log(sure.clip(min=1e-13)).mean())
