@@ -71,7 +71,7 @@ class Batch:
             parts = {
                 name: tree_map(lambda v: new.get(id(v), v), getattr(self, name)) for name in fields
             }
-            return replace(self, **parts)
+            return replace(self, positions=self.positions[: len(values[0])], **parts)
 
         return list(found.values()), rebuild
 

@@ -114,7 +114,8 @@ class TorchExamples(Examples):
     ) -> None:
         self.source, self.form, self.device, self.dtype = source, form, device, dtype
         self.index = np.arange(len(source)) if index is None else index
-        self._labels: dict[int, Any] | None = {}
+        self._labels: np.ndarray | None = None
+        self._read = False
 
     def __len__(self) -> int:
         return len(self.index)
@@ -143,7 +144,12 @@ class TorchExamples(Examples):
 
     @property
     def labels(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Read on demand: a pass over an image folder only to list labels would cost too much."""
+        """Read when asked for: a pass over an image folder only to list labels is not free."""
+        if not self._read:
+            self._labels, self._read = self._read_labels(), True
+        return self._labels
+
+    def _read_labels(self) -> np.ndarray | None:
         found: list[Any] = []
         if isinstance(self.source, ArraySource):
             batch = self.form.batch(self.index, next(self.source.read(self.index))[1])
@@ -157,10 +163,6 @@ class TorchExamples(Examples):
                 found.extend(to_numpy(labels))
         same = len({np.shape(x) for x in found}) == 1
         return np.array(found, dtype=None if same else object)
-
-    @labels.setter
-    def labels(self, value: Any) -> None:
-        raise AttributeError("labels are read from the data")
 
 
 def to_numpy(values: Any) -> np.ndarray:

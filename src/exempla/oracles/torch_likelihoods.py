@@ -99,8 +99,8 @@ class FamilyHead(Head):
     def natural(self, outputs: Tensor) -> Tensor:
         """The family's own parameters, (n, d): logits, means, log-rates."""
         # in double: 1 − p of a well-fitted example would lose its digits in single precision
-        x = (outputs.float() if outputs.device.type == "mps" else outputs.double()).flatten(1)
-        x = x[:, None] if x.ndim == 1 else x
+        x = outputs.float() if outputs.device.type == "mps" else outputs.double()
+        x = x.reshape(len(x), -1)
         if self.link == "logits":
             return x
         if isinstance(self.family, Categorical):

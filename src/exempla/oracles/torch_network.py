@@ -66,12 +66,12 @@ class Network:
         """vmap if it works and agrees with autograd, else a loop; says which."""
         assert found.cotangents is not None
         rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
+        failure: Exception | None = None
         for method, words in ((by_vmap, "torch.func.vmap"), (by_loop, "a loop over samples")):
             try:
                 got = method(self.model, rest, run, probe, found.cotangents)
-            except Exception:
-                if method is by_loop:
-                    raise
+            except Exception as error:
+                failure = error
                 continue
             if all(found.agrees(got[x], found.references[x]) for x in rest):
                 warnings.warn(
@@ -85,7 +85,7 @@ class Network:
             f"the scores of {brief(rest)} depend on which other examples are in the batch (a "
             "normalisation without running statistics, for instance): such a model has no score "
             "per example; leave these out with parameters=."
-        )
+        ) from failure
 
     def forward(self, run: Run, batch: Batch) -> Pass:
         """One forward pass under the tape."""
