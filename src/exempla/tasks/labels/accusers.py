@@ -1,9 +1,9 @@
 """Who accuses a suspect: the curated rows that its label contradicts, with weights.
 
 The suspect's score under its given label is explained by curated scores under their true labels:
-SBQ on the curated unit rows, opponents only, target = the suspect's own unit row. The chosen rows
-push the model the opposite way, each adds something the others do not say, and −weight is how much
-of the suspect's pull each one contradicts.
+SBQ on the unit rows of curated examples with another label, opponents only, target = the suspect's
+own unit row. The chosen rows push the model the opposite way, each adds something the others do
+not say, and −weight is how much of the suspect's pull each one contradicts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Accusers:
         damping = view.dampings()[MIDDLE_DAMPING]
         if self._anchors is None:
             self._anchors = view.unit(evidence.reference, damping)
-        others = view.rows[evidence.reference] != row
+        rows = view.rows[evidence.reference]
+        given = evidence.problem.codes[row]
+        others = (rows != row) & (evidence.problem.codes[rows] != given)
         target = view.unit(np.array([row]), damping)[0]
         found, weights = np.array([], dtype=np.int64), np.array([])
         if np.any(target) and others.any():

@@ -1,10 +1,10 @@
 """The default of `fix_labels`: weigh every kind of evidence as the curated examples teach.
 
-    round 1   Fisher similarity at three dampings, cross-fitted log-odds, curated-only log-odds
-    round 2   the same, and the log-odds of models that learned without round 1's suspects
+    round 0      Fisher similarity at three dampings, cross-fitted log-odds, curated-only log-odds
+    rounds 1, 2  the same, and the log-odds of models that learned without the last suspects
 
-The last helps flexible models, which copy wrong labels, and hurts strongly regularised ones: a
-signal to be weighed, not a rule.
+The last helps where the model copies wrong labels and may hurt where the task is hard: a signal to
+be weighed, not a rule.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from exempla.tasks.labels.calibration import Judge, share_in_doubt, share_of_gui
 from exempla.tasks.labels.evidence import Evidence, log_odds_against
 
 __all__ = ["Verdict", "calibrated", "judged"]
+
+ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,17 @@ class Verdict:
 
 
 def calibrated(evidence: Evidence) -> Verdict:
-    """Two rounds of judgement."""
+    """Judge, drop the suspects, look again."""
     beliefs = [evidence.cross_fitted]
     if evidence.trusted:
         beliefs.append(evidence.curated_only)
-    first = judged(evidence, beliefs)
-    suspects = np.flatnonzero(first.probabilities > 0.5)
-    if not len(suspects) or not _all_classes_left(evidence, suspects):
-        return first
-    return judged(evidence, [*beliefs, evidence.without(suspects)])
+    verdict = judged(evidence, beliefs)
+    for _ in range(ROUNDS):
+        suspects = np.flatnonzero(verdict.probabilities > 0.5)
+        if not len(suspects) or not _enough_left(evidence, suspects):
+            break
+        verdict = judged(evidence, [*beliefs, evidence.without(suspects)])
+    return verdict
 
 
 def judged(evidence: Evidence, beliefs: list[np.ndarray]) -> Verdict:
@@ -86,6 +90,7 @@ def likeliest_labels(
     return np.argmax(posterior, axis=1)
 
 
-def _all_classes_left(evidence: Evidence, suspects: np.ndarray) -> bool:
+def _enough_left(evidence: Evidence, suspects: np.ndarray) -> bool:
+    """Whether every fold's models can still learn every class."""
     left = np.delete(evidence.problem.codes, suspects)
-    return len(np.unique(left)) == len(evidence.problem.classes)
+    return bool(np.bincount(left, minlength=len(evidence.problem.classes)).min() >= 2)

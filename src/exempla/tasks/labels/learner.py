@@ -45,7 +45,7 @@ class Learner:
             if model is None:
                 raise ExemplaError("fit returned None: it must return the fitted module.")
             return model
-        model = clone(self.model)
+        model: Any = clone(self.model)
         with warnings.catch_warnings():
             if quiet:  # one message from the fit on all rows is enough
                 warnings.simplefilter("ignore", ConvergenceWarning)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,8 +51,8 @@ def read_problem(train: Any, curated: Any) -> LabelProblem:
     """Check both sets; every problem found is told at once."""
     problems: list[str] = []
     X, y, weights, ids = _labelled(train, "train", problems)
-    classes = np.unique(y) if y is not None else np.array([])
-    if y is not None and len(classes) < 2:
+    classes = np.unique(y)
+    if len(y) and len(classes) < 2:
         problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
     if curated is None:
         _raise(problems)
@@ -60,43 +60,48 @@ def read_problem(train: Any, curated: Any) -> LabelProblem:
     if n_rows(curated[0] if isinstance(curated, tuple) and curated else curated) == 0:
         raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
     Xc, yc, wc, _ = _labelled(curated, "curated", problems)
-    if y is not None and yc is not None:
+    if len(y) and len(yc):
         unseen = sorted(set(yc.tolist()) - set(classes.tolist()), key=str)
         if unseen:
-            problems.append(
-                f"curated: labels {', '.join(map(repr, unseen[:5]))} never occur in train"
-            )
+            named = ", ".join(map(repr, unseen[:5]))
+            problems.append(f"curated: labels {named} never occur in train")
         elif len(np.unique(yc)) < 2:
             problems.append("curated: only one class is present, so no wrong label can be shown")
     _raise(problems)
     if weights is not None or wc is not None:
         parts = [np.ones(len(v)) if w is None else w for v, w in ((y, weights), (yc, wc))]
         weights = np.concatenate(parts)
-    codes = np.searchsorted(classes, np.concatenate([y, yc.astype(y.dtype)]))
+    codes = np.searchsorted(classes, np.concatenate([y, yc.astype(classes.dtype)]))
     return LabelProblem(stack_rows(X, Xc), codes, classes, len(y), weights, ids)
 
 
-def _labelled(data: Any, whose: str, problems: list[str]) -> tuple[Any, Any, Any, Any]:
+class _Labelled(NamedTuple):
+    X: Any
+    y: np.ndarray
+    """Empty where the labels could not be read."""
+    weights: np.ndarray | None
+    ids: np.ndarray | None
+
+
+def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
     """X, labels, weights and ids of one set."""
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
-        raise ExemplaError(f"{whose} has no labels: give ({whose}_X, {whose}_y).")
+        raise ExemplaError(f"{whose} has no labels: give (X, y) as {whose}.")
     labels = data[1].detach().cpu().numpy() if hasattr(data[1], "detach") else data[1]
     found: list[str] = []
-    X, y, weights, ids = unpack((data[0], labels, *data[2:]), found)
-    problems.extend(f"{whose}: {problem}" for problem in found)
-    if y is None:
-        return X, None, weights, ids
-    y = plain_labels(y)
+    given = unpack((data[0], labels, *data[2:]), found)
+    y = np.array([]) if given.y is None else plain_labels(given.y)
     if y.ndim != 1:
-        problems.append(f"{whose}: y must hold one label per row, but has shape {y.shape}")
-        return X, None, weights, ids
+        found.append(f"y must hold one label per row, but has shape {y.shape}")
+        y = np.array([])
     missing = np.flatnonzero(pd.isna(y))
     if len(missing):
-        problems.append(f"{whose}: labels are missing in {listing(missing)}")
-        return X, None, weights, ids
-    if y.dtype == object:
-        y = np.array([str(v) for v in y]) if all(isinstance(v, str) for v in y) else y
-    return X, y, weights, ids
+        found.append(f"labels are missing in {listing(missing)}")
+        y = np.array([])
+    if y.dtype == object and all(isinstance(label, str) for label in y):
+        y = y.astype(str)
+    problems.extend(f"{whose}: {problem}" for problem in found)
+    return _Labelled(given.X, y, given.weights, given.ids)
 
 
 def _raise(problems: list[str]) -> None:

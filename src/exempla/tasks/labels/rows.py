@@ -39,8 +39,10 @@ def stack_rows(first: Any, second: Any) -> Any:
     if is_sparse(first) or is_sparse(second):
         return sp.vstack([sp.csr_matrix(first), sp.csr_matrix(second)]).tocsr()
     if isinstance(first, pd.DataFrame | pd.Series):
-        other = second if isinstance(second, type(first)) else _framed(first, second)
-        return pd.concat([first, other], ignore_index=True)
+        parts: list[Any] = [first, second]
+        if not isinstance(second, type(first)):
+            parts[1] = _framed(first, second)
+        return pd.concat(parts, ignore_index=True)
     if isinstance(first, np.ndarray):
         return np.concatenate([first, np.asarray(second)])
     return [*first, *second]

@@ -2,8 +2,7 @@
 
 Candidates are the opponents of the curated labels, z_j = f_j·μ < 0; noise σ² = 10 keeps the choice
 between pure influence (σ² → ∞) and pure diversity (σ² = 0), both of which find fewer wrong labels.
-The damping is the one at which the curated rows' own versions, innocent and guilty, are told apart
-best by z: a rule on data.
+The damping follows the rule for selection on unit rows, "per-effective-row".
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, logit
-from scipy.stats import rankdata
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher.damping import per_effective_row
@@ -76,15 +74,11 @@ def _probabilities(
     """P(label is wrong) from z alone, calibrated on the teachers' versions."""
     n, m = evidence.problem.n_train, len(evidence.reference)
     # A reference row must not vouch for itself: take its own part out of the mean.
-    own = np.zeros(len(view.rows))
-    at = {
-        int(row): version for row, version in zip(view.rows[evidence.reference], evidence.reference)
-    }
-    for version, row in enumerate(view.rows):
-        if int(row) in at:
-            own[version] = unit[version] @ unit[at[int(row)]]
-    inside = np.isin(view.rows, view.rows[evidence.reference])
-    signal = -np.where(inside, (m * z - own) / max(m - 1, 1), z)[:, None]
+    version_of = np.full(len(evidence.problem), -1)
+    version_of[view.rows[evidence.reference]] = evidence.reference
+    twin = version_of[view.rows]
+    own = np.einsum("ij,ij->i", unit, unit[twin])
+    signal = -np.where(twin >= 0, (m * z - own) / max(m - 1, 1), z)[:, None]
     doubt = 0.0
     if not evidence.trusted:
         doubt = share_in_doubt(evidence.cross_fitted[:n], evidence.problem.codes[:n])
@@ -98,10 +92,3 @@ def _probabilities(
     )
     odds = judge.log_odds(signal[:n])
     return expit(odds + logit(share_of_guilty(odds) if evidence.trusted else doubt))
-
-
-def separation(innocent: np.ndarray, guilty: np.ndarray) -> float:
-    """AUC: how often a guilty version looks more suspicious than an innocent one."""
-    ranks = rankdata(np.concatenate([guilty, innocent]))[: len(guilty)]
-    g, i = len(guilty), len(innocent)
-    return float((ranks.sum() - g * (g + 1) / 2) / (g * i))

@@ -1,0 +1,1 @@
+"""The methods ours are compared with, behind the same interfaces."""
