@@ -103,7 +103,8 @@ def estimate_fisher(
     for batch in track_rows(batches, "estimating the Fisher", progress, len(examples)):
         rows = basis.project(batch)
         energy = batch.norm2()
-        trace, energy2, count = trace + energy.sum(), energy2 + (energy**2).sum(), count + len(rows)
+        counted = len(batch) if batch.counted is None else batch.counted
+        trace, energy2, count = trace + energy.sum(), energy2 + (energy**2).sum(), count + counted
         squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
         total = in_double(squares) if total is None else total + squares
     mean = to_numpy(total) / len(examples)

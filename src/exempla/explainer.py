@@ -18,6 +18,7 @@ from exempla.oracles.base import Examples, Labels
 from exempla.selection import SBQ, Selector, select
 from exempla.sketch import check_sketch
 from exempla.target import mean_embedding, unit_rows
+from exempla.theory import certificate
 from exempla.types import Array, Explanation, Features, Selection
 from exempla.version import __version__
 
@@ -173,7 +174,8 @@ class Explainer:
             How much each questioned example counts.
         """
         notes: list[str] = []
-        selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0) if selector is None else selector
+        if selector is None:
+            selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
         use: Use = "selection" if self.normalize else "influence"
         mu = mean_embedding(self._test_rows(examples, labels, use), weights)
@@ -269,12 +271,6 @@ class Explainer:
     ) -> Explanation:
         train = self.embeddings[0].train
         picked = selection.indices
-        try:
-            from exempla.theory import certificate
-
-            proofs = certificate(rows, selection, mu).to_dict()
-        except ImportError:
-            proofs = {}
         return Explanation(
             indices=picked,
             weights=selection.weights,
@@ -298,7 +294,7 @@ class Explainer:
             version=__version__,
             fisher=self.fisher,
             ids=None if train.ids is None else np.asarray(train.ids)[picked],
-            certificate=proofs,
+            certificate=certificate(rows, selection, mu).to_dict(),
             warnings=tuple(notes),
             context=(self, examples),
         )

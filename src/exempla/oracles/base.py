@@ -25,7 +25,7 @@ __all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "ScoreRows"]
 Labels = Literal["true", "predicted"]
 
 CLASS_CUT = 1e-4
-"""Classes with less probability than this are left out of the exact Fisher: they carry next to
+"""Classes with less probability than this are left out of a network's Fisher: they carry next to
 none of it, and leaving them out shortens the sum from (classes) to a few rows an example."""
 
 GRAM_BLOCK = 1024
@@ -57,6 +57,9 @@ class ScoreRows:
     sample: np.ndarray
     """(n,) int64 positions in the data set, one per row."""
     factors: tuple[Factors, ...]
+    counted: int | None = None
+    """How many of the rows carry probability above CLASS_CUT, where rows below it are here for
+    exactness alone; None means all of them. Damping rules count rows."""
 
     def __len__(self) -> int:
         return len(self.sample)

@@ -102,8 +102,10 @@ class SklearnOracle(Oracle):
         self._likelihood = self._agreed(self._parts.likelihood)
         self.likelihood = self._likelihood.name
         self._kept = keep_layers(self._names(), self._parameters)
-        cut = isinstance(self._likelihood, Categorical | OneVsRest)
-        self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if cut else "exact"
+        # A linear model's Fisher is its Hessian, and stays exact; a network's drops what it can.
+        several = isinstance(self._likelihood, Categorical | OneVsRest)
+        self._cut = CLASS_CUT if several and len(self._parts.network.weights) > 1 else 0.0
+        self.fisher_note = f"exact over classes above {self._cut:g}" if self._cut else "exact"
 
     def _agreed(self, own: Likelihood) -> Likelihood:
         """The model's own likelihood, unless the user fixed a Gaussian's variance."""
@@ -252,9 +254,11 @@ class SklearnOracle(Oracle):
         per_example = self._parts.network.n_outputs
         for batch in self._batches(examples, per_example):
             inputs, outputs = self._parts.network.forward(batch.X)
-            at, root = likelihood.fisher_root(outputs, CLASS_CUT)
+            at, root = likelihood.fisher_root(outputs, self._cut)
             w = None if batch.weights is None else np.sqrt(batch.weights[at])
-            yield self._rows(batch.positions[at], [a[at] for a in inputs], root, w)
+            rows = self._rows(batch.positions[at], [a[at] for a in inputs], root, w)
+            counted = None if self._cut else len(likelihood.fisher_root(outputs, CLASS_CUT)[0])
+            yield replace(rows, counted=counted)
 
     def predict(self, examples: SklearnExamples) -> np.ndarray:
         """The model's own predictions, in the user's label vocabulary."""
