@@ -68,12 +68,14 @@ def run(options: Namespace) -> int:
     evidence = evidence_of(explanation)
     # From positions in the training part to rows of the file.
     explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)
+    accuracy, against = given.accuracy_words()
     about = About(
         data=given.table.path.name,
-        model=given.described,
-        accuracy=given.accuracy_words(),
+        model=f"{against}; {given.described}",
+        accuracy=accuracy,
         command=command_line(options),
-        notes=tuple(note for note in (given.accuracy.warning, *asked.notes) if note),
+        notes=asked.notes,
+        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
         asked=asked.noun,
     )
     paths = write_results(

@@ -32,7 +32,8 @@ class RowView(View):
         pieces: list[tuple[str, float]] = []
         marked = scaled(self.words.get(index, {}))
         for name in texts:
-            pieces += [(f"{name}: ", 0.0)] if len(texts) > 1 else []
+            if len(texts) > 1:
+                pieces.append((f"{chr(10) if pieces else ''}{name}: ", 0.0))
             pieces += mark_words(values[name] or "", marked)
         strengths = scaled(self.strengths.get(index, {}))
         cells = [

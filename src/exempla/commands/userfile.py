@@ -17,6 +17,7 @@ from exempla.files import (
     CrossValidation,
     Split,
     Table,
+    borrow_names,
     cross_validated_accuracy,
     default_model,
     infer_columns,
@@ -28,6 +29,8 @@ from exempla.files import (
 
 __all__ = ["UserFile", "read_user_file"]
 
+MOST_COLUMNS = 20
+"""A wider file is told in short."""
 OWN_LABELS = {"npz": "y", "images": "label"}
 """Formats that name their own label column."""
 
@@ -54,25 +57,26 @@ class UserFile:
         """Whether a number is predicted instead of a class."""
         return self.label.detail == "regression"
 
-    def accuracy_words(self) -> str:
-        """The cross-validated accuracy as the report says it."""
+    def accuracy_words(self) -> tuple[str, str]:
+        """The cross-validated accuracy, and what to compare it with."""
         cv = self.accuracy
         if self.regression:
-            return f"R² {cv.mean:.3f} ± {cv.se:.3f} cross-validated (0 is guessing the mean)"
-        return f"{cv.mean:.1%} ± {cv.se:.1%} cross-validated (commonest class {cv.majority:.1%})"
+            return f"R² {cv.mean:.3f} ± {cv.se:.3f}", "cross-validated; guessing the mean gets 0"
+        against = f"cross-validated accuracy; the commonest class alone gets {cv.majority:.1%}"
+        return f"{cv.mean:.1%} ± {cv.se:.1%}", against
 
 
 def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:
     """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
-    table = _read(options, console)
+    table, test = _read(options, console)
     columns = infer_columns(
         table, _label(table, options), options.text, _kinds(options), options.task
     )
-    console.say(show_columns(columns))
+    console.say(_columns(columns))
     parts = split(
         table,
         columns,
-        test=options.test,
+        test=test,
         test_size=test_size if options.test_size is None else options.test_size,
         curated=options.curated_column or options.curated,
         seed=options.seed,
@@ -87,7 +91,7 @@ def read_user_file(options: Namespace, console: Console, test_size: float) -> Us
         described = describe(model)
     accuracy = cross_validated_accuracy(model, X, y, seed=options.seed)
     found = UserFile(table, columns, parts, model, accuracy, described)
-    console.say(f"Model: {described}; {found.accuracy_words()}.")
+    console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
     if accuracy.warning:
         console.warn(accuracy.warning)
     model.fit(X, y)
@@ -107,12 +111,26 @@ def describe(model: Any) -> str:
     return " ".join(str(last).split())
 
 
-def _read(options: Namespace, console: Console) -> Table:
-    path = Path(options.file)
-    table = read_table(path, encoding=options.encoding, delimiter=options.delimiter)
-    for note in table.notes:
+def _columns(columns: list[Column]) -> str:
+    """What each column is; in a wide file, what is not an ordinary number."""
+    if len(columns) <= MOST_COLUMNS:
+        return show_columns(columns)
+    plain = [c for c in columns if c.kind == "number" and c.reason.startswith("all ")]
+    if not plain:
+        return show_columns(columns)
+    said = f"{len(plain)} columns are numbers ({plain[0].name} … {plain[-1].name})"
+    others = [c for c in columns if c not in plain]
+    return f"{said}; the others:\n{show_columns(others)}"
+
+
+def _read(options: Namespace, console: Console) -> tuple[Table, Table | None]:
+    """The file and its test file, which may know the column names when the first does not."""
+    how = {"encoding": options.encoding, "delimiter": options.delimiter}
+    table = read_table(Path(options.file), **how)
+    test = read_table(Path(options.test), **how) if options.test else None
+    for note in (*table.notes, *(test.notes if test else ())):
         console.say(note)
-    return table
+    return (table, None) if test is None else (borrow_names(table, test), test)
 
 
 def _label(table: Table, options: Namespace) -> str:

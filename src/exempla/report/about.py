@@ -22,11 +22,13 @@ class About:
     data, model : str
         What was learned from, and what learned.
     accuracy : str
-        How good the model is on rows it has not seen; "" if nobody measured it.
+        How good the model is on rows it has not seen, in a few words; "" if nobody measured it.
     command : str
         What to type to get the same result again.
     notes : tuple of str
-        Anything the reader should know before trusting the answer.
+        What the reader should know: how many errors there were, which rows were left out.
+    warnings : tuple of str
+        What speaks against trusting the answer.
     asked : str
         What the questioned predictions are, in the plural ("errors", "predictions").
 
@@ -41,6 +43,7 @@ class About:
     accuracy: str = ""
     command: str = ""
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     asked: str = "predictions"
 
 

@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 __all__ = ["Decisive", "decisive_parts"]
 
-MOST_WORDS = 12
+MOST_WORDS = 8
 
 
 @dataclass(frozen=True)

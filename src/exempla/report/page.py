@@ -15,6 +15,9 @@ from exempla.report.thumbnails import Gallery, Thumbnail
 from exempla.report.views import MOST_CELLS, Content, View
 from exempla.types import Explanation
 
+WIDE_CAUSES = 2
+"""Causes beside a text or a table row before the others fold away; pictures are all shown."""
+
 __all__ = ["Card", "Page", "build_page"]
 
 
@@ -46,6 +49,8 @@ class Asked:
 
     card: Card
     causes: tuple[Card, ...]
+    folded: tuple[Card, ...] = ()
+    """Further causes, where each takes much room."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def build_page(
         answer=answer(explanation, about, train_view),
         about=about,
         trust=trust(explanation, about),
-        warnings=tuple(dict.fromkeys((*about.notes, *explanation.warnings))),
+        warnings=tuple(dict.fromkeys((*about.warnings, *explanation.warnings))),
         asked=asked,
         more_asked=explanation.n_test - len(asked) if asked else 0,
         picked=picked,
@@ -157,7 +162,8 @@ def _asked(
             for i in best[j]
             if evidence is not None
         )
-        out.append(Asked(card, causes))
+        seen = len(causes) if card.picture else WIDE_CAUSES
+        out.append(Asked(card, causes[:seen], causes[seen:]))
     return tuple(out)
 
 

@@ -19,7 +19,7 @@ __all__ = ["Content", "ImageView", "TableView", "TextView", "View"]
 
 LONGEST_TEXT = 600
 """Characters of one text that a report shows, chosen around the decisive words."""
-MOST_CELLS = 12
+MOST_CELLS = 8
 """Cells of one table row that are always visible; the others fold away."""
 
 Decisive = Callable[[int], Mapping[str, float]]
