@@ -78,6 +78,8 @@ class Batch:
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     """The function applied to every leaf of nested lists, tuples and dictionaries."""
+    if hasattr(tree, "__array__"):
+        return function(tree)
     if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
         return {key: tree_map(function, tree[key]) for key in tree.keys()}  # noqa: SIM118
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

@@ -96,7 +96,9 @@ class ItemSource(Source):
 def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> Source:
     """The rows behind the user's data; raises where they cannot be read twice or in order."""
     if isinstance(data, tuple):
-        data = tuple(np.asarray(x) if isinstance(x, list) and not is_items(x) else x for x in data)
+        data = tuple(numbers(x) if isinstance(x, list) else x for x in data)
+    if data is None or (isinstance(data, list) and not data):
+        raise ExemplaError("the data is empty: there is no example to score.")
     if isinstance(data, DataLoader):
         source = source_of_loader(data, pad)
     elif isinstance(data, IterableDataset):
@@ -153,6 +155,18 @@ def is_items(data: Any) -> bool:
     if isinstance(data, list):
         return bool(data) and isinstance(data[0], (tuple, dict, list)) and not all_arrays(data)
     return (isinstance(data, Dataset) or hasattr(data, "column_names")) and hasattr(data, "__len__")
+
+
+def numbers(values: list[Any]) -> Any:
+    """A list of numbers as an array; a list of arrays as it is."""
+    if not values or isinstance(values[0], (Tensor, np.ndarray)):
+        return values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ExemplaError(
+            "the rows of a list have different lengths: pad them, or give a list of (x, y) pairs."
+        ) from error
 
 
 def all_arrays(data: list[Any]) -> bool:

@@ -39,6 +39,12 @@ class StructuredFactors(Factors):
         parts = [self.project(None, None), *(f.project(None, None) for f in others)]
         return DenseFactors(torch.cat(parts))
 
+    def input_action(self, directions: Tensor) -> Tensor:
+        return self.input_moment() @ directions
+
+    def output_action(self, directions: Tensor) -> Tensor:
+        return self.output_moment() @ directions
+
     def scale_inputs(self, factor: Any) -> Factors:
         matrix = self.project(None, None)
         return DenseFactors(matrix * torch.as_tensor(factor).to(matrix)[:, None])
@@ -117,6 +123,12 @@ class PairFactors(StructuredFactors):
     def output_moment(self) -> Tensor:
         return self.outputs.moment()
 
+    def input_action(self, directions: Tensor) -> Tensor:
+        return self.inputs.action(directions)
+
+    def output_action(self, directions: Tensor) -> Tensor:
+        return self.outputs.action(directions)
+
     def gram(self, other: Factors) -> Tensor:
         if not isinstance(other, PairFactors):
             return other.gram(self).T
@@ -182,6 +194,12 @@ class SumFactors(StructuredFactors):
 
     def output_moment(self) -> Tensor:
         return torch.stack([f.output_moment() for f in self.parts]).sum(0)
+
+    def input_action(self, directions: Tensor) -> Tensor:
+        return torch.stack([f.input_action(directions) for f in self.parts]).sum(0)
+
+    def output_action(self, directions: Tensor) -> Tensor:
+        return torch.stack([f.output_action(directions) for f in self.parts]).sum(0)
 
     def gram(self, other: Factors) -> Tensor:
         others = other.parts if isinstance(other, SumFactors) else (other,)

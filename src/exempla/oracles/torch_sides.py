@@ -36,6 +36,10 @@ class Side(ABC):
         """Σ v vᵀ over rows and positions, (d, d)."""
 
     @abstractmethod
+    def action(self, directions: Tensor) -> Tensor:
+        """(Σ v vᵀ) times a few directions, (d, r): what there is of a moment too wide to write."""
+
+    @abstractmethod
     def take(self, rows: object) -> Side:
         """Some of the rows."""
 
@@ -89,6 +93,12 @@ class Vectors(Side):
         out[-1, -1] = len(flat)
         return out
 
+    def action(self, directions: Tensor) -> Tensor:
+        flat, along = self.values.flatten(0, 1), self.project(directions).flatten(0, 1)
+        if not self.ones:
+            return flat.T @ along
+        return torch.cat([flat.T @ along, along.sum(0, keepdim=True)])
+
     def take(self, rows: object) -> Vectors:
         return Vectors(self.values[rows], self.ones)  # type: ignore[index]
 
@@ -135,6 +145,10 @@ class OneHot(Side):
     def moment(self) -> Tensor:
         counts = torch.bincount(self.indices.flatten(), minlength=self.width)
         return torch.diag(counts.to(self.dtype))
+
+    def action(self, directions: Tensor) -> Tensor:
+        counts = torch.bincount(self.indices.flatten(), minlength=self.width)
+        return counts.to(directions)[:, None] * directions
 
     def take(self, rows: object) -> OneHot:
         return OneHot(self.indices[rows], self.width, self.dtype)  # type: ignore[index]
