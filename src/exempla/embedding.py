@@ -8,6 +8,7 @@ Rows are kept unwhitened, so that damping stays a choice of the question, not of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Embedding:
     metric: Metric
     evidence: FisherEvidence
     rows: Array
+    seconds: dict[str, float]
+    """Wall time of each stage: basis, fisher, scores."""
 
     def embed(self, examples: Examples, labels: Labels, progress: bool) -> tuple[Array, np.ndarray]:
         """Rows of other examples, and each one's squared norm outside the basis."""
@@ -64,8 +67,10 @@ def embed_training_set(
 ) -> Embedding:
     """Choose the basis, estimate the Fisher in it, and embed every training example."""
     train = oracle.read(data, role="train")
-    sample = fisher_sample(oracle, train, sketch, seed)
+    sample = fisher_sample(train, sketch, seed)
+    clock = [perf_counter()]
     basis = choose_sketch(oracle, train, sketch, sample)
+    clock.append(perf_counter())
     bytes_needed = 8 * basis.width * (2 * len(train) + 3 * basis.width)
     say(
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
@@ -75,13 +80,16 @@ def embed_training_set(
     metric, evidence = estimate_fisher(
         oracle, train if basis.exact else sample, basis, fisher, progress
     )
+    clock.append(perf_counter())
     batches = track_rows(oracle.scores(train), "scoring the training set", progress, len(train))
     rows = concatenate([basis.project(batch) for batch in batches])
     refuse_unusable(rows, "the training examples")
-    return Embedding(oracle, train, basis, metric, evidence, rows)
+    clock.append(perf_counter())
+    seconds = dict(zip(("basis", "fisher", "scores"), np.diff(clock).tolist(), strict=True))
+    return Embedding(oracle, train, basis, metric, evidence, rows, seconds)
 
 
-def fisher_sample(oracle: Oracle, train: Examples, sketch: str | int, seed: int) -> Examples:
+def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
     """The part of a large training set that basis and Fisher are estimated from."""
     from exempla.sketch.choose import WIDTH
 
