@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from exempla.types import Explanation
 
-__all__ = ["evidence_of", "strongest"]
+__all__ = ["evidence_of", "strongest", "varied_order"]
 
 
 def evidence_of(explanation: Explanation) -> np.ndarray | None:
@@ -45,3 +46,24 @@ def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:
     pull = {"opponents": -evidence, "proponents": evidence}.get(side, np.abs(evidence))
     order = np.argsort(-pull, axis=0, kind="stable")[:count]
     return [order[pull[order[:, j], j] > 0, j] for j in range(evidence.shape[1])]
+
+
+def varied_order(evidence: np.ndarray, best: list[np.ndarray], kinds: Sequence[Any]) -> list[int]:
+    """Questioned predictions in the order to show them: first the clearest of every kind.
+
+    A prediction is clear if the picked examples bear on it much; kinds (such as "true 3, said 5")
+    take turns, so that the first screen is not the same confusion over and over.
+
+    >>> import numpy as np
+    >>> evidence = np.array([[-0.9, -0.8, -0.1]])
+    >>> varied_order(evidence, [np.array([0])] * 3, ["a", "a", "b"])
+    [0, 2, 1]
+    """
+    pull = np.array([float(np.abs(evidence[picks, j]).sum()) for j, picks in enumerate(best)])
+    turn: dict[Any, int] = {}
+    turns = np.zeros(len(pull), dtype=int)
+    order = np.argsort(-pull, kind="stable")
+    for j in order.tolist():
+        turns[j] = turn.get(kinds[j], 0)
+        turn[kinds[j]] = int(turns[j]) + 1
+    return order[np.argsort(turns[order], kind="stable")].tolist()

@@ -9,10 +9,10 @@ import numpy as np
 
 from exempla.report.about import About, versions
 from exempla.report.curve import Curve, explained_shares
-from exempla.report.evidence import evidence_of, strongest
+from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.sentences import answer, percent, question, trust
 from exempla.report.thumbnails import Gallery, Thumbnail
-from exempla.report.views import MOST_CELLS, Content, View
+from exempla.report.views import MOST_CELLS, Content, View, confusions
 from exempla.types import Explanation
 
 WIDE_CAUSES = 2
@@ -148,13 +148,12 @@ def _asked(
     evidence = evidence_of(explanation) if evidence is None else evidence
     count = min(limit, explanation.n_test)
     if evidence is None:
-        order, best = np.arange(count), [np.arange(0)] * explanation.n_test
+        order, best = list(range(count)), [np.arange(0)] * explanation.n_test
     else:
         best = strongest(evidence, explanation.side, beside)
-        pull = np.array([np.abs(evidence[picks, j]).sum() for j, picks in enumerate(best)])
-        order = np.argsort(-pull, kind="stable")[:count]
+        order = varied_order(evidence, best, confusions(view, explanation.n_test))[:count]
     out = []
-    for j in order.tolist():
+    for j in order:
         content = view.show(j)
         card = Card(content, _picture(content, gallery), j)
         causes = tuple(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from exempla.report.curve import explained_shares
-from exempla.report.evidence import evidence_of, strongest
+from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.thumbnails import as_image
-from exempla.report.views import Content, View
+from exempla.report.views import Content, View, confusions
 from exempla.types import Explanation
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def plot_evidence(
 ) -> Figure:
     """Questioned images, each beside the training images that bear on it most.
 
-    Those come first on which the picked examples bear most, no confusion (true, predicted) more
-    than twice. With `path`, a PNG is written there.
+    Those come first on which the picked examples bear most, confusions (true, predicted) taking
+    turns. With `path`, a PNG is written there.
 
     >>> from sklearn.datasets import load_digits
     >>> from sklearn.linear_model import LogisticRegression
@@ -79,7 +79,7 @@ def plot_evidence(
     if found is None:
         found = np.repeat(np.asarray(explanation.alignment)[:, None], explanation.n_test, axis=1)
     best = strongest(found, explanation.side, beside)
-    shown = _varied(found, best, test_view, questioned)
+    shown = varied_order(found, best, confusions(test_view, len(best)))[:questioned]
     columns = max(1, min(columns, len(shown)))
     rows, width = -(-len(shown) // columns), 1 + beside + 1  # the last is a gap between blocks
     ratios = ([1.0] * (width - 1) + [0.12]) * columns
@@ -100,21 +100,6 @@ def plot_evidence(
     if path is not None:
         figure.savefig(path, dpi=110)
     return figure
-
-
-def _varied(
-    found: np.ndarray, best: list[np.ndarray], view: View, most: int, same: int = 2
-) -> list[int]:
-    """Questioned predictions on which the picks bear most, no confusion more often than `same`."""
-    pull = [float(np.abs(found[picks, j]).sum()) for j, picks in enumerate(best)]
-    seen: dict[tuple[str | None, str | None], int] = {}
-    first, later = [], []
-    for j in np.argsort(-np.asarray(pull), kind="stable").tolist():
-        content = view.show(j)
-        kind = (content.label, content.predicted)
-        seen[kind] = seen.get(kind, 0) + 1
-        (first if seen[kind] <= same else later).append(j)
-    return (first + later)[:most]
 
 
 def _draw(axes: Any, content: Content, caption: str, colour: str, bold: bool = False) -> None:

@@ -109,13 +109,15 @@ def _selected(explanation: Explanation) -> str:
 
 
 def _certified(explanation: Explanation) -> list[Trust]:
-    """What is proved, and what is only estimated, kept apart."""
-    found = explanation.certificate
-    ratio = found.get("ratio")
-    if not isinstance(ratio, (int, float)) or not math.isfinite(ratio):
+    """What is proved about the picks as a set."""
+    found = {line["name"]: line for line in explanation.certificate.get("statements", [])}
+    proved = found.get("share_of_best_set")
+    if not proved or proved["status"] != "certified" or not math.isfinite(proved["value"]):
         return []
-    meaning = "proved: of what any weighted set of training examples, of any size, could explain"
-    return [("Certificate", f"at least {percent(float(ratio))}", meaning)]
+    value = float(proved["value"])
+    rivals = plural(int(explanation.certificate.get("r", len(explanation))), "examples")
+    meaning = f"proved: of what the best possible set of {rivals} could explain"
+    return [("Certificate", f"at least {percent(value)}", meaning)] if value > 0 else []
 
 
 def terminal_text(explanation: Explanation, rows: int = 10) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = ["Content", "ImageView", "TableView", "TextView", "View"]
+__all__ = ["Content", "ImageView", "TableView", "TextView", "View", "confusions", "mark_words"]
 
 LONGEST_TEXT = 600
 """Characters of one text that a report shows, chosen around the decisive words."""
@@ -146,6 +146,16 @@ class TableView(View):
             for c in self.table.keys()  # noqa: SIM118 - a DataFrame iterates its columns as well
         ]
         return self._with(index, cells=tuple(sorted(cells, key=lambda cell: -abs(cell[2]))))
+
+
+def confusions(view: View, count: int) -> list[tuple[str | None, str | None]]:
+    """(true, predicted) of the first `count` examples.
+
+    >>> confusions(View(labels=[3, 5], predicted=[5, 5]), 2)
+    [('3', '5'), ('5', '5')]
+    """
+    labels, said = view.labels, view.predicted
+    return [(_entry(labels, i, "labels"), _entry(said, i, "predicted")) for i in range(count)]
 
 
 def mark_words(text: str, strengths: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
