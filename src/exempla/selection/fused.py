@@ -146,22 +146,30 @@ def _leader(c, n, floor, scale, rule):
     return best, where
 
 
-def _spread(advance: Any) -> Any:
-    """A version of `advance` that shares blocks of rows among threads."""
-
-    def spread(F, q, coef, c, n, floor, scale, rule):
-        blocks = (F.shape[0] + BLOCK - 1) // BLOCK
-        best, where = np.empty(blocks), np.empty(blocks, np.int64)
-        for b in numba.prange(blocks):
-            stop = min(F.shape[0], (b + 1) * BLOCK)
-            best[b], where[b] = advance(F, q, coef, c, n, floor, scale, rule, b * BLOCK, stop)
-        first = np.argmax(best)
-        return best[first], where[first]
-
-    return numba.njit(parallel=True, **_OPTIONS)(spread)
+def _spread(F, q, coef, c, n, floor, scale, rule):
+    """`_advance` with blocks of rows shared among threads."""
+    blocks = (F.shape[0] + BLOCK - 1) // BLOCK
+    best, where = np.empty(blocks), np.empty(blocks, np.int64)
+    for b in numba.prange(blocks):
+        stop = min(F.shape[0], (b + 1) * BLOCK)
+        best[b], where[b] = _advance(F, q, coef, c, n, floor, scale, rule, b * BLOCK, stop)
+    first = np.argmax(best)
+    return best[first], where[first]
 
 
-_SPREAD: dict[bool, Any] = {}  # compiled on first use: few need it and it takes seconds
+def _spread_wide(F, q, coef, c, n, floor, scale, rule):
+    """`_advance_wide`, likewise."""
+    blocks = (F.shape[0] + BLOCK - 1) // BLOCK
+    best, where = np.empty(blocks), np.empty(blocks, np.int64)
+    for b in numba.prange(blocks):
+        stop = min(F.shape[0], (b + 1) * BLOCK)
+        best[b], where[b] = _advance_wide(F, q, coef, c, n, floor, scale, rule, b * BLOCK, stop)
+    first = np.argmax(best)
+    return best[first], where[first]
+
+
+_parallel: Any = compiled(_spread, parallel=True)
+_parallel_wide: Any = compiled(_spread_wide, parallel=True)
 
 
 class FusedRows(ArrayRows):
@@ -192,16 +200,13 @@ class FusedRace(ArrayRace):
         return Leaders(scores, winners)
 
     def _pass(self, wide: bool, arguments: tuple[Any, ...]) -> tuple[float, int]:
-        advance = _advance_wide if wide else _advance
         count = threads()
         if count == 1 or self.rows.t < 4 * BLOCK:
-            return advance(*arguments, 0, self.rows.t)
-        if wide not in _SPREAD:
-            _SPREAD[wide] = _spread(advance)
+            return (_advance_wide if wide else _advance)(*arguments, 0, self.rows.t)
         before = numba.get_num_threads()
         numba.set_num_threads(count)
         try:
-            return _SPREAD[wide](*arguments)
+            return (_parallel_wide if wide else _parallel)(*arguments)
         finally:
             numba.set_num_threads(before)
 

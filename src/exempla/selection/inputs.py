@@ -13,7 +13,7 @@ from exempla.selection.rows import Rows
 from exempla.selection.selector import Problem
 from exempla.types import Array, Selection
 
-__all__ = ["SIDES", "as_rows", "check_k", "make_problem", "side_of"]
+__all__ = ["SIDES", "as_rows", "as_targets", "check_k", "make_problem", "side_of"]
 
 SIDES = ("both", "opponents", "proponents")
 SMALL = 1 << 20
@@ -110,7 +110,7 @@ def make_problem(
     """The problem, k, and whether there was one target rather than a list of them."""
     rows = as_rows(features)
     k = check_k(k, rows.t)
-    targets, single = _targets(target, rows.p)
+    targets, single = as_targets(target, rows.p)
     sides = _per_target(side, len(targets), single, "side")
     for one in sides:
         if one not in SIDES:
@@ -132,7 +132,7 @@ def side_of(z: np.ndarray, side: str) -> np.ndarray:
     return z > 0 if side == "proponents" else np.ones(len(z), dtype=bool)
 
 
-def _targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
+def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
     targets = _as_array(target, "target").astype(np.float64)
     if targets.size == 0:
         raise ExemplaError("target is empty; give the mean of at least one prediction's rows")

@@ -106,7 +106,11 @@ class Sharded(Selector):
                 pooled = ArrayRows(problem.rows.take(union), problem.rows.tolerance)
                 merged = self._choose_among(problem.only(i), pooled, union, k)
                 options = [*merged, *options]
-            results.append(min(options, key=lambda outcome: outcome.variance))
+            best = min(options, key=lambda outcome: outcome.variance)
+            if best.stopped == "candidates" and len(best.indices) < problem.candidates[i].sum():
+                # The pool ran out, not the problem: the parts had kept all that was new.
+                best = replace(best, stopped="rank")
+            results.append(best)
         return results
 
     def _choose_among(
@@ -121,7 +125,7 @@ class Sharded(Selector):
             problem.sides,
             (None,) * len(problem.targets),
         )
-        outcomes = self.selector.choose(part, min(k, rows.t))
+        outcomes = self.selector.choose(part, k)
         return [replace(o, indices=where[o.indices].astype(np.int64)) for o in outcomes]
 
 
