@@ -84,7 +84,6 @@ def test_two_rounds_return_the_better_of_merged_and_best_part(seed):
     best, where = min(options, key=lambda option: option[0].variance)
     assert result.variance == pytest.approx(best.variance, rel=1e-9)
     assert set(result.indices.tolist()) == set(where[best.indices].tolist())
-    assert result.variance >= select(rows, target, 5).variance * (1 - 1e-9)
     assert result.selector == "Sharded(SBQ, two-round)"
     picked = rows[result.indices]
     assert result.mmd2 == pytest.approx(np.sum((target - result.weights @ picked) ** 2))
