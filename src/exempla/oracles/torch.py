@@ -41,6 +41,7 @@ def torch_oracle(
     *,
     draws: int = 1,
     seed: int = 0,
+    batch_size: int | None = None,
 ) -> TorchOracle:
     """The oracle of a torch module.
 
@@ -58,6 +59,8 @@ def torch_oracle(
         Where to compute; on another device than the model's a copy of it is used.
     draws : int
         Sampled labels per example where the Fisher cannot be exact.
+    batch_size : int
+        Examples per pass; by default what the loader says and the memory allows.
 
     Examples
     --------
@@ -70,7 +73,9 @@ def torch_oracle(
     >>> [len(rows) for rows in oracle.scores(train)]
     [5]
     """
-    return TorchOracle(model, likelihood, parameters, device, draws=draws, seed=seed)
+    return TorchOracle(
+        model, likelihood, parameters, device, draws=draws, seed=seed, batch_size=batch_size
+    )
 
 
 class TorchOracle(Oracle):
@@ -85,6 +90,7 @@ class TorchOracle(Oracle):
         *,
         draws: int = 1,
         seed: int = 0,
+        batch_size: int | None = None,
     ) -> None:
         inner = unwrap(model)
         names = select_parameters(inner, parameters)
@@ -96,7 +102,7 @@ class TorchOracle(Oracle):
         self.form = CallForm(self.model)
         self.asked, self.draws, self.seed = likelihood, draws, seed
         self.head: Head | Custom | None = likelihood if isinstance(likelihood, Custom) else None
-        self._batch_size: int | None = None
+        self._batch_size = batch_size
 
     # ---- what is known once data has been read
 
