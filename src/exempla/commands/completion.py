@@ -21,9 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the script."""
-    from exempla.cli import build_parser
-
-    words = describe(build_parser())
+    words = describe(options.parser)
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](words))
     return 0
 
