@@ -15,7 +15,7 @@ from exempla.review import Accuser, Content, Source, Suspect, read_review, write
 from exempla.review.images import image_bytes
 from tests.review_case import make_folder
 
-MODULES = ("suspects", "images", "folder", "log", "estimate", "gate", "export", "server")
+MODULES = ("suspects", "atomic", "images", "folder", "log", "estimate", "gate", "export", "server")
 SOURCE = Source("rows.csv", "csv", label="label")
 
 
@@ -137,6 +137,25 @@ def test_links_in_the_images_folder_are_not_followed(tmp_path):
     os.rename(folder / "images", tmp_path / "elsewhere")
     (folder / "images").symlink_to(tmp_path / "elsewhere")
     assert image_bytes(folder, "train", 0) is None
+
+
+def test_half_a_surrogate_does_not_break_the_folder(tmp_path):
+    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(text="bad \udc80 byte"))
+    write_review(tmp_path, [suspect], source=SOURCE, classes=["a", "b"])
+    assert read_review(tmp_path).card(0)["content"]["text"] == "bad ? byte"
+
+
+def test_writing_again_replaces_and_a_failure_leaves_the_old_folder(tmp_path):
+    folder = make_folder(tmp_path, 4)
+
+    def broken():
+        yield Suspect(0, "ham", "spam", 0.5, 0.5)
+        raise RuntimeError("stopped half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        write_review(folder, broken(), source=SOURCE, classes=["ham", "spam"])
+    assert len(read_review(folder).suspects) == 4
+    assert not list(folder.glob(".*"))
 
 
 def test_review_json_is_strict_json_with_a_relative_path(tmp_path):

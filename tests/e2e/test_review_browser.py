@@ -92,10 +92,21 @@ def test_200_by_keyboard_with_a_crash_a_reload_and_an_export(tab, tmp_path):
         with page.expect_download() as download:
             page.click("text=patch.csv")
         patch = Path(download.value.path()).read_text(encoding="utf-8")
+        with page.expect_download() as download:
+            page.click("text=corrected.jsonl")
+        corrected = Path(download.value.path()).read_text(encoding="utf-8")
     final = export_decisions(folder)
     assert {d.row: d.action for d in final} == wanted
     changes = {int(line["row"]): line for line in csv.DictReader(patch.splitlines())}
     assert set(changes) == {r for r, a in wanted.items() if a in ("relabel", "remove")}
+    # The corrected file, read again, is the original with exactly these decisions.
+    labels = {r: changes[r]["new"] for r in changes if wanted[r] == "relabel"}
+    rows = [json.loads(line) for line in (tmp_path / "mails.jsonl").open(encoding="utf-8")]
+    assert [json.loads(line) for line in corrected.splitlines()] == [
+        mail | {"label": labels.get(r, mail["label"])}
+        for r, mail in enumerate(rows)
+        if wanted.get(r) != "remove"
+    ]
     third = [3 * i for i, key in enumerate(keys[:200]) if key == "3"]
     assert {changes[r]["new"] for r in third} == {"news"}
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from exempla.errors import ExemplaError
 from exempla.review.estimate import remaining_wrong
-from exempla.review.export import export_decisions, write_corrected
+from exempla.review.export import corrected_path, export_decisions, write_corrected
 from exempla.review.folder import Review
 from exempla.review.images import image_bytes
 from exempla.review.log import ACTIONS, DecisionLog, StaleError, State
@@ -171,23 +171,23 @@ def _add_export(app: FastAPI, review: Review) -> None:
         changed = sum(d.action in ("relabel", "remove") for d in decisions)
         answer: dict[str, Any] = {"decisions": len(decisions), "changed": changed, "problem": None}
         try:
-            answer["corrected"] = write_corrected(review, decisions).name
+            target = write_corrected(review, decisions)
+            answer |= {"corrected": target.name, "folder": target.is_dir()}
         except Exception as error:  # the decisions are written; say what became of the rest
             answer |= {"corrected": None, "problem": f"{error}" or type(error).__name__}
         return answer
 
     @app.get("/api/export/{what}")
     def download(what: Literal["decisions", "patch", "corrected"]) -> Response:
-        names = {"decisions": "decisions.json", "patch": "patch.csv"}
-        if what == "corrected":
-            found = sorted(p for p in review.directory.glob("corrected.*") if p.suffix != ".part")
-            name = found[0].name if found else "corrected"
-        else:
-            name = names[what]
-        path = review.directory / name
+        names = {
+            "decisions": "decisions.json",
+            "patch": "patch.csv",
+            "corrected": corrected_path(review).name,
+        }
+        path = review.directory / names[what]
         if path.is_symlink() or not path.is_file():
             raise HTTPException(404, "Nothing has been exported yet.")
-        return FileResponse(path, media_type="application/octet-stream", filename=name)
+        return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
 def _status(review: Review, log: DecisionLog, since: int) -> dict[str, Any]:

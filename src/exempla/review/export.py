@@ -6,15 +6,27 @@ import csv
 import io
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from exempla.errors import ExemplaError
+from exempla.review.atomic import replacing
 from exempla.review.folder import Review, fingerprint, read_review
 from exempla.review.log import DecisionLog, State
 
-__all__ = ["FinalDecision", "export_decisions", "final_decisions", "write_corrected"]
+__all__ = [
+    "FinalDecision",
+    "corrected_path",
+    "export_decisions",
+    "final_decisions",
+    "write_corrected",
+]
+
+PATCH_FIELDS = (
+    "row", "id", "column", "old", "new", "action", "time", "evidence", "note", "original",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,9 +49,9 @@ class FinalDecision:
 def export_decisions(directory: str | Path) -> list[FinalDecision]:
     """Write DIR/decisions.json and DIR/patch.csv and return the decisions, by row.
 
-    decisions.json holds every decision; patch.csv only those that change the data
-    (row, id, old, new, action, time, evidence). Cells are written as they are: a spreadsheet may
-    take one that begins with "=" for a formula.
+    decisions.json holds every decision; patch.csv only those that change the data (row, id,
+    column, old, new, action, time, evidence, note, fingerprint of the original). Cells are written
+    as they are: a spreadsheet may take one that begins with "=" for a formula.
 
     >>> import tempfile
     >>> from exempla.review import Source, Suspect, export_decisions, write_review
@@ -57,8 +69,10 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     finally:
         log.close()
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
-    _write(review.directory / "decisions.json", text + "\n")
-    _write(review.directory / "patch.csv", _patch(decisions))
+    with replacing(review.directory / "decisions.json") as file:
+        file.write(f"{text}\n".encode())
+    with replacing(review.directory / "patch.csv") as file:
+        file.write(_patch(review, decisions).encode())
     return decisions
 
 
@@ -70,33 +84,49 @@ def final_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
 
 
 def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
-    """Write the corrected data set into the folder, in the input's own format."""
-    from exempla import files
+    """Write the corrected data set into the folder, in the input's own format.
 
-    path = (review.directory / review.source.path).resolve()
+    The file is called corrected.*, after the input's ending; an image folder becomes the folder
+    `corrected`. What an earlier export left there is replaced.
+    """
+    from exempla.files.decisions import Decision
+    from exempla.files.export import export
+    from exempla.files.reading import read_table
+
+    path = Path(os.path.normpath(review.directory.resolve() / review.source.path))
     if not path.exists():
-        raise ExemplaError(
-            f"{review.source.path} is gone; put the source file back and export again."
-        )
-    if review.fingerprint and fingerprint(path) != review.fingerprint:
+        raise ExemplaError(f"{path.name} is gone; put the source file back and export again.")
+    if fingerprint(path) != review.fingerprint:
         raise ExemplaError(
             f"{path.name} has changed since the suspects were found, so row numbers may no longer "
             "match; run the analysis again."
         )
-    table = files.read(path, **_read_options(review))
     chosen = [
-        files.Decision(row=d.row, action=d.action, new_label=d.new_label, note=d.note, time=d.time)
+        Decision(d.row, d.action, d.new_label if d.action == "relabel" else None, d.note, d.time)
         for d in decisions
-        if d.action in ("keep", "relabel", "remove")
+        if d.action in ("relabel", "remove")
     ]
-    target = review.directory / f"corrected{''.join(path.suffixes[-1:])}"
-    files.export(table, chosen, target)
-    return target
+    target = corrected_path(review)
+    if path.is_relative_to(target.resolve()):
+        raise ExemplaError(f"{target.name} is the source itself; review it from another folder.")
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    table = read_table(path, **dict(review.source.options))
+    return export(table, chosen, target, label=_label(review))
 
 
-def _read_options(review: Review) -> dict[str, Any]:
-    label = {} if review.source.label is None else {"label": review.source.label}
-    return label | dict(review.source.options)
+def corrected_path(review: Review) -> Path:
+    """DIR/corrected.csv for mails.csv, DIR/corrected.csv.gz for mails.csv.gz, DIR/corrected for a
+    folder of images."""
+    if review.source.format == "images":
+        return review.directory / "corrected"
+    suffixes = PurePath(review.source.path).suffixes
+    packed = suffixes[-1:] in ([".gz"], [".bz2"], [".xz"])
+    return review.directory / f"corrected{''.join(suffixes[-2:] if packed else suffixes[-1:])}"
+
+
+def _label(review: Review) -> str:
+    return review.source.label or {"npz": "y"}.get(review.source.format, "label")
 
 
 def _final(review: Review, state: State) -> FinalDecision:
@@ -129,18 +159,15 @@ def _evidence(card: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _patch(decisions: list[FinalDecision]) -> str:
+def _patch(review: Review, decisions: list[FinalDecision]) -> str:
+    """The changes as CSV, in the form that `exempla.files.apply_patch` applies to the original."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", "id", "old", "new", "action", "time", "evidence"])
+    writer.writerow(PATCH_FIELDS)
+    column, original = _label(review), review.fingerprint[:16]
     for d in decisions:
         if d.action in ("relabel", "remove"):
-            new = d.new_label or ""
-            writer.writerow([d.row, d.id, d.old_label, new, d.action, d.time, d.evidence])
+            new = d.new_label if d.action == "relabel" else ""
+            cells = [d.row, d.id, column, d.old_label, new, d.action, d.time, d.evidence, d.note]
+            writer.writerow([*cells, original])
     return out.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text, encoding="utf-8", newline="")
-    os.replace(scratch, path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
+from exempla.review.atomic import replacing
 from exempla.review.images import write_image
 from exempla.review.suspects import Source, Suspect
 
@@ -89,12 +90,10 @@ def write_review(
     if len(set(known)) != len(known) or not known:
         raise ExemplaError("The classes must be a non-empty list without repeats.")
     seen: set[int] = set()
-    scratch = directory / "suspects.jsonl.part"
-    with open(scratch, "w", encoding="utf-8", newline="\n") as file:
+    with replacing(directory / "suspects.jsonl") as file:
         for suspect in suspects:
             _check(suspect, known, seen)
-            file.write(json.dumps(_line(directory, suspect), ensure_ascii=False) + "\n")
-    os.replace(scratch, directory / "suspects.jsonl")
+            file.write(_json(_line(directory, suspect)) + b"\n")
 
     path = Path(source.path)
     print_ = fingerprint(path)
@@ -115,10 +114,8 @@ def write_review(
         "suspects": len(seen),
     }
     target = directory / "review.json"
-    scratch = directory / "review.json.part"
-    text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False)
-    scratch.write_text(text + "\n", encoding="utf-8")
-    os.replace(scratch, target)
+    with replacing(target) as file:
+        file.write(_json(header, indent=2) + b"\n")
     return target
 
 
@@ -170,12 +167,12 @@ def read_review(directory: str | Path) -> Review:
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of a file; of the names and sizes for a folder; "" if there is nothing there."""
-    digest = hashlib.sha256()
+    """SHA-256 of a file; of the names of its images for a folder; "" if there is nothing there."""
     if path.is_dir():
-        for file in sorted(p for p in path.rglob("*") if p.is_file()):
-            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\n".encode())
-        return digest.hexdigest()
+        from exempla.files.reading import read_table
+
+        names = read_table(path).strings("file")
+        return hashlib.sha256("\n".join(name or "" for name in names).encode()).hexdigest()
     if not path.is_file():
         return ""
     with open(path, "rb") as file:
@@ -227,6 +224,12 @@ def _read_suspects(path: Path) -> tuple[tuple[Summary, ...], dict[int, tuple[int
             places[suspects[-1].row] = (offset, len(line))
             offset += len(line)
     return tuple(suspects), places
+
+
+def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
+    # Half a surrogate pair, as broken files have it, is no UTF-8: it becomes a question mark.
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace")
 
 
 def _key(name: str, print_: str, classes: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from exempla.errors import ExemplaWarning
+from exempla.review.atomic import replacing
 
 __all__ = ["image_bytes", "write_image"]
 
@@ -31,9 +32,8 @@ def write_image(folder: Path, space: str, row: int, image: Any) -> bool:
         )
         return False
     folder.mkdir(exist_ok=True)
-    scratch = target.with_suffix(".part")
-    scratch.write_bytes(data)
-    os.replace(scratch, target)  # replaces a link instead of writing through it
+    with replacing(target) as file:
+        file.write(data)
     return True
 
 

@@ -111,7 +111,8 @@ export async function openExport() {
     place.replaceChildren(
       el("p", { text: `${result.decisions} decisions, ${result.changed} of them change the data. The files are in the review folder.` }),
       el("ul", {},
-        result.corrected ? link("corrected", `${result.corrected}: the corrected data`) : null,
+        result.corrected && !result.folder ? link("corrected", `${result.corrected}: the corrected data`) : null,
+        result.folder ? el("li", { text: `${result.corrected}: the corrected images, a folder` }) : null,
         link("patch", "patch.csv: the changes alone"),
         link("decisions", "decisions.json: every decision")),
       result.problem ? el("p", { class: "problem", text: `The corrected data could not be written: ${result.problem}` }) : "");
