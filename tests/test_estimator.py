@@ -1,4 +1,4 @@
-"""FisherExplainer behaves as scikit-learn's own estimators do, and explains what Explainer would."""
+"""FisherExplainer behaves as scikit-learn's own estimators do and explains as Explainer does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from exempla import Explainer, ExemplaError, FisherExplainer
+from exempla import ExemplaError, Explainer, FisherExplainer
 
 CANNOT_APPLY: dict[str, str] = {}
 """check → reason. Empty: all of them apply and pass. (check_array_api_input skips itself unless
