@@ -1,0 +1,126 @@
+"""Enron1: find the labels that were flipped, with a few hundred messages known to be right.
+
+Run:  EXEMPLA_DATA=folder python -m experiments.enron --out results/enron [--fast]
+
+4137 training and 1035 test messages, bag of words (min_df 5, English stop words); 500 training
+messages are curated, 20 % of the other labels are flipped. Logistic regression with L2 1e-4 (it
+memorises) and 1e-2 (it generalises), in units of the mean loss. Every method may use the curated
+rows. Settings were developed on seeds from 100 on; the reported seeds are 0 to 9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from experiments.label_study import Trial, plot, run_trial, tables
+
+STRENGTHS = (1e-4, 1e-2)
+KS = (50, 100, 200, 400, 727)
+
+
+def run(out: Path, fast: bool, data: Path, seeds: Iterable[int] = range(10)) -> Path:
+    """Run what is missing, then write enron.csv, enron.png, enron.svg and enron.md."""
+    out.mkdir(parents=True, exist_ok=True)
+    texts, labels = messages(data)
+    sizes = (1300, 300, 200) if fast else (4137, 1035, 500)
+    ks = (25, 50, 100, 220) if fast else KS
+    parts = out / ("trials-fast" if fast else "trials")
+    results = []
+    for seed in list(seeds)[:1] if fast else seeds:
+        for strength in STRENGTHS:
+            results.append(run_trial(plant(texts, labels, seed, strength, sizes), ks, parts))
+    return write(pd.concat(results), out)
+
+
+def messages(data: Path) -> tuple[list[str], np.ndarray]:
+    """Subject and body of every message, and 1 for spam."""
+    with gzip.open(data / "enron1" / "enron1.jsonl.gz", "rt") as lines:
+        rows = [json.loads(line) for line in lines]
+    return [f"{r['subject']}\n{r['body']}" for r in rows], np.array([r["label"] for r in rows])
+
+
+def plant(
+    texts: list[str], labels: np.ndarray, seed: int, strength: float, sizes: tuple[int, int, int]
+) -> Trial:
+    """Split, curate and flip."""
+    n_train, n_test, n_curated = sizes
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    train, test = order[:n_train], order[n_train : n_train + n_test]
+    words = CountVectorizer(min_df=5, stop_words="english")
+    X = words.fit_transform([texts[i] for i in train]).astype(np.float64)
+    curated = rng.choice(n_train, n_curated, replace=False)
+    rest = np.setdiff1d(np.arange(n_train), curated)
+    truth = labels[train][rest]
+    noisy = truth.copy()
+    flipped = rng.choice(len(rest), int(0.2 * len(rest)), replace=False)
+    noisy[flipped] = 1 - noisy[flipped]
+    return Trial(
+        name=f"enron-l2-{strength:g}",
+        seed=seed,
+        model=LogisticRegression(C=1.0 / (strength * len(rest)), max_iter=3000),
+        train=(X[rest], noisy),
+        truth=truth,
+        curated=(X[curated], labels[train][curated]),
+        test=(words.transform([texts[i] for i in test]).astype(np.float64), labels[test]),
+    )
+
+
+def write(results: pd.DataFrame, out: Path) -> Path:
+    """The table, the figure and the page."""
+    results.to_csv(out / "enron.csv", index=False, float_format="%.6g")
+    by_strength = {f"L2 {s:g}": results[results["data"] == f"enron-l2-{s:g}"] for s in STRENGTHS}
+    plot(by_strength, out / "enron")
+    sections = [f"## {title}\n\n{tables(part)}" for title, part in by_strength.items()]
+    page = out / "enron.md"
+    page.write_text(INTRODUCTION + "\n".join(sections))
+    return page
+
+
+INTRODUCTION = """# Finding flipped labels in Enron1
+
+**What the paper claims.** Fisher-kernel SBQ, run on the mistakes of a validation set, points an
+expert to more of the flipped labels than self-influence, training loss or random checking do, and
+test accuracy recovers faster.
+
+**What we found.** Not as printed: with the empirical Fisher, the mistakes as target and no sign,
+SBQ finds a tenth to a third of what it should (measured while the method was designed; not part of
+this table). With the true Fisher, damping from data, unit rows, opponents only, noise 10 and all
+curated rows as the target, the paper's ranking beats every baseline it was compared with. It is
+matched or beaten by something the paper did not compare: a model of the 500 curated rows alone.
+Weighing all evidence, as the curated rows teach (`fix_labels`, method "calibrated"), is better
+than any single kind, and its probabilities add up to about the number of flips that were planted.
+
+The protocol: 4137 training and 1035 test messages, bag of words (min_df 5, English stop words),
+500 curated messages, 20 % of the other 3637 labels flipped (727). Logistic regression, L2 in units
+of the mean loss. Every method may use the curated rows. Settings were developed on seeds from 100
+on (about twenty settings, three data draws); nothing was chosen on the seeds reported here.
+
+![share found and test accuracy](enron.png)
+
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results/enron"))
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
+    options = parser.parse_args()
+    if "EXEMPLA_DATA" not in os.environ:
+        raise SystemExit("EXEMPLA_DATA is not set: name the folder that holds enron1/.")
+    print(run(options.out, options.fast, Path(os.environ["EXEMPLA_DATA"]), options.seeds))
+
+
+if __name__ == "__main__":
+    main()
