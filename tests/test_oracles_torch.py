@@ -234,7 +234,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
     rows = list(oracle.scores(everyone))
     assert np.concatenate([r.sample for r in rows]).tolist() == list(range(N))
     torch.testing.assert_close(written_out(rows), scores(plain, want))
-    oracle._batch_size = None
+    oracle.scorer.batch_size = None
     mine, theirs = (
         written_out(list(o.fisher_rows(e))) for o, e in ((oracle, everyone), (plain, want))
     )
@@ -269,10 +269,12 @@ def test_wrappers_are_opened() -> None:
 
 
 def refused(message: str, model: nn.Module, given: object, likelihood: object = "auto") -> None:
-    with pytest.raises(ExemplaError, match=message) as caught:
+    def attempt() -> None:
         oracle = torch_oracle(model, likelihood)
-        examples = oracle.read(given, role="train")
-        list(oracle.scores(examples))
+        list(oracle.scores(oracle.read(given, role="train")))
+
+    with pytest.raises(ExemplaError, match=message) as caught:
+        attempt()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from exempla.oracles.torch import torch_oracle
-from exempla.oracles.torch_state import borrowed
+from exempla.oracles.torch_state import Keeper
 
 N = 6
 
@@ -35,7 +35,7 @@ class Restless(nn.Module):
         self.calls += 1
         self.last = torch.rand(())
         random.random()
-        np.random.rand()
+        np.random.rand()  # noqa: NPY002
         if self.fail is not None:
             raise self.fail
         return self.head(self.frozen(self.body(self.table(tokens).mean(1))))
@@ -56,7 +56,7 @@ def portrait(model: Restless) -> dict[str, Any]:
         "objects": {name: id(t) for name, t in [*model.named_parameters(), *model.named_buffers()]},
         "modes": [m.training for m in model.modules()],
         "flags": [p.requires_grad for p in model.parameters()],
-        "grads": [None if p.grad is None else (id(p.grad), p.grad.clone()) for p in model.parameters()],
+        "grads": [(id(p.grad), copy.deepcopy(p.grad)) for p in model.parameters()],
         "hooks": [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks))
                   for m in model.modules()],
         "dtypes": [(p.dtype, p.device) for p in model.parameters()],
@@ -104,7 +104,7 @@ def test_a_row_that_is_held_between_steps_holds_nothing_open() -> None:
     oracle = torch_oracle(model)
     train = oracle.read(DATA, role="train")
     before = portrait(model)
-    oracle._batch_size = 2
+    oracle.scorer.batch_size = 2
     walks = [oracle.scores(train), oracle.fisher_rows(train)]
     for walk in walks:
         next(walk)
@@ -144,7 +144,7 @@ def test_inside_inference_mode() -> None:
 
 def test_only_the_selected_parameters_have_gradients_on() -> None:
     model = prepared()
-    with borrowed(model, {id(model.head.weight)}):
+    with Keeper(model, {id(model.head.weight)}).borrowed():
         assert [name for name, p in model.named_parameters() if p.requires_grad] == ["head.weight"]
         assert not any(m.training for m in model.modules())
         assert torch.is_grad_enabled()

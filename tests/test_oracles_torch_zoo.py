@@ -60,7 +60,7 @@ def test_scores_equal_autograd(name: str) -> None:
     assert isinstance(oracle.head, Head)
     for i in range(zoo.N):
         (batch,) = examples.read(i, i + 1)
-        outputs = oracle._run(case.model, batch)
+        outputs = oracle.scorer.run(case.model, batch)
         value = oracle.head.log_prob(outputs, batch).sum()
         want = by_autograd(oracle, value, torch.ones_like(value))
         assert want.norm() > 0
@@ -80,7 +80,7 @@ def test_fisher_rows_sum_to_the_expectation(name: str) -> None:
     case.model.eval()
     for i in range(zoo.N):
         (batch,) = examples.read(i, i + 1)
-        outputs = oracle._run(case.model, batch)
+        outputs = oracle.scorer.run(case.model, batch)
         want = torch.zeros(4, 4, dtype=torch.float64)
         for p, cotangent in expectation(oracle, outputs):
             s = by_autograd(oracle, outputs, cotangent).double() @ directions

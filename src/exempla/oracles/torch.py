@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -18,19 +17,20 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError
 from exempla.likelihoods import Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
-from exempla.oracles.torch_batch import Batch
-from exempla.oracles.torch_data import source_of
+from exempla.oracles.torch_batch import Batch, tree_map
+from exempla.oracles.torch_data import ArraySource, source_of
 from exempla.oracles.torch_examples import CallForm, TorchExamples, pad_rows, warn_of_augmentation
-from exempla.oracles.torch_heads import choose_head, outputs_of
-from exempla.oracles.torch_likelihoods import Custom, FamilyHead, Head, refuse_rows
-from exempla.oracles.torch_network import Network
+from exempla.oracles.torch_heads import choose_head
+from exempla.oracles.torch_likelihoods import Custom, FamilyHead, Head
+from exempla.oracles.torch_scorer import Scorer
 from exempla.oracles.torch_select import select_parameters, unwrap
-from exempla.oracles.torch_state import borrowed
 
 __all__ = ["TorchOracle", "torch_oracle"]
 
 VARIANCE_SAMPLE = 8192
 """Training examples from which a Gaussian's variance is fitted, at most."""
+DEVICE_SHARE = 8
+"""Arrays that take less than this fraction of the free memory of a GPU are moved there whole."""
 
 
 def torch_oracle(
@@ -79,7 +79,7 @@ def torch_oracle(
 
 
 class TorchOracle(Oracle):
-    """Scores of one torch network."""
+    """Scores of one torch network: everything that concerns a whole data set."""
 
     def __init__(
         self,
@@ -96,20 +96,29 @@ class TorchOracle(Oracle):
         names = select_parameters(inner, parameters)
         self.model = moved(inner, device)
         by_name = dict(self.model.named_parameters())
-        self.network = Network(self.model, {name: by_name[name] for name in names})
-        first = next(iter(self.network.parameters.values()))
-        self.device, self.dtype = first.device, first.dtype
+        chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
+        head = likelihood if isinstance(likelihood, Custom) else None
+        self.scorer = Scorer(self.model, chosen, self.form, head, draws)
+        first = next(iter(chosen.values()))
+        self.device, self.dtype = first.device, first.dtype
         self.asked, self.draws, self.seed = likelihood, draws, seed
-        self.head: Head | Custom | None = likelihood if isinstance(likelihood, Custom) else None
-        self._batch_size = batch_size
+        self.scorer.batch_size = batch_size
 
     # ---- what is known once data has been read
 
     @property
+    def network(self) -> Any:
+        return self.scorer.network
+
+    @property
+    def head(self) -> Head | Custom | None:
+        return self.scorer.head
+
+    @property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
         """The blocks of parameters; known once data has been read."""
-        return tuple(block.layer for block in self.network.blocks)
+        return tuple(block.layer for block in self.scorer.network.blocks)
 
     @property
     def likelihood(self) -> str:  # type: ignore[override]
@@ -122,12 +131,14 @@ class TorchOracle(Oracle):
             return sampled if self.head.sample else "empirical: the likelihood cannot sample labels"
         return "exact" if self.head is None else self.head.fisher_note
 
+    # ---- reading
+
     def read(self, data: Any, *, role: Literal["train", "test"]) -> TorchExamples:
         """Arrays (X, y), (X, y, weight), dictionaries, a Dataset, a DataLoader, a list of rows."""
         if isinstance(data, TorchExamples):
             return data
         fill = getattr(getattr(self.model, "config", None), "pad_token_id", None) or 0
-        with borrowed(self.model):
+        with self.scorer.keeper.borrowed(gradients=False):
             source = source_of(data, lambda rows: pad_rows(rows, fill))
             warn_of_augmentation(source)
             examples = TorchExamples(source, self.form, self.device, self.dtype)
@@ -137,20 +148,32 @@ class TorchOracle(Oracle):
     def _prepare(self, examples: TorchExamples, role: str) -> None:
         """Choose the likelihood and look at the model, on the first data that is read."""
         first = next(examples.read(0, min(len(examples), 64)))
-        if self.head is None:
+        scorer = self.scorer
+        if not isinstance(scorer.head, Custom):
             with torch.no_grad():
-                outputs = outputs_of(self.model(*first.args, **first.kwargs), len(first))
-            self.head = choose_head(self.asked, self.model, outputs, first, self.draws)
-        if isinstance(self.head, Head) and first.labels is not None:
-            with torch.no_grad():
-                outputs = outputs_of(self.model(*first.args, **first.kwargs), len(first))
-            self.head.refuse(outputs, first)
-        elif role == "train" and isinstance(self.head, FamilyHead):
-            raise ExemplaError("the training data has no labels: give (X, y).")
-        if not self.network.surveyed:
-            self.network.survey(self._run, first)
+                outputs = scorer.run(self.model, first)
+            if scorer.head is None:
+                scorer.head = choose_head(self.asked, self.model, outputs, first, self.draws)
+            if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
+                raise ExemplaError("the training data has no labels: give (X, y).")
+            self._check_labels(examples, first, outputs.shape)
+        if not scorer.network.surveyed:
+            with scorer.keeper.watching():
+                scorer.network.survey(scorer.run, first)
         if role == "train":
             self._fit_variance(examples)
+        move_whole(examples)
+
+    def _check_labels(self, examples: TorchExamples, first: Batch, shape: torch.Size) -> None:
+        """All labels of arrays at once; those of a dataset batch by batch, as they are read."""
+        head = self.scorer.head
+        if first.labels is None or not isinstance(head, Head):
+            return
+        if isinstance(examples.source, ArraySource):
+            head.refuse(shape, examples.whole())
+            examples.checked = True
+        else:
+            head.refuse(shape, first)
 
     def _fit_variance(self, examples: TorchExamples) -> None:
         """A Gaussian's σ² is the mean squared residual of the training data."""
@@ -165,142 +188,50 @@ class TorchOracle(Oracle):
         outputs, labels = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
         given = [p[2] for p in pairs if p[2] is not None]
         weights = torch.cat(given) if given else None
-        self.head = FamilyHead(head.family.fitted(outputs, labels, weights), head.link, head.draws)
+        fitted = head.family.fitted(outputs, labels, weights)
+        self.scorer.head = FamilyHead(fitted, head.link, head.draws)
 
     # ---- passes over the data
 
-    def _run(self, model: Any, batch: Batch) -> Tensor:
-        """What is pulled back: the outputs, or the log-probabilities of a custom likelihood."""
-        if isinstance(self.head, Custom):
-            return one_value_each(self.head.log_prob(model, batch.given), len(batch))
-        return outputs_of(model(*batch.args, **batch.kwargs), len(batch))
-
     def _batches(self, examples: TorchExamples) -> Iterator[Batch]:
-        """Batches in order; a size that does not fit in memory is halved and tried again."""
-        size = self._batch_size or self.network.batch_size(examples.source.batch_size)
+        """Batches in order, of the size the scorer can take at the time."""
+        scorer = self.scorer
+        scorer.batch_size = scorer.batch_size or scorer.network.batch_size(
+            examples.source.batch_size
+        )
         start = 0
-        self._batch_size = size
         while start < len(examples):
-            stop = min(start + self._batch_size, len(examples))
-            with borrowed(self.model):
-                batches = list(examples.read(start, stop))
-            yield from batches
+            stop = min(start + scorer.batch_size, len(examples))
+            if isinstance(examples.source, ArraySource):
+                yield from examples.read(start, stop)
+            else:  # reading an item runs the user's code, which may draw random numbers
+                with scorer.keeper.borrowed(gradients=False):
+                    batches = list(examples.read(start, stop))
+                yield from batches
             start = stop
 
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
+        scorer = self.scorer
+        scorer.refuse_labels(labels)
         for batch in self._batches(examples):
-            yield from self._in_memory(self._score, batch, labels)
-
-    def _in_memory(self, work: Any, batch: Batch, *options: Any) -> Iterator[ScoreRows]:
-        """`work` on the batch, or on its halves where memory runs out."""
-        try:
-            result = work(batch, *options)
-        except torch.OutOfMemoryError:
-            result = None
-        if result is not None:
-            yield from result
-            return
-        for part in self._halves(batch):
-            yield from self._in_memory(work, part, *options)
-
-    def _halves(self, batch: Batch) -> list[Batch]:
-        """The batch in two parts; later batches start at that size."""
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        half = len(batch) // 2
-        if half == 0:
-            raise ExemplaError(
-                "one example alone does not fit in the device's memory: name fewer parameters "
-                "with parameters=, or use another device."
-            )
-        self._batch_size = min(half, self._batch_size or half)
-        return [batch.take(np.arange(half)), batch.take(np.arange(half, len(batch)))]
-
-    def _score(self, batch: Batch, labels: Labels) -> list[ScoreRows]:
-        with self._borrowed():
-            run = self.network.forward(self._run, batch)
-            cotangent = self._score_cotangent(run.outputs.detach(), batch, labels)
-            if batch.weights is not None:
-                cotangent = scaled(cotangent, batch.weights)
-            factors = run.rows(cotangent)
-        return [ScoreRows(batch.positions, factors)]
-
-    def _score_cotangent(self, outputs: Tensor, batch: Batch, labels: Labels) -> Tensor:
-        assert self.head is not None
-        if isinstance(self.head, Custom):
-            if labels == "predicted":
-                raise ExemplaError(
-                    "a custom likelihood has no predicted labels: give the true ones."
-                )
-            refuse_rows(~outputs.isfinite(), batch, "have a log-likelihood that is not finite")
-            return torch.ones_like(outputs)
-        refuse_rows(~outputs.isfinite(), batch, "make the model return NaN or infinity")
-        if labels == "true":
-            self.head.refuse(outputs, batch)
-        return self.head.score(outputs, batch, labels == "predicted")
+            check = labels == "true" and not examples.checked
+            yield from scorer.in_memory(scorer.score, batch, labels, check)
+        scorer.refuse_pending()
 
     def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
         generator = torch.Generator(self.device).manual_seed(self.seed)
+        scorer = self.scorer
         for batch in self._batches(examples):
             if isinstance(self.head, Custom):
-                yield from self._in_memory(self._custom_fisher, batch, generator)
+                yield from scorer.in_memory(scorer.custom_fisher, batch, generator)
             else:
-                yield from self._fisher(batch, 0, generator)
-
-    def _fisher(self, batch: Batch, rank: int, generator: Any) -> Iterator[ScoreRows]:
-        """One backward pass per rank of class, over the examples it still concerns."""
-        assert isinstance(self.head, Head)
-        done = rank
-        try:
-            with self._borrowed():
-                run = self.network.forward(self._run, batch)
-                outputs = run.outputs.detach()
-                refuse_rows(~outputs.isfinite(), batch, "make the model return NaN or infinity")
-            ranked = self.head.fisher(outputs, batch, generator)
-            for active, cotangent in islice(ranked, rank, None):
-                chosen = active.nonzero()[:, 0].cpu().numpy()
-                if len(chosen) == 0:
-                    return
-                if 2 * len(chosen) <= len(batch) and done > rank:
-                    break
-                if batch.weights is not None:
-                    cotangent = scaled(cotangent, batch.weights.sqrt())
-                with self._borrowed():
-                    rows = ScoreRows(batch.positions, run.rows(cotangent, again=True))
-                yield rows if len(chosen) == len(batch) else rows.take(chosen)
-                done += 1
-            else:
-                return
-            # few examples are left: their own, smaller passes are cheaper from here on
-            parts = [batch.take(chosen)]
-        except torch.OutOfMemoryError:
-            parts = self._halves(batch)
-        run = rows = None
-        for part in parts:
-            yield from self._fisher(part, done, generator)
-
-    def _custom_fisher(self, batch: Batch, generator: torch.Generator) -> list[ScoreRows]:
-        head = self.head
-        assert isinstance(head, Custom)
-        out = []
-        for _ in range(self.draws if head.sample else 1):
-            drawn = batch
-            with self._borrowed():
-                if head.sample:
-                    with torch.no_grad():
-                        given = head.sample(self.model, batch.given, generator)
-                    drawn = self.form.batch(batch.positions, given)
-                run = self.network.forward(self._run, drawn)
-                cotangent = torch.ones_like(run.outputs) / (self.draws if head.sample else 1) ** 0.5
-                if batch.weights is not None:
-                    cotangent = scaled(cotangent, batch.weights.sqrt())
-                out.append(ScoreRows(batch.positions, run.rows(cotangent)))
-        return out
+                yield from scorer.fisher(batch, generator)
 
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
+        scorer = self.scorer
         for batch in self._batches(examples):
-            with borrowed(self.model), torch.no_grad():
-                outputs = self._run(self.model, batch)
+            with scorer.borrowed(), torch.no_grad():
+                outputs = scorer.run(self.model, batch)
             yield batch, outputs
 
     def predict(self, examples: Any) -> np.ndarray:
@@ -318,27 +249,21 @@ class TorchOracle(Oracle):
         for batch, outputs in self._forward(examples):
             values = outputs
             if isinstance(self.head, Head):
-                self.head.refuse(outputs, batch)
+                self.head.refuse(outputs.shape, batch)
                 values = self.head.log_prob(outputs, batch)
             parts.append(values.double().cpu().numpy())
         return np.concatenate(parts)
 
-    def _borrowed(self) -> Any:
-        return borrowed(self.model, {id(p) for p in self.network.parameters.values()})
 
-
-def one_value_each(values: Any, n: int) -> Tensor:
-    if not isinstance(values, Tensor) or values.shape != (n,):
-        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ExemplaError(
-            f"log_prob returned {shape} for a batch of {n} examples: it must return one "
-            "log-probability per example, not their mean or sum (reduction='none')."
-        )
-    return values
-
-
-def scaled(cotangent: Tensor, weights: Tensor) -> Tensor:
-    return cotangent * weights.to(cotangent.dtype).reshape(-1, *[1] * (cotangent.ndim - 1))
+def move_whole(examples: TorchExamples) -> None:
+    """Arrays that take little of a GPU's memory go there once, not batch by batch."""
+    source, device = examples.source, examples.device
+    if device.type != "cuda" or not isinstance(source, ArraySource):
+        return
+    sizes: list[int] = []
+    tree_map(lambda t: sizes.append(getattr(t, "nbytes", 0)), source.arrays)
+    if sum(sizes) * DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
+        source.arrays = tree_map(examples.moved, source.arrays)
 
 
 def moved(model: nn.Module, device: Any) -> nn.Module:

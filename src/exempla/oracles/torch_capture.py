@@ -57,7 +57,9 @@ class Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        touched = set(self._tracked((*args, *kwargs.values())))
+        touched = set(self._tracked(args))
+        if kwargs:
+            touched |= set(self._tracked(kwargs.values()))
         if touched and func is F.multi_head_attention_forward:
             with self:  # the same sums in the open, so that each projection is seen
                 out = attention(*args, **kwargs)

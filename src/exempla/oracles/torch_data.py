@@ -29,14 +29,12 @@ from exempla.oracles.torch_batch import tree_map
 
 __all__ = ["ArraySource", "ItemSource", "Source", "source_of"]
 
-BATCH = 256
-"""Examples per batch, where neither the user's loader nor the memory says otherwise."""
-
 
 class Source(ABC):
     """Examples by position."""
 
-    batch_size: int = BATCH
+    batch_size: int | None = None
+    """What the user's loader says; None leaves it to the memory."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -77,8 +75,8 @@ class ArraySource(Source):
 class ItemSource(Source):
     """A map-style dataset, read item by item and collated."""
 
-    def __init__(self, items: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> None:
-        self.items, self.collate, self.batch_size = items, collate, batch_size
+    def __init__(self, items: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self.items, self.collate = items, collate
 
     def __len__(self) -> int:
         return len(self.items)
@@ -111,7 +109,7 @@ def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> Source:
     elif isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
         source = ArraySource(tuple(t[list(data.indices)] for t in data.dataset.tensors))
     elif is_items(data):
-        source = ItemSource(data, pad if is_dict_rows(data) else default_collate, BATCH)
+        source = ItemSource(data, pad if is_dict_rows(data) else default_collate)
     elif hasattr(data, "__next__") or not is_arrays(data):
         raise ExemplaError(
             f"{type(data).__name__} can be read only once or not by position, and the data is "
@@ -142,9 +140,9 @@ def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> Sou
         if len(size) == 0:
             raise ExemplaError("the data is empty: there is no example to score.")
         chosen = (pad if is_dict_rows(loader.dataset) else default_collate) if plain else collate
-        source = ItemSource(loader.dataset, chosen, BATCH)
+        source = ItemSource(loader.dataset, chosen)
     batch_sampler: Any = loader.batch_sampler
-    source.batch_size = loader.batch_size or getattr(batch_sampler, "batch_size", None) or BATCH
+    source.batch_size = loader.batch_size or getattr(batch_sampler, "batch_size", None)
     return source
 
 
@@ -199,7 +197,7 @@ def as_tensor(value: Any) -> Any:
             f"an array of type {array.dtype} cannot be given to a network: encode it as numbers "
             "(class labels as 0, 1, 2, …)."
         )
-    return torch.as_tensor(array)
+    return torch.as_tensor(array if array.flags.writeable else array.copy())
 
 
 def sizes_of(item: Any) -> tuple[Any, ...]:

@@ -21,6 +21,8 @@ __all__ = ["CallForm", "TorchExamples", "pad_rows", "warn_of_augmentation"]
 LABEL_KEYS = ("labels", "label", "y", "target", "targets")
 WEIGHT_KEYS = ("weight", "weights", "sample_weight")
 IGNORED = -100
+READ_AHEAD = 64
+"""Items read at a time when only their labels are wanted."""
 
 
 class CallForm:
@@ -114,6 +116,8 @@ class TorchExamples(Examples):
     ) -> None:
         self.source, self.form, self.device, self.dtype = source, form, device, dtype
         self.index = np.arange(len(source)) if index is None else index
+        self.checked = False
+        """True once every label has been found to be one."""
         self._labels: np.ndarray | None = None
         self._read = False
 
@@ -123,6 +127,7 @@ class TorchExamples(Examples):
     def take(self, positions: np.ndarray) -> TorchExamples:
         index = self.index[np.asarray(positions)]
         part = TorchExamples(self.source, self.form, self.device, self.dtype, index)
+        part.checked = self.checked
         part.ids = None if self.ids is None else np.asarray(self.ids)[np.asarray(positions)]
         return part
 
@@ -133,14 +138,19 @@ class TorchExamples(Examples):
         for rows, given in self.source.read(self.index[positions]):
             here = positions[done : done + len(rows)]
             done += len(rows)
-            yield self.form.batch(here, tree_map(self._moved, given))
+            yield self.form.batch(here, tree_map(self.moved, given))
 
-    def _moved(self, value: Any) -> Any:
+    def moved(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         # double precision is NumPy's default and seldom the model's
         same = not value.is_floating_point() or value.dtype == self.dtype
         return value.to(self.device, value.dtype if same else self.dtype, non_blocking=True)
+
+    def whole(self) -> Batch:
+        """All examples of an array source as one batch, where they are."""
+        _, given = next(self.source.read(self.index))
+        return self.form.batch(np.arange(len(self)), given)
 
     @property
     def labels(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -152,10 +162,10 @@ class TorchExamples(Examples):
     def _read_labels(self) -> np.ndarray | None:
         found: list[Any] = []
         if isinstance(self.source, ArraySource):
-            batch = self.form.batch(self.index, next(self.source.read(self.index))[1])
-            return None if batch.labels is None else to_numpy(batch.labels)
-        for start in range(0, len(self), self.source.batch_size):
-            positions = self.index[start : start + self.source.batch_size]
+            labels = self.whole().labels
+            return None if labels is None else to_numpy(labels)
+        for start in range(0, len(self), READ_AHEAD):
+            positions = self.index[start : start + READ_AHEAD]
             for rows, given in self.source.read(positions):
                 labels = self.form.batch(rows, given).labels
                 if labels is None:

@@ -21,7 +21,7 @@ from exempla.oracles.torch_sides import Vectors
 from exempla.oracles.torch_uses import ConvUse, Layout, Use
 from exempla.types import Factors
 
-__all__ = ["Block", "plan_blocks"]
+__all__ = ["Block", "Seen", "plan_blocks"]
 
 Seen = tuple[Use, Tensor, Layout]
 """A use, the gradient at its output, and where its samples stand."""

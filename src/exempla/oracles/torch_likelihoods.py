@@ -58,8 +58,8 @@ class Head(ABC):
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor: ...
 
     @abstractmethod
-    def refuse(self, outputs: Tensor, batch: Batch) -> None:
-        """Raise if the labels cannot be labels of these outputs."""
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        """Raise if the labels cannot be labels of outputs of this shape (after the first axis)."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,9 @@ class FamilyHead(Head):
         p = x.softmax(1)
         exact = x.shape[1] <= EXACT_OUTPUTS
         ranked, classes = p.topk(x.shape[1] if exact else TOP_CLASSES, dim=1)
-        for mass, c in zip(ranked.T, classes.T):
-            yield mass > CLASS_CUT, mass.sqrt()[:, None] * (F.one_hot(c, x.shape[1]) - p)
+        carries = (ranked > CLASS_CUT).T.cpu()  # all ranks at once: the device is asked only once
+        for active, mass, c in zip(carries, ranked.T, classes.T):
+            yield active, mass.sqrt()[:, None] * (F.one_hot(c, x.shape[1]) - p)
         if exact:
             return
         # the rest of the mass m: one class drawn from it stands for all, with weight √m
@@ -168,13 +169,13 @@ class FamilyHead(Head):
             signs = torch.randint(0, 2, root.shape, generator=generator, device=x.device) * 2 - 1
             yield everyone, root * signs / draws**0.5  # E[(signs)(signs)ᵀ] = I
 
-    def refuse(self, outputs: Tensor, batch: Batch) -> None:
-        labels, x = labels_of(batch), self.natural(outputs)
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        labels, width = labels_of(batch), shape[1:].numel()
         if isinstance(self.family, Categorical):
-            refuse_classes(labels, x.shape[1], batch, self.name)
-        elif labels.numel() != x.numel():
+            refuse_classes(labels, width, batch, self.name)
+        elif labels.shape[1:].numel() != width:
             raise ExemplaError(
-                f"the model returns {tuple(outputs.shape)} and the labels are "
+                f"the model returns {width} outputs per example and the labels are "
                 f"{tuple(labels.shape)}: a {self.name} likelihood needs one label per output."
             )
         elif isinstance(self.family, Bernoulli):
@@ -202,7 +203,7 @@ class TokenHead(Head):
     def fisher_note(self) -> str:  # type: ignore[override]
         return f"{self.draws} sampled label(s) per position, given the true prefix"
 
-    def targets(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(labels, where they count), aligned with the outputs."""
         labels = batch.labels
         if labels is None:
@@ -217,12 +218,12 @@ class TokenHead(Head):
         return labels.masked_fill(~counts, 0), counts
 
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
-        labels, counts = self.targets(outputs, batch)
+        labels, counts = self.targets(batch)
         flat = F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), reduction="none")
         return -(flat.view_as(labels) * counts).sum(1)
 
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
-        labels, counts = self.targets(outputs, batch)
+        labels, counts = self.targets(batch)
         p = outputs.float().softmax(2)
         return self._residual(p, p.argmax(2) if predicted else labels, counts)
 
@@ -234,7 +235,7 @@ class TokenHead(Head):
         return out.mul_(counts[:, :, None])
 
     def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
-        _, counts = self.targets(outputs, batch)
+        _, counts = self.targets(batch)
         p = outputs.float().softmax(2)
         for _ in range(self.draws):
             labels = draw(p.flatten(0, 1), generator).view_as(counts)
@@ -243,14 +244,14 @@ class TokenHead(Head):
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
         return outputs.argmax(2)
 
-    def refuse(self, outputs: Tensor, batch: Batch) -> None:
-        labels, counts = self.targets(outputs, batch)
-        if labels.shape != outputs.shape[:2]:
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        labels, counts = self.targets(batch)
+        if len(shape) != 3 or labels.shape[1:] != shape[1:2]:
             raise ExemplaError(
-                f"the model returns {tuple(outputs.shape)} and the labels are "
+                f"the model returns {tuple(shape[1:])} per example and the labels are "
                 f"{tuple(labels.shape)}: a {self.name} likelihood needs a label per position."
             )
-        refuse_classes(labels * counts, outputs.shape[2], batch, self.name)
+        refuse_classes(labels * counts, shape[2], batch, self.name)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from exempla.oracles.torch_batch import Batch
 from exempla.oracles.torch_capture import Tape
 from exempla.oracles.torch_factors import DenseFactors
 from exempla.oracles.torch_fallback import Run, by_loop, by_vmap
-from exempla.oracles.torch_layers import Block
+from exempla.oracles.torch_layers import Block, Seen
 from exempla.oracles.torch_survey import PROBE, Survey, survey
 from exempla.types import Factors
 
@@ -25,6 +25,8 @@ __all__ = ["Network", "Pass"]
 
 CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
+GOOD_SIZE = 2**26
+"""Bytes of factors beyond which a larger batch is no faster."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
 
@@ -95,9 +97,11 @@ class Network:
             outputs = run(self.model, batch)
         return Pass(self, run, batch, tape, outputs)
 
-    def batch_size(self, wanted: int) -> int:
+    def batch_size(self, wanted: int | None) -> int:
         """So many examples that their factors fit in a fair share of the memory."""
         assert self.found is not None
+        if wanted is None:  # large enough to keep the processor busy, small enough for its caches
+            wanted = int(np.clip(GOOD_SIZE / max(self.found.row_bytes, 1), 256, 2048))
         device = next(iter(self.parameters.values())).device
         if device.type == "cuda":
             budget = torch.cuda.mem_get_info(device)[0] // 4
@@ -129,17 +133,18 @@ class Pass:
         astray = self._astray()
         dense = self._fallback(cotangent / scale, found.fallback | astray)
         like = torch.zeros((), device=cotangent.device, dtype=precision(self.network.parameters))
+        seen: dict[str, list[Seen]] = {}
+        for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True):
+            if g is not None:
+                entry = (use, g, found.layout(key))
+                for name in {use.weight, use.bias}:
+                    seen.setdefault(name or "", []).append(entry)
         out: list[Factors] = []
         for block in found.blocks:
-            if block.kind == "fallback" or astray & set(block.parameters):
+            if block.kind == "fallback" or not astray.isdisjoint(block.parameters):
                 out.append(DenseFactors(block.pack(dense)))
-                continue
-            seen = [
-                (use, g, found.layout(key))
-                for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True)
-                if g is not None and {use.weight, use.bias} & set(block.parameters)
-            ]
-            out.append(block.factors(seen, n, like))
+            else:  # a bias in a block is used wherever its weight is
+                out.append(block.factors(seen.get(block.weight, []), n, like))
         return tuple(out)
 
     def _astray(self) -> set[str]:
@@ -151,6 +156,8 @@ class Pass:
             layout = found.layout(key)
             if use.repeat is None and use.axes and use.shape[layout.axis] % n:
                 unfit |= {name for name in (use.weight, use.bias) if name}
+        if not unfit - found.fallback:
+            return set()
         blocks = [b for b in found.blocks if b.kind != "fallback" and unfit & set(b.parameters)]
         return {name for block in blocks for name in block.parameters}
 

@@ -1,4 +1,9 @@
-"""The model is only borrowed: whatever a pass changes is put back, also when it is interrupted."""
+"""The model is only borrowed: whatever a pass changes is put back, also when it is interrupted.
+
+A pass over the data borrows the model once a batch and gives it back before its rows are handed
+out, so a walk that is abandoned half-way leaves nothing behind. What can be looked up once is
+looked up once: on a GPU a batch takes about a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -11,62 +16,91 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["borrowed"]
+__all__ = ["Keeper"]
 
 
-@contextmanager
-def borrowed(model: nn.Module, selected: set[int] | None = None) -> Iterator[None]:
-    """The model in evaluation mode, with gradients on for the selected parameters (ids) only.
+class Keeper:
+    """Knows how a model was found, and puts it back so."""
 
-    Put back at the end: training mode of every submodule, requires_grad, .grad, buffers (their
-    values and the objects themselves), and the random state of Python, NumPy and torch.
-    """
-    modules = list(model.modules())
-    modes = [m.training for m in modules]
-    parameters = list(model.parameters())
-    flags = [p.requires_grad for p in parameters]
-    gradients = [p.grad for p in parameters]
-    buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
-    # an embedding with max_norm rescales its rows whenever it is read
-    tables = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
-    rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
-    values: list[Tensor] = [
-        t for _, held in buffers for t in held.values() if t is not None
-    ] + rescaled
-    copies = [t.detach().clone() for t in values]
-    versions = [version(t) for t in values]
-    randomness = random_state()
-    fast_attention = torch.backends.mha.get_fastpath_enabled()
-    try:
-        model.eval()
-        # the fast path zeroes padded positions, which the path with gradients does not
-        torch.backends.mha.set_fastpath_enabled(False)
-        if selected is not None:
-            for p in parameters:
-                if p.requires_grad and id(p) not in selected:
-                    p.requires_grad_(False)
-        forget_casts()
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        forget_casts()
-        torch.backends.mha.set_fastpath_enabled(fast_attention)
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
-        for p, flag, gradient in zip(parameters, flags, gradients, strict=True):
-            if p.requires_grad != flag:
-                p.requires_grad_(flag)
-            if p.grad is not gradient:
-                p.grad = gradient
+    def __init__(self, model: nn.Module, selected: set[int] | None = None) -> None:
+        self.modules = list(model.modules())
+        self.parameters = list(model.parameters())
+        self.others = [p for p in self.parameters if selected is not None and id(p) not in selected]
+        tables = [m for m in self.modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+        # an embedding with max_norm rescales its rows whenever it is read
+        self.rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
+        self.holders = [m for m in self.modules if m._buffers]
+        self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self.draws = True
+        """False once a survey has seen that the model draws no random numbers."""
+
+    @contextmanager
+    def borrowed(self, gradients: bool = True, randomness: bool = True) -> Iterator[None]:
+        """The model in evaluation mode, with gradients on for the selected parameters only.
+
+        Put back at the end: training mode of every submodule, requires_grad, .grad, buffers
+        (their values and the objects themselves), and, unless the caller knows that nothing is
+        drawn, the random state of Python, NumPy and torch.
+        """
+        training = [m for m in self.modules if m.training]
+        flags = [p for p in self.others if p.requires_grad] if gradients else []
+        held = [p.grad for p in self.parameters]
+        buffers = [(m, dict(m._buffers)) for m in self.holders]
+        self._copy(buffers)
+        state = random_state() if randomness or self.draws else None
+        fast_attention = torch.backends.mha.get_fastpath_enabled()
+        try:
+            for module in training:  # not .eval(), which some modules use to fold weights together
+                module.training = False
+            # the fast path zeroes padded positions, which the path with gradients does not
+            torch.backends.mha.set_fastpath_enabled(False)
+            for p in flags:
+                p.requires_grad_(False)
+            forget_casts()
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
+        finally:
+            forget_casts()
+            torch.backends.mha.set_fastpath_enabled(fast_attention)
+            for module in training:
+                module.training = True
+            for p in flags:
+                p.requires_grad_(True)
+            for p, gradient in zip(self.parameters, held, strict=True):
+                if p.grad is not gradient:
+                    p.grad = gradient
+            self._restore(buffers)
+            if state is not None:
+                restore_random_state(state)
+
+    def _copy(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
+        """Keep a copy of every buffer, made anew only when its owner has written to it."""
+        values = [t for _, held in buffers for t in held.values() if t is not None]
+        for tensor in values + self.rescaled:
+            known = self.copies.get(id(tensor))
+            if known is None or known[0] is not tensor or known[1] != version(tensor):
+                copy = tensor.detach().clone()
+                self.copies[id(tensor)] = (tensor, version(tensor), copy)
+
+    def _restore(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
         for module, held in buffers:
             for name, tensor in held.items():
                 if module._buffers.get(name) is not tensor:
                     module._buffers[name] = tensor
-        with torch.no_grad():
-            for tensor, copy, before in zip(values, copies, versions, strict=True):
-                if version(tensor) != before:
+        values = [t for _, held in buffers for t in held.values() if t is not None]
+        for tensor in values + self.rescaled:
+            _, before, copy = self.copies[id(tensor)]
+            if version(tensor) != before:
+                with torch.no_grad():
                     tensor.copy_(copy)
-        restore_random_state(randomness)
+                self.copies[id(tensor)] = (tensor, version(tensor), copy)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Find out whether what runs inside draws random numbers."""
+        before = random_state()
+        yield
+        self.draws = not same_state(before, random_state())
 
 
 def forget_casts() -> None:
@@ -89,6 +123,14 @@ def random_state() -> dict[str, Any]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
+
+
+def same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    alike = one["python"] == other["python"] and torch.equal(one["torch"], other["torch"])
+    alike = alike and all(np.array_equal(a, b) for a, b in zip(one["numpy"], other["numpy"]))
+    return alike and all(
+        torch.equal(a, b) for a, b in zip(one.get("cuda", []), other.get("cuda", []))
+    )
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
