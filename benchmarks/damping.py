@@ -63,7 +63,9 @@ def selection_table(folder: Path, seeds: tuple[int, ...] = (0, 1, 2), chosen_on:
             settings |= {f"{m:.3g} × per-row": base * m for m in SWEEP}
             for name, damping in settings.items():
                 ranking = explainer.set_damping(damping).explain(job.curated, k=727).indices
-                shares.setdefault(name, []).append(exempla.metrics.found_share(ranking, job.wrong, 727))
+                shares.setdefault(name, []).append(
+                    exempla.metrics.found_share(ranking, job.wrong, 727)
+                )
         print(f"\nselection: Enron1, L2 {l2:g}    seed {chosen_on}  mean of seeds {seeds}")
         best = max(shares, key=lambda name: shares[name][0])
         for name in [*RULES, best]:

@@ -9,10 +9,10 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
-from tests.reference import dense_metric, dense_rows
 
 import exempla
 from exempla import ExemplaError, Explainer
+from tests.reference import dense_metric, dense_rows
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
-from tests.reference import dense_metric, dense_rows
 
-from exempla import ExemplaError, Explainer, SBQ, TopInfluence, hessian_influence, select
+from exempla import SBQ, ExemplaError, Explainer, TopInfluence, hessian_influence, select
 from exempla.influence import hessian
 from exempla.oracles import make_oracle
+from tests.reference import dense_metric, dense_rows
 
 
 def scaled(load, n):

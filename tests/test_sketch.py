@@ -6,14 +6,14 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
-from tests.reference import dense_kernel, dense_rows
 
-from exempla import Explainer, ExemplaError
+from exempla import ExemplaError, Explainer
 from exempla.embedding import embed_training_set
 from exempla.oracles import make_oracle
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
 from exempla.sketch.span import SpanSketch
+from tests.reference import dense_kernel, dense_rows
 
 
 @pytest.fixture(scope="module")
