@@ -77,12 +77,12 @@ def test_weights_are_positive_and_sum_to_the_total(total):
 
 
 def test_few_examples_of_many_parameters_stay_humble():
-    X, y = made(1000, 40)
-    few = summarize(LogisticRegression().fit(X, y), (X, y), 15, progress=False)
-    many = summarize(LogisticRegression().fit(X, y), (X, y), 300, progress=False)
-    # 15 rows cannot speak for 1000; 300 can
-    assert few.weights.sum() < 100
-    assert many.weights.sum() > 300
+    X, y = made(1000, 20)
+    few = summarize(LogisticRegression().fit(X, y), (X, y), 8, progress=False)
+    many = summarize(LogisticRegression().fit(X, y), (X, y), 100, progress=False)
+    # 8 rows cannot speak for 1000; 100 can
+    assert few.weights.sum() < 50
+    assert many.weights.sum() > 100
 
 
 @pytest.mark.parametrize("k", [2, 5, 20])
@@ -168,7 +168,9 @@ def test_pipelines_sparse_rows_and_searches():
     )
     sparse = summarize(plain, (sp.csr_array(scaled), y), 20, progress=False)
     np.testing.assert_array_equal(sparse.indices, dense.indices)
-    search = LogisticRegressionCV(Cs=[0.1, 1.0], cv=3, use_legacy_attributes=False)
+    search = LogisticRegressionCV(
+        Cs=[0.1, 1.0], cv=3, l1_ratios=(0.0,), scoring="neg_log_loss", use_legacy_attributes=False
+    )
     assert len(summarize(search.fit(scaled, y), (scaled, y), 20, progress=False)) == 20
 
 
@@ -196,7 +198,7 @@ def test_large_sets_take_their_candidates_from_a_part(monkeypatch):
 
     X, y = made(3000, 4, shift=-5.0)
     model = LogisticRegression().fit(X, y)
-    monkeypatch.setattr(task, "ROW_BYTES", 400 * 4 * 150)
+    monkeypatch.setattr(task, "ROW_BYTES", 400 * 4 * 152)
     summary = summarize(model, (X, y), 40, total="n", progress=False)
     assert summary.candidates == 400
     assert set(y[summary.indices]) == {0, 1}
@@ -218,7 +220,7 @@ def test_wide_layers_are_hashed_and_use_the_diagonal(monkeypatch):
 
 def test_a_perceptron_by_its_last_layer():
     X, y = made(600, 4)
-    model = MLPClassifier((8,), solver="lbfgs", alpha=0.1, max_iter=200, random_state=0).fit(X, y)
+    model = MLPClassifier((8,), solver="lbfgs", alpha=0.1, max_iter=1000, random_state=0).fit(X, y)
     summary = summarize(model, (X, y), 40, total="n", progress=False)
     assert len(summary) == 40
     assert summary.explained > 0.5

@@ -136,7 +136,7 @@ def read_head(model: Any, train: Any, likelihood: Any, parameters: Any, device: 
         # of a perceptron only the last layer is linear in what it sees
         oracle = SklearnOracle(model, likelihood, [oracle.layers[-1].name])
         examples = oracle.read(train, role="train")
-    layer = oracle.layers[0]
+    layer = next(iter(oracle.layers))
     inputs = [rows.factors[0] for rows in oracle.scores(examples)]
     a = inputs[0].join(inputs[1:]).a
     assert examples.codes is not None

@@ -3,7 +3,9 @@
 At the optimum θ̂ the mean score is zero, so there is nothing to match there. A weighted set that
 has the data's mean score at many parameters around θ̂ has the data's likelihood around θ̂, up to a
 constant, and a refit on it ends where a fit on the data does. The parameters are draws
-θ ~ N(θ̂, I⁻¹/(2k)), I the mean Fisher with the penalty: the width of what k examples leave open.
+θ ~ N(θ̂, I⁻¹/(2k)): the width of what k examples leave open. I is the mean Fisher with the penalty
+as k examples feel it (n/k times as strong as in the mean over n), so that directions which a fit
+on k examples leaves to the penalty do not count.
 """
 
 from __future__ import annotations
@@ -55,9 +57,12 @@ class Posterior:
                 total[s] += part.a.T @ (g if part.counts is None else g * part.counts[:, None])
         return self._finish(self._whiten(total.reshape(len(total), -1) / head.size)[None])[0]
 
-    def rows(self, head: Head) -> np.ndarray:
-        """Feature rows (n, width) in float32: the whitened scores at every draw, side by side."""
-        return np.concatenate([self._rows(part) for part in head.batches()])
+    def fill(self, rows: np.ndarray, head: Head) -> None:
+        """Write each example's whitened scores at every draw, side by side, into its row."""
+        start = 0
+        for part in head.batches():
+            rows[start : start + len(part), : self.width] = self._rows(part)
+            start += len(part)
 
     def _rows(self, part: Head) -> np.ndarray:
         blocks = []
@@ -89,7 +94,7 @@ class Posterior:
 
 def posterior(head: Head, k: int, rng: np.random.Generator) -> Posterior:
     """Draw parameters around θ̂, as far out as k examples leave them open."""
-    penalty = np.repeat(head.penalty, head.theta.shape[1])
+    penalty = np.repeat(head.penalty, head.theta.shape[1]) * head.size / k
     if head.theta.size <= FULL_FISHER:
         values, vectors = np.linalg.eigh(head.fisher() + np.diag(penalty))
         kept = values > NEGLIGIBLE * values.max()

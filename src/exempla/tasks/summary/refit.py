@@ -94,5 +94,6 @@ def without_search(last: Any) -> Any:
         }
         return LogisticRegression(**{**kept, "C": C})
     if isinstance(last, RidgeCV):
-        return Ridge(alpha=float(np.mean(last.alpha_)), fit_intercept=last.fit_intercept)
+        alpha: Any = last.alpha_
+        return Ridge(alpha=alpha, fit_intercept=last.fit_intercept)
     return last
