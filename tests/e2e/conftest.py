@@ -19,7 +19,7 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: Playwright's event loop blocks asyncio in other tests
 def chromium() -> Iterator[Any]:
     """Headless Chromium, driven by Playwright; the tests that need it skip where it is missing."""
     path = next(

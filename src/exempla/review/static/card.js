@@ -28,7 +28,7 @@ export function showCard(card, state, conflict) {
 export function showEvidence(card) {
   const heaviest = Math.max(1e-12, ...[...card.accusers, ...card.supporters].map((w) => Math.abs(w.weight)));
   const part = (title, witnesses, kind) => witnesses.length
-    ? [el("h2", { text: title }), ...witnesses.map((w) => witness(w, kind, heaviest, card.content.words ?? []))] : [];
+    ? [el("h2", { text: title }), ...witnesses.map((w) => witness(w, kind, heaviest, card.content))] : [];
   const parts = [
     ...part("Accused by", card.accusers, "accuses"),
     ...part("Supported by", card.supporters, "supports"),
@@ -93,11 +93,18 @@ function table(cells) {
   return el("table", { class: "cells" }, el("tbody", {}, ...rows));
 }
 
-function witness(item, kind, heaviest, words) {
+// Cells without weights of their own: the suspect's decisive columns come first.
+function inOrderOf(cells, others) {
+  const weight = new Map(cells.map(([column, , w]) => [column, Math.abs(w)]));
+  return [...others].sort((a, b) => (weight.get(b[0]) ?? 0) - (weight.get(a[0]) ?? 0));
+}
+
+function witness(item, kind, heaviest, suspect) {
   const share = el("i");
   share.style.width = `${(100 * Math.abs(item.weight)) / heaviest}%`;
   const where = item.source === "curated" ? "curated " : "";
   const { text, ...rest } = item.content;
+  if (rest.cells?.every(([, , weight]) => weight === 0)) rest.cells = inOrderOf(suspect.cells ?? [], rest.cells);
   return el("section", { class: `witness ${kind}` },
     el("header", {},
       el("span", { class: "dim", text: `${where}#${item.row}${item.id ? ` · ${item.id}` : ""}` }),
@@ -105,5 +112,5 @@ function witness(item, kind, heaviest, words) {
       el("span", { class: "w dim", text: `weight ${short(item.weight)}` })),
     el("div", { class: "bar", "aria-hidden": "true" }, share),
     ...body(rest, item.source, item.row),
-    text ? el("p", {}, marked(text, item.content.words ?? words)) : null);
+    text ? el("p", {}, marked(text, item.content.words ?? suspect.words ?? [])) : null);
 }

@@ -50,9 +50,12 @@ export function showActions(store) {
   const here = store.current === null ? null : store.suspect;
   $("do-keep").querySelector("span").textContent = here ? `Keep ${here.given}` : "Keep";
   $("do-relabel").querySelector("span").textContent = here ? `Relabel → ${here.suggested}` : "Relabel";
-  $("digits").replaceChildren(...(here ? store.classes.slice(0, 9) : []).map((label, i) =>
-    el("button", { class: label === here.given ? "given" : "", "data-digit": i + 1, title: label === here.given ? "the given label: keeps it" : "" },
-      el("kbd", { text: String(i + 1) }), ` ${label}`)));
+  $("digits").classList.toggle("many", store.digits.size > 4);
+  $("digits").replaceChildren(...[...(here ? store.digits : [])].map(([key, label]) => {
+    const given = label === here.given;
+    return el("button", { class: given ? "given" : "", "data-digit": key, title: given ? "the given label: keeps it" : "" },
+      el("kbd", { text: key }), ` ${label}`);
+  }));
   for (const id of ["do-keep", "do-relabel", "do-class", "do-remove", "do-skip", "do-note"]) $(id).disabled = !here;
   $("do-undo").disabled = !store.undo;
   $("do-redo").disabled = !store.redo;

@@ -42,7 +42,7 @@ function commandOf(event) {
   const arrows = key.startsWith("arrow");
   if (event.repeat && !arrows) return null;
   if (target.id === "list" && (key === "arrowup" || key === "arrowdown")) return key === "arrowup" ? "back" : "next";
-  if (/^[1-9]$/.test(key)) return `digit ${key}`;
+  if (/^[0-9]$/.test(key)) return `digit ${key}`;
   if (key === "z" && event.shiftKey) return "redo";
   if (event.shiftKey && /^[a-z ]$/.test(key)) return null;
   return COMMANDS[key] ?? null;

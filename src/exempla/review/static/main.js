@@ -120,7 +120,7 @@ function obey(command) {
 function decideBy(command) {
   const { suspect } = store;
   if (command.startsWith("digit ")) {
-    const label = store.classes[Number(command.slice(6)) - 1];
+    const label = store.digits.get(command.slice(6));
     return label === undefined ? undefined : choose(label);
   }
   if (command === "class" || (command === "relabel" && suspect.suggested === suspect.given)) {

@@ -6,6 +6,7 @@ export class Store {
   constructor(review) {
     this.review = review;
     this.classes = review.classes;
+    this.digits = digitKeys(review.classes);
     this.suspects = review.suspects.map((values) =>
       Object.fromEntries(review.fields.map((field, i) => [field, values[i]])));
     this.byRow = new Map(this.suspects.map((suspect, place) => [suspect.row, place]));
@@ -85,6 +86,16 @@ export class Store {
   get decided() {
     return this.counts ? this.suspects.length - this.counts.pending - this.counts.skip : 0;
   }
+}
+
+// Which digit key stands for which class: a class that is a digit has its own key ("7" is 7, never
+// 8), the others take the free ones from 1 on, in order.
+export function digitKeys(classes) {
+  const keys = new Map(classes.filter((label) => /^[0-9]$/.test(label)).map((label) => [label, label]));
+  const free = [..."123456789"].filter((key) => !keys.has(key));
+  const named = classes.filter((label) => !keys.has(label));
+  named.slice(0, free.length).forEach((label, i) => keys.set(free[i], label));
+  return new Map([...keys].sort(([a], [b]) => classes.indexOf(keys.get(a)) - classes.indexOf(keys.get(b))));
 }
 
 export function describe(state) {

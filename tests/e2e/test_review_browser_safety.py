@@ -1,0 +1,123 @@
+"""The review page under attack in a real browser: hostile data, hostile pages, wrong tokens."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import threading
+from functools import partial
+
+import pytest
+
+from tests.e2e.review_page import READY, open_review, states, wait_for_row
+from tests.review_case import make_folder, running, served
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    "\"><iframe srcdoc='<script>alert(1)</script>'>",
+]
+
+
+@pytest.mark.parametrize("text", ["".join(HOSTILE)])
+def test_hostile_text_everywhere_stays_text(tab, tmp_path, text):
+    with served(make_folder(tmp_path, 4, hostile=text)) as address:
+        page = open_review(tab, address)
+        page.evaluate(
+            "window.violations = [];"
+            "document.addEventListener('securitypolicyviolation',"
+            " (event) => violations.push(event.blockedURI))"
+        )
+        for part in ("#card", "#evidence", "#list", "#digits", "#filter-class", "#filter-side"):
+            assert "<script>alert(1)</script>" in page.text_content(part), part
+        page.keyboard.press("n")
+        page.keyboard.type(text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".note")
+        page.keyboard.press("/")
+        assert text in page.inner_text("#class-list")
+        page.keyboard.press("Escape")
+        page.keyboard.press("r")
+        wait_for_row(page, 3)
+        page.keyboard.press("ArrowLeft")
+        wait_for_row(page, 0)
+        assert text in page.inner_text("#card .status")
+        page.click("#export")
+        page.wait_for_selector("#export-result a")
+        made = page.evaluate(
+            "[...document.querySelectorAll('script, iframe, svg, img, [onerror], [onload], a')]"
+            ".map((n) => n.getAttribute('src') ?? n.getAttribute('href') ?? n.outerHTML)"
+        )
+        own = re.compile(r"^(/static/|/api/image/|/api/export/|#card)")
+        assert made
+        assert all(own.match(source) for source in made), made
+        assert page.evaluate("violations") == []
+        exported = json.loads((tmp_path / "review" / "decisions.json").read_text(encoding="utf-8"))
+        assert exported[0]["new_label"] == text
+        assert exported[0]["note"] == text
+
+
+ATTACK = """<!doctype html><title>evil</title>
+<img id=i src="ORIGIN/api/image/train/0"><iframe src="ORIGIN/"></iframe>
+<script>
+const decision = {row: 0, action: "remove", label: null, note: "", seen: 0, once: "attack-attack"};
+const sent = {method: "POST", credentials: "include", body: JSON.stringify(decision)};
+const headers = {"Content-Type": "application/json", "X-Exempla": "1"};
+const tries = {
+  get: () => fetch("ORIGIN/api/review", {credentials: "include"}),
+  blind: () => fetch("ORIGIN/api/decide", {...sent, mode: "no-cors"}),
+  json: () => fetch("ORIGIN/api/decide", {...sent, headers}),
+};
+(async () => {
+  const out = {};
+  for (const [name, go] of Object.entries(tries)) {
+    try { out[name] = (await go()).type; } catch (error) { out[name] = "blocked"; }
+  }
+  out.image = document.getElementById("i").naturalWidth;
+  document.title = JSON.stringify(out);
+})();
+</script>"""
+
+
+def test_a_page_of_another_origin_gets_and_does_nothing(chromium, tmp_path):
+    (tmp_path / "evil").mkdir()
+    with running(make_folder(tmp_path, 6)) as server:
+        (tmp_path / "evil" / "index.html").write_text(ATTACK.replace("ORIGIN", server.origin))
+        handler = partial(QuietHandler, directory=str(tmp_path / "evil"))
+        evil = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=evil.serve_forever, daemon=True).start()
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(server.address)  # the victim is signed in
+        page.wait_for_selector(READY)
+        # The same host on another port is the same *site*: the hardest case.
+        attacker = context.new_page()
+        attacker.goto(f"http://127.0.0.1:{evil.server_port}/")
+        attacker.wait_for_function("document.title.startsWith('{')")
+        result = json.loads(attacker.title())
+        assert result == {"get": "blocked", "blind": "blocked", "json": "blocked", "image": 0}
+        assert states(page) == {}
+        # Following a link is harmless: the person lands on the page, in the open.
+        attacker.evaluate(f"location.href = '{server.origin}/'")
+        attacker.wait_for_selector(READY)
+        context.close()
+        evil.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files and says nothing about it."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+def test_a_wrong_token_is_refused_in_the_browser(tab, tmp_path):
+    with served(make_folder(tmp_path, 3)) as address:
+        page = tab(address.split("=")[0] + "=wrong")
+        assert "start `exempla review` again" in page.inner_text("body")
+        assert page.query_selector(READY) is None
