@@ -160,7 +160,7 @@ def test_without_float32_slack_the_pass_alone_would_go_wrong():
     exact = select(rows.astype(np.float64), target, 2)
     with using("numba"):
         checked = select(rows, target, 2)
-        with mock.patch.object(engine_module, "_winner", lambda *a: int(a[2].rows[a[3]])):
+        with mock.patch.object(engine_module, "_settle", lambda *a: int(a[2].rows[0])):
             unchecked = select(rows, target, 2)
     assert np.array_equal(checked.indices, exact.indices)
     assert not np.array_equal(unchecked.indices, exact.indices)

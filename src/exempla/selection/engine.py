@@ -20,7 +20,7 @@ import numpy as np
 from exempla.selection.basis import Basis
 from exempla.selection.rows import Leaders, Race, Rows, Rule
 
-__all__ = ["Run", "TIE", "greedy"]
+__all__ = ["RESIDUAL", "Run", "TIE", "greedy", "just_below"]
 
 TIE = 1e-12
 """Scores within this relative distance of the best are equal; the lowest index wins."""
@@ -64,20 +64,17 @@ def greedy(
     for i, run in enumerate(runs):
         if run.indices:
             race.deflate(i, rows.energy(run.basis.directions))
-        for j in run.indices:
-            race.drop(i, j)
-    everybody = list(range(len(runs)))
-    leaders = _refresh(race, runs, everybody)
+            race.drop([i] * len(run.indices), run.indices)
+    leaders = _refresh(race, runs, list(range(len(runs))))
     while True:
-        directions = np.zeros((len(runs), rows.p))
-        coefs = np.zeros(len(runs))
-        for i in everybody:
-            if not runs[i].stopped:
-                _pick(rows, race, leaders, i, runs[i], k, rule, directions, coefs)
-        going = [i for i in everybody if not runs[i].stopped]
-        if not going:
+        picks = _decide(rows, race, leaders, runs, k, rule)
+        if not picks:
             return runs
-        leaders = race.update(directions, coefs)
+        race.drop(list(picks), list(picks.values()))
+        directions, coefs = _take_in(rows, runs, picks)
+        going = [i for i in picks if len(runs[i].indices) < k]
+        if going:
+            leaders = race.update(directions, coefs)
         stale = [i for i in going if runs[i].residual_norm <= FALL * runs[i].fresh_norm]
         if stale:
             leaders = _refresh(race, runs, stale)
@@ -89,63 +86,62 @@ def _refresh(race: Race, runs: list[Run], which: list[int]) -> Leaders:
     return race.refresh(which, np.stack([runs[i].basis.residual for i in which]))
 
 
-def _pick(
-    rows: Rows,
-    race: Race,
-    leaders: Leaders,
-    i: int,
-    run: Run,
-    k: int,
-    rule: Rule,
-    directions: np.ndarray,
-    coefs: np.ndarray,
-) -> None:
-    """Make run i's next pick and leave its direction for the pass; or say why there is none."""
-    if len(run.indices) >= k:
-        run.stopped = "k"
-        return
-    if run.matched:
-        run.stopped = "residual"
-        return
-    j = _winner(rows, race, leaders, i, run, rule)
-    if j is None:
-        run.stopped = "candidates" if len(run.indices) >= run.candidates else "rank"
-        return
-    race.drop(i, j)
-    added = run.basis.add(rows.take(np.array([j]))[0])
-    run.indices.append(j)
-    if added is not None:
-        directions[i], coefs[i] = added
-        run.drift += abs(added[1])
-    if len(run.indices) >= k:
-        run.stopped = "k"
+def _decide(
+    rows: Rows, race: Race, leaders: Leaders, runs: list[Run], k: int, rule: Rule
+) -> dict[int, int]:
+    """The next pick of every run that goes on; the others are told why they stop."""
+    for run in runs:
+        if not run.stopped and len(run.indices) >= k:
+            run.stopped = "k"
+        elif not run.stopped and run.matched:
+            run.stopped = "residual"
+    going = [i for i, run in enumerate(runs) if not run.stopped]
+    if race.error == 0.0 and going:
+        winners = race.firsts(just_below(leaders.scores)).tolist()
+    else:
+        winners = [_settle(rows, race, leaders, run, rule) for run in runs] if going else []
+    for i in going:
+        if winners[i] < 0:
+            exhausted = len(runs[i].indices) >= runs[i].candidates
+            runs[i].stopped = "candidates" if exhausted else "rank"
+    return {i: winners[i] for i in going if winners[i] >= 0}
 
 
-def _winner(rows: Rows, race: Race, leaders: Leaders, i: int, run: Run, rule: Rule) -> int | None:
-    """The lowest index among the best."""
-    best, lead = float(leaders.scores[i]), int(leaders.rows[i])
+def _take_in(rows: Rows, runs: list[Run], picks: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Add every pick to its run's basis; return the directions and coefficients for the pass."""
+    directions, coefs = np.zeros((len(runs), rows.p)), np.zeros(len(runs))
+    taken = rows.take(np.array(list(picks.values())))
+    for (i, j), row in zip(picks.items(), taken):
+        added = runs[i].basis.add(row)
+        runs[i].indices.append(j)
+        if added is not None:
+            directions[i], coefs[i] = added
+            runs[i].drift += abs(added[1])
+    return directions, coefs
+
+
+def _settle(rows: Rows, race: Race, leaders: Leaders, run: Run, rule: Rule) -> int:
+    """The winner where products were summed in float32 (only ever done for a single target)."""
+    lead = int(leaders.rows[0])
     if lead < 0:
-        return None
-    if race.error == 0.0:
-        return int(race.contenders(i, _just_below(best))[0])
+        return -1
     # The exact score of the apparent leader is what the others must be able to reach.
     bar = float(_exact(rows, run.basis, np.array([lead]), rule)[0])
     slack_c = race.error * run.drift
     # Σ|2 v δ| ≤ 2·error·‖f‖·Σ|v| ≤ 2·error·√m·‖f‖² over m passes (Cauchy–Schwarz, Σv² ≤ ‖f‖²).
     slack_n = 2.0 * race.error * math.sqrt(len(run.indices))
-    near = race.contenders(i, _just_below(bar), slack_c, slack_n, CROWD + 1)
+    near = race.contenders(0, float(just_below(bar)), slack_c, slack_n, CROWD + 1)
     if len(near) > CROWD:
         race.sharpen()
-        race.deflate(i, rows.energy(run.basis.directions))
-        return _winner(rows, race, _refresh(race, [run], [0]), i, run, rule)
+        race.deflate(0, rows.energy(run.basis.directions))
+        fresh = _refresh(race, [run], [0])
+        return int(race.firsts(just_below(fresh.scores))[0])
     if len(near) == 1 and near[0] == lead and bar > -math.inf:
         return lead
     near = np.union1d(near, [lead])
     scores = _exact(rows, run.basis, near, rule)
     best = float(scores.max())
-    if best == -math.inf:
-        return None
-    return int(near[np.argmax(scores >= _just_below(best))])
+    return int(near[np.argmax(scores >= just_below(best))]) if best > -math.inf else -1
 
 
 def _exact(rows: Rows, basis: Basis, indices: np.ndarray, rule: Rule) -> np.ndarray:
@@ -155,5 +151,8 @@ def _exact(rows: Rows, basis: Basis, indices: np.ndarray, rule: Rule) -> np.ndar
     return np.where(n > rows.tolerance * norms2, scores, -np.inf)
 
 
-def _just_below(score: float) -> float:
-    return score - TIE * abs(score) if math.isfinite(score) else score
+def just_below(scores: np.ndarray | float) -> np.ndarray:
+    """The lowest score that counts as equal."""
+    scores = np.asarray(scores)
+    finite = np.where(np.isfinite(scores), scores, 0.0)
+    return scores - TIE * np.abs(finite)

@@ -185,16 +185,20 @@ class FusedRows(ArrayRows):
 class FusedRace(ArrayRace):
     """`ArrayRace` with its passes compiled."""
 
+    @property
+    def _rule(self) -> tuple[np.ndarray, np.ndarray, int]:
+        return self.floor, self.scale, int(self.rule)
+
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
-        state = (self.c, self.n, self.floor, self.scale, int(self.rule))
         if len(directions) == 1:
             wide = self.error == 0.0
             q = directions[0] if wide else directions[0].astype(self.rows.array.dtype)
-            one = (self.rows.array, q, float(coefs[0]), self.c[0], self.n[0], *state[2:])
+            one = (self.rows.array, q, float(coefs[0]), self.c[0], self.n[0], *self._rule)
             best, where = self._pass(wide, one)
             return Leaders(np.array([best]), np.array([where]))
         scores = np.full(len(directions), -np.inf)
         winners = np.full(len(directions), -1)
+        state = (self.c, self.n, *self._rule)
         for part, block in self.rows.blocks():
             _apply(directions @ block.T, coefs, *state, part.start, scores, winners)
         return Leaders(scores, winners)
@@ -210,17 +214,16 @@ class FusedRace(ArrayRace):
         finally:
             numba.set_num_threads(before)
 
-    def _leader(self, target: int) -> tuple[float, int]:
-        return _leader(self.c[target], self.n[target], self.floor, self.scale, int(self.rule))
+    def leaders(self) -> Leaders:
+        best = [_leader(c, n, *self._rule) for c, n in zip(self.c, self.n)]
+        return Leaders(np.array([b[0] for b in best]), np.array([b[1] for b in best]))
+
+    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
+        found = [self.contenders(i, float(bar), 0.0, 0.0, 1) for i, bar in enumerate(thresholds)]
+        return np.array([int(rows[0]) if len(rows) else -1 for rows in found])
 
     def contenders(
-        self,
-        target: int,
-        threshold: float,
-        slack_c: float = 0.0,
-        slack_n: float = 0.0,
-        limit: int = 1,
+        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
-        state = (self.rows.norms2, self.floor, self.scale, int(self.rule))
-        asked = (threshold, slack_c, slack_n, limit)
-        return _reach(self.c[target], self.n[target], *state, *asked)
+        mine = (self.c[target], self.n[target], self.rows.norms2, *self._rule)
+        return _reach(*mine, threshold, slack_c, slack_n, limit)

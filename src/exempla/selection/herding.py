@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from exempla.selection.engine import TIE
+from exempla.selection.engine import just_below
 from exempla.selection.rows import Rule
 from exempla.selection.selector import Outcome, Problem, Selector
 
@@ -37,18 +37,16 @@ class Herding(Selector):
         basis = problem.basis(0, 0.0) if start is None else start.state.basis.copy()
         indices = [] if start is None else [int(j) for j in start.indices]
         race = rows.race(problem.candidates, 0.0, Rule.PLAIN)
-        for j in indices:
-            race.drop(0, j)
+        race.drop([0] * len(indices), indices)
         stopped = "k"
         while len(indices) < k:
             wanted = sign * target - basis.rows.sum(axis=0) / (len(indices) + 1)
             leaders = race.refresh([0], wanted[None])
-            best = float(leaders.scores[0])
             if leaders.rows[0] < 0:
                 stopped = "candidates"
                 break
-            j = int(race.contenders(0, best - TIE * abs(best))[0])
-            race.drop(0, j)
+            j = int(race.firsts(just_below(leaders.scores))[0])
+            race.drop([0], [j])
             basis.add(rows.take(np.array([j]))[0])
             indices.append(j)
         outcome = Outcome.of(indices, basis, stopped)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from exempla.selection.basis import independent
-from exempla.selection.engine import RESIDUAL, TIE
+from exempla.selection.engine import RESIDUAL, just_below
 from exempla.selection.nnls import GrowingNNLS
 from exempla.selection.rows import Rule
 from exempla.selection.selector import Outcome, Problem, Selector, State
@@ -44,7 +44,7 @@ class NonNegative(Selector):
         errors = [float(target @ target)]
 
         def take(j: int, row: np.ndarray) -> None:
-            race.drop(0, j)
+            race.drop([0], [j])
             fit.add(row)
             indices.append(j)
             errors.append(float(fit.residual @ fit.residual))
@@ -61,7 +61,7 @@ class NonNegative(Selector):
                 finished = len(indices) >= int(problem.candidates[0].sum())
                 stopped = "candidates" if finished else "residual"
                 break
-            j = int(race.contenders(0, best * (1 - TIE))[0])
+            j = int(race.firsts(just_below(leaders.scores))[0])
             take(j, rows.take(np.array([j]))[0])
         picked = rows.take(np.array(indices, dtype=np.int64))
         return Outcome(

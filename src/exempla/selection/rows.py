@@ -70,13 +70,12 @@ class Race(ABC):
         """One pass, v = F q for each target's q (T, p): c −= coef·v, n −= v²."""
 
     @abstractmethod
+    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
+        """(T,) the lowest row of each target whose score reaches its threshold, or −1."""
+
+    @abstractmethod
     def contenders(
-        self,
-        target: int,
-        threshold: float,
-        slack_c: float = 0.0,
-        slack_n: float = 0.0,
-        limit: int = 1,
+        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
         """The first `limit` rows, ascending, whose score may reach the threshold.
 
@@ -88,8 +87,8 @@ class Race(ABC):
         """Set n = ‖f‖² + σ² − energy for rows still in the race."""
 
     @abstractmethod
-    def drop(self, target: int, row: int) -> None:
-        """Take a row out of the race."""
+    def drop(self, targets: list[int], rows: list[int]) -> None:
+        """Take these rows out of the races of these targets, pair by pair."""
 
     @abstractmethod
     def sharpen(self) -> None:

@@ -189,13 +189,15 @@ class ShardedRace(Race):
         every = np.arange(scores.shape[1])
         return Leaders(scores[best, every], rows[best, every])
 
+    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
+        found = np.full(len(thresholds), -1)
+        for race, start in zip(self.races, self.bounds):
+            rows = race.firsts(thresholds)
+            found = np.where((found < 0) & (rows >= 0), rows + start, found)
+        return found
+
     def contenders(
-        self,
-        target: int,
-        threshold: float,
-        slack_c: float = 0.0,
-        slack_n: float = 0.0,
-        limit: int = 1,
+        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
         asked = (target, threshold, slack_c, slack_n, limit)
         found = [race.contenders(*asked) for race in self.races]
@@ -206,9 +208,10 @@ class ShardedRace(Race):
         for race, (start, stop) in zip(self.races, pairwise(self.bounds)):
             race.deflate(target, energy[start:stop])
 
-    def drop(self, target: int, row: int) -> None:
-        s = int(np.searchsorted(self.bounds, row, side="right")) - 1
-        self.races[s].drop(target, row - self.bounds[s])
+    def drop(self, targets: list[int], rows: list[int]) -> None:
+        owners = np.searchsorted(self.bounds, rows, side="right") - 1
+        for i, j, s in zip(targets, rows, owners):
+            self.races[s].drop([i], [j - self.bounds[s]])
 
     def sharpen(self) -> None:
         for race in self.races:

@@ -1,0 +1,180 @@
+"""Speed of selection: one pick against one reading of the rows.
+
+Run `python -m benchmarks.selection`.
+
+Everything is measured side by side in one run, on one thread, in rounds that take every contestant
+in turn; the medians over the rounds are printed. "Read" is a compiled sum of all entries: no method
+that looks at every row can be faster than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+
+import numba
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from exempla.selection import SBQ, MatchingPursuit, NonNegative, StochasticGreedy, select
+from exempla.selection.basis import Basis
+from exempla.selection.engine import Run, greedy
+from exempla.selection.fused import FusedRows
+from exempla.selection.rows import Rule
+
+PICKS = 10
+
+
+@numba.njit(fastmath={"reassoc", "nsz"})
+def read(F):
+    """Sum every entry: one reading."""
+    total = np.float32(0)
+    for j in range(F.shape[0]):
+        for i in range(F.shape[1]):
+            total += F[j, i]
+    return total
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def medians(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, measured in turn so that a busy moment hits all of them."""
+    for work in contestants.values():
+        work()  # compile, fill caches
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, work in contestants.items():
+            taken[name].append(seconds(work))
+    return {name: float(np.median(times)) for name, times in taken.items()}
+
+
+def engine(rows: FusedRows, targets: np.ndarray, k: int, noise: float = 0.0) -> None:
+    """The greedy loop itself, without checking the input again."""
+    everybody = np.ones((len(targets), rows.t), dtype=bool)
+    runs = [Run(Basis(target, noise, rows.tolerance), rows.t) for target in targets]
+    greedy(rows, everybody, runs, k, noise=noise, rule=Rule.GAIN)
+
+
+def plain_numpy(F: np.ndarray, target: np.ndarray, k: int) -> None:
+    """The same algorithm as one would write it first."""
+    c, n = F @ target, (F * F).sum(axis=1)
+    Q = np.zeros((0, F.shape[1]), dtype=F.dtype)
+    for _ in range(k):
+        j = int(np.argmax(c * c / n))
+        f = F[j] - (Q @ F[j]) @ Q
+        q = f / np.sqrt(n[j])
+        v = F @ q
+        c, n = c - (c[j] / np.sqrt(n[j])) * v, n - v * v
+        n[j] = np.inf
+        Q = np.vstack([Q, q])
+
+
+def per_pick(taken: dict[str, float], name: str, picks: int = PICKS) -> float:
+    """Seconds of one more pick: the start-up (first scores, first pick) is subtracted."""
+    return (taken[f"{name} long"] - taken[f"{name} short"]) / picks
+
+
+def one_pick(t: int, p: int, rounds: int) -> None:
+    rng = np.random.default_rng(0)
+    F = rng.standard_normal((t, p), dtype=np.float32)
+    target = F[: t // 100].mean(axis=0)
+    rows, targets = FusedRows(F), target[None].astype(np.float64)
+    taken = medians(
+        {
+            "read": lambda: read(F),
+            "exempla short": lambda: engine(rows, targets, 1),
+            "exempla long": lambda: engine(rows, targets, 1 + PICKS),
+            "read again": lambda: read(F),
+            "noise short": lambda: engine(rows, targets, 1, 10.0),
+            "noise long": lambda: engine(rows, targets, 1 + PICKS, 10.0),
+            "numpy short": lambda: plain_numpy(F, target, 1),
+            "numpy long": lambda: plain_numpy(F, target, 4),
+        },
+        rounds,
+    )
+    once = (taken["read"] + taken["read again"]) / 2
+    print(f"\n{t} × {p} float32, one thread; reading once takes {once * 1e3:.1f} ms")
+    print(f"{'':34}{'ms per pick':>12}{'× one read':>12}")
+    for label, name, picks in [
+        ("exempla SBQ()", "exempla", PICKS),
+        ("exempla SBQ(noise=10)", "noise", PICKS),
+        ("plain NumPy loop", "numpy", 3),
+    ]:
+        each = per_pick(taken, name, picks)
+        print(f"{label:34}{each * 1e3:12.1f}{each / once:12.2f}")
+
+
+def many_targets(t: int, p: int, count: int, rounds: int) -> None:
+    rng = np.random.default_rng(1)
+    F = rng.standard_normal((t, p), dtype=np.float32)
+    rows = FusedRows(F)
+    targets = np.stack([F[rng.choice(t, 50)].mean(axis=0) for _ in range(count)]).astype(float)
+    taken = medians(
+        {
+            "one short": lambda: engine(rows, targets[:1], 1),
+            "one long": lambda: engine(rows, targets[:1], 1 + PICKS),
+            "all short": lambda: engine(rows, targets, 1),
+            "all long": lambda: engine(rows, targets, 1 + PICKS),
+        },
+        rounds,
+    )
+    one, together = per_pick(taken, "one"), per_pick(taken, "all")
+    print(f"\n{count} targets at once on {t} × {p} float32")
+    print(f"one pick for one target {one * 1e3:.1f} ms, for all together {together * 1e3:.1f} ms:")
+    print(f"{count * one / together:.1f} times faster than one after another")
+
+
+def against_sklearn(t: int, p: int, k: int, rounds: int) -> None:
+    """Whole runs on a size scikit-learn can finish; it forms the p × t transpose."""
+    from sklearn.linear_model import orthogonal_mp
+
+    rng = np.random.default_rng(2)
+    F = rng.standard_normal((t, p), dtype=np.float32)
+    unit = F / np.linalg.norm(F, axis=1)[:, None]  # orthogonal_mp ranks by plain f·r
+    target = rng.standard_normal(p)
+    columns = np.asfortranarray(unit.T.astype(np.float64))
+    contestants: dict[str, Callable[[], object]] = {
+        "read": lambda: read(F),
+        "plain NumPy loop": lambda: plain_numpy(unit, target.astype(np.float32), k),
+        "sklearn orthogonal_mp": lambda: orthogonal_mp(columns, target, n_nonzero_coefs=k),
+        "SBQ()": lambda: select(unit, target, k, SBQ()),
+        "MatchingPursuit()": lambda: select(unit, target, k, MatchingPursuit()),
+        "StochasticGreedy()": lambda: select(unit, target, k, StochasticGreedy()),
+        "NonNegative()": lambda: select(unit, target, k, NonNegative()),
+    }
+    taken = medians(contestants, rounds)
+    print(f"\nwhole runs, {t} × {p}, k = {k} (checking the input included)")
+    print(f"{'':34}{'seconds':>12}{'reads per pick':>16}{'residual²':>12}")
+    for label, work in contestants.items():
+        if label == "read":
+            continue
+        result = work()
+        residual = ""
+        if label == "sklearn orthogonal_mp":
+            residual = f"{np.sum((target - columns @ np.asarray(result)) ** 2):12.3g}"
+        elif result is not None:
+            residual = f"{result.mmd2:12.3g}"  # type: ignore[attr-defined]
+        print(f"{label:34}{taken[label]:12.3f}{taken[label] / k / taken['read']:16.2f}{residual}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    scale = 40 if options.quick else 1
+    with threadpool_limits(1):
+        one_pick(400_000 // scale, 256, options.rounds)
+        many_targets(100_000 // scale, 256, 64, min(3, options.rounds))
+        against_sklearn(40_000 // scale, 128, 50, min(3, options.rounds))
+
+
+if __name__ == "__main__":
+    main()
