@@ -35,7 +35,7 @@ class SmallCNN:
     epochs: int | None = None
     seed: int = 0
     batch: int = 64
-    rate: float = 2e-3
+    rate: float = 3e-3
     decay: float = 1e-4
 
     def build(self) -> nn.Module:
@@ -60,7 +60,7 @@ class SmallCNN:
         if sample_weight is not None:
             weight = torch.as_tensor(np.asarray(sample_weight), dtype=torch.float32)
             weight = weight / weight.mean().clamp_min(1e-12)
-        rounds = self.epochs or int(np.clip(STEPS * self.batch / len(x), 2, 40))
+        rounds = self.epochs or int(np.clip(STEPS * self.batch / len(x), 2, 80))
         order = torch.Generator().manual_seed(self.seed)
         adam = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=self.decay)
         slow = torch.optim.lr_scheduler.CosineAnnealingLR(adam, rounds)

@@ -13,7 +13,14 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.files.cells import excel_safe_record, replace_cell
-from exempla.files.dialect import Dialect, records, sample, sniff_delimiter, sniff_spaces
+from exempla.files.dialect import (
+    Dialect,
+    records,
+    sample,
+    sniff_delimiter,
+    sniff_quotes,
+    sniff_spaces,
+)
 from exempla.files.encoding import Encoding, pack, sniff_encoding, unpack
 from exempla.files.header import column_names, looks_like_data, preamble
 from exempla.files.table import Table, show
@@ -97,9 +104,10 @@ def read_delimited(
     suffix = next((s for s in path.suffixes if s in (".csv", ".tsv")), "")
     cut = sniff_delimiter(text, delimiter, suffix, path.name)
     dialect = Dialect(cut, spaces=sniff_spaces(text, cut))
+    dialect = replace(dialect, quotes=sniff_quotes(text, dialect))
     notes = [f"Read {path.name} as {found}, {dialect}-separated."]
 
-    first = sample(text, dialect) or sample(text, replace(dialect, quotes=False))
+    first = sample(text, dialect)
     above = preamble(first)
     if above:
         notes.append(f"Passed over {above} line(s) above the table, the first {first[0][0]!r}.")
@@ -143,8 +151,8 @@ def _parse(
 ) -> tuple[_Parsed, Dialect]:
     """Parse with quotes first; where they do not come in pairs, take them as plain characters."""
     width = Counter(len(row) for row in first[1:] or first).most_common(1)[0][0]
-    ways = [replace(dialect, strict=True)]
-    if '"' in text:
+    ways = [replace(dialect, strict=dialect.quotes)]
+    if '"' in text and dialect.quotes:
         ways += [replace(dialect, quotes=False), dialect]
     best: tuple[_Parsed, Dialect] | None = None
     for way in ways:

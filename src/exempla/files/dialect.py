@@ -8,11 +8,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exempla.errors import ExemplaError
 
-__all__ = ["DELIMITERS", "Dialect", "lines", "records", "sniff_delimiter", "sniff_spaces"]
+__all__ = [
+    "DELIMITERS",
+    "Dialect",
+    "lines",
+    "records",
+    "sniff_delimiter",
+    "sniff_quotes",
+    "sniff_spaces",
+]
 
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 
@@ -128,8 +136,35 @@ def sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> st
     return wanted
 
 
+def sniff_quotes(text: str, dialect: Dialect) -> bool:
+    """Whether quotation marks enclose cells: they come in pairs and keep the rows straight.
+
+    >>> sniff_quotes('x\\ty\\n"a\\t1\\nb\\t0\\n', Dialect("\\t"))
+    False
+    """
+    if '"' not in text:
+        return True
+    plain = _straight(sample(text, replace(dialect, quotes=False)))
+    enclosing = _straight(sample(text, dialect))
+    if plain > enclosing:
+        return False
+    try:
+        piece = text[:1_000_000]
+        for _, _, end in records(piece, replace(dialect, strict=True)):
+            if end == len(piece):
+                break
+    except csv.Error:
+        return plain < enclosing or len(piece) < len(text)
+    return True
+
+
+def _straight(rows: list[list[str]]) -> float:
+    return Counter(map(len, rows)).most_common(1)[0][1] / len(rows) if rows else 0.0
+
+
 def _agreement(text: str, delimiter: str, suffix: str) -> tuple[float, bool, int]:
-    rows = [len(cells) for cells in sample(text, Dialect(delimiter), 200)]
+    way = Dialect(delimiter, quotes=sniff_quotes(text[:100_000], Dialect(delimiter)))
+    rows = [len(cells) for cells in sample(text, way, 200)]
     if not rows:
         return 0.0, False, 0
     width, count = Counter(rows).most_common(1)[0]

@@ -95,9 +95,9 @@ def default_image_model(
     if kind == "auto":
         kind = "cnn" if has_torch() and min(pixels.shape[1:3]) >= 8 else "mlp"
     if kind == "mlp":
-        net = MLPClassifier(
-            (64,), alpha=1e-3, max_iter=epochs or 30, n_iter_no_change=5, random_state=seed
-        )
+        # About 3,000 steps of 200 images, however many images there are.
+        rounds = epochs or int(np.clip(600_000 / len(pixels), 20, 300))
+        net = MLPClassifier((64,), alpha=1e-3, max_iter=rounds, random_state=seed)
         return ImageModel("mlp", classes, model=Pipeline([("pixels", Pixels()), ("model", net)]))
     if kind != "cnn":
         raise ExemplaError(f"There is no image model {kind!r}; choose 'cnn', 'mlp' or 'auto'.")
