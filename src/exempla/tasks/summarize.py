@@ -15,13 +15,14 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.progress import say, track
+from exempla.progress import say
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.inputs import check_k
 from exempla.tasks.summary.classes import stratified_sample, with_every_class
 from exempla.tasks.summary.head import Read, read_head
 from exempla.tasks.summary.posterior import Posterior, posterior
-from exempla.tasks.summary.refit import Refit, refitter
+from exempla.tasks.summary.refit import refitter
+from exempla.tasks.summary.totals import best_total, hold_out
 from exempla.tasks.summary.weights import fit_weights
 from exempla.types import Selection
 
@@ -29,7 +30,7 @@ __all__ = ["summarize"]
 
 Total = Literal["auto", "k", "n"]
 
-MOST_NONNEGATIVE = 500
+MOST_NONNEGATIVE = 300
 """Up to so many picks the weights are refitted ≥ 0 after each pick; beyond, where almost every
 good set has nearly positive weights, SBQ is cheaper."""
 NOISE = 1e-3
@@ -41,11 +42,6 @@ ROW_BYTES = 2**30
 """Of a large training set a random part are candidates, so many for each pick and no more than
 this memory holds, while the target stays the mean of all. Measured on CovType: 5000 candidates
 give as good a summary as 18 000."""
-HELD_OUT = 0.1
-MOST_HELD_OUT = 20_000
-FEWEST_HELD_OUT = 10
-TOTALS = 9
-"""How many totals are tried, evenly spaced on a logarithmic scale."""
 
 
 def summarize(
@@ -90,7 +86,7 @@ def summarize(
     likelihood, parameters, device
         As for `Explainer`; `parameters` names the one linear layer to use.
     selector : Selector
-        By default `NonNegative` up to 500 picks, then SBQ with noise 0.001 × the median squared
+        By default `NonNegative` up to 300 picks, then SBQ with noise 0.001 × the median squared
         row norm. Whatever it is, the weights are fitted again, nonnegative, afterwards.
     seed, progress
         The seed of every random choice, and whether to show progress.
@@ -122,7 +118,11 @@ def summarize(
     n = len(read.head)
     k = check_k(k, n)
     rng = np.random.default_rng(seed)
-    held_out = _hold_out(read, k, rng) if refit is not None else np.empty(0, dtype=np.int64)
+    held_out = (
+        hold_out(read.head, k, read.discrete, rng)
+        if refit is not None
+        else np.empty(0, dtype=np.int64)
+    )
     kept = np.setdiff1d(np.arange(n), held_out)
     around = posterior(read.head, k, rng)
     pool = _candidates(read, around, kept, k, rng, progress)
@@ -131,9 +131,11 @@ def summarize(
     options = (False, True) if judged and pool.shares.any() else (True,)
     choices = [_choose(read, pool, k, selector, by_class, rng) for by_class in options]
     if refit is not None and judged:
-        choice, amount = _best_total(choices, refit, held_out, read, progress)
+        weighted = [(c.selection.indices, c.selection.weights) for c in choices]
+        best, amount = best_total(weighted, refit, held_out, read.head, progress)
         # that is decided: now the held-out examples count in the target too
-        choice = _weigh(choice, pool.full_target(around, read, choice.by_class))
+        target = pool.full_target(around, read, choices[best].by_class)
+        choice = _weigh(choices[best], target)
     else:
         if refit is not None:
             warnings.warn(
@@ -267,35 +269,3 @@ def _weigh(choice: _Choice, target: np.ndarray) -> _Choice:
         target_norm2=norm2,
     )
     return replace(choice, selection=measured)
-
-
-def _hold_out(read: Read, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Examples by which the total is judged: a tenth, as far as k leaves any."""
-    n = len(read.head)
-    size = min(int(HELD_OUT * n), MOST_HELD_OUT, n - k)
-    if size < FEWEST_HELD_OUT:
-        return np.empty(0, dtype=np.int64)
-    held_out = rng.permutation(n)[:size]
-    if read.discrete:
-        # the only examples of a class stay candidates
-        seen = np.unique(np.delete(read.head.codes, held_out))
-        held_out = held_out[np.isin(read.head.codes[held_out], seen)]
-    return held_out
-
-
-def _best_total(
-    choices: list[_Choice], refit: Refit, held_out: np.ndarray, read: Read, progress: bool
-) -> tuple[_Choice, float]:
-    """The choice and total under which a refit predicts held-out examples best; ties go to n."""
-    counts = None if read.head.counts is None else read.head.counts[held_out]
-    best, chosen = -np.inf, (choices[0], read.head.size)
-    # from n down, so that a total that changes nothing stays n
-    totals = np.geomspace(read.head.size, min(1.0, len(choices[0].rows) / 32), TOTALS)
-    tried = [(choice, float(amount)) for amount in totals for choice in choices]
-    for choice, amount in track(tried, "choosing the total weight", progress):
-        picked = choice.selection
-        each = refit(picked.indices, picked.weights * amount, held_out)
-        likely = float(np.average(each, weights=counts))
-        if likely > best + 1e-9 * abs(likely):
-            best, chosen = likely, (choice, amount)
-    return chosen

@@ -92,8 +92,10 @@ class Posterior:
         return rows if self.hashing is None else rows @ self.hashing
 
 
-def posterior(head: Head, k: int, rng: np.random.Generator) -> Posterior:
-    """Draw parameters around θ̂, as far out as k examples leave them open."""
+def posterior(
+    head: Head, k: int, rng: np.random.Generator, draws: int = DRAWS, spread: float = 0.5
+) -> Posterior:
+    """Draw parameters around θ̂, with `spread` times the variance that k examples leave open."""
     penalty = np.repeat(head.penalty, head.theta.shape[1]) * head.size / k
     if head.theta.size <= FULL_FISHER:
         values, vectors = np.linalg.eigh(head.fisher() + np.diag(penalty))
@@ -109,10 +111,10 @@ def posterior(head: Head, k: int, rng: np.random.Generator) -> Posterior:
             "check its inputs and parameters."
         )
     q = whitening.shape[-1]
-    noise = rng.standard_normal((DRAWS, q)) / np.sqrt(2 * k)
+    noise = rng.standard_normal((draws, q)) * np.sqrt(spread / k)
     steps = noise @ whitening.T if whitening.ndim == 2 else noise * whitening
-    thetas = head.theta[None] + steps.reshape(DRAWS, *head.theta.shape)
-    return Posterior(thetas, whitening, signed_hashing(DRAWS * q, rng))
+    thetas = head.theta[None] + steps.reshape(draws, *head.theta.shape)
+    return Posterior(thetas, whitening, signed_hashing(draws * q, rng))
 
 
 def signed_hashing(length: int, rng: np.random.Generator) -> csr_array | None:
