@@ -7,6 +7,7 @@ Rows are kept unwhitened, so that damping stays a choice of the question, not of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -30,6 +31,10 @@ __all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
 FISHERS = ("true", "empirical", "diagonal", "identity")
 SAMPLE_PER_DIRECTION = 4
 """A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
+BASIS_SAMPLE = 1024
+"""Examples the K-FAC basis is estimated from, at most."""
+ARMFUL = 2**26
+"""Bytes of rows carried from the GPU to main memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,7 @@ def embed_training_set(
     train = oracle.read(data, role="train")
     sample = fisher_sample(train, sketch, seed)
     clock = [perf_counter()]
-    # Moments of a layer's two sides settle on far fewer examples than the p × p Fisher does.
-    first = sample.take(np.arange(0, len(sample), SAMPLE_PER_DIRECTION))
-    basis = choose_sketch(oracle, train, sketch, first if len(sample) < len(train) else sample)
+    basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")
     clock.append(perf_counter())
     bytes_needed = 8 * basis.width * (2 * len(train) + 3 * basis.width)
     say(
@@ -84,10 +87,11 @@ def embed_training_set(
     )
     clock.append(perf_counter())
     batches = track_rows(oracle.scores(train), "scoring the training set", progress, len(train))
-    rows = concatenate([basis.project(batch) for batch in batches])
+    rows = in_main_memory((basis.project(batch) for batch in batches), len(train))
     refuse_unusable(rows, "the training examples")
     clock.append(perf_counter())
-    seconds = dict(zip(("basis", "fisher", "scores"), np.diff(clock).tolist(), strict=True))
+    basis_s, fisher_s, scores_s = np.diff(clock).tolist()
+    seconds = {"basis": basis_s, "fisher": fisher_s, "scores": scores_s}
     return Embedding(oracle, train, basis, metric, evidence, rows, seconds)
 
 
@@ -101,6 +105,48 @@ def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
         return train
     chosen = np.random.default_rng(seed).choice(len(train), wanted, replace=False)
     return train.take(np.sort(chosen))
+
+
+def basis_sample(sample: Examples) -> Examples:
+    """Moments of a layer's two sides settle on fewer examples than the p × p Fisher does."""
+    if len(sample) <= BASIS_SAMPLE:
+        return sample
+    return sample.take(np.linspace(0, len(sample) - 1, BASIS_SAMPLE).astype(np.int64))
+
+
+def in_main_memory(batches: Iterable[Array], count: int) -> Array:
+    """All rows in one array. Rows made on a GPU move to main memory by the armful: the embedding
+    of a large set would not fit beside the model, and one transfer a batch would wait each time."""
+    out: Any = None
+    waiting: list[Array] = []
+    start = 0
+    for rows in batches:
+        if out is None:
+            out = main_memory_like(rows, count)
+        waiting.append(rows)
+        if sum(r.nbytes for r in waiting) >= ARMFUL:
+            start = put(out, start, waiting)
+    put(out, start, waiting)
+    return out
+
+
+def main_memory_like(rows: Array, count: int) -> Array:
+    """Room for `count` such rows: NumPy or torch, whichever they are, on the CPU."""
+    if isinstance(rows, np.ndarray):
+        return np.empty((count, rows.shape[1]), rows.dtype)
+    import torch
+
+    return torch.empty(count, rows.shape[1], dtype=rows.dtype)
+
+
+def put(out: Array, start: int, waiting: list[Array]) -> int:
+    """Move what waits to its place and forget it; where the next rows go."""
+    if waiting:
+        rows = concatenate(waiting)
+        out[start : start + len(rows)] = rows
+        start += len(rows)
+        waiting.clear()
+    return start
 
 
 def estimate_fisher(

@@ -136,7 +136,9 @@ class Explainer:
             value,
             rule,
         ):
-            whitened = [e.metric.whiten(e.rows, d.value) for e, d in zip(self.embeddings, chosen)]
+            whitened = [
+                e.metric.whiten(near_the_model(e), d.value) for e, d in zip(self.embeddings, chosen)
+            ]
             share = float(np.mean([e.evidence.share for e in self.embeddings]))
             self._features = Features(self._joined(whitened), value, rule, share)
         return self._features
@@ -251,7 +253,7 @@ class Explainer:
         parts, outside = [], np.zeros(len(examples[0]))
         for e, x, d in zip(self.embeddings, examples, self._dampings(use)):
             rows, beyond = e.embed(x, labels, self.progress)
-            parts.append(e.metric.whiten(rows, d.value))
+            parts.append(beside(e.metric.whiten(rows, d.value), self.features_for(use).rows))
             if e.sketch.outside is not None:
                 scale = e.metric.outside(e.sketch.outside, d.value)
                 outside = outside + beyond * scale / len(self.embeddings)
@@ -298,6 +300,22 @@ class Explainer:
             warnings=tuple(notes),
             context=(self, examples),
         )
+
+
+def beside(rows: Array, others: Array) -> Array:
+    """The rows where the others are: few rows move, many stay."""
+    return rows if isinstance(rows, np.ndarray) else rows.to(others.device)
+
+
+def near_the_model(embedding: Embedding) -> Array:
+    """The training rows on the model's GPU, if it has one with room for them and their copy."""
+    rows, device = embedding.rows, getattr(embedding.oracle, "device", None)
+    if isinstance(rows, np.ndarray) or getattr(device, "type", "cpu") != "cuda":
+        return rows
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    return rows.to(device) if 3 * rows.nbytes < free else rows
 
 
 def explain(model: Any, train: Any, test: Any, k: int = 50, **options: Any) -> Explanation:

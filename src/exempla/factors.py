@@ -33,6 +33,12 @@ class Factors:
     def __len__(self) -> int:
         return int(self.g.shape[0])
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the two arrays take."""
+        a = self.a.data.nbytes if is_sparse(self.a) else 0 if self.a is None else self.a.nbytes
+        return int(a + self.g.nbytes)
+
     def project(self, basis_in: Array | None, basis_out: Array | None) -> Array:
         """Uᵀ(Σ_s a_s g_sᵀ)V as (n, r_in, r_out); None stands for the identity."""
         a = self.a if basis_in is None else self.a @ basis_in
@@ -41,6 +47,15 @@ class Factors:
         if g.ndim == 2:
             return a[:, :, None] * g[:, None, :]
         return a.swapaxes(1, 2) @ g
+
+    def project_pairs(
+        self, basis_in: Array, basis_out: Array, side_in: Array, side_out: Array
+    ) -> Array:
+        """Entries (side_in[j], side_out[j]) of `project`, (n, pairs)."""
+        if self.g.ndim == 2:  # one position: the block around the pairs need not be written out
+            return (self.a @ basis_in)[:, side_in] * (self.g @ basis_out)[:, side_out]
+        block = self.project(basis_in, basis_out)
+        return block.reshape(len(self), -1)[:, side_in * basis_out.shape[1] + side_out]
 
     def dense(self) -> Array:
         """The scores written out, (n, d_in·d_out), inputs the slow index."""

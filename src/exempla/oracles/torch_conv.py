@@ -16,15 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.torch_factors import PairFactors, StructuredFactors
-from exempla.oracles.torch_sides import Vectors
+from exempla.oracles.torch_factors import StructuredFactors
+from exempla.oracles.torch_pieces import gram_in_pieces, norms_in_pieces, pieces
 from exempla.types import Factors
 
 __all__ = ["ConvFactors", "ConvShape"]
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-PATCH_BYTES = 2**28
-"""Patches are written out, where they must be, in pieces of at most this size."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,9 @@ class ConvShape:
         """What lies under the kernel at each position, (nm, groups, C/groups·kernel, L)."""
         flat_margins = [end for pair in reversed(self.margins()) for end in pair]
         view, dims = F.pad(x, flat_margins), len(self.kernel)
+        if dims == 2:  # torch has a fast routine for images
+            patches = F.unfold(view, self.kernel, self.dilation, stride=self.stride)
+            return patches.unflatten(1, (self.groups, -1))
         for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation), start=2):
             view = view.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
         # (nm, C, positions…, kernel…) → (nm, groups, C/groups, kernel…, positions…)
@@ -80,27 +81,28 @@ class ConvFactors(StructuredFactors):
         return self.g.shape[0] // self.images
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
-        groups, a = self.shape.groups, self._patches(self.a, basis_in)  # (nm, groups, r_in, L)
+        groups, a = self.shape.groups, self._patches(basis_in)  # (nm, groups, r_in, L)
         g = self.g.flatten(2).unflatten(1, (groups, -1))  # (nm, groups, O/groups, L)
         # one (r_in, O/groups) block a group: Σ over positions
         blocks = a @ g.transpose(2, 3)
+        if basis_in is None and self.shape.bias:  # the ones under the bias: Σ g
+            blocks = torch.cat([blocks, g.sum(3)[:, :, None, :]], 2)
         if basis_out is None:
             out = blocks.transpose(1, 2).flatten(2)
         else:
             out = torch.einsum("ngio,gor->nir", blocks, basis_out.unflatten(0, (groups, -1)))
         return out if self.images == 1 else out.unflatten(0, (-1, self.images)).sum(1)
 
-    def _patches(self, x: Tensor, basis: Tensor | None) -> Tensor:
+    def _patches(self, basis: Tensor | None) -> Tensor:
         """Uᵀ(patch) at every position, (nm, groups, r, L): the convolution of x with U."""
         shape, groups = self.shape, self.shape.groups
         if basis is None:
-            patches = shape.patches(x)
-            return F.pad(patches, (0, 0, 0, 1), value=1.0) if shape.bias else patches
-        kernel = (x.shape[1] // groups, *shape.kernel)
+            return shape.patches(self.a)
+        kernel = (self.a.shape[1] // groups, *shape.kernel)
         size = int(np.prod(kernel))
         weight = basis[:size].T.reshape(-1, *kernel).repeat(groups, *[1] * len(kernel))
         bias = basis[size].repeat(groups) if shape.bias else None
-        return shape.convolve(x, weight, bias).flatten(2).unflatten(1, (groups, -1))
+        return shape.convolve(self.a, weight, bias).flatten(2).unflatten(1, (groups, -1))
 
     def take(self, positions: np.ndarray) -> ConvFactors:
         if self.images > 1:
@@ -109,28 +111,17 @@ class ConvFactors(StructuredFactors):
             ).ravel()
         return ConvFactors(self.a[positions], self.g[positions], self.shape, self.images)
 
-    def written_out(self) -> PairFactors:
-        """The same scores with patches written out (groups = 1)."""
-        a = self._patches(self.a, None)[:, 0].transpose(1, 2)
-        g = self.g.flatten(2).transpose(1, 2)
-        n = len(self)
-        return PairFactors(*(Vectors(t.reshape(n, -1, t.shape[-1])) for t in (a, g)))
-
     @property
-    def _writes_out(self) -> bool:
-        """True if s × s products of patches are smaller than the scores themselves."""
-        size = self.g.shape[1] * self.a.shape[1] * int(np.prod(self.shape.kernel))
-        positions = self.images * self.g[0, 0].numel()
-        return self.shape.groups == 1 and positions**2 < size
+    def _width(self) -> int:
+        """Numbers in one score, or in one row's patches if those are more."""
+        d_in = self.a.shape[1] * int(np.prod(self.shape.kernel)) + self.shape.bias
+        return d_in * max(self.g.shape[1] // self.shape.groups, self.images * self.g[0, 0].numel())
 
     def gram(self, other: Factors) -> Tensor:
-        both = isinstance(other, ConvFactors) and self._writes_out and other._writes_out
-        if both:
-            return self.written_out().gram(other.written_out())  # type: ignore[union-attr]
-        return self.dense() @ other.dense().T
+        return gram_in_pieces(self, other, self._width)
 
     def norm2(self) -> Tensor:
-        return self.written_out().norm2() if self._writes_out else super().norm2()
+        return norms_in_pieces(self, self._width)
 
     def join(self, others: list[Factors]) -> Factors:
         parts = [self, *others]
@@ -146,14 +137,19 @@ class ConvFactors(StructuredFactors):
         return ConvFactors(x, g, self.shape, self.images)
 
     def input_moment(self) -> Tensor:
-        size = int(np.prod(self.shape.kernel)) * self.a.shape[1]
-        positions = self.g[0, 0].numel()
-        step = max(1, PATCH_BYTES // (size * positions * self.a.element_size()))
+        width = self.a.shape[1] * int(np.prod(self.shape.kernel)) * self.g[0, 0].numel()
+        moment: Any = 0
         total: Any = 0
-        for x in self.a.split(step):
-            patches = self._patches(x, None).transpose(0, 2).flatten(1)  # (d_in, groups·nm·L)
-            total = total + patches @ patches.T
-        return total
+        count = 0
+        for piece in pieces(len(self.a), width, self.a):
+            patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])
+            flat = patches.transpose(0, 2).flatten(1)  # (C/groups·kernel, groups·nm·L)
+            moment, total = moment + flat @ flat.T, total + flat.sum(1)
+            count += flat.shape[1]
+        if not self.shape.bias:
+            return moment
+        last = torch.cat([total, total.new_tensor([float(count)])])
+        return torch.cat([torch.cat([moment, total[:, None]], 1), last[None]])
 
     def output_moment(self) -> Tensor:
         flat = self.g.transpose(0, 1).flatten(1)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exempla.oracles.torch_pieces import gram_in_pieces, norms_in_pieces, pieces
 from exempla.oracles.torch_sides import OneHot, Side, Vectors
 from exempla.types import Factors
 
@@ -25,6 +26,12 @@ __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 
 class StructuredFactors(Factors):
     """What the subclasses share: anything not done better is done on the written-out scores."""
+
+    def project_pairs(
+        self, basis_in: Tensor, basis_out: Tensor, side_in: Tensor, side_out: Tensor
+    ) -> Tensor:
+        block = self.project(basis_in, basis_out)
+        return block.flatten(1)[:, side_in * basis_out.shape[1] + side_out]
 
     def take(self, positions: np.ndarray) -> StructuredFactors:
         raise NotImplementedError
@@ -104,6 +111,15 @@ class PairFactors(StructuredFactors):
             return a.transpose(1, 2) * g
         return a.transpose(1, 2) @ g
 
+    def project_pairs(
+        self, basis_in: Tensor, basis_out: Tensor, side_in: Tensor, side_out: Tensor
+    ) -> Tensor:
+        if self.inputs.positions > 1:
+            return super().project_pairs(basis_in, basis_out, side_in, side_out)
+        # one position: the block around the pairs need not be written out
+        a, g = self.inputs.project(basis_in)[:, 0], self.outputs.project(basis_out)[:, 0]
+        return a[:, side_in] * g[:, side_out]
+
     @staticmethod
     def _scatter(values: Tensor, table: OneHot) -> Tensor:
         """Σ_s e_{k(s)} v_sᵀ: each position's vector added to its row of the table."""
@@ -132,10 +148,17 @@ class PairFactors(StructuredFactors):
     def gram(self, other: Factors) -> Tensor:
         if not isinstance(other, PairFactors):
             return other.gram(self).T
-        if self.inputs.width * self.outputs.width <= self.inputs.positions * other.inputs.positions:
-            return self.dense() @ other.dense().T
-        # Σ_{s,s'} (a_s·a'_s')(g_s·g'_s')
-        return (self.inputs.cross(other.inputs) * self.outputs.cross(other.outputs)).sum((1, 3))
+        d_in, d_out = self.inputs.width, self.outputs.width
+        positions = self.inputs.positions * other.inputs.positions
+        if d_in * d_out <= positions * (d_in + d_out):
+            return gram_in_pieces(self, other, d_in * d_out)
+        # Σ_{s,s'} (a_s·a'_s')(g_s·g'_s'), a few rows at a time
+        out = []
+        for piece in pieces(len(self), positions * len(other), self.g):
+            some = self.take(piece)
+            inputs, outputs = some.inputs.cross(other.inputs), some.outputs.cross(other.outputs)
+            out.append((inputs * outputs).sum((1, 3)))
+        return torch.cat(out)
 
     def scale_inputs(self, factor: Any) -> Factors:
         scale = torch.as_tensor(factor).to(self.g)
@@ -149,8 +172,10 @@ class PairFactors(StructuredFactors):
         return (self.inputs.pair(other.inputs) * self.outputs.pair(other.outputs)).sum((1, 2))
 
     def norm2(self) -> Tensor:
-        if self.inputs.width * self.outputs.width <= self.inputs.positions**2:
-            return self.dense().square().sum(1)
+        # multiplied out: s·d_in·d_out a row; as products of positions: s²·(d_in + d_out)
+        d_in, d_out = self.inputs.width, self.outputs.width
+        if d_in * d_out <= self.inputs.positions * (d_in + d_out):
+            return norms_in_pieces(self, d_in * d_out)
         return self.pair(self)
 
     def join(self, others: list[Factors]) -> Factors:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.sketch.base import Sketch
@@ -20,27 +18,34 @@ PRIMAL_LIMIT = 4096
 """Up to so many parameters the scores are written out: a p×p Cholesky takes a second or two."""
 DUAL_LIMIT = 6144
 """Up to so many landmark rows the dual form is used: their Gram matrix takes 300 MB at most."""
-WIDTH = 4096
+DUAL_BYTES = 2**31
+"""… and their factors may take up to so much memory."""
+WIDTH = 2048
 """Directions kept when nothing exact fits."""
 
 
 def choose_sketch(
-    oracle: Oracle, examples: Examples, wanted: str | int, sample: Examples
+    oracle: Oracle,
+    examples: Examples,
+    wanted: str | int,
+    sample: Examples,
+    dual: bool = True,
 ) -> Sketch:
     """The sketch for this job.
 
     `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
-    of the examples the K-FAC basis is estimated from.
+    of the examples the K-FAC basis is estimated from. `dual=False` rules out the dual form, whose
+    directions mean nothing one by one.
     """
     if isinstance(wanted, int):
         return kronecker(oracle, sample, wanted)
     size, count = oracle.n_parameters, len(examples)
     if size <= PRIMAL_LIMIT and (size <= 2 * count or wanted == "exact"):
         return IdentitySketch(oracle.layers)
-    if count <= DUAL_LIMIT:
-        fisher = collect(oracle.fisher_rows(examples), limit=DUAL_LIMIT)
-        if fisher is not None:
-            scores = ScoreRows.join(list(oracle.scores(examples)))
+    if dual and count <= DUAL_LIMIT:
+        fisher = collect(oracle.fisher_rows(examples))
+        scores = collect(oracle.scores(examples)) if fisher is not None else None
+        if fisher is not None and scores is not None:
             return SpanSketch(oracle.layers, fisher, scores)
     if size <= PRIMAL_LIMIT:
         return IdentitySketch(oracle.layers)
@@ -69,12 +74,12 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     )
 
 
-def collect(batches: Iterable[ScoreRows], limit: int) -> ScoreRows | None:
-    """All rows joined, or None as soon as they are more than the limit."""
-    groups, total = [], 0
+def collect(batches: Iterable[ScoreRows]) -> ScoreRows | None:
+    """All rows joined, or None as soon as they are more than the dual form should hold."""
+    groups, total, size = [], 0, 0
     for batch in batches:
-        total += len(batch)
-        if total > limit:
+        total, size = total + len(batch), size + sum(f.nbytes for f in batch.factors)
+        if total > DUAL_LIMIT or size > DUAL_BYTES:
             return None
         groups.append(batch)
-    return ScoreRows.join(groups) if groups and np.sum([len(g) for g in groups]) else None
+    return ScoreRows.join(groups) if total else None

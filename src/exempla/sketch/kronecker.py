@@ -10,6 +10,7 @@ and never written out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -29,11 +30,15 @@ class LayerBasis:
 
     inputs: Array
     outputs: Array
-    pairs: Array
+    side_in: Array
+    side_out: Array
+
+    @property
+    def width(self) -> int:
+        return len(self.side_in)
 
     def project(self, factors: Factors) -> Array:
-        block = factors.project(self.inputs, self.outputs)
-        return block.reshape(len(factors), -1)[:, self.pairs]
+        return factors.project_pairs(self.inputs, self.outputs, self.side_in, self.side_out)
 
 
 class KroneckerSketch(Sketch):
@@ -54,7 +59,7 @@ class KroneckerSketch(Sketch):
             keep(*sides, strength >= max(cut, np.finfo(float).tiny))
             for sides, strength in zip(spectra, strengths, strict=True)
         )
-        self.width = sum(len(b.pairs) for b in self.bases if b is not None)
+        self.width = sum(b.width for b in self.bases if b is not None)
         self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
         self.penalty = penalty_matrix(layers, self.bases)
 
@@ -69,10 +74,10 @@ def keep(inputs: Spectrum, outputs: Spectrum, mask: np.ndarray) -> LayerBasis | 
         return None
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     inside = mask[np.ix_(rows, columns)]
-    pairs = np.flatnonzero(inside.ravel())
-    if not isinstance(inputs.vectors, np.ndarray):  # an index on the device: no transfer per batch
-        pairs = inputs.vectors.new_tensor(pairs, dtype=int)
-    return LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], pairs)
+    sides: Any = np.nonzero(inside)
+    if not isinstance(inputs.vectors, np.ndarray):  # indices on the device: no transfer per batch
+        sides = [inputs.vectors.new_tensor(side, dtype=int) for side in sides]
+    return LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], *sides)
 
 
 def penalty_matrix(layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ...]) -> np.ndarray:
@@ -82,11 +87,11 @@ def penalty_matrix(layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ..
     """
     kept = [(layer, basis) for layer, basis in zip(layers, bases, strict=True) if basis]
     if all(np.ptp(layer.penalty) == 0 for layer, _ in kept):
-        return np.concatenate([np.full(len(b.pairs), x.penalty[0]) for x, b in kept])
+        return np.concatenate([np.full(b.width, x.penalty[0]) for x, b in kept])
     blocks = []
     for layer, basis in kept:
-        U, columns = in_float64(basis.inputs), basis.outputs.shape[1]
-        side_in, side_out = np.divmod(to_numpy(basis.pairs), columns)
+        U = in_float64(basis.inputs)
+        side_in, side_out = to_numpy(basis.side_in), to_numpy(basis.side_out)
         coupling = U.T @ (layer.penalty[:, None] * U)
         same_output = side_out[:, None] == side_out[None, :]
         blocks.append(np.where(same_output, coupling[np.ix_(side_in, side_in)], 0.0))

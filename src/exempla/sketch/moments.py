@@ -19,8 +19,8 @@ from exempla.types import Array, Factors
 
 __all__ = ["Moments", "Spectrum"]
 
-WHOLE = 8192
-NYSTROM = 512
+WHOLE = 2048
+NYSTROM = 1024
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,121 @@
+"""`Explainer` on torch networks: the same answers whichever way the scores are embedded."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import exempla
+from exempla import Explainer
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def job():
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    X = torch.tensor(X / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+    y = torch.tensor(y)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(54, 16),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(X[:200]), y[:200]).backward()
+        optimizer.step()
+    return model, (X[:200], y[:200]), (X[300:320], y[300:320])
+
+
+def literal_influence(model, train, test, damping):
+    """Per-sample autograd, Fisher over all classes, everything written out in float64."""
+    model = copy.deepcopy(model).double()
+    parameters = list(model.parameters())
+
+    def gradient(value):
+        parts = torch.autograd.grad(value, parameters, retain_graph=True)
+        return torch.cat([p.ravel() for p in parts])
+
+    def scores(X, y):
+        return torch.stack(
+            [gradient(model(x[None].double()).log_softmax(1)[0, c]) for x, c in zip(X, y)]
+        )
+
+    fisher = 0.0
+    for x in train[0]:
+        log_p = model(x[None].double()).log_softmax(1)[0]
+        for value in log_p:
+            g = gradient(value) * (value.exp() ** 0.5).detach()
+            fisher = fisher + torch.outer(g, g)
+    S, Z = scores(*train), scores(*test)
+    M = fisher / len(S) + damping * torch.eye(S.shape[1], dtype=torch.float64)
+    return (S @ torch.linalg.solve(M, Z.T) / len(S)).detach().numpy()
+
+
+def test_influence_is_the_written_out_formula(job):
+    model, train, test = job
+    few = (train[0][:60], train[1][:60])
+    explainer = Explainer(model, progress=False).fit(few)
+    expected = literal_influence(model, few, test, explainer.features.damping)
+    actual = explainer.influence(test)
+    assert np.corrcoef(actual.ravel(), expected.ravel())[0, 1] > 0.9999
+    np.testing.assert_allclose(actual, expected, rtol=0.02, atol=2e-3 * np.abs(expected).max())
+
+
+def test_a_wide_sketch_agrees_with_the_exact_embedding(job):
+    model, train, test = job
+    exact = Explainer(model, progress=False).fit(train)
+    sketched = Explainer(model, sketch=600, progress=False).fit(train)
+    assert exact.features.share > 0.9999
+    assert 0.97 < sketched.features.share < 1.0
+    assert sketched.features.damping == pytest.approx(exact.features.damping, rel=1e-4)
+    a, b = exact.influence(test), sketched.influence(test)
+    assert np.corrcoef(a.ravel(), b.ravel())[0, 1] > 0.99
+
+
+def test_explanation_of_a_network(job):
+    model, train, test = job
+    answer = exempla.explain(model, train, test, k=5, progress=False)
+    assert len(answer) == 5
+    assert (answer.alignment < 0).all()
+    assert answer.damping_rule.startswith("per-effective-row")
+
+
+def test_last_layer_only(job):
+    model, train, test = job
+    explainer = Explainer(model, parameters="6.*", progress=False).fit(train)
+    assert explainer.embeddings[0].oracle.n_parameters == 170
+    assert explainer.influence(test).shape == (200, 20)
+
+
+def test_ensembles_average_kernels(job):
+    model, train, test = job
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    each = [Explainer(m, progress=False).fit(train).influence(test) for m in (model, other)]
+    both = Explainer([model, other], progress=False).fit(train).influence(test)
+    np.testing.assert_allclose(both, np.mean(each, axis=0), rtol=1e-6)
+
+
+def test_damping_changes_without_embedding_again(job, monkeypatch):
+    model, train, test = job
+    explainer = Explainer(model, sketch=100, progress=False).fit(train)
+    oracle = explainer.embeddings[0].oracle
+    monkeypatch.setattr(
+        type(oracle), "fisher_rows", lambda *_: pytest.fail("the Fisher was estimated again")
+    )
+    first = explainer.influence(test)
+    second = explainer.set_damping(1.0).influence(test)
+    assert np.abs(second).max() < np.abs(first).max()
