@@ -171,7 +171,7 @@ def test_the_mlp_learns_digits():
     pixels, labels = digits()
     made = default_image_model(pixels, labels, kind="mlp")
     assert made.model is not None
-    made.model.set_params(model__max_iter=60, model__tol=1e-2)
+    made.model.set_params(model__max_iter=100, model__tol=1e-2)
     model = made.model.fit(made.prepare(pixels[:500]), made.encode(labels[:500]))
     assert model.score(pixels[500:], labels[500:]) > 0.8
 

@@ -26,6 +26,7 @@ Model
 Split
     split(table, columns, test=None, test_size=0.2, curated=None, seed=0) -> Split
         Row numbers are 0-based data rows of the original file.
+    stratified(y, size=0.2, seed=0) -> mask of test rows, for images (which have no columns)
 
 Decide and hand back
     Decision(row, action, new_label=None, note="", time=""), action: keep, relabel, remove
@@ -62,7 +63,7 @@ from exempla.files.images import Images, load_images, thumbnail
 from exempla.files.model import default_model
 from exempla.files.patch import apply_patch, read_patch, write_patch
 from exempla.files.reading import borrow_names, read_table
-from exempla.files.split import Split, split
+from exempla.files.split import Split, split, stratified
 from exempla.files.table import Table
 
 __all__ = [
@@ -70,7 +71,7 @@ __all__ = [
     "Column", "infer_columns", "show_columns", "kind_flag", "label_of", "feature_frame",
     "default_model", "cross_validated_accuracy", "CrossValidation",
     "ImageModel", "default_image_model",
-    "Split", "split",
+    "Split", "split", "stratified",
     "Decision", "export", "corrected", "write_patch", "read_patch", "apply_patch",
     "Images", "load_images", "thumbnail", "safe_path",
 ]  # fmt: skip

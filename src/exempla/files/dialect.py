@@ -148,8 +148,8 @@ def sniff_quotes(text: str, dialect: Dialect) -> bool:
     enclosing = _straight(sample(text, dialect))
     if plain > enclosing:
         return False
+    piece = text[:1_000_000]
     try:
-        piece = text[:1_000_000]
         for _, _, end in records(piece, replace(dialect, strict=True)):
             if end == len(piece):
                 break

@@ -17,7 +17,7 @@ from exempla.files.labels import label_values, same_labels
 from exempla.files.reading import borrow_names, read_table
 from exempla.files.table import Table, show
 
-__all__ = ["Split", "split"]
+__all__ = ["Split", "split", "stratified"]
 
 YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
 
@@ -88,7 +88,7 @@ def split(
     trusted = np.setdiff1d(trusted, unlabelled)
     if test is None:
         y = label_values(table, label.name, label.detail, pool)
-        asked = _stratified(y, label.detail == "classes", test_size, seed)
+        asked = stratified(y, test_size, seed, classes=label.detail == "classes")
         train, questioned = pool[~asked], pool[asked]
         other = None
     else:
@@ -148,8 +148,18 @@ def _training_labels(table: Table, label: Column, rows: np.ndarray) -> np.ndarra
     return y
 
 
-def _stratified(y: np.ndarray, classes: bool, size: float, seed: int) -> np.ndarray:
-    """Mark about `size` of every class; a class keeps at least one row for training."""
+def stratified(
+    y: np.ndarray, size: float = 0.2, seed: int = 0, *, classes: bool = True
+) -> np.ndarray:
+    """Mark about `size` of every class for the test; a class keeps at least one row for training.
+
+    For image folders and image arrays, which have no feature columns for `split`.
+
+    >>> import numpy as np
+    >>> stratified(np.array(["a", "a", "a", "a", "b"]), 0.25).sum()
+    np.int64(1)
+    """
+    y = np.asarray(y)
     if not 0 <= size < 1:
         raise ExemplaError(f"The test size must be a share from 0 up to, not including, 1: {size}.")
     rng = np.random.default_rng(seed)
