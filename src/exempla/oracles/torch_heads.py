@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError
 from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
 from exempla.oracles.torch_batch import Batch
-from exempla.oracles.torch_likelihoods import FamilyHead, Head, MultiLabel, TokenHead
+from exempla.oracles.torch_likelihoods import FamilyHead, Head, MultiLabel
+from exempla.oracles.torch_tokens import TokenHead
 
 __all__ = ["choose_head", "outputs_of"]
 

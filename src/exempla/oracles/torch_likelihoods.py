@@ -23,14 +23,12 @@ from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Po
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch_batch import Batch
 
-__all__ = ["Custom", "FamilyHead", "Head", "MultiLabel", "TokenHead"]
+__all__ = ["Custom", "FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes", "refuse_rows"]
 
 EXACT_OUTPUTS = 32
 """Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
 TOP_CLASSES = 8
 """With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
-IGNORED = -100
-"""The label that marks a position without one."""
 
 Ranked = Iterator[tuple[Tensor, Tensor]]
 """(which examples have a row, the cotangents), one entry per backward pass."""
@@ -182,76 +180,6 @@ class FamilyHead(Head):
             refuse_rows(~((labels == 0) | (labels == 1)), batch, "have a label other than 0 and 1")
         elif isinstance(self.family, Poisson):
             refuse_rows(labels < 0, batch, "have a negative count as label")
-
-
-@dataclass(frozen=True)
-class TokenHead(Head):
-    """A label per position, outputs (n, T, V): log p of an example is the sum over its positions.
-
-    With `shift`, the labels are the inputs themselves and position t is scored by output t − 1,
-    as Hugging Face's causal language models do; positions labelled −100 or masked do not count.
-    """
-
-    shift: bool = True
-    draws: int = 1
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return "causal_lm" if self.shift else "tokens"
-
-    @property
-    def fisher_note(self) -> str:  # type: ignore[override]
-        return f"{self.draws} sampled label(s) per position, given the true prefix"
-
-    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(labels, where they count), aligned with the outputs."""
-        labels = batch.labels
-        if labels is None:
-            labels = batch.kwargs["input_ids"] if "input_ids" in batch.kwargs else batch.args[0]
-        counts = labels != IGNORED
-        mask = batch.kwargs.get("attention_mask")
-        if mask is not None and mask.shape == labels.shape:
-            counts = counts & (mask != 0)
-        if self.shift:
-            labels, counts = labels.roll(-1, 1), counts.roll(-1, 1)
-            counts[:, -1] = False
-        return labels.masked_fill(~counts, 0), counts
-
-    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
-        labels, counts = self.targets(batch)
-        flat = F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), reduction="none")
-        return -(flat.view_as(labels) * counts).sum(1)
-
-    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
-        labels, counts = self.targets(batch)
-        p = outputs.float().softmax(2)
-        return self._residual(p, p.argmax(2) if predicted else labels, counts)
-
-    @staticmethod
-    def _residual(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        """(e_y − p) where positions count, in place of a one-hot tensor of p's size."""
-        out = p.neg()
-        out.scatter_add_(2, labels[:, :, None], torch.ones_like(out[:, :, :1]))
-        return out.mul_(counts[:, :, None])
-
-    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
-        _, counts = self.targets(batch)
-        p = outputs.float().softmax(2)
-        for _ in range(self.draws):
-            labels = draw(p.flatten(0, 1), generator).view_as(counts)
-            yield counts.any(1), self._residual(p, labels, counts) / self.draws**0.5
-
-    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return outputs.argmax(2)
-
-    def refuse(self, shape: torch.Size, batch: Batch) -> None:
-        labels, counts = self.targets(batch)
-        if len(shape) != 3 or labels.shape[1:] != shape[1:2]:
-            raise ExemplaError(
-                f"the model returns {tuple(shape[1:])} per example and the labels are "
-                f"{tuple(labels.shape)}: a {self.name} likelihood needs a label per position."
-            )
-        refuse_classes(labels * counts, shape[2], batch, self.name)
 
 
 @dataclass(frozen=True)
