@@ -77,9 +77,9 @@ def summarize(
         How many examples to keep.
     total : {"auto", "k", "n"}
         What the weights sum to. "auto" holds a tenth of the training data out of the candidates,
-        refits at nine totals between 1 and n on two summaries (one that matches the classes'
-        shares too, and one that does not), and takes what makes the held-out examples most
-        likely.
+        refits at nine totals between 1 and n, and takes the one that makes the held-out
+        examples most likely. Up to 300 picks it does so for two summaries, one that matches the
+        classes' shares too and one that does not.
     fit : callable
         ``fit(module, X, y, sample_weight) -> module``, needed for torch with total="auto". It is
         given a copy of the model.
@@ -128,7 +128,8 @@ def summarize(
     pool = _candidates(read, around, kept, k, rng, progress)
     # without held-out examples to judge by, the safe choice: classes keep their shares
     judged = refit is not None and len(held_out) > 0
-    options = (False, True) if judged and pool.shares.any() else (True,)
+    both = judged and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
+    options = (False, True) if both else (True,)
     choices = [_choose(read, pool, k, selector, by_class, rng) for by_class in options]
     if refit is not None and judged:
         weighted = [(c.selection.indices, c.selection.weights) for c in choices]
