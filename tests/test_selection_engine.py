@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from unittest import mock
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exempla.selection import SBQ, MatchingPursuit, Sharded, inputs, select
+from exempla.selection import SBQ, MatchingPursuit, Sharded, fused, inputs, select
 from exempla.selection import engine as engine_module
 from exempla.selection.arrays import ArrayRows
 from exempla.selection.fused import FusedRows
@@ -53,7 +54,7 @@ def make_rows(rng, t, p, dtype, duplicates, scaled):
 @st.composite
 def problems(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    t, p = draw(st.integers(4, 24)), draw(st.integers(2, 8))
+    t, p = draw(st.integers(4, 18)), draw(st.integers(2, 8))
     dtype = draw(st.sampled_from([np.float64, np.float32]))
     rows = make_rows(rng, t, p, dtype, draw(st.integers(0, 4)), draw(st.booleans()))
     scale = float(np.median(np.linalg.norm(rows, axis=1)) ** 2)
@@ -211,6 +212,33 @@ def test_where_rounding_does_not_allow_ties_to_be_seen():
     result, alone = select(both, target, 5), select(rows, target, 5)
     assert (result.indices >= 40).any()
     np.testing.assert_allclose(result.gains, alone.gains, rtol=1e-5)
+
+
+def test_without_numba_the_numpy_path_takes_over(monkeypatch):
+    rows, target = big(t=50_000)
+    assert isinstance(inputs.as_rows(rows), FusedRows)
+    expected = select(rows, target, 6)
+    monkeypatch.setitem(sys.modules, "exempla.selection.fused", None)  # importing it now fails
+    held = inputs.as_rows(rows)
+    assert type(held) is ArrayRows
+    assert held.single
+    assert np.array_equal(select(rows, target, 6).indices, expected.indices)
+
+
+def test_an_unwritable_cache_folder_is_survived(monkeypatch):
+    def refuse(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(fused.numba, "njit", refuse)
+    assert fused.compiled(len) is len
+
+
+@pytest.mark.parametrize(("value", "count"), [("", 1), ("many", 1), ("0", 1), ("1", 1)])
+def test_odd_thread_counts_mean_one(monkeypatch, value, count):
+    monkeypatch.setenv("EXEMPLA_THREADS", value)
+    assert fused.threads() == count
 
 
 def test_threads_change_nothing(monkeypatch):

@@ -126,8 +126,7 @@ def broken(value, *positions):
         (ROWS, TARGET, None, "whole number"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_bad_input_is_named(rows, target, k, words):
     with pytest.raises(ExemplaError, match=words):
         select(rows, target, k)

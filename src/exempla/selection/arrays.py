@@ -34,8 +34,9 @@ class ArrayRows(Rows):
         place = "cpu" if array_api_compat.is_numpy_array(array) else "gpu"
         self.step = max(1, CHUNK_BYTES[place] // (8 * max(1, self.p)))
         norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
-        for part, block in self.blocks():
-            norms2[part] = self.xp.sum(block * block, axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):  # `inputs` names such rows
+            for part, block in self.blocks():
+                norms2[part] = self.xp.sum(block * block, axis=1)
         self.norms2_here = norms2
         self.norms2 = self.host(norms2)
 
