@@ -1,0 +1,1 @@
+"""Parts of `clean`: how much each training example harms a target."""
