@@ -121,7 +121,7 @@ def fix_labels_from(
 
 def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
     verdict = calibrated(evidence)
-    order = np.argsort(-verdict.log_odds, kind="stable")[:k]
+    order = verdict.order[:k]
     p = verdict.probabilities[order]
     total = float(verdict.probabilities.sum())
     view = evidence.view

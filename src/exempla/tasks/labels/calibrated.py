@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, log_softmax, logit
+from scipy.stats import rankdata
 
 from exempla.tasks.labels.calibration import Judge, share_in_doubt, share_of_guilty, teach
 from exempla.tasks.labels.evidence import Evidence, log_odds_against
@@ -27,9 +28,11 @@ class Verdict:
     """What is believed of every training row's label."""
 
     probabilities: np.ndarray
-    """(n,) that the given label is wrong."""
+    """(n,) that the given label is wrong; never surer than m teachers can vouch for, m/(m + 1)."""
     log_odds: np.ndarray
-    """(n,) of the same at even prior odds: the ranking, without the rounding of probabilities."""
+    """(n,) of the same at even prior odds, without that limit."""
+    order: np.ndarray
+    """(n,) rows, most suspicious first."""
     suggested: np.ndarray
     """(n,) codes of the likeliest labels, the given ones included."""
     judge: Judge
@@ -66,8 +69,26 @@ def judged(evidence: Evidence, beliefs: list[np.ndarray]) -> Verdict:
     )
     odds = judge.log_odds(signals[:n])
     share = share_of_guilty(odds) if evidence.trusted else doubt
-    wrong = expit(odds + logit(share))
-    return Verdict(wrong, odds, likeliest_labels(evidence, beliefs, judge, wrong), judge)
+    limit = len(evidence.teachers) / (len(evidence.teachers) + 1.0)
+    wrong = np.minimum(expit(odds + logit(share)), limit)
+    order = ranked(evidence, beliefs, wrong, odds)
+    labels = likeliest_labels(evidence, beliefs, judge, wrong)
+    return Verdict(wrong, odds, order, labels, judge)
+
+
+def ranked(
+    evidence: Evidence, beliefs: list[np.ndarray], wrong: np.ndarray, odds: np.ndarray
+) -> np.ndarray:
+    """By probability; among the equally sure, by certainty and weight of the contradiction alike.
+
+    The weight is the models' unsquashed log-odds against the label: of two rows that are surely
+    wrong, the one that moves models more is worth mending first.
+    """
+    n = evidence.problem.n_train
+    given = evidence.problem.codes[:n]
+    weight = np.sum([log_odds_against(b[np.arange(n), given]) for b in beliefs], axis=0)
+    both = rankdata(weight) + rankdata(odds)
+    return np.lexsort((-odds, -both, -wrong))
 
 
 def likeliest_labels(

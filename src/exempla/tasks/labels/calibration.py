@@ -26,7 +26,7 @@ from scipy.special import expit, logit
 
 __all__ = ["Judge", "share_in_doubt", "share_of_guilty", "teach"]
 
-STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+STRENGTHS = (1.0, 10.0, 100.0)
 """Penalties on the squared weights (of standardised signals), tried by cross-validation."""
 FOLDS = 5
 STEPS = 1000

@@ -64,13 +64,14 @@ class FisherView:
         """
         columns = []
         for damping in self.dampings():
-            anchors = self.unit(reference, damping)
-            columns.append(
-                np.concatenate(
-                    [self._compare(v, reference, anchors, damping) for v in self._blocks()]
-                )
-            )
+            columns.append(self.compare(np.arange(len(self.rows)), reference, damping))
         return np.concatenate(columns, axis=1)
+
+    def compare(self, versions: np.ndarray, reference: np.ndarray, damping: float) -> np.ndarray:
+        """(versions, 2): mean and sharpened cosine of some versions, at one damping."""
+        anchors = self.unit(reference, damping)
+        blocks = np.split(versions, np.arange(BLOCK, len(versions), BLOCK))
+        return np.concatenate([self._compare(v, reference, anchors, damping) for v in blocks])
 
     def _compare(
         self, versions: np.ndarray, reference: np.ndarray, anchors: np.ndarray, damping: float
@@ -80,9 +81,6 @@ class FisherView:
         cosine[own] = 0.0
         others = np.maximum(len(reference) - own.sum(1), 1)
         return np.stack([cosine.sum(1) / others, (cosine**3).sum(1) / others], axis=1)
-
-    def _blocks(self) -> list[np.ndarray]:
-        return np.split(np.arange(len(self.rows)), np.arange(BLOCK, len(self.rows), BLOCK))
 
 
 def look(
