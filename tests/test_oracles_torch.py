@@ -381,6 +381,39 @@ def test_the_fallback_speaks_once() -> None:
         oracle.read(data(), role="test")
 
 
+class Changeable(nn.Module):
+    """Does something else with more than five examples than the survey saw."""
+
+    def __init__(self, reach: bool = False) -> None:
+        super().__init__()
+        self.first, self.other, self.reach = nn.Linear(4, 3), nn.Linear(4, 3), reach
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) <= 5:
+            return self.first(x)
+        if self.reach:
+            return self.first(x) + self.other(x)
+        return torch.einsum("ni,ji->nj", x, self.first.weight) + self.first.bias
+
+
+def test_a_parameter_used_otherwise_than_in_the_survey() -> None:
+    x, y = data()
+    oracle = torch_oracle(model := Changeable(), parameters="first")
+    oracle.read((x[:5], y[:5]), role="train")
+    got = scores(oracle, oracle.read((x, y), role="train"))
+    plain = torch_oracle(model.first)
+    torch.testing.assert_close(got, scores(plain, plain.read((x, y), role="train")))
+
+
+def test_a_parameter_the_survey_did_not_reach_is_said() -> None:
+    x, y = data()
+    oracle = torch_oracle(Changeable(reach=True))
+    oracle.read((x[:5], y[:5]), role="train")
+    assert [layer.name for layer in oracle.layers] == ["first"]
+    with pytest.warns(ExemplaWarning, match=r"do not reach other\.bias, other\.weight"):
+        list(oracle.scores(oracle.read((x, y), role="train")))
+
+
 def test_layers_before_any_data() -> None:
     with pytest.raises(ExemplaError, match="known once data"):
         _ = torch_oracle(mlp()).layers

@@ -433,6 +433,13 @@ def bfloat16() -> Case:
 
 
 @case
+def float16() -> Case:
+    made = flat(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 3))
+    made.model, made.tolerance = made.model.half(), 1e-2
+    return made
+
+
+@case
 def double() -> Case:
     made = flat(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     made.model, made.tolerance = made.model.double(), 1e-10

@@ -165,5 +165,5 @@ def title(weight: str, bias: str | None) -> str:
     """The module's name for a weight and its bias, else the parameter's own."""
     if bias is None:
         return weight
-    owner, _, _ = weight.rpartition(".")
-    return owner if owner and bias.rpartition(".")[0] == owner else weight
+    owner = weight.removesuffix(".weight")
+    return owner if bias == owner + ".bias" else weight

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from exempla.oracles.torch_layers import Block, Seen
 from exempla.oracles.torch_survey import PROBE, Survey, survey
 from exempla.types import Factors
 
-__all__ = ["Network", "Pass"]
+__all__ = ["Network", "Pass", "out_of_memory"]
 
 CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
@@ -38,6 +37,8 @@ class Network:
         self.model, self.parameters = model, parameters
         self.names = {id(p): name for name, p in parameters.items()}
         self.found: Survey | None = None
+        self.planned: set[str] = set()
+        self.said: set[str] = set()
         self.by_sample: Callable[..., dict[str, Tensor]] | None = None
 
     @property
@@ -63,6 +64,7 @@ class Network:
             self.by_sample = self._choose_fallback(found, run, probe)
         found.references.clear()
         self.found = found
+        self.planned = {name for block in found.blocks for name in block.parameters}
 
     def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
         """vmap if it works and agrees with autograd, else a loop; says which."""
@@ -139,6 +141,7 @@ class Pass:
                 entry = (use, g, found.layout(key))
                 for name in {use.weight, use.bias}:
                     seen.setdefault(name or "", []).append(entry)
+        self._say_left_out(set(seen) - {""})
         out: list[Factors] = []
         for block in found.blocks:
             if block.kind == "fallback" or not astray.isdisjoint(block.parameters):
@@ -146,6 +149,19 @@ class Pass:
             else:  # a bias in a block is used wherever its weight is
                 out.append(block.factors(seen.get(block.weight, []), n, like))
         return tuple(out)
+
+    def _say_left_out(self, used: set[str]) -> None:
+        """Layers are fixed by the survey: say so if a later batch reaches another parameter."""
+        network = self.network
+        new = used - network.planned - network.said
+        if new:
+            network.said |= new
+            warnings.warn(
+                f"the first examples do not reach {brief(dict.fromkeys(sorted(new)))}, which later "
+                "ones do: their scores leave these parameters out.",
+                ExemplaWarning,
+                stacklevel=6,
+            )
 
     def _astray(self) -> set[str]:
         """Parameters this batch used otherwise than the survey saw: with their block, by sample."""
@@ -170,8 +186,8 @@ class Pass:
         method = network.by_sample or by_vmap
         try:
             dense = method(*args)
-        except RuntimeError:
-            if method is by_loop or out_of_memory():
+        except RuntimeError as error:
+            if method is by_loop or out_of_memory(error):
                 raise
             network.by_sample = by_loop
             dense = by_loop(*args)
@@ -184,9 +200,9 @@ def precision(parameters: dict[str, Tensor]) -> torch.dtype:
     return torch.float64 if double else torch.float32
 
 
-def out_of_memory() -> bool:
-    """True while an out-of-memory error is being handled: it is for the caller to halve."""
-    return isinstance(sys.exception(), torch.OutOfMemoryError)
+def out_of_memory(error: RuntimeError) -> bool:
+    """True if the device, or main memory, could not hold what was asked for."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def brief(names: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from exempla.oracles.torch_batch import Batch
 from exempla.oracles.torch_examples import CallForm
 from exempla.oracles.torch_heads import outputs_of
 from exempla.oracles.torch_likelihoods import Custom, Head, refuse_rows
-from exempla.oracles.torch_network import Network
+from exempla.oracles.torch_network import Network, out_of_memory
 from exempla.oracles.torch_state import Keeper
 
 __all__ = ["Scorer"]
@@ -82,7 +82,10 @@ class Scorer:
         """Raise if the last batch's outputs were not finite."""
         while self._pending:
             wrong, batch = self._pending.pop()
-            refuse_rows(wrong, batch, NOT_FINITE)
+            own = isinstance(self.head, Custom)
+            refuse_rows(
+                wrong, batch, "have a log-likelihood of NaN or infinity" if own else NOT_FINITE
+            )
 
     # ---- Fisher rows
 
@@ -112,7 +115,9 @@ class Scorer:
                 return
             # few examples are left: their own, smaller passes are cheaper from here on
             parts = [batch.take(chosen)]
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
             parts = self._halves(batch)
         run = rows = None
         for part in parts:
@@ -146,7 +151,9 @@ class Scorer:
         """`work` on the batch, or on its halves where memory runs out."""
         try:
             result = work(batch, *options)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
             result = None
         if result is not None:
             yield from result
