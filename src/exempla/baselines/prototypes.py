@@ -134,7 +134,7 @@ def mmd_critic(kernel: Kernel, k: int, criticisms: int = 0) -> Prototypes:
     >>> x = np.r_[np.zeros(8), np.full(8, 5.0), np.full(4, 50.0)][:, None]
     >>> found = mmd_critic(RBF(x, gamma=0.1), 2, criticisms=1)
     >>> x[found.indices].ravel(), x[found.criticisms].ravel()
-    (array([0., 5.]), array([50.]))
+    (array([5., 0.]), array([50.]))
     """
     t = len(kernel)
     k = check_k(k, t)
