@@ -30,6 +30,8 @@ __all__ = ["hilbert_coreset", "random_summary", "sensitivity_coreset"]
 Total = Literal["auto", "k", "n"] | None
 PROJECTIONS = 500
 """Posterior draws at which log-likelihoods are compared (Campbell and Broderick's choice)."""
+MATCHED = 1e-8
+"""GIGA has arrived when 1 − cosine to the sum of all log-likelihoods is below this."""
 
 
 def random_summary(
@@ -189,7 +191,7 @@ def giga(values: np.ndarray, k: int, patience: int = 2) -> np.ndarray:
         full = np.count_nonzero(weights) >= k
         open_ = alive & (weights > 0) if full else alive
         n = int(np.argmax(np.where(open_, ahead, -np.inf)))
-        if ahead[n] <= 1e-9:
+        if ahead[n] <= 1e-9 or 1.0 - cosine < MATCHED:
             break
         z0, z1, z2 = float(towards[n]), cosine, float(along[n])
         up, down = z0 - z1 * z2, z1 - z0 * z2

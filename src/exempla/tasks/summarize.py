@@ -37,7 +37,7 @@ NOISE = 1e-3
 """σ² of SBQ, in units of the median squared row norm."""
 RIDGE = 1e-2
 """Pull of the weights towards equal ones, in the same units."""
-FEWEST_CANDIDATES, PER_PICK = 5000, 20
+FEWEST_CANDIDATES, PER_PICK = 5000, 5
 ROW_BYTES = 2**30
 """Of a large training set a random part are candidates, so many for each pick and no more than
 this memory holds, while the target stays the mean of all. Measured on CovType: 5000 candidates
