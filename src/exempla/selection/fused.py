@@ -98,6 +98,16 @@ def _advance_wide(F, q, coef, c, n, floor, scale, rule, start, stop):
 
 
 @compiled
+def _products(F, q, out):
+    """F q with every product and sum in float64."""
+    for j in range(F.shape[0]):
+        v = 0.0
+        for i in range(F.shape[1]):
+            v += np.float64(F[j, i]) * q[i]
+        out[j] = v
+
+
+@compiled
 def _apply(V, coefs, c, n, floor, scale, rule, start, best, where):
     """The update for T targets from their products V (T, m) with rows start … start + m."""
     for i in range(V.shape[0]):
@@ -177,6 +187,13 @@ class FusedRows(ArrayRows):
 
     def __init__(self, array: np.ndarray, tolerance: float | None = None) -> None:
         super().__init__(np.ascontiguousarray(array), tolerance)
+
+    def products(self, vectors: np.ndarray) -> np.ndarray:
+        if len(vectors) > 1:
+            return super().products(vectors)
+        out = np.empty((1, self.t))
+        _products(self.array, np.ascontiguousarray(vectors[0]), out[0])
+        return out
 
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
         return FusedRace(self, candidates, noise, rule)
