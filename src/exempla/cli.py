@@ -13,7 +13,7 @@ from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
 
-COMMANDS = ("demo", "explain", "doctor", "completion")
+COMMANDS = ("demo", "explain", "fix_labels", "clean", "summarize", "review", "doctor", "completion")
 """Modules of `exempla.commands`, in the order the help lists them."""
 
 OK, FOUND, MISTAKE = 0, 1, 2

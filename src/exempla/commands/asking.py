@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from exempla.commands.rows import RowView, row_view
-from exempla.commands.userfile import UserFile, spread
+from exempla.commands.userfile import UserFile, spread, take
 from exempla.errors import ExemplaError
 from exempla.report.decisive import decisive_parts
 from exempla.types import Explanation
@@ -40,17 +40,20 @@ class Asked:
     @property
     def test(self) -> Any:
         """The questioned rows as the Explainer takes them."""
-        parts = self.given.parts
-        X = parts.X_test.iloc[self.positions] if parts.X_test is not None else None
-        return X if parts.y_test is None else (X, parts.y_test[self.positions])
+        y = self.given.parts.y_test
+        return self.given.data(self.features, None if y is None else y[self.positions])
+
+    @property
+    def features(self) -> Any:
+        """The questioned rows."""
+        return take(self.given.parts.X_test, self.positions)
 
     def test_view(self) -> RowView:
         """How to show a questioned row, by its position in the question."""
         given, parts = self.given, self.given.parts
         labels = None if parts.y_test is None else parts.y_test[self.positions]
         predicted = self.predicted[self.positions]
-        X = self.test if labels is None else self.test[0]
-        found = decisive_parts(given.model, X, predicted if labels is None else labels)
+        found = decisive_parts(given.model, self.features, predicted if labels is None else labels)
         return row_view(
             parts.test_table or given.table,
             given.columns,
@@ -65,8 +68,8 @@ class Asked:
         """How to show a picked training row, by its row number in the file."""
         given, parts = self.given, self.given.parts
         rows = explanation.indices
-        X = parts.X_train.loc[rows]
-        labels = parts.y_train[np.searchsorted(parts.train, rows)]
+        positions = np.searchsorted(parts.train, rows)
+        X, labels = take(parts.X_train, positions), parts.y_train[positions]
         found = decisive_parts(given.model, X, labels)
         return row_view(
             given.table,

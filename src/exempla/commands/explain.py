@@ -61,10 +61,9 @@ def run(options: Namespace) -> int:
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
             console.say(note)
-        explainer = Explainer(given.model, seed=options.seed, progress=console.progress)
-        train = (given.parts.X_train, given.parts.y_train)
+        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
         k = min(options.k, len(given.parts.train)) if options.k > 0 else options.k
-        explanation = explainer.fit(train).explain(asked.test, k=k, side=asked.side)
+        explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
     evidence = evidence_of(explanation)
     # From positions in the training part to rows of the file.
     explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from exempla.files import Column, Table
 from exempla.files.folder import safe_path
-from exempla.report.views import Content, View, mark_words
+from exempla.report.views import Content, ImageView, View, mark_words
 
 __all__ = ["RowView", "row_view"]
 
@@ -53,7 +53,7 @@ class RowView(View):
 
     def _image(self, row: int, values: Mapping[str, str | None]) -> Any:
         if self.table.images is not None:
-            return self.table.images[row]
+            return ImageView(self.table.images).show(row).image
         if self.table.format == "images":
             return safe_path(self.table.path, values["file"] or "")
         return None

@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 
 from exempla.commands.console import Console
+from exempla.commands.images import (
+    ImageClassifier,
+    has_images,
+    image_classifier,
+    split_pictures,
+)
 from exempla.commands.models import load_model
 from exempla.errors import ExemplaError
 from exempla.files import (
@@ -29,6 +35,8 @@ from exempla.files import (
 
 __all__ = ["UserFile", "read_user_file"]
 
+MOST_IMAGES = 6_000
+"""Images that cross-validation uses: training a network three times over takes its time."""
 MOST_COLUMNS = 20
 """A wider file is told in short."""
 OWN_LABELS = {"npz": "y", "images": "label"}
@@ -57,6 +65,26 @@ class UserFile:
         """Whether a number is predicted instead of a class."""
         return self.label.detail == "regression"
 
+    @property
+    def inner(self) -> Any:
+        """The fitted model as the engine takes it."""
+        return self.model.model_ if isinstance(self.model, ImageClassifier) else self.model
+
+    @property
+    def fit(self) -> Any:
+        """How to train a torch module again; None for scikit-learn models."""
+        return self.model.recipe.fit if isinstance(self.model, ImageClassifier) else None
+
+    def data(self, X: Any, y: Any = None) -> Any:
+        """X (and y) as the engine takes them."""
+        if isinstance(self.model, ImageClassifier):
+            return self.model.data(X, y)
+        return X if y is None else (X, y)
+
+    def train(self) -> Any:
+        """The training part."""
+        return self.data(self.parts.X_train, self.parts.y_train)
+
     def accuracy_words(self) -> tuple[str, str]:
         """The cross-validated accuracy, and what to compare it with."""
         cv = self.accuracy
@@ -72,24 +100,28 @@ def read_user_file(options: Namespace, console: Console, test_size: float) -> Us
     columns = infer_columns(
         table, _label(table, options), options.text, _kinds(options), options.task
     )
-    console.say(_columns(columns))
-    parts = split(
-        table,
-        columns,
-        test=test,
-        test_size=test_size if options.test_size is None else options.test_size,
-        curated=options.curated_column or options.curated,
-        seed=options.seed,
-    )
+    size = test_size if options.test_size is None else options.test_size
+    pictures = has_images(table)
+    if pictures:
+        curated = read_table(options.curated) if options.curated else None
+        parts = split_pictures(table, test, curated, size, options)
+    else:
+        console.say(_columns(columns))
+        curated = options.curated_column or options.curated
+        parts = split(table, columns, test=test, test_size=size, curated=curated, seed=options.seed)
     for note in parts.notes:
         console.say(note)
-    X, y = parts.X_train, parts.y_train
+    X: Any = parts.X_train
+    y = parts.y_train
     if options.model:
         model, described = load_model(options.model), options.model
+    elif pictures:
+        model, described = image_classifier(parts, options.seed)
     else:
         model = default_model(table, columns, rows=parts.train, seed=options.seed)
         described = describe(model)
-    accuracy = cross_validated_accuracy(model, X, y, seed=options.seed)
+    few = {"folds": 3, "max_rows": MOST_IMAGES} if pictures else {}
+    accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
     found = UserFile(table, columns, parts, model, accuracy, described)
     console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
     if accuracy.warning:
@@ -154,6 +186,11 @@ def _kinds(options: Namespace) -> dict[str, str]:
     if options.curated_column:
         kinds[options.curated_column] = "ignored"
     return kinds
+
+
+def take(X: Any, positions: Any) -> Any:
+    """Some rows of a frame or an array, by position."""
+    return X.iloc[positions] if hasattr(X, "iloc") else X[positions]
 
 
 def spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:

@@ -12,7 +12,9 @@ from exempla.report import About, View, write_report
 from exempla.report.sentences import answer
 from exempla.types import Explanation
 
-__all__ = ["make_folder", "say_where", "table_of", "write_results"]
+__all__ = [
+    "make_folder", "say_files", "say_where", "table_of", "write_results", "write_tables",
+]  # fmt: skip
 
 
 def make_folder(path: Path) -> Path:
@@ -37,12 +39,8 @@ def write_results(
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
     """Write the three files and say where each is."""
-    values = {**explanation.to_dict(), **(extra or {})}
-    result = folder / "explanation.json"
-    result.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    table = folder / "explanation.csv"
-    table_of(explanation, train_view).to_csv(table, index=False)
-    report = write_report(
+    paths = write_tables(folder, explanation, train_view, extra)
+    paths["report"] = write_report(
         explanation,
         folder / "report.html",
         train_view=train_view,
@@ -50,7 +48,19 @@ def write_results(
         about=about,
         evidence=evidence,
     )
-    return {"result": result, "table": table, "report": report}
+    return paths
+
+
+def write_tables(
+    folder: Path, explanation: Explanation, train_view: View, extra: dict[str, Any] | None = None
+) -> dict[str, Path]:
+    """Write explanation.json and explanation.csv."""
+    values = {**explanation.to_dict(), **(extra or {})}
+    result = folder / "explanation.json"
+    result.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    table = folder / "explanation.csv"
+    table_of(explanation, train_view).to_csv(table, index=False)
+    return {"result": result, "table": table}
 
 
 def table_of(explanation: Explanation, train_view: View) -> Any:
@@ -67,15 +77,23 @@ def say_where(
 ) -> None:
     """The answer in one sentence, and where to read more; the whole of it for programs."""
     console.say(answer(explanation, about))
+    say_files(console, paths)
+
+
+WORDS = {
+    "report": "the whole answer, in a browser",
+    "picture": "mistakes beside the images behind them",
+    "table": "the listed examples as a table",
+    "data": "the data itself",
+    "result": "everything, for programs",
+}
+
+
+def say_files(console: Console, paths: dict[str, Path]) -> None:
+    """Where each file is and what it is for; with --json, the result itself."""
     console.say(f"Done in {console.seconds():.0f} s. Look at:")
-    words = {
-        "report": "the whole answer, in a browser",
-        "picture": "mistakes beside the images behind them",
-        "table": "the picked examples as a table",
-        "result": "everything, for programs",
-    }
     width = max(len(str(path)) for path in paths.values())
-    for name in sorted(paths, key=lambda name: list(words).index(name) if name in words else 9):
-        console.say(f"  {str(paths[name]).ljust(width)}  {words.get(name, '')}")
+    for name in sorted(paths, key=list(WORDS).index):
+        console.say(f"  {str(paths[name]).ljust(width)}  {WORDS[name]}")
     files = {name: str(path) for name, path in paths.items()}
     console.result({**json.loads(paths["result"].read_text(encoding="utf-8")), "files": files})

@@ -12,7 +12,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.report.about import About
-from exempla.report.page import build_page, strength_class
+from exempla.report.page import Page, build_page, strength_class
 from exempla.report.views import View
 from exempla.types import Explanation
 
@@ -60,19 +60,16 @@ def write_report(
     >>> "petal length" in page.read_text()
     True
     """
+    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, beside)
+    return save_page(page, path)
+
+
+def save_page(page: Page, path: str | Path) -> Path:
+    """Write a page and return its path."""
     path = Path(path)
-    text = render_report(
-        explanation,
-        train_view=train_view,
-        test_view=test_view,
-        about=about,
-        evidence=evidence,
-        limit=limit,
-        beside=beside,
-    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(render(page), encoding="utf-8")
     except OSError as error:
         raise ExemplaError(f"The report cannot be written to {path} ({error.strerror}).") from error
     return path
@@ -90,6 +87,11 @@ def render_report(
 ) -> str:
     """The page as a string; see `write_report`."""
     page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, beside)
+    return render(page)
+
+
+def render(page: Page) -> str:
+    """The page with its style and script inside, and a policy that allows nothing else."""
     style, script = _asset("report.css"), _asset("report.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "

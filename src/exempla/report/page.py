@@ -33,6 +33,8 @@ class Card:
     bearing: str = ""
     """How much it bears on the prediction it stands beside."""
     rank: int = 0
+    verdict: str = ""
+    """What is said about it in place of "true … → said …"."""
 
     @property
     def cells(self) -> tuple[tuple[str, str, float], ...]:
@@ -73,6 +75,8 @@ class Page:
     pictures: list[tuple[Thumbnail, str]]
     versions: list[tuple[str, str]]
     explanation: Explanation
+    asked_heading: str = ""
+    asked_help: str = ""
 
 
 def build_page(

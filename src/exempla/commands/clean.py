@@ -1,0 +1,108 @@
+"""Name the training rows whose removal should help the model on the test rows it gets wrong.
+
+Removal repairs the questioned predictions; it is no general trick for accuracy. The model is
+trained again without the named rows, and what that does to the test rows is said.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+from exempla.commands.arguments import add_file_arguments
+from exempla.commands.console import Console
+from exempla.commands.options import add_output, add_seed, command_line, share
+
+HELP = "which rows of your file harm a model, and what happens without them?"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, how many rows, the output."""
+    add_file_arguments(parser)
+    parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
+    parser.add_argument(
+        "--fail-above",
+        metavar="SHARE",
+        type=share,
+        help="exit with 1 if removal mends more than this share of the errors",
+    )
+    add_output(parser, "exempla-out")
+    add_seed(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, find the harmful rows, retrain without them, write."""
+    from exempla.commands.asking import choose_questions
+    from exempla.commands.userfile import read_user_file
+    from exempla.commands.writing import make_folder, say_files, write_results
+    from exempla.errors import ExemplaError
+    from exempla.files import Decision, export
+    from exempla.report import About, evidence_of
+    from exempla.tasks.clean import clean
+
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        given = read_user_file(options, console, test_size=0.2)
+        if given.regression:
+            raise ExemplaError("clean asks about wrong predictions of classes, not of numbers.")
+        asked = choose_questions(given, "errors", "opponents")
+        if asked.noun != "errors":
+            raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
+        k = min(options.k, len(given.parts.train)) if options.k > 0 else options.k
+        found: Any = clean(
+            given.inner, given.train(), asked.test, k, target="all", seed=options.seed,
+            progress=console.progress,
+        )  # fmt: skip
+        evidence = evidence_of(found)
+        removed = given.parts.train[found.indices]
+        mended, before, after = _without(given, asked, found.indices)
+    what = (
+        f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "
+        f"{mended:.0%} of its {len(asked.positions):,} errors; its accuracy on all test rows goes "
+        f"from {before:.1%} to {after:.1%}."
+    )
+    paths = {}
+    if given.table.format != "images":
+        suffix = "".join(given.table.path.suffixes[-2:])
+        rows = [Decision(int(row), "remove") for row in removed]
+        place = folder / f"cleaned{suffix}"
+        paths["data"] = export(given.table, rows, place, label=given.label.name)
+    found = replace(found, indices=removed, context=None)
+    accuracy, against = given.accuracy_words()
+    about = About(
+        question="Which training rows should go, so that these errors are mended?",
+        answer=what,
+        data=given.table.path.name,
+        model=f"{against}; {given.described}",
+        accuracy=accuracy,
+        command=command_line(options),
+        notes=("The errors were chosen to be mended: only new test rows tell whether the model "
+               "became better.",),
+        asked="errors",
+    )  # fmt: skip
+    extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
+    paths |= write_results(
+        folder, found, train_view=asked.train_view(found), test_view=asked.test_view(),
+        about=about, evidence=evidence, extra=extra,
+    )  # fmt: skip
+    console.say(what)
+    say_files(console, paths)
+    return 1 if options.fail_above is not None and mended > options.fail_above else 0
+
+
+def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, float]:
+    """Share of the errors mended by training without these rows; accuracy before and after."""
+    import numpy as np
+    from sklearn.base import clone
+
+    from exempla.commands.userfile import take
+
+    parts = given.parts
+    kept = np.setdiff1d(np.arange(len(parts.train)), positions)
+    again: Any = clone(given.model)
+    again.fit(take(parts.X_train, kept), parts.y_train[kept])
+    right = again.predict(parts.X_test).astype(str) == parts.y_test.astype(str)
+    before = asked.predicted.astype(str) == parts.y_test.astype(str)
+    return float(right[asked.positions].mean()), float(before.mean()), float(right.mean())

@@ -1,0 +1,131 @@
+"""Find labels that are probably wrong, suggest better ones, and prepare the review page.
+
+Rows whose labels you trust (--curated, --curated-column) make the result much better. Afterwards
+`exempla review DIR` lets you decide row by row and writes the corrected file.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+from exempla.commands.arguments import add_file_arguments
+from exempla.commands.console import Console
+from exempla.commands.options import add_output, add_seed, command_line, share
+
+HELP = "which labels of your file are wrong?"
+
+FEWEST, MOST = 20, 2000
+"""How many suspects are listed at least and at most, unless -k says so."""
+PER_ROW = (
+    "indices", "ids", "weights", "gains", "alignment", "probabilities", "given", "suggested",
+)  # fmt: skip
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, how many suspects, the output."""
+    add_file_arguments(parser)
+    parser.add_argument(
+        "-k", type=int, help="how many suspects to list (default: twice the expected errors)"
+    )
+    parser.add_argument(
+        "--method",
+        choices=("calibrated", "sbq"),
+        default="calibrated",
+        help="all evidence weighed (default), or the paper's SBQ ranking",
+    )
+    parser.add_argument(
+        "--fail-above",
+        metavar="SHARE",
+        type=share,
+        help="exit with 1 if a larger share of the labels is expected to be wrong",
+    )
+    add_output(parser, "exempla-out")
+    add_seed(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, judge every label, write the report and the review folder."""
+    from exempla.commands.suspects import Suspects
+    from exempla.commands.userfile import read_user_file
+    from exempla.commands.writing import make_folder, say_files, write_tables
+    from exempla.errors import ExemplaError
+    from exempla.report import About, write_label_report
+    from exempla.report.labels import label_answer
+    from exempla.tasks.fix_labels import fix_labels
+
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        given = read_user_file(options, console, test_size=0.0)
+        if given.regression:
+            raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
+        parts = given.parts
+        curated = None
+        if parts.X_curated is not None:
+            curated = given.data(parts.X_curated, parts.y_curated)
+            console.say(f"{len(parts.curated):,} rows are trusted.")
+        fixes = fix_labels(
+            given.inner,
+            given.train(),
+            curated,
+            k=_checked(options.k, len(parts.train)),
+            method=options.method,
+            fit=given.fit,
+            seed=options.seed,
+            progress=console.progress,
+        )
+    fixes = _listed(fixes, options.k)
+    suspects = Suspects(given, fixes)
+    accuracy, against = given.accuracy_words()
+    about = About(
+        data=given.table.path.name,
+        model=f"{against}; {given.described}",
+        accuracy=accuracy,
+        command=command_line(options),
+        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
+    )
+    found = suspects.in_file_rows()
+    paths = write_tables(
+        folder,
+        found,
+        suspects.train_view(),
+        {"file": given.table.path.name, "label": given.label.name},
+    )
+    paths["report"] = write_label_report(
+        found,
+        folder / "report.html",
+        train_view=suspects.train_view(),
+        accuser_view=suspects.accuser_view(),
+        about=about,
+    )
+    suspects.write_review(folder, options)
+    console.say(label_answer(found))
+    say_files(console, paths)
+    console.say(f"Decide about them: exempla review {folder}")
+    return _verdict(console, options, found)
+
+
+def _checked(k: int | None, n: int) -> int | None:
+    return k if k is None or k < 1 else min(k, n)
+
+
+def _listed(fixes: Any, k: int | None) -> Any:
+    """Only the rows worth a person's time, unless the user said how many."""
+    if k is not None:
+        return fixes
+    count = min(max(FEWEST, round(2 * fixes.expected_errors)), MOST, len(fixes))
+    cut = {name: values[:count] for name in PER_ROW if (values := getattr(fixes, name)) is not None}
+    return replace(fixes, **cut, k=count)
+
+
+def _verdict(console: Console, options: Namespace, found: Any) -> int:
+    wrong = found.expected_errors / max(found.n_train, 1)
+    if options.fail_above is None or wrong <= options.fail_above:
+        return 0
+    console.warn(
+        f"{wrong:.1%} of the labels are expected to be wrong, more than --fail-above "
+        f"{options.fail_above:g} allows."
+    )
+    return 1

@@ -1,0 +1,82 @@
+"""Summarise a file: k weighted rows from which the model learns nearly what it learns from all.
+
+The summary is judged at once: a model trained on it alone, against the model trained on all rows,
+both on test rows neither has seen.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from exempla.commands.arguments import add_file_arguments
+from exempla.commands.console import Console
+from exempla.commands.options import add_output, add_seed, command_line, share
+
+HELP = "your file in k weighted rows"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, how many rows, the output."""
+    add_file_arguments(parser)
+    parser.add_argument("-k", type=int, default=100, help="how many rows to keep (default: 100)")
+    parser.add_argument(
+        "--total",
+        choices=("auto", "k", "n"),
+        default="auto",
+        help="what the weights sum to: chosen on held-out rows (default), k, or all rows",
+    )
+    parser.add_argument(
+        "--fail-above",
+        metavar="SHARE",
+        type=share,
+        help="exit with 1 if the summary costs more accuracy than this",
+    )
+    add_output(parser, "exempla-out")
+    add_seed(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, summarise, judge, write."""
+    from exempla.commands.summary import as_explanation, judged, summary_view, write_rows
+    from exempla.commands.userfile import read_user_file
+    from exempla.commands.writing import make_folder, say_files, write_results
+    from exempla.report import About
+    from exempla.tasks.summarize import summarize
+
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        given = read_user_file(options, console, test_size=0.2)
+        picked: Any = summarize(
+            given.inner, given.train(), options.k, total=options.total, fit=given.fit,
+            seed=options.seed, progress=console.progress,
+        )  # fmt: skip
+        whole, small = judged(given, picked)
+    found = as_explanation(given, picked, options)
+    measure = "R²" if given.regression else "accuracy"
+    what = f"{len(picked):,} weighted rows stand for {len(given.parts.train):,}"
+    if small is not None and whole is not None:
+        what += (
+            f": trained on them alone the model reaches {measure} {small:.3f} on rows it has not "
+            f"seen, trained on all of them {whole:.3f}"
+        )
+    accuracy, against = given.accuracy_words()
+    about = About(
+        question=f"Which {len(picked):,} rows stand for the whole file?",
+        answer=f"{what}.",
+        data=given.table.path.name,
+        model=f"{against}; {given.described}",
+        accuracy=accuracy,
+        command=command_line(options),
+        asked="rows",
+    )
+    paths = {"data": write_rows(folder, given, found)}
+    paths |= write_results(
+        folder, found, train_view=summary_view(given, found), about=about,
+        extra={"accuracy_all": whole, "accuracy_summary": small},
+    )  # fmt: skip
+    console.say(f"{what}.")
+    say_files(console, paths)
+    lost = (whole - small) if whole is not None and small is not None else 0.0
+    return 1 if options.fail_above is not None and lost > options.fail_above else 0

@@ -1,0 +1,109 @@
+"""The report of suspicious labels: each suspect beside the trusted rows that accuse it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from exempla.report.about import About, versions
+from exempla.report.html import save_page
+from exempla.report.page import WIDE_CAUSES, Asked, Card, Page
+from exempla.report.thumbnails import Gallery
+from exempla.report.views import View
+
+__all__ = ["write_label_report"]
+
+HEADING = "Suspicious labels, and the examples that accuse them"
+HELP = (
+    "On the left a training example whose label may be wrong; on the right trusted examples whose "
+    "labels it contradicts, with the share of its pull that each contradicts."
+)
+
+
+def write_label_report(
+    fixes: Any,
+    path: str | Path,
+    *,
+    train_view: View,
+    accuser_view: View,
+    about: About,
+    limit: int = 200,
+) -> Path:
+    """Write the result of `fix_labels` as one self-contained HTML file and return its path.
+
+    `accuser_view` shows the rows that `fixes.accusers` names: curated rows, or training rows where
+    there were none.
+
+    >>> import pathlib, tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> from exempla.report import About, TableView, write_label_report
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> fixes = exempla.fix_labels(LogisticRegression(max_iter=500), (X, y), k=5, progress=False)
+    >>> view = TableView(X, labels=y)
+    >>> page = write_label_report(fixes, pathlib.Path(tempfile.mkdtemp()) / "report.html",
+    ...     train_view=view, accuser_view=view, about=About())
+    >>> "Which labels are wrong?" in page.read_text()
+    True
+    """
+    gallery = Gallery()
+    count = min(limit, len(fixes))
+    page = Page(
+        question=about.question or "Which labels are wrong?",
+        answer=about.answer or label_answer(fixes),
+        about=about,
+        trust=_trust(fixes, about),
+        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
+        asked=tuple(_suspect(fixes, r, train_view, accuser_view, gallery) for r in range(count)),
+        more_asked=len(fixes) - count,
+        picked=(),
+        more_picked=0,
+        curve=None,
+        explained="",
+        noise="",
+        weight_unit="",
+        pictures=gallery.encoded(),
+        versions=versions(),
+        explanation=fixes,
+        asked_heading=HEADING,
+        asked_help=HELP,
+    )
+    return save_page(page, path)
+
+
+def label_answer(fixes: Any) -> str:
+    """The answer in one sentence."""
+    likely = int((fixes.probabilities > 0.5).sum())
+    return (
+        f"About {fixes.expected_errors:,.0f} of {fixes.n_train:,} labels are expected to be wrong; "
+        f"{likely:,} of the {len(fixes):,} listed here more likely than not."
+    )
+
+
+def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
+    lines = [("Model", about.accuracy, about.model)] if about.accuracy else []
+    lines.append(("Method", fixes.method, fixes.selector))
+    lines.append(("Trusted examples", f"{fixes.n_test:,}", "what the evidence is weighed by"))
+    if fixes.damping > 0:
+        lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
+    return lines
+
+
+def _suspect(fixes: Any, rank: int, train: View, accusers: View, gallery: Gallery) -> Asked:
+    row = int(fixes.indices[rank])
+    content = train.show(row)
+    given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
+    chance = f"{fixes.probabilities[rank]:.0%} wrong"
+    verdict = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
+    picture = None if content.image is None else gallery.add(content.image)
+    causes = []
+    found = fixes.accusers[rank]
+    for place, weight in zip(found.indices, found.weights, strict=True):
+        shown = accusers.show(int(place))
+        image = None if shown.image is None else gallery.add(shown.image)
+        bearing = f"−{weight:.2f}"
+        causes.append(Card(shown, image, int(place), side="opponent", bearing=bearing))
+    seen = len(causes) if picture else WIDE_CAUSES
+    card = Card(content, picture, row, verdict=verdict)
+    return Asked(card, tuple(causes[:seen]), tuple(causes[seen:]))
