@@ -198,3 +198,15 @@ def test_no_column_left_is_refused(tmp_path):
     table = read_table(tmp_path / "a.csv")
     with pytest.raises(ExemplaError, match=r"No column is left to learn from: 'id \(id\)'"):
         feature_frame(table, infer_columns(table, "y"))
+
+
+def test_features_follow_the_order_of_the_rows_asked_for(tmp_path):
+    table = table_of(
+        tmp_path, size=[i % 50 for i in range(N)], town=[f"t{i % 9}" for i in range(N)]
+    )
+    columns = infer_columns(table, "y")
+    for rows in (np.arange(N)[::-1], np.array([7, 3, 3])):
+        frame = feature_frame(table, columns, rows)
+        assert frame.index.tolist() == rows.tolist()
+        assert frame["size"].tolist() == [i % 50 for i in rows]
+        assert frame["town"].tolist() == [f"t{i % 9}" for i in rows]

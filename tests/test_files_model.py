@@ -219,6 +219,18 @@ def test_new_levels_words_and_gaps_at_prediction_time(tmp_path):
     assert len(model.predict(odd)) == 3
 
 
+def test_the_search_finds_a_strength_that_fits(tmp_path):
+    rng = np.random.default_rng(0)
+    noise = pd.DataFrame(rng.normal(size=(200, 30)).round(4)).rename(columns=str)
+    strong, weak = noise.assign(y=(noise["0"] > 0).astype(int)), noise.assign(y=[0, 1] * 100)
+    found = []
+    for frame in (strong, weak):
+        table = saved(tmp_path, frame)
+        found.append(default_model(table, infer_columns(table, "y"))[-1].C)
+    assert found[0] >= 10
+    assert found[1] <= 0.1
+
+
 def test_words_that_never_repeat_still_make_a_model(tmp_path):
     frame = pd.DataFrame({"t": [f"a{i} b{i} c{i} d{i} e{i}" for i in range(60)], "y": [0, 1] * 30})
     table = saved(tmp_path, frame)

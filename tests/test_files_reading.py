@@ -112,6 +112,14 @@ def test_words_repeated_below_the_first_row_are_no_header(tmp_path):
     assert not read_table(write(tmp_path, "a.csv", rows)).header
 
 
+@pytest.mark.parametrize("first", ["0,1,y", "0,1,2", "2019,2020,total"])
+def test_numbers_can_be_column_names(tmp_path, first):
+    rows = "".join(f"{i * 7 % 5},{i * 3},{i % 2}\n" for i in range(20))
+    table = read_table(write(tmp_path, "a.csv", f"{first}\n{rows}"))
+    assert table.names == tuple(first.split(","))
+    assert len(table) == 20
+
+
 def test_line_above_the_table_is_passed_over(tmp_path):
     rows = "|1x3 Cross validator\n" + "".join(f"{i}, x{i % 3}, no.\n" for i in range(9))
     table = read_table(write(tmp_path, "adult.test", rows))

@@ -47,7 +47,8 @@ def feature_frame(
 
 def _typed(table: Table, column: Column, rows: np.ndarray) -> Any:
     values = table.column(column.name)
-    values = values if len(rows) == len(table) else values.take(pa.array(rows))
+    if not np.array_equal(rows, np.arange(len(table))):
+        values = values.take(pa.array(rows))
     if column.kind == "date":
         return to_dates(values, column.detail or None)
     missing = missing_mask(values)

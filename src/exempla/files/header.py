@@ -24,23 +24,33 @@ def preamble(rows: list[list[str]]) -> int:
 def looks_like_data(rows: list[list[str]]) -> str:
     """Why the first row is no header, or "" if it may be one.
 
-    It is data if it has a number in a column of numbers, or a value that the rows below repeat.
+    It is data if it has a number in a column of numbers, or a value that the rows below repeat;
+    a word above a column of numbers speaks for a header and settles it.
 
     >>> looks_like_data([["39", "State-gov"], ["50", "Private"], ["38", "Private"]])
     "'39' is a number in a column of numbers"
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    if [cell.strip() for cell in first] in (
+        [str(i + k) for i in range(len(first))] for k in (0, 1)
+    ):
+        return ""  # 0, 1, 2 …: how pandas writes a frame without names
+    why = ""
     for place, cell in enumerate(first):
         below = [row[place].strip() for row in rest if row[place].strip() not in MISSING]
         if not below or cell.strip() in MISSING:
             continue
-        if _number(cell) and sum(map(_number, below)) >= 0.99 * len(below):
-            return f"{cell.strip()!r} is a number in a column of numbers"
+        if sum(map(_number, below)) >= 0.99 * len(below):
+            if any(letter.isalpha() for letter in cell) and not _number(cell):
+                return ""  # a word above numbers names them
+            if _number(cell):
+                why = why or f"{cell.strip()!r} is a number in a column of numbers"
+            continue
         levels = set(below)
         few = len(levels) <= 50 and len(levels) <= len(below) / 2
         if few and cell.strip() in levels:
-            return f"{cell.strip()!r} is a value of the rows below"
-    return ""
+            why = why or f"{cell.strip()!r} is a value of the rows below"
+    return why
 
 
 def _number(cell: str) -> bool:
