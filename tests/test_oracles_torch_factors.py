@@ -120,6 +120,16 @@ def test_moments_are_those_of_the_sides() -> None:
     close(dense.output_moment(), (dense.g.transpose(1, 2) @ dense.g).sum(0))
 
 
+def test_actions_of_the_moments(pair: tuple[Factors, Factors]) -> None:
+    factors, _ = pair
+    for moment, action in (
+        (factors.input_moment(), factors.input_action),
+        (factors.output_moment(), factors.output_action),
+    ):
+        omega = torch.randn(len(moment), 3, dtype=torch.float64)
+        close(action(omega), moment @ omega)
+
+
 def test_pieces_change_nothing(pair: tuple[Factors, Factors], monkeypatch: Any) -> None:
     one, other = pair
     gram, norm2 = one.gram(other), one.norm2()

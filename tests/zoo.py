@@ -228,6 +228,42 @@ def fallback_parameters() -> Case:
     return Case(Odd(), (torch.randn(N, 5), classes()), fallback=("core", "power"))
 
 
+class Doubled(torch.autograd.Function):
+    """y = 2 x W, with a backward of its own: no mode sees inside."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return 2 * x @ w
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return 2 * grads[0] @ w.T, 2 * x.T @ grads[0]
+
+
+class Hidden(nn.Module):
+    """Parameters used where the tape cannot see, one of them also where it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only = nn.Parameter(torch.randn(5, 4) * 0.5)
+        self.both = nn.Parameter(torch.randn(4, 4) * 0.5)
+        self.scripted = torch.jit.script(nn.Linear(4, 4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = Doubled.apply(x, self.only).tanh()
+        h = (Doubled.apply(h, self.both) + h @ self.both).tanh()
+        return self.head(self.scripted(h))
+
+
+@case
+def hidden_uses() -> Case:
+    hidden = ("only", "both", "scripted.weight", "scripted.bias")
+    return Case(Hidden(), (torch.randn(N, 5), classes()), fallback=hidden)
+
+
 @case
 def weight_norm() -> Case:
     made = flat(nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), nn.Tanh(), nn.Linear(4, 3))

@@ -177,6 +177,10 @@ def check(
     largest = [g.abs().max() for p in pulled.parameters for g in p.values() if g is not None]
     found.scale = float(max(largest, default=torch.zeros(())))
     shapes = {name: p.shape for name, p in parameters.items()}
+    seen_names = {name for use in tape.uses for name in (use.weight, use.bias)}
+    # compiled code and custom autograd functions use parameters where no mode looks
+    reached = {x for p in pulled.parameters for x, g in p.items() if g is not None}
+    found.fallback |= reached - seen_names
     for _ in range(2):  # a second time with what disagreed taken out, now as blocks of its own
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
         wrong: set[str] = set()
