@@ -26,4 +26,12 @@ class UnfittedModelError(ExemplaError):
 
 
 class ExemplaWarning(UserWarning):
-    """Something the caller asked for was done differently, or not in full."""
+    """Something the caller asked for was done differently, or not in full.
+
+    >>> import warnings, numpy as np, exempla
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     found = exempla.select(np.eye(2), np.array([1.0, -1.0]), 2, side="proponents")
+    >>> len(found), caught[0].category.__name__
+    (1, 'ExemplaWarning')
+    """

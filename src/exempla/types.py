@@ -38,6 +38,15 @@ class Features:
         How that value was chosen, in words.
     share : float
         Share of the Fisher's trace that the rows can express (1.0 = exact).
+
+    >>> import exempla
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X, y)
+    >>> features = exempla.Explainer(model, progress=False).fit((X, y)).features
+    >>> len(features.rows), features.damping > 0
+    (150, True)
     """
 
     rows: Array
@@ -107,6 +116,15 @@ class Explanation:
 
     Everything in it is small (k entries or a number each); the model and the data are only
     referred to, for `verify`.
+
+    >>> import exempla
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X, y)
+    >>> answer = exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False)
+    >>> answer.to_frame().columns.tolist()
+    ['rank', 'index', 'weight', 'alignment', 'side', 'gain']
     """
 
     indices: np.ndarray

@@ -220,6 +220,7 @@ def draw(p: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
+    """Raise if these are not class numbers below `count`."""
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
         raise ExemplaError(
             f"a {name} likelihood needs class numbers as labels and these are fractions: "

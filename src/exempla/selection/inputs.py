@@ -133,6 +133,7 @@ def side_of(z: np.ndarray, side: str) -> np.ndarray:
 
 
 def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
+    """Targets as a (T, p) float64 matrix, and whether a single one was given."""
     targets = _as_array(target, "target").astype(np.float64)
     if targets.size == 0:
         raise ExemplaError("target is empty; give the mean of at least one prediction's rows")
