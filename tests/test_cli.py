@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from exempla.cli import build_parser, main
@@ -106,6 +107,22 @@ def test_explain_npz_of_rows(tmp_path):
     assert len(result(out)["indices"]) == 4
 
 
+def test_explain_a_folder_of_images(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name, level in (("dark", 60), ("light", 190)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(30):
+            pixels = np.clip(rng.normal(level, 90, (6, 6)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    out = tmp_path / "out"
+    assert run("explain", tmp_path / "pictures", "-k", 4, "--ask", "all", "--out", out) == 0
+    assert "60 images in 2 classes" in capsys.readouterr().out
+    listed = pd.read_csv(out / "explanation.csv")
+    # Files are rows in order of their folders: the first 30 are dark.
+    assert listed["label"].tolist() == np.where(listed["index"] < 30, "dark", "light").tolist()
+    assert (out / "report.html").read_text().count("<image id=") >= 4
+
+
 def test_ask_chosen_rows_on_both_sides(table, tmp_path):
     run("explain", table, "--label", "diagnosis", "-k", 3, "--quiet", "--out", tmp_path / "a")
     row = result(tmp_path / "a")["questioned"][0]
@@ -173,6 +190,21 @@ def test_fix_labels_finds_what_was_flipped(noisy):
     assert 5 < found["expected_errors"] < 60
     assert {path.name for path in out.iterdir()} >= FILES | {"review.json", "suspects.jsonl"}
     assert "Which labels are wrong?" in (out / "report.html").read_text()
+
+
+def test_curated_rows_from_a_file_of_their_own(noisy, tmp_path):
+    source, _, wrong = noisy
+    frame = pd.read_csv(source)
+    trusted = frame["trusted"] == "yes"
+    frame[trusted].to_csv(tmp_path / "curated.csv", index=False)
+    frame[~trusted].to_csv(tmp_path / "rest.csv", index=False)
+    words = ("--curated", tmp_path / "curated.csv", "--label", "diagnosis", "--quiet")
+    more = ("--kind", "trusted=ignored", "-k", 20, "--out", tmp_path / "out")
+    assert run("fix-labels", tmp_path / "rest.csv", *words, *more) == 0
+    rows = np.flatnonzero(~trusted)[result(tmp_path / "out")["indices"]]
+    assert len(wrong & set(rows.tolist())) >= 12
+    first = json.loads((tmp_path / "out" / "suspects.jsonl").read_text().splitlines()[0])
+    assert {accuser["source"] for accuser in first["accusers"]} == {"curated"}
 
 
 def test_nothing_decided_exports_the_same_bytes(noisy, capsys):
