@@ -35,7 +35,7 @@ def add_file_arguments(parser: ArgumentParser) -> None:
         "--test-size",
         metavar="SHARE",
         type=float,
-        help="else this share of the rows (default: 0.2)",
+        help="else this share of the rows (default: 0.2; none for fix-labels)",
     )
     data.add_argument("--curated", metavar="FILE", help="rows whose labels can be trusted")
     data.add_argument(
