@@ -25,7 +25,10 @@ def fit_weights(
     k = len(rows)
     rows = rows.astype(np.float64)
     least = floor / k
-    gram = rows @ rows.T + ridge * np.eye(k)
+    gram = rows @ rows.T
+    # rows may depend on each other: a trace of the ridge always stays
+    ridge = max(ridge, 1e-10 * float(np.diag(gram).max()), np.finfo(float).tiny)
+    gram[np.diag_indices(k)] += ridge
     # with w = u + least the constraint is u ≥ 0
     linear = rows @ target + ridge / k - least * gram.sum(1)
     weights = nonnegative_minimum(gram, linear) + least
