@@ -65,8 +65,8 @@ def literal_influence(model, train, test, damping):
 def test_influence_is_the_written_out_formula(job):
     model, train, test = job
     few = (train[0][:60], train[1][:60])
-    explainer = Explainer(model, progress=False).fit(few)
-    expected = literal_influence(model, few, test, explainer.features.damping)
+    explainer = Explainer(model, damping=0.01, progress=False).fit(few)
+    expected = literal_influence(model, few, test, damping=0.01)
     actual = explainer.influence(test)
     assert np.corrcoef(actual.ravel(), expected.ravel())[0, 1] > 0.9999
     np.testing.assert_allclose(actual, expected, rtol=0.02, atol=2e-3 * np.abs(expected).max())
@@ -78,7 +78,7 @@ def test_a_wide_sketch_agrees_with_the_exact_embedding(job):
     sketched = Explainer(model, sketch=600, progress=False).fit(train)
     assert exact.features.share > 0.9999
     assert 0.97 < sketched.features.share < 1.0
-    assert sketched.features.damping == pytest.approx(exact.features.damping, rel=1e-4)
+    assert sketched.features.damping == pytest.approx(exact.features.damping, rel=0.05)
     a, b = exact.influence(test), sketched.influence(test)
     assert np.corrcoef(a.ravel(), b.ravel())[0, 1] > 0.99
 

@@ -4,7 +4,8 @@ A rule looks at what was seen of the Fisher (`FisherEvidence`) and returns a val
 Which rule is the default for which use was decided by `benchmarks/damping.py`, which compares them
 on retraining truth (digits) and on planted label errors (Enron1):
 
-* influence asks what a refit would do; there "per-row" wins;
+* influence asks what a refit would do; there "implicit" wins: the penalty that would explain why
+  training stopped where it did (`benchmarks/faithfulness.py` has it on a second truth);
 * selection on unit rows asks which scores point the same way; there a few examples of huge
   energy must not define the metric, and "per-effective-row" wins.
 """
@@ -37,6 +38,8 @@ class FisherEvidence:
     parameters: int
     share: float = 1.0
     """Share of the trace that the sketch holds."""
+    pull: float | None = None
+    """‖mean score − λRθ̂‖ / ‖θ̂‖: how far from stationary the model is; None if θ̂ is unknown."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,20 @@ class Damping:
 
     value: float
     rule: str
+
+
+def implicit(evidence: FisherEvidence) -> Damping:
+    """The L2 penalty δ that makes the trained model an optimum: mean score = λRθ̂ + δθ̂.
+
+    Early stopping, noise and weight decay hold a network back from the minimum of its loss; a
+    refit would be held back alike, and δ says how strongly. A convex model fitted to its optimum
+    needs none, and gets next to none (what keeps the metric invertible in floating point).
+    """
+    if evidence.pull is None:
+        return per_row(evidence)
+    floor = 1e-6 * evidence.trace / evidence.parameters
+    text = "implicit: the penalty under which the trained weights are stationary"
+    return Damping(max(evidence.pull, floor), text)
 
 
 def per_row(evidence: FisherEvidence) -> Damping:
@@ -82,8 +99,13 @@ def shrinkage(evidence: FisherEvidence) -> Damping:
     return Damping(value, f"shrinkage: Ledoit-Wolf, {share:.3g} of the way to the identity")
 
 
-RULES = {"per-row": per_row, "per-effective-row": per_effective_row, "shrinkage": shrinkage}
-AUTO = {"influence": "per-row", "selection": "per-effective-row"}
+RULES = {
+    "implicit": implicit,
+    "per-row": per_row,
+    "per-effective-row": per_effective_row,
+    "shrinkage": shrinkage,
+}
+AUTO = {"influence": "implicit", "selection": "per-effective-row"}
 """What damping="auto" means for each use."""
 
 

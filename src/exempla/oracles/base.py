@@ -28,7 +28,7 @@ CLASS_CUT = 1e-4
 """Classes with less probability than this are left out of a network's Fisher: they carry next to
 none of it, and leaving them out shortens the sum from (classes) to a few rows an example."""
 
-GRAM_BLOCK = 1024
+GRAM_BLOCK = 512
 """Rows per block of a Gram matrix: bounds the temporaries, not the result."""
 
 
@@ -88,11 +88,13 @@ class ScoreRows:
         out = np.empty((len(self), len(other)))
         for i in range(0, len(self), GRAM_BLOCK):
             left = self.take(np.arange(i, min(i + GRAM_BLOCK, len(self))))
-            for j in range(0, len(other), GRAM_BLOCK):
+            for j in range(0, i + 1 if other is self else len(other), GRAM_BLOCK):
                 right = other.take(np.arange(j, min(j + GRAM_BLOCK, len(other))))
                 pairs = zip(left.factors, right.factors, strict=True)
                 block = sum(in_float64(f.gram(g)) for f, g in pairs)
                 out[i : i + GRAM_BLOCK, j : j + GRAM_BLOCK] = block
+                if other is self and j < i:
+                    out[j : j + GRAM_BLOCK, i : i + GRAM_BLOCK] = np.transpose(block)
         return out
 
 
@@ -156,7 +158,30 @@ class Oracle(ABC):
     def log_likelihood(self, examples: Any) -> np.ndarray:
         """log p(y | x, θ̂) of each example under its given label."""
 
-    # ---- optional: only some oracles can move their parameters
+    # ---- optional: what only some oracles know of their parameters
+
+    @property
+    def theta_norm(self) -> float | None:
+        """‖θ̂‖ over the parameters scored, if there is such a vector."""
+        return None
+
+    def penalty_rows(self) -> ScoreRows | None:
+        """The penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.
+
+        One row an output: column o of a layer's (d_in, d_out) block stands against e_o.
+        """
+        if not any(layer.penalty.any() for layer in self.layers):
+            return None
+        total = sum(layer.d_out for layer in self.layers)
+        factors, start, offset, theta = [], 0, 0, self.theta
+        for layer in self.layers:
+            block = theta[offset : offset + layer.size].reshape(layer.d_in, layer.d_out)
+            a, g = np.zeros((total, layer.d_in)), np.zeros((total, layer.d_out))
+            a[start : start + layer.d_out] = (layer.penalty[:, None] * block).T
+            g[start : start + layer.d_out] = np.eye(layer.d_out)
+            factors.append(Factors(a, g))
+            start, offset = start + layer.d_out, offset + layer.size
+        return ScoreRows(np.full(total, -1), tuple(factors))
 
     @property
     def theta(self) -> np.ndarray:

@@ -139,6 +139,10 @@ class SklearnOracle(Oracle):
             blocks.append(W if b is None else np.vstack([W, b]))
         return np.concatenate([block.ravel() for block in blocks])
 
+    @property
+    def theta_norm(self) -> float:
+        return float(np.linalg.norm(self.theta))
+
     def at(self, theta: np.ndarray) -> SklearnOracle:
         """The same oracle at other parameters: for posterior draws and finite differences.
 

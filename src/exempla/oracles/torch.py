@@ -121,6 +121,11 @@ class TorchOracle(Oracle):
         return tuple(block.layer for block in self.scorer.network.blocks)
 
     @property
+    def theta_norm(self) -> float:
+        squares = [p.detach().float().square().sum() for p in self.network.parameters.values()]
+        return float(torch.stack(squares).sum().sqrt())
+
+    @property
     def likelihood(self) -> str:  # type: ignore[override]
         return self.head.name if self.head is not None else str(self.asked)
 
