@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
-from exempla.linalg import inverse_factor, matmul_as
+from exempla.linalg import inverse_factor, matmul_as, to_numpy
 from exempla.types import Array
 
 __all__ = ["FullMetric"]
+
+JITTER = 1e-10
+"""Added, relative to the mean eigenvalue, to a metric that is singular without damping."""
+SINGULAR = (
+    "the Fisher metric is singular without damping: leave damping='auto' or give a positive number."
+)
 
 
 class FullMetric(Metric):
@@ -18,15 +25,37 @@ class FullMetric(Metric):
 
     def __init__(self, matrix: np.ndarray) -> None:
         self.matrix = matrix
-        self._cached: tuple[float, np.ndarray] | None = None
+        self._cached: tuple[float, np.ndarray, float] | None = None
 
-    def factor(self, damping: float) -> np.ndarray:
-        """W (p, p) with W Wᵀ = M⁻¹; the last one is kept, as a job asks for it many times."""
+    def factor(self, damping: float) -> tuple[np.ndarray, float]:
+        """W (p, p) with W Wᵀ = M⁻¹, and what had to be added to make M invertible (mostly 0).
+
+        The last factor is kept, as a job asks for it many times.
+        """
         if self._cached is None or self._cached[0] != damping:
-            damped = self.matrix.copy()
-            damped[np.diag_indices_from(damped)] += damping
-            self._cached = (damping, inverse_factor(damped))
-        return self._cached[1]
+            W, added = inverse_factor(self._plus(damping)), 0.0
+            if W is None:
+                added = JITTER * float(np.trace(self.matrix)) / len(self.matrix)
+                W = inverse_factor(self._plus(damping + added))
+            if W is None:
+                raise ExemplaError(SINGULAR)
+            self._cached = (damping, W, added)
+        return self._cached[1:]
+
+    def _plus(self, value: float) -> np.ndarray:
+        damped = self.matrix.copy()
+        damped[np.diag_indices_from(damped)] += value
+        return damped
 
     def whiten(self, rows: Array, damping: float) -> Array:
-        return matmul_as(rows, self.factor(damping))
+        W, added = self.factor(damping)
+        white = matmul_as(rows, W)
+        if added:
+            # A direction without curvature is harmless (the softmax's common shift) unless a
+            # score has a part in it: that part would be blown up by 1/added.
+            blown_up = to_numpy((white * white).sum(1)) * added > 1e-6 * to_numpy(
+                (rows * rows).sum(1)
+            )
+            if blown_up.any():
+                raise ExemplaError(SINGULAR)
+        return white
