@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-from scipy.linalg.lapack import dpstrf
+from scipy.linalg.lapack import dpstrf, dtrtri
 
 from exempla.errors import ExemplaError
 from exempla.types import Array, as_like
@@ -40,33 +40,39 @@ def concatenate(arrays: list[Array], axis: int = 0) -> Array:
 def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """Rank-revealing factor of a positive semidefinite matrix.
 
-    Returns (L, pivots): L (r, r) lower triangular with gram[pivots][:, pivots] = L Lᵀ. Pivoting
-    stops when no diagonal entry left exceeds tolerance × the largest one of the start.
+    Returns (L, order): L (n, r), its first r rows lower triangular, and the order the rows were
+    taken in, with gram[order][:, order] = L Lᵀ. Pivoting stops when no diagonal entry left exceeds
+    tolerance × the largest one of the start. The matrix is overwritten: L lies in its memory.
     """
     if not gram.size or not np.max(np.diag(gram)) > 0:
         raise ExemplaError(
             "every score is zero, so there is nothing to explain: the model fits these examples "
             "exactly or the selected parameters do not act on them."
         )
-    factor, pivot, rank, _ = dpstrf(gram, tol=tolerance * float(np.max(np.diag(gram))), lower=1)
-    return np.tril(factor[:rank, :rank]), pivot[:rank] - 1
+    stop = tolerance * float(np.max(np.diag(gram)))
+    factor, pivot, rank, _ = dpstrf(gram.T, tol=stop, lower=1, overwrite_a=1)
+    for column in range(1, rank):
+        factor[:column, column] = 0.0
+    return factor[:, :rank], pivot - 1
 
 
 def solve_lower(lower: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """rows · L⁻ᵀ, row by row the solution of L x = row."""
-    return np.ascontiguousarray(scipy.linalg.solve_triangular(lower, rows.T, lower=True).T)
+    """rows · L⁻ᵀ, row by row the solution of L x = row. The rows may be overwritten."""
+    solved = scipy.linalg.solve_triangular(lower, rows.T, lower=True, overwrite_b=True)
+    return np.ascontiguousarray(solved.T)
 
 
 def inverse_factor(matrix: np.ndarray) -> np.ndarray:
-    """W with W Wᵀ = matrix⁻¹ (W = L⁻ᵀ): rows · W are whitened rows."""
+    """W with W Wᵀ = matrix⁻¹ (W = L⁻ᵀ): rows · W are whitened rows. The matrix is overwritten."""
     try:
-        lower = scipy.linalg.cholesky(matrix, lower=True)
+        lower = scipy.linalg.cholesky(matrix.T, lower=True, overwrite_a=True)
     except scipy.linalg.LinAlgError:
         raise ExemplaError(
             "the Fisher metric is singular without damping: leave damping='auto' or give a "
             "positive number."
         ) from None
-    return scipy.linalg.solve_triangular(lower, np.eye(len(matrix)), lower=True).T
+    inverse, _ = dtrtri(lower, lower=1, overwrite_c=1)
+    return inverse.T
 
 
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:

@@ -6,11 +6,11 @@ that are themselves in a tuple must be a list.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 
 from exempla.errors import ExemplaError
@@ -89,7 +89,8 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
 
 def index_of(*frames: Any) -> np.ndarray | None:
     """A pandas index that says more than 0, 1, 2, …"""
-    for frame in frames:
+    pd: Any = sys.modules.get("pandas")  # who has no pandas loaded has no frame
+    for frame in frames if pd is not None else ():
         index = getattr(frame, "index", None)
         if isinstance(index, pd.Index):
             default = isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
@@ -118,6 +119,8 @@ def is_sparse(X: Any) -> bool:
 
 
 def _from_frame(X: Any) -> np.ndarray:
+    import pandas as pd
+
     kinds = dict(pd.DataFrame(X).dtypes)
     # columns of Python objects may hold numbers: they are tried below
     wrong = [c for c, kind in kinds.items() if kind.kind not in "biufcO"]

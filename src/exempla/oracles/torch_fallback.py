@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from exempla.oracles.torch_batch import Batch
+from exempla.oracles.torch_pull import pull_back
 
 __all__ = ["by_loop", "by_vmap"]
 
@@ -46,7 +47,7 @@ def by_loop(
     for i in range(len(batch)):
         outputs = run(model, batch.take([i]))
         wanted = list(parameters.values())
-        rows.append(torch.autograd.grad(outputs, wanted, cotangent[i : i + 1], allow_unused=True))
+        rows.append(pull_back(outputs, wanted, cotangent[i : i + 1]))
     columns = zip(parameters.items(), zip(*rows, strict=True), strict=True)
     return {
         name: torch.stack([torch.zeros_like(p) if g is None else g for g in column])

@@ -17,6 +17,7 @@ from exempla.oracles.torch_capture import Tape
 from exempla.oracles.torch_factors import DenseFactors
 from exempla.oracles.torch_fallback import Run, by_loop, by_vmap
 from exempla.oracles.torch_layers import Block, Seen
+from exempla.oracles.torch_pull import pull_back
 from exempla.oracles.torch_survey import PROBE, Survey, survey
 from exempla.types import Factors
 
@@ -127,9 +128,7 @@ class Pass:
         edges: Any = [use.edge for use in self.tape.uses]
         gradients: Any = ()
         if edges:
-            gradients = torch.autograd.grad(
-                self.outputs, edges, cotangent, retain_graph=again, allow_unused=True
-            )
+            gradients = pull_back(self.outputs, edges, cotangent, again)
         if scale != 1.0:
             gradients = [None if g is None else g.float() / scale for g in gradients]
         astray = self._astray()

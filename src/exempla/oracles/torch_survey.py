@@ -17,6 +17,7 @@ from torch import Tensor
 
 from exempla.oracles.torch_capture import CLONE, Tape
 from exempla.oracles.torch_layers import Block, plan_blocks
+from exempla.oracles.torch_pull import pull_back
 from exempla.oracles.torch_uses import Layout, Use, split
 
 __all__ = ["PROBE", "Survey", "survey"]
@@ -119,7 +120,7 @@ def pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n: 
         alone = torch.zeros_like(directions)
         alone[i] = directions[i]
         wanted: Any = [*edges, *parameters.values()]
-        g = torch.autograd.grad(outputs, wanted, alone, retain_graph=True, allow_unused=True)
+        g = pull_back(outputs, wanted, alone, again=True)
         pulled.uses.append(list(g[: len(edges)]))
         pulled.parameters.append(dict(zip(parameters, g[len(edges) :])))
     return pulled

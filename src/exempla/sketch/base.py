@@ -17,6 +17,8 @@ __all__ = ["Sketch"]
 
 
 class Sketch(ABC):
+    """Directions of the parameter space, and how score rows are projected onto them."""
+
     width: int
     """p, the number of directions kept."""
     exact: bool
@@ -28,6 +30,10 @@ class Sketch(ABC):
     outside: float | None = None
     """The penalty on every direction outside the basis, where the basis holds all training
     scores, so that what lies outside can only belong to a questioned example; else None."""
+    fisher_sum: np.ndarray | None = None
+    """Σ rᵀr over the model's Fisher rows r in this basis, where finding the basis has given it."""
+    score_rows: np.ndarray | None = None
+    """The training rows in this basis, likewise."""
 
     @abstractmethod
     def project(self, rows: ScoreRows) -> Array:

@@ -34,19 +34,31 @@ class SpanSketch(Sketch):
         self.double = all(str(f.norm2().dtype).endswith("float64") for f in scores.factors)
         free = unpenalised_directions(layers, like=fisher)
         start = ScoreRows.join([fisher, free]) if free is not None else fisher
-        self._span(start)
-        outside = self.residual(scores) > 100 * TOLERANCES[self.double] * scores.norm2()
+        tolerance, energy = TOLERANCES[self.double], start.norm2()
+        alive = energy > tolerance * energy.max()  # the others could never become a pivot
+        rest = self._span(start if alive.all() else start.take(np.flatnonzero(alive)))
+        if free is None:  # a Cholesky factor's rows are the Fisher rows in the basis
+            self.fisher_sum = self.lower.T @ self.lower
+            self.fisher_sum += rest.T @ rest
+        self.score_rows, energy_of_scores = self.project(scores), scores.norm2()
+        residual = energy_of_scores - np.einsum("ij,ij->i", self.score_rows, self.score_rows)
+        outside = (residual > 100 * tolerance * energy_of_scores) & (
+            residual > tolerance * energy.max()
+        )
         if outside.any():
+            self.fisher_sum = self.score_rows = None
             self._span(ScoreRows.join([self.landmarks, scores.take(np.flatnonzero(outside))]))
         self.width = len(self.lower)
         self.note = f"exact: the span of {self.width} scores (dual form)"
         self.outside = max(float(layer.penalty.max()) for layer in layers)
         self.penalty = self._penalty(layers)
 
-    def _span(self, rows: ScoreRows) -> None:
-        products = rows.gram(rows)
-        self.lower, pivots = pivoted_cholesky(products, TOLERANCES[self.double])
-        self.landmarks = rows.take(pivots)
+    def _span(self, rows: ScoreRows) -> np.ndarray:
+        """Take a basis from these rows; returns, in it, those that are not landmarks."""
+        factor, order = pivoted_cholesky(rows.gram(rows), TOLERANCES[self.double])
+        rank = factor.shape[1]
+        self.lower, self.landmarks = factor[:rank].copy(order="F"), rows.take(order[:rank])
+        return factor[rank:].copy()  # the Gram matrix goes
 
     def _penalty(self, layers: tuple[Layer, ...]) -> np.ndarray:
         values = {float(v) for layer in layers for v in np.unique(layer.penalty)}
@@ -65,11 +77,6 @@ class SpanSketch(Sketch):
     def project(self, rows: ScoreRows) -> Array:
         """Vᵀs in NumPy and float64 wherever the model lives: the dual form is small."""
         return solve_lower(self.lower, rows.gram(self.landmarks))
-
-    def residual(self, rows: ScoreRows) -> np.ndarray:
-        """Squared norm of what each row has outside the basis."""
-        inside = self.project(rows)
-        return np.maximum(rows.norm2() - np.einsum("ij,ij->i", inside, inside), 0.0)
 
 
 def unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreRows | None:

@@ -1,0 +1,1 @@
+"""Other data-attribution libraries, each run by a small script in an environment of its own."""

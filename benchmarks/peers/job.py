@@ -1,0 +1,114 @@
+"""What every peer's script shares: read the job, time it, write the matrices.
+
+Runs inside a peer's environment, so it needs numpy and torch and nothing of this project.
+
+    python run_PEER.py JOB.npz OUT.npz --method M [--models K] [--dampings default 1e-3 …]
+
+A method is a function `(model, train, test, dampings)` that yields one train × test matrix for
+each damping; larger = more helpful, by the sign the library documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+__all__ = ["Method", "main", "network"]
+
+Attribute = Callable[..., Iterator[Tensor]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How to run one method of a library; `default` is the library's own damping.
+
+    A library with an ensemble of its own (`many`) is given the list of models; the matrices of
+    the others are averaged here.
+    """
+
+    attribute: Attribute
+    default: float
+    sweep: tuple[float, ...] = ()
+    many: bool = False
+
+
+def network(name: str) -> nn.Sequential:
+    """The digits MLP, or the CNN of `benchmarks.mnist_truth`, with fresh weights."""
+    if name == "digits":
+        sizes = ((64, 128), (128, 128), (128, 10))
+        layers = [part for size in sizes for part in (nn.Linear(*size), nn.ReLU())]
+        return nn.Sequential(*layers[:-1])
+    convolutions = [nn.Conv2d(1, 12, 5, stride=2), nn.ReLU()]
+    convolutions += [nn.Conv2d(12, 24, 5, stride=2), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*convolutions, nn.Linear(24 * 16, 48), nn.ReLU(), nn.Linear(48, 10))
+
+
+def read(path: Path, models: int) -> tuple[list[nn.Module], TensorDataset, TensorDataset]:
+    """The first `models` trained networks, the training data and the test data."""
+    with np.load(path, allow_pickle=False) as job:
+        train, test = (
+            TensorDataset(torch.from_numpy(job[x]), torch.from_numpy(job[y]))
+            for x, y in (("X", "y"), ("X_test", "y_test"))
+        )
+        trained = []
+        for seed in range(models):
+            model = network(str(job["network"]))
+            state = {name: torch.from_numpy(job[f"{seed}/{name}"]) for name in model.state_dict()}
+            model.load_state_dict(state)
+            trained.append(model.eval())
+    return trained, train, test
+
+
+def main(methods: dict[str, Method]) -> None:
+    """Run the method the command line names; matrices are averaged over the models."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--method", choices=methods, required=True)
+    parser.add_argument("--models", type=int, default=1)
+    parser.add_argument("--dampings", nargs="+", default=["default"])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    method = methods[options.method]
+    if options.dampings == ["sweep"]:
+        dampings = list(method.sweep)
+    else:
+        dampings = [method.default if d == "default" else float(d) for d in options.dampings]
+    models, train, test = read(options.job, options.models)
+
+    started = time.process_time()
+    total = [np.zeros((len(train), len(test)), np.float32) for _ in dampings]
+    groups = [models] if method.many else models
+    for group in groups:
+        matrices = method.attribute(group, train, test, dampings)
+        for matrix, sums in zip(matrices, total, strict=True):
+            sums += matrix.detach().float().numpy() / len(groups)
+    finished = time.process_time()
+
+    np.savez(options.out, dampings=dampings, matrices=np.stack(total))
+    report = {
+        "job_seconds": finished - started,
+        "cpu_seconds": finished,
+        "peak_mb": peak_memory() / 2**20,
+    }
+    options.out.with_suffix(".json").write_text(json.dumps(report))
+
+
+def peak_memory() -> int:
+    """Bytes. Not ru_maxrss where Linux says better: that one may carry over the parent's peak."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,76 @@
+"""captum: Arnoldi influence and TracInCP. Score = ∇ℓ_testᵀ (H⁻¹) ∇ℓ_train, larger = helpful.
+
+The Hessian here is the sum over the training data, so `hessian_reg` is n times what others call
+damping. TracInCP gets the one checkpoint everybody gets.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+import torch
+from captum.influence._core import arnoldi_influence_function as arnoldi_module
+from job import Method, main
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+# isort: split
+# user code
+from captum.influence import ArnoldiInfluenceFunction, TracInCP
+
+
+def arnoldi(
+    model: nn.Module, train: TensorDataset, test: TensorDataset, dampings: list[float]
+) -> Iterator[Tensor]:
+    with tempfile.NamedTemporaryFile(suffix=".pt") as checkpoint:
+        torch.save(model.state_dict(), checkpoint.name)
+        for damping in dampings:
+            influence = ArnoldiInfluenceFunction(
+                model,
+                train,
+                checkpoint.name,
+                loss_fn=nn.CrossEntropyLoss(reduction="sum"),
+                batch_size=500,
+                sample_wise_grads_per_batch=True,
+                hessian_reg=damping,
+            )
+            yield influence.influence(test.tensors).T
+
+
+# end of user code
+
+
+def tracin(
+    model: nn.Module, train: TensorDataset, test: TensorDataset, dampings: list[float]
+) -> Iterator[Tensor]:
+    with tempfile.NamedTemporaryFile(suffix=".pt") as checkpoint:
+        torch.save(model.state_dict(), checkpoint.name)
+        influence = TracInCP(
+            model,
+            train,
+            [checkpoint.name],
+            loss_fn=nn.CrossEntropyLoss(reduction="sum"),
+            batch_size=500,
+            sample_wise_grads_per_batch=True,
+        )
+        for _ in dampings:
+            yield influence.influence(test.tensors).T
+
+
+def keep_krylov_basis() -> None:
+    """The Krylov basis does not depend on `hessian_reg`: keep it, so that a sweep is affordable."""
+    compute = arnoldi_module._parameter_arnoldi
+    kept: dict[str, object] = {}
+
+    def once(*arguments: object, **named: object) -> object:
+        if "basis" not in kept:
+            kept["basis"] = compute(*arguments, **named)
+        return kept["basis"]
+
+    arnoldi_module._parameter_arnoldi = once
+
+
+if __name__ == "__main__":
+    sweep = tuple(1500 * damping for damping in (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0))
+    main({"Arnoldi": Method(arnoldi, 1e-3, sweep), "TracInCP": Method(tracin, 0.0)})
