@@ -1,7 +1,7 @@
 """One trial of finding planted label errors: every method on the same evidence, and the tables.
 
 `enron.py` and `label_errors.py` plant the errors; this file runs the methods, keeps each trial's
-numbers in its own CSV (a trial that is there already is not run again) and sums them up.
+numbers in its own CSV (a method that is there already is not run again) and sums them up.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ class Trial:
 def run_trial(trial: Trial, ks: tuple[int, ...], folder: Path) -> pd.DataFrame:
     """Every method's share of errors among its first k, and the test accuracy after fixing them."""
     path = folder / f"{trial.name}-seed{trial.seed}.csv"
-    if path.exists():
-        return pd.read_csv(path)
+    done = pd.read_csv(path) if path.exists() else pd.DataFrame({"method": []})
+    missing = [m for m in (*OURS, *LABEL_BASELINES) if m not in set(done.method)]
+    if not missing:
+        return done
     evidence = gather(trial.model, trial.train, trial.curated, seed=trial.seed)
     lines: list[dict[str, Any]] = []
-    for method in (*OURS, *LABEL_BASELINES):
+    for method in missing:
         start, expected = time.process_time(), np.nan
         if method in OURS:
             fixes = fix_labels_from(evidence, method=method, k=max(ks))
@@ -86,9 +88,10 @@ def run_trial(trial: Trial, ks: tuple[int, ...], folder: Path) -> pd.DataFrame:
                 }
             )
     for name, rows in (("nothing", []), ("everything", np.flatnonzero(trial.wrong))):
-        score = accuracy_after(trial, np.asarray(rows, dtype=int))
-        lines.append({**lines[0], "method": name, "k": 0, "share": np.nan, "accuracy": score})
-    frame = pd.DataFrame(lines)
+        if name not in set(done.method):
+            score = accuracy_after(trial, np.asarray(rows, dtype=int))
+            lines.append({**lines[0], "method": name, "k": 0, "share": np.nan, "accuracy": score})
+    frame = pd.concat([pd.DataFrame(lines), done]) if len(done) else pd.DataFrame(lines)
     folder.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False, float_format="%.6g")
     return frame

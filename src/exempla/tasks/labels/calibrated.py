@@ -1,10 +1,10 @@
 """The default of `fix_labels`: weigh every kind of evidence as the curated examples teach.
 
-    round 0      Fisher similarity at three dampings, cross-fitted log-odds, curated-only log-odds
-    rounds 1, 2  the same, and the log-odds of models that learned without the last suspects
+    round 0      Fisher similarity at three dampings; log-odds against the label by a model that
+                 learned it, by models of the other folds, and by models of curated rows alone
+    rounds 1, 2  the same, and by models of the other folds without the last round's suspects
 
-The last helps where the model copies wrong labels and may hurt where the task is hard: a signal to
-be weighed, not a rule.
+None of them is a rule: each helps on some data and misleads on other, and is weighed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scipy.special import expit, log_softmax, logit
 from scipy.stats import rankdata
 
 from exempla.tasks.labels.calibration import Judge, share_in_doubt, share_of_guilty, teach
-from exempla.tasks.labels.evidence import Evidence, log_odds_against
+from exempla.tasks.labels.evidence import Draw, Evidence, log_odds_against
 
-__all__ = ["Verdict", "calibrated", "judged"]
+__all__ = ["Verdict", "calibrated"]
 
 ROUNDS = 2
 
@@ -38,42 +38,105 @@ class Verdict:
     judge: Judge
 
 
+@dataclass(frozen=True)
+class Hearing:
+    """One draw's evidence so far: beliefs are (n + m, C) arrays of log p(c | x)."""
+
+    draw: Draw
+    beliefs: list[np.ndarray]
+    signals: np.ndarray
+
+
 def calibrated(evidence: Evidence) -> Verdict:
     """Judge, drop the suspects, look again."""
-    beliefs = [evidence.cross_fitted]
+    hearings = [opened(evidence, draw) for draw in evidence.draws]
+    judge, odds, share = judged(evidence, hearings)
+    for _ in range(ROUNDS):
+        suspects = [np.flatnonzero(expit(o + logit(share)) > 0.5) for o in odds]
+        if not all(_can_do_without(h.draw, s) for h, s in zip(hearings, suspects, strict=True)):
+            break
+        hearings = [reopened(evidence, h, s) for h, s in zip(hearings, suspects, strict=True)]
+        judge, odds, share = judged(evidence, hearings)
+    return concluded(evidence, hearings, judge, odds, share)
+
+
+def opened(evidence: Evidence, draw: Draw) -> Hearing:
+    """Round 0 of one draw."""
+    beliefs = [
+        evidence.out_of_fold(draw.problem, draw.seed),
+        evidence.learned(draw.problem),
+    ]
     if evidence.trusted:
         beliefs.append(evidence.curated_only)
-    verdict = judged(evidence, beliefs)
-    for _ in range(ROUNDS):
-        suspects = np.flatnonzero(verdict.probabilities > 0.5)
-        if not len(suspects) or not _enough_left(evidence, suspects):
-            break
-        verdict = judged(evidence, [*beliefs, evidence.without(suspects)])
-    return verdict
+    columns = [against(draw, belief) for belief in beliefs]
+    return Hearing(
+        draw, beliefs, np.column_stack([*columns, evidence.dissimilarity[draw.versions]])
+    )
 
 
-def judged(evidence: Evidence, beliefs: list[np.ndarray]) -> Verdict:
-    """Teach a judge on the teachers' versions, and let it judge the training rows."""
-    signals = np.column_stack([*(evidence.against(b) for b in beliefs), evidence.dissimilarity])
-    n = evidence.problem.n_train
+def reopened(evidence: Evidence, hearing: Hearing, suspects: np.ndarray) -> Hearing:
+    """The same evidence, and models that did not learn from the suspects; in place of the last."""
+    start = 3 if evidence.trusted else 2
+    fisher = evidence.dissimilarity[hearing.draw.versions]
+    belief = evidence.out_of_fold(hearing.draw.problem, hearing.draw.seed + 1, suspects)
+    beliefs = [*hearing.beliefs[:start], belief]
+    columns = [against(hearing.draw, b) for b in beliefs]
+    return Hearing(hearing.draw, beliefs, np.column_stack([*columns, fisher]))
+
+
+def against(draw: Draw, belief: np.ndarray) -> np.ndarray:
+    """Log-odds against each row's label in this draw, squashed: log-odds of 30 and of 10 both
+    mean "surely", and the judge is linear."""
+    return np.arcsinh(log_odds_against(belief[np.arange(len(belief)), draw.problem.codes]))
+
+
+def judged(evidence: Evidence, hearings: list[Hearing]) -> tuple[Judge, list[np.ndarray], float]:
+    """Teach one judge on the teachers of all draws; its log-odds of every row in each draw, and
+    the share of wrong labels among the training rows."""
+    problem, teachers = evidence.problem, evidence.teachers
     doubt = 0.0
     if not evidence.trusted:  # the last beliefs are the best informed ones
-        doubt = share_in_doubt(beliefs[-1][:n], evidence.problem.codes[:n])
+        belief = np.mean([h.beliefs[-1] for h in hearings], axis=0)
+        doubt = share_in_doubt(belief[: problem.n_train], problem.codes[: problem.n_train])
     judge = teach(
-        signals[n:],
-        evidence.guilty,
-        evidence.rows[n:],
+        np.concatenate([h.signals[teachers] for h in hearings]),
+        np.concatenate([h.draw.planted[teachers] for h in hearings]),
+        np.tile(teachers, len(hearings)),
         seed=evidence.seed,
         doubt=doubt,
-        wrong_labels=len(evidence.problem.classes) - 1,
+        wrong_labels=len(problem.classes) - 1,
     )
-    odds = judge.log_odds(signals[:n])
-    share = share_of_guilty(odds) if evidence.trusted else doubt
+    odds = [judge.log_odds(h.signals) for h in hearings]
+    share = doubt if doubt else share_of_guilty(over_draws(evidence, hearings, odds))
+    return judge, odds, share
+
+
+def over_draws(evidence: Evidence, hearings: list[Hearing], values: list[np.ndarray]) -> np.ndarray:
+    """Mean over the draws in which a training row has its given label, (n, …)."""
+    n = evidence.problem.n_train
+    kept = np.array([~h.draw.planted[:n] for h in hearings], dtype=float)
+    stacked = np.array([value[:n] for value in values])
+    kept = kept.reshape(kept.shape + (1,) * (stacked.ndim - 2))
+    return (kept * stacked).sum(0) / kept.sum(0)
+
+
+def concluded(
+    evidence: Evidence,
+    hearings: list[Hearing],
+    judge: Judge,
+    odds: list[np.ndarray],
+    share: float,
+) -> Verdict:
+    """One verdict from all draws."""
+    mean = over_draws(evidence, hearings, odds)
     limit = len(evidence.teachers) / (len(evidence.teachers) + 1.0)
-    wrong = np.minimum(expit(odds + logit(share)), limit)
-    order = ranked(evidence, beliefs, wrong, odds)
-    labels = likeliest_labels(evidence, beliefs, judge, wrong)
-    return Verdict(wrong, odds, order, labels, judge)
+    wrong = np.minimum(expit(mean + logit(share)), limit)
+    count = len(hearings[0].beliefs)
+    beliefs = [
+        over_draws(evidence, hearings, [h.beliefs[i] for h in hearings]) for i in range(count)
+    ]
+    order = ranked(evidence, beliefs, wrong, mean)
+    return Verdict(wrong, mean, order, likeliest_labels(evidence, beliefs, judge, wrong), judge)
 
 
 def ranked(
@@ -84,9 +147,9 @@ def ranked(
     The weight is the models' unsquashed log-odds against the label: of two rows that are surely
     wrong, the one that moves models more is worth mending first.
     """
-    n = evidence.problem.n_train
-    given = evidence.problem.codes[:n]
-    weight = np.sum([log_odds_against(b[np.arange(n), given]) for b in beliefs], axis=0)
+    rows = np.arange(len(wrong))
+    given = evidence.problem.codes[rows]
+    weight = np.sum([log_odds_against(b[rows, given]) for b in beliefs], axis=0)
     both = rankdata(weight) + rankdata(odds)
     return np.lexsort((-odds, -both, -wrong))
 
@@ -96,22 +159,21 @@ def likeliest_labels(
 ) -> np.ndarray:
     """argmax over labels: the given one has 1 − P(wrong), the others share P(wrong).
 
-    They share it by what the judge thinks of the model's beliefs in them.
+    They share it by what the judge thinks of the models' beliefs in them.
     """
-    n = evidence.problem.n_train
-    given = evidence.problem.codes[:n]
+    rows = np.arange(len(wrong))
+    given = evidence.problem.codes[rows]
     scaled = judge.weights[: len(beliefs)] / judge.scale[: len(beliefs)]
-    guilt = sum(
-        w * np.arcsinh(log_odds_against(b[:n])) for w, b in zip(scaled, beliefs, strict=True)
-    )
-    innocence = -np.asarray(guilt)
-    innocence[np.arange(n), given] = -np.inf
+    guilt = [w * np.arcsinh(log_odds_against(b)) for w, b in zip(scaled, beliefs, strict=True)]
+    innocence = -np.sum(guilt, axis=0)
+    innocence[rows, given] = -np.inf
     posterior = log_softmax(innocence, axis=1) + np.log(np.maximum(wrong, 1e-300))[:, None]
-    posterior[np.arange(n), given] = np.log1p(-np.minimum(wrong, 1 - 1e-15))
+    posterior[rows, given] = np.log1p(-np.minimum(wrong, 1 - 1e-15))
     return np.argmax(posterior, axis=1)
 
 
-def _enough_left(evidence: Evidence, suspects: np.ndarray) -> bool:
-    """Whether every fold's models can still learn every class."""
-    left = np.delete(evidence.problem.codes, suspects)
-    return bool(np.bincount(left, minlength=len(evidence.problem.classes)).min() >= 2)
+def _can_do_without(draw: Draw, suspects: np.ndarray) -> bool:
+    """Whether there are suspects, and every fold's models can still learn every class."""
+    left = np.delete(draw.problem.codes, suspects)
+    counts = np.bincount(left, minlength=len(draw.problem.classes))
+    return bool(len(suspects) and counts.min() >= 2)

@@ -1,14 +1,20 @@
 """All evidence about the labels of one problem, each kind gathered when first asked for.
 
-The evidence speaks about *versions*: a row under a label. First come the training rows as given,
-then the teachers, each once as it is (innocent) and once under each wrong label (guilty). Teachers
+What is judged is a row under a label. The *teachers* show what right and wrong look like: each is
+seen under its given label (innocent) and under one wrong label drawn by chance (guilty). Teachers
 are the curated rows; without any, a sample of training rows stands in, an unknown share of them
 wrong themselves (`calibration.teach` then allows for that).
+
+A training row's label was there while models were fitted, and so it must be with the teachers, or
+the two cannot be compared. So in each `Draw` a part of the teachers is planted under the wrong
+label among all rows; everything is done to the whole; what the models then think of a planted
+label is what they think of a wrong one.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,16 +27,28 @@ from exempla.tasks.labels.learner import Learner
 from exempla.tasks.labels.problem import LabelProblem
 from exempla.tasks.labels.rows import take
 
-__all__ = ["Evidence"]
+__all__ = ["Draw", "Evidence", "log_odds_against"]
 
-MOST_WRONG_LABELS = 9
-"""With very many classes each teacher is shown under so many wrong labels, drawn by chance."""
 STAND_INS = 1000
 """Training rows that stand in for curated ones."""
+DRAWS = 3
+"""Each teacher is planted in one draw and innocent in the others."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """All rows, some teachers among them under a wrong label."""
+
+    problem: LabelProblem
+    planted: np.ndarray
+    """(n + m,) which rows are."""
+    versions: np.ndarray
+    """(n + m,) where the Fisher evidence keeps each row under the label it has here."""
+    seed: int
 
 
 class Evidence:
-    """Signals for and against each version; larger always means more suspicious."""
+    """What is known about a problem's labels."""
 
     def __init__(
         self,
@@ -44,31 +62,67 @@ class Evidence:
         self.learner, self.problem = learner, problem
         self.seed, self.sketch, self.progress = seed, sketch, progress
         self.trusted = len(problem.curated) > 0
-        self._draw_versions()
-
-    def _draw_versions(self) -> None:
-        problem, rng = self.problem, np.random.default_rng(self.seed)
-        teachers = problem.curated
+        rng = np.random.default_rng(seed)
+        self.teachers = problem.curated
         if not self.trusted:
             count = min(STAND_INS, problem.n_train)
-            teachers = np.sort(rng.choice(problem.n_train, count, replace=False))
-        C = len(problem.classes)
-        wrong = np.arange(1, C)[None, :].repeat(len(teachers), 0)
-        if C - 1 > MOST_WRONG_LABELS:
-            wrong = rng.permuted(wrong, axis=1)[:, :MOST_WRONG_LABELS]
-        own = problem.codes[teachers][:, None]
-        self.teachers = teachers
-        self.teacher_codes = np.concatenate([own, (own + wrong) % C], axis=1)
-        """(m, v): the given label first, then wrong ones."""
-        v = self.teacher_codes.shape[1]
-        self.rows = np.concatenate([problem.train, np.repeat(teachers, v)])
-        self.codes = np.concatenate([problem.codes[problem.train], self.teacher_codes.ravel()])
-        self.guilty = np.tile(np.arange(v) > 0, len(teachers))
-        """Of the teachers' versions: those under a wrong label."""
-        self.as_given = problem.n_train + v * np.arange(len(teachers))
-        """The teachers' versions under their given label."""
+            self.teachers = np.sort(rng.choice(problem.n_train, count, replace=False))
+        C, m = len(problem.classes), len(self.teachers)
+        own = problem.codes[self.teachers]
+        self.teacher_codes = np.stack([own, (own + rng.integers(1, C, m)) % C], axis=1)
+        """(m, 2): the given label and a wrong one."""
+        self.part = rng.permutation(m) % DRAWS
+        """The draw in which each teacher is planted."""
+        self.guilty = np.tile([False, True], m)
+        """Of the teachers' versions, two each: those under the wrong label."""
+        self.as_given = problem.n_train + 2 * np.arange(m)
+        """Positions of the teachers' versions under their given label, after the training rows."""
 
-    # ---- kinds of evidence
+    @cached_property
+    def draws(self) -> list[Draw]:
+        """As many problems as draws, each with its own planted teachers."""
+        out = []
+        for d in range(DRAWS):
+            here = self.part == d
+            codes = self.problem.codes.copy()
+            codes[self.teachers[here]] = self.teacher_codes[here, 1]
+            versions = np.arange(len(self.problem))
+            versions[self.teachers] = self.as_given + here
+            planted = np.zeros(len(self.problem), dtype=bool)
+            planted[self.teachers[here]] = True
+            problem = replace(self.problem, codes=codes)
+            out.append(Draw(problem, planted, versions, self.seed + 101 * d))
+        return out
+
+    # ---- beliefs: log p(c | x) of every row, (n + m, C)
+
+    @cached_property
+    def cross_fitted(self) -> np.ndarray:
+        """By models of the other folds, nothing planted."""
+        return self.out_of_fold(self.problem, self.seed)
+
+    @cached_property
+    def curated_only(self) -> np.ndarray:
+        """By models of curated rows alone."""
+        return curated_only(self.learner, self.problem, self.seed)
+
+    def out_of_fold(
+        self, problem: LabelProblem, seed: int, without: np.ndarray | None = None
+    ) -> np.ndarray:
+        """By models of the other folds, which do not learn from the rows in `without`."""
+        allowed = None
+        if without is not None:
+            allowed = np.ones(len(problem), dtype=bool)
+            allowed[without] = False
+        return out_of_fold(self.learner, problem, seed, learn_from=allowed, progress=self.progress)
+
+    def learned(self, problem: LabelProblem) -> np.ndarray:
+        """By a model of all rows: what is left of a doubt after the label has been learned."""
+        everything = np.arange(len(problem))
+        model = self.learner.fitted(problem.X, problem.labels(everything), problem.weights)
+        return self.learner.log_proba(model, problem.X)
+
+    # ---- the Fisher kernel's say
 
     @cached_property
     def model(self) -> Any:
@@ -77,29 +131,6 @@ class Evidence:
         weights = problem.weights_of(train)
         return self.learner.fitted(
             take(problem.X, train), problem.labels(train), weights, quiet=False
-        )
-
-    @cached_property
-    def cross_fitted(self) -> np.ndarray:
-        """log p(c | x) of every row by models of the other folds, curated rows included."""
-        return out_of_fold(self.learner, self.problem, self.seed, progress=self.progress)
-
-    @cached_property
-    def curated_only(self) -> np.ndarray:
-        """log p(c | x) of every row by models of curated rows alone."""
-        return curated_only(self.learner, self.problem, self.seed)
-
-    def without(self, suspects: np.ndarray) -> np.ndarray:
-        """log p(c | x) of every row, cross-fitted again with the suspects dropped."""
-        trusted = np.ones(len(self.problem), dtype=bool)
-        trusted[suspects] = False
-        return out_of_fold(
-            self.learner,
-            self.problem,
-            self.seed + 1,
-            learn_from=trusted,
-            what="cross-fitting without the suspects",
-            progress=self.progress,
         )
 
     @cached_property
@@ -127,7 +158,7 @@ class Evidence:
     def dissimilarity(self) -> np.ndarray:
         """(versions, d): minus the Fisher similarities with the trusted versions."""
         if self.view is None:
-            return np.zeros((len(self.rows), 0))
+            return np.zeros((self.problem.n_train + 2 * len(self.teachers), 0))
         return -self.view.similarities(self.reference)
 
     @cached_property
@@ -140,13 +171,6 @@ class Evidence:
             return self.as_given
         agree = np.argmax(self.cross_fitted[self.teachers], 1) == self.teacher_codes[:, 0]
         return self.as_given[agree] if agree.any() else self.as_given
-
-    # ---- from beliefs to signals
-
-    def against(self, log_proba: np.ndarray) -> np.ndarray:
-        """Log-odds against each version's label, squashed: log-odds of 30 and of 10 both mean
-        "surely", and the judge is linear."""
-        return np.arcsinh(log_odds_against(log_proba[self.rows, self.codes]))
 
 
 def log_odds_against(log_p: np.ndarray) -> np.ndarray:

@@ -112,7 +112,7 @@ def _probabilities(
     judge = teach(
         signal[n:],
         evidence.guilty,
-        evidence.rows[n:],
+        np.repeat(evidence.teachers, 2),
         seed=evidence.seed,
         doubt=doubt,
         wrong_labels=len(evidence.problem.classes) - 1,
