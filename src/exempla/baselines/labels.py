@@ -39,7 +39,7 @@ def self_influence(evidence: Evidence) -> np.ndarray:
     penalised = any((layer.penalty > 0).any() for layer in view.embedding.oracle.layers)
     damping = 0.0 if penalised else view.dampings()[0]
     rows = to_numpy(view.embedding.metric.whiten(view.scores[:n], damping))
-    return np.einsum("ij,ij->i", rows, rows)
+    return np.einsum("ij,ij->i", rows, rows) * view.lengths[:n] ** 2
 
 
 def influence(evidence: Evidence) -> np.ndarray:
@@ -47,7 +47,7 @@ def influence(evidence: Evidence) -> np.ndarray:
     view = _view(evidence)
     n, damping = evidence.problem.n_train, view.dampings()[0]
     rows = to_numpy(view.embedding.metric.whiten(view.scores, damping))
-    rows = rows * view.signs[:, None]
+    rows = rows * (view.signs * view.lengths)[:, None]
     return -rows[:n] @ rows[evidence.reference].mean(0)
 
 

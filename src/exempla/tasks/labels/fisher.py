@@ -24,6 +24,7 @@ from exempla.oracles import make_oracle
 from exempla.target import unit_rows
 from exempla.tasks.labels.problem import LabelProblem
 from exempla.tasks.labels.rows import take
+from exempla.types import as_like
 
 __all__ = ["DAMPINGS", "FisherView", "look"]
 
@@ -41,6 +42,8 @@ class FisherView:
     """Positions in the problem, one per version: the training rows, then the teachers' versions."""
     signs: np.ndarray
     """+1, or −1 where the stored score is that of the other of two labels."""
+    lengths: np.ndarray
+    """Length of each version's own score; the stored ones have length one."""
     scores: Any
     outside: np.ndarray
 
@@ -96,7 +99,7 @@ def look(
     """Embed the training rows as given, and the teachers, each under its `teacher_codes` (m, v).
 
     `model` is fitted to the training rows alone. With two classes the scores of a row under both
-    labels point in exactly opposite directions, so one embedding serves both.
+    labels point in exactly opposite directions; the longer one gives the direction of both.
     """
     train = problem.train
     data = (take(problem.X, train), problem.labels(train))
@@ -105,23 +108,32 @@ def look(
     embedding = embed_training_set(
         make_oracle(model), data, fisher="true", sketch=sketch, seed=seed, progress=progress
     )
-    two = len(problem.classes) == 2
-    asked = teacher_codes[:, :1] if two else teacher_codes
-    repeated = np.repeat(teachers, asked.shape[1])
-    scores, outside = _embed(embedding, problem, repeated, asked.ravel(), progress)
-    versions = np.arange(len(repeated)).reshape(asked.shape)
-    signs = np.ones(teacher_codes.shape)
-    if two:
-        signs = np.where(teacher_codes == asked, 1.0, -1.0)
-        versions = np.broadcast_to(versions, teacher_codes.shape)
-    versions = versions.ravel()
+    given, lengths = unit_length(embedding.rows, np.zeros(len(train)))
+    repeated = np.repeat(teachers, teacher_codes.shape[1])
+    rows, outside = _embed(embedding, problem, repeated, teacher_codes.ravel(), progress)
+    taught, taught_lengths = unit_length(rows, outside)
+    outside = outside / np.where(taught_lengths > 0, taught_lengths, 1.0) ** 2
+    source, signs = np.arange(len(repeated)), np.ones(len(repeated))
+    if len(problem.classes) == 2:
+        longer = 2 * (source // 2) + np.repeat(np.argmax(taught_lengths.reshape(-1, 2), 1), 2)
+        source, signs = longer, np.where(source == longer, 1.0, -1.0)
     return FisherView(
         embedding,
-        rows=np.concatenate([train, np.repeat(teachers, teacher_codes.shape[1])]),
-        signs=np.concatenate([np.ones(len(train)), signs.ravel()]),
-        scores=concatenate([in_single(embedding.rows), in_single(scores)[versions]]),
-        outside=np.concatenate([np.zeros(len(train)), outside[versions]]),
+        rows=np.concatenate([train, repeated]),
+        signs=np.concatenate([np.ones(len(train)), signs]),
+        lengths=np.concatenate([lengths, taught_lengths]),
+        scores=concatenate([in_single(given), in_single(taught)[source]]),
+        outside=np.concatenate([np.zeros(len(train)), outside[source]]),
     )
+
+
+def unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Rows of length one (before whitening), and the lengths they had.
+
+    Scores of labels the model is sure of are tiny, down to 1e-40: float32 would lose them.
+    """
+    norm = np.sqrt(to_numpy((rows * rows).sum(1)).astype(np.float64) + outside)
+    return rows / as_like(np.where(norm > 0, norm, 1.0), rows)[:, None], norm
 
 
 def _embed(
