@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from exempla.tasks.summary.classes import stratified_sample, with_every_class
 from exempla.tasks.summary.head import Head, read_head
 from exempla.tasks.summary.posterior import posterior
-from exempla.tasks.summary.totals import best_total, hold_out
+from exempla.tasks.summary.totals import best_total, judges
 from exempla.tasks.summary.weights import fit_weights, nonnegative_minimum
 
 RNG = np.random.default_rng(0)
@@ -134,14 +134,14 @@ def test_a_sample_keeps_rare_classes():
     assert (classes[sample] == 1).sum() == 3
 
 
-def test_held_out_examples_leave_enough_to_pick():
-    y = np.r_[np.zeros(89, int), 1]
-    head = Head(X, y, head_of(*CASES[0][:1], CASES[0][1]).family, np.zeros((4, 1)), np.zeros(4))
-    for seed in range(20):
-        held_out = hold_out(head, 50, True, np.random.default_rng(seed))
-        assert len(held_out) <= 9
-        assert 89 not in held_out
-    assert len(hold_out(head, 85, True, np.random.default_rng(0))) == 0
+def test_judges_are_the_examples_nobody_picked():
+    y = (LABELS > 0).astype(int)
+    head = head_of(LogisticRegression().fit(X, y), y)
+    choices = [(np.arange(10), np.full(10, 0.1)), (np.arange(5, 15), np.full(10, 0.1))]
+    found = judges(head, choices, np.random.default_rng(0))
+    np.testing.assert_array_equal(found, np.arange(15, 90))
+    nearly_all = [(np.arange(85), np.full(85, 1 / 85))]
+    assert len(judges(head, nearly_all, np.random.default_rng(0))) == 0
 
 
 def test_the_best_total_is_found_and_ties_go_to_n():

@@ -22,7 +22,7 @@ from exempla.selection.inputs import check_k
 from exempla.tasks.summary.head import Head, Read, read_head
 from exempla.tasks.summary.posterior import posterior
 from exempla.tasks.summary.refit import refitter
-from exempla.tasks.summary.totals import best_total, hold_out
+from exempla.tasks.summary.totals import best_total, judges
 from exempla.types import Selection
 
 __all__ = ["hilbert_coreset", "random_summary", "sensitivity_coreset"]
@@ -239,20 +239,22 @@ class _Task:
     total: Total
     rng: np.random.Generator
     open: np.ndarray
-    held_out: np.ndarray
+    """Examples that may be picked."""
 
     def finish(self, picked: np.ndarray, weights: np.ndarray, name: str) -> Selection:
         """The picks as a Selection, with weights of the total that was asked for."""
         share = weights / weights.sum()
-        if self.total == "auto" and len(self.held_out):
-            refit = refitter(self.model, self.train, "auto", None, None)
-            # a fit needs two classes; a subset that has one keeps its weights
-            if not self.read.discrete or len(np.unique(self.read.head.codes[picked])) > 1:
-                chosen = best_total([(picked, share)], refit, self.held_out, self.read.head, False)
+        # a fit needs two classes; a subset that has one keeps its weights
+        fits = not self.read.discrete or len(np.unique(self.read.head.codes[picked])) > 1
+        if self.total == "auto" and fits:
+            others = judges(self.read.head, [(picked, share)], self.rng)
+            if len(others):
+                refit = refitter(self.model, self.train, "auto", None, None)
+                chosen = best_total([(picked, share)], refit, others, self.read.head, False)
                 weights = share * chosen[1]
         elif self.total == "k":
             weights = share * len(picked)
-        elif self.total in ("n", "auto"):
+        elif self.total == "n":
             weights = share * self.read.head.size
         return replace(_EMPTY, indices=picked, weights=weights, selector=name, rank=len(picked))
 
@@ -275,10 +277,7 @@ def _task(model: Any, train: Any, k: int, total: Total, seed: int) -> _Task:
     read = read_head(model, train, "auto", None, None)
     k = check_k(k, len(read.head))
     rng = np.random.default_rng(seed)
-    held_out = np.empty(0, dtype=np.int64)
-    if total == "auto":
-        held_out = hold_out(read.head, k, read.discrete, rng)
-    rows = np.setdiff1d(np.arange(len(read.head)), held_out)
+    rows = np.arange(len(read.head))
     if read.head.counts is not None:
         rows = rows[read.head.counts[rows] > 0]
-    return _Task(model, train, read, k, total, rng, rows, held_out)
+    return _Task(model, train, read, k, total, rng, rows)

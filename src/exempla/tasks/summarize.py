@@ -22,7 +22,7 @@ from exempla.tasks.summary.classes import stratified_sample, with_every_class
 from exempla.tasks.summary.head import Read, read_head
 from exempla.tasks.summary.posterior import Posterior, posterior
 from exempla.tasks.summary.refit import refitter
-from exempla.tasks.summary.totals import best_total, hold_out
+from exempla.tasks.summary.totals import best_total, judges
 from exempla.tasks.summary.weights import fit_weights
 from exempla.types import Selection
 
@@ -76,10 +76,9 @@ def summarize(
     k : int
         How many examples to keep.
     total : {"auto", "k", "n"}
-        What the weights sum to. "auto" holds a tenth of the training data out of the candidates,
-        refits at nine totals between 1 and n, and takes the one that makes the held-out
-        examples most likely. Up to 300 picks it does so for two summaries, one that matches the
-        classes' shares too and one that does not.
+        What the weights sum to. "auto" refits at nine totals between 1 and n, and takes the one
+        under which the training examples outside the summary are most likely. Up to 300 picks it
+        does so for two summaries, one that matches the classes' shares too and one that does not.
     fit : callable
         ``fit(module, X, y, sample_weight) -> module``, needed for torch with total="auto". It is
         given a copy of the model.
@@ -118,34 +117,26 @@ def summarize(
     n = len(read.head)
     k = check_k(k, n)
     rng = np.random.default_rng(seed)
-    held_out = (
-        hold_out(read.head, k, read.discrete, rng)
-        if refit is not None
-        else np.empty(0, dtype=np.int64)
-    )
-    kept = np.setdiff1d(np.arange(n), held_out)
     around = posterior(read.head, k, rng)
-    pool = _candidates(read, around, kept, k, rng, progress)
-    # without held-out examples to judge by, the safe choice: classes keep their shares
-    judged = refit is not None and len(held_out) > 0
-    both = judged and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
+    pool = _candidates(read, around, k, rng, progress)
+    # without a refit to judge by, the safe choice: classes keep their shares
+    both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
     options = (False, True) if both else (True,)
     choices = [_choose(read, pool, k, selector, by_class, rng) for by_class in options]
-    if refit is not None and judged:
+    best, amount = len(choices) - 1, float(k) if total == "k" else read.head.size
+    if refit is not None:
         weighted = [(c.selection.indices, c.selection.weights) for c in choices]
-        best, amount = best_total(weighted, refit, held_out, read.head, progress)
-        # that is decided: now the held-out examples count in the target too
-        target = pool.full_target(around, read, choices[best].by_class)
-        choice = _weigh(choices[best], target)
-    else:
-        if refit is not None:
+        others = judges(read.head, weighted, rng)
+        if len(others):
+            best, amount = best_total(weighted, refit, others, read.head, progress)
+        else:
             warnings.warn(
                 f"too few examples are left beside {k} of {n} to choose the total weight by: it "
                 "is n; give total='k' or 'n' to say it yourself",
                 ExemplaWarning,
                 stacklevel=2,
             )
-        choice, amount = choices[0], float(k) if total == "k" else read.head.size
+    choice = choices[best]
     return replace(choice.selection, weights=choice.selection.weights * amount, state=None)
 
 
@@ -175,28 +166,19 @@ class _Pool:
             self.rows[:, width:] = height * same
             self.target[width:] = height * self.shares
 
-    def full_target(self, around: Posterior, read: Read, by_class: bool) -> np.ndarray:
-        """The mean row of all training examples."""
-        height = np.sqrt(self.typical) * by_class
-        return np.concatenate([around.mean(read.head), height * self.shares])
-
 
 def _candidates(
-    read: Read,
-    around: Posterior,
-    kept: np.ndarray,
-    k: int,
-    rng: np.random.Generator,
-    progress: bool,
+    read: Read, around: Posterior, k: int, rng: np.random.Generator, progress: bool
 ) -> _Pool:
-    """Feature rows of those kept examples that may be picked."""
+    """Feature rows of the examples that may be picked, and of all of them the mean."""
     head = read.head
     shares = np.empty(0)
     if read.discrete:
         shares = np.bincount(head.codes, weights=head.counts) / head.size
     width = around.width + len(shares)
     size = min(max(FEWEST_CANDIDATES, PER_PICK * k), ROW_BYTES // (4 * width))
-    counted = kept if head.counts is None else kept[head.counts[kept] > 0]
+    counted = np.arange(len(head))
+    counted = counted if head.counts is None else counted[head.counts > 0]
     classes = head.codes if read.discrete else None
     examples = stratified_sample(classes, counted, max(k, size), rng)
     say(
@@ -206,7 +188,7 @@ def _candidates(
     rows = np.empty((len(examples), width), dtype=np.float32)
     around.fill(rows, head.take(examples))
     rows[:, around.width :] = 0.0
-    target = np.concatenate([around.mean(head.take(kept)), np.zeros(len(shares))])
+    target = np.concatenate([around.mean(head), np.zeros(len(shares))])
     typical = float(np.median(np.einsum("ij,ij->i", rows, rows)))
     return _Pool(examples, rows, target, shares, typical)
 
