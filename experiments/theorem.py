@@ -141,7 +141,7 @@ def draw(stem: Path, table: pd.DataFrame, proof: Certificate) -> None:
         curve.theorem1, color="#c05a00", lw=1, ls=":", label="Theorem 1 with m/M of the picks"
     )
     left.set(xlabel="picks", ylabel="posterior variance", title="breast cancer, noise 10")
-    left.legend(frameon=False, fontsize=8)
+    left.legend(frameon=False, fontsize=8, loc=(0.42, 0.44))
     for noise, part in table.groupby("noise"):
         right.scatter(part["true_ratio"], part["certified_share"], s=9, label=f"noise {noise:g}")
     right.plot([0, 1], [0, 1], color="black", lw=0.8)

@@ -105,7 +105,7 @@ def draw(
     asked: int,
     sets: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), sharex=True, sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.9), sharex=True, sharey=True)
     colours = np.where(y == 1, "#2a9d5c", "#d1495b")
     axes[0].scatter(*X.T, s=6, c=colours)
     axes[0].set_title("1200 points, two labels")
@@ -117,7 +117,7 @@ def draw(
                 label=label,
             )  # fmt: skip
         axis.set_title(f"by the {kernel} kernel")
-        axis.legend(frameon=True, fontsize=8, loc="lower right")
+        axis.legend(frameon=True, fontsize=8, loc="upper left")
     w, b = model.coef_[0], model.intercept_[0]
     ends = np.array([1.0, 2.0])
     axes[2].plot(ends, -(b + w[0] * ends) / w[1], color="black", lw=1)
