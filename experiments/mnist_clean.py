@@ -110,7 +110,7 @@ def run(
     save_question(out, digits, question, plan)
     say(f"targets of {[len(t) for t in question.targets]} digits, of {len(question.rows)} wrong")
     rankings = target_jobs(pool, digits, models, question, plan, device, until, say)
-    np.savez_compressed(out / "rankings.npz", **rankings)
+    np.savez_compressed(out / "rankings.npz", allow_pickle=False, **rankings)
     given_up = pool.finish(until)
     say(f"{len(pool.done)} trainings done, {given_up} not begun in the time given")
     page = write(out, digits, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -194,7 +195,8 @@ class Explainer:
                 notes.append(str(warning.message))
         if isinstance(selection, list):
             raise ExemplaError("explain answers one question: give one weight per questioned row.")
-        return self._explanation(selection, features, rows, mu, examples[0], labels, k, notes)
+        answer = self._explanation(selection, features, rows, mu, examples[0], labels, k, notes)
+        return replace(answer, asked=(test, None))
 
     def influence(self, test: Any, labels: Labels = "true") -> np.ndarray:
         """What each questioned example's log-likelihood loses if a training example is removed.

@@ -88,7 +88,7 @@ def wrong_predictions(explainer: Explainer, test: Any, errors: Any = None) -> np
 
 def misjudged(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Where prediction and label differ; numbers are no classes."""
-    if predicted.shape != labels.shape or labels.dtype.kind == "f" and not is_whole(labels):
+    if predicted.shape != labels.shape or (labels.dtype.kind == "f" and not is_whole(labels)):
         raise ExemplaError(
             "wrong predictions can be told for class labels alone: for other targets name the "
             "rows with errors=."

@@ -1,0 +1,1 @@
+"""Parts of `attack`: gradients in input space, projected ascent, and the result."""

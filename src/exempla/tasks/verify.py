@@ -1,0 +1,167 @@
+"""Does an explanation hold? Retrain without the selected examples, and look.
+
+Three arms, each with several seeds: all training rows; without the selected ones; without as many
+chosen by chance (another draw for every seed). Two sets are judged: the questioned predictions,
+and predictions that were not questioned. Never look at the first alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from exempla.errors import ExemplaError
+from exempla.oracles import make_oracle
+from exempla.oracles.rows import n_rows
+from exempla.tasks.refit import Fit, check_fit, refit
+from exempla.tasks.subset import arrays_of, take_data
+from exempla.types import Explanation
+
+__all__ = ["Verification", "verify"]
+
+ARMS = ("nothing removed", "selected removed", "random removed")
+CLASSES = ("bernoulli", "categorical")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What happened after retraining.
+
+    Attributes
+    ----------
+    runs : DataFrame
+        One line per arm, seed and judged set: `accuracy` (NaN unless the model classifies) and
+        `log_likelihood`, means over the set.
+    removed : int
+        How many training examples the two removal arms lacked.
+    """
+
+    runs: pd.DataFrame
+    removed: int
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Mean of each arm on each set, with a 95% interval over the seeds."""
+        lines = []
+        for (judged, arm), part in self.runs.groupby(["judged", "arm"], sort=False):
+            line: dict[str, Any] = {"judged": judged, "arm": arm}
+            for name in ("accuracy", "log_likelihood"):
+                values = part[name].to_numpy(dtype=np.float64)
+                line[name], line[f"{name}_±"] = float(values.mean()), half_width(values)
+            lines.append(line)
+        return pd.DataFrame(lines)
+
+    def mean(self, judged: str, arm: str, measure: str = "accuracy") -> float:
+        """One number: the mean over seeds."""
+        runs = self.runs
+        return float(runs.loc[(runs.judged == judged) & (runs.arm == arm), measure].mean())
+
+    def __str__(self) -> str:
+        return f"{self.removed} removed\n" + self.table.to_string(index=False, float_format="%.4f")
+
+
+def half_width(values: np.ndarray) -> float:
+    """Half a 95% interval of the mean (Student's t); zero for a single value."""
+    from scipy.stats import t
+
+    n = len(values)
+    return float(t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+
+def verify(
+    explanation: Explanation,
+    fit: Fit | None = None,
+    seeds: int = 5,
+    holdout: Any = None,
+    *,
+    first_seed: int = 0,
+) -> Verification:
+    """Retrain without the explanation's examples and judge both what was asked and what was not.
+
+    Parameters
+    ----------
+    explanation : Explanation
+        From `explain_errors`, `clean`, or `explain` on arrays.
+    fit : callable(module, X, y, sample_weight) -> module
+        How a torch module is trained; scikit-learn models are cloned.
+    seeds : int
+        Trainings per arm. A deterministic model repeats itself in the arms without chance.
+    holdout : (X, y)
+        Predictions that were not questioned; by default the other rows of the test set.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, noisy = scale(X), y.copy()
+    >>> noisy[:40] = 1 - noisy[:40]
+    >>> model = LogisticRegression().fit(X[:300], noisy[:300])
+    >>> test = (X[300:], y[300:])
+    >>> harmful = exempla.clean(model, (X[:300], noisy[:300]), test, k=30, progress=False)
+    >>> checked = harmful.verify(seeds=2)
+    >>> better = checked.mean("questioned", "selected removed")
+    >>> better > checked.mean("questioned", "random removed")
+    True
+    """
+    if not isinstance(explanation.context, tuple):
+        raise ExemplaError("this explanation came without its Explainer: verify a fresh one.")
+    if isinstance(seeds, bool) or not isinstance(seeds, int | np.integer) or seeds < 1:
+        raise ExemplaError(f"seeds is {seeds!r}: give a whole number of at least 1.")
+    explainer = explanation.context[0]
+    model = explainer.model[0] if isinstance(explainer.model, list | tuple) else explainer.model
+    check_fit(model, fit)
+    X, y, weights = arrays_of(explainer._train_data, "training data")
+    judged = judged_sets(explanation, holdout)
+    n, selected = n_rows(X), np.asarray(explanation.indices)
+    lines = []
+    for seed in range(first_seed, first_seed + int(seeds)):
+        chance = np.random.default_rng(seed).choice(n, len(selected), replace=False)
+        removals = (np.array([], dtype=np.int64), selected, chance)
+        for arm, removed in zip(ARMS, removals, strict=True):
+            keep = np.setdiff1d(np.arange(n), removed)
+            left = None if weights is None else weights[keep]
+            fitted = refit(model, take_data(X, keep), take_data(y, keep), left, fit, seed)
+            for name, data in judged.items():
+                lines.append({"arm": arm, "seed": seed, "judged": name, **judge(fitted, data)})
+    return Verification(pd.DataFrame(lines), len(selected))
+
+
+def judged_sets(explanation: Explanation, holdout: Any) -> dict[str, Any]:
+    """The questioned predictions and those that were not."""
+    if explanation.asked is None:
+        raise ExemplaError(
+            "this explanation does not hold its test data: verify the result of explain, "
+            "explain_errors or clean itself, not a copy that was saved."
+        )
+    test, positions = explanation.asked
+    if positions is None:
+        sets = {"questioned": test}
+    else:
+        sets = {"questioned": take_data(test, positions)}
+        rest = np.setdiff1d(np.arange(n_rows(arrays_of(test, "test data")[1])), positions)
+        if holdout is None and len(rest):
+            sets["not questioned"] = take_data(test, rest)
+    if holdout is not None:
+        sets["not questioned"] = holdout
+    for data in sets.values():
+        arrays_of(data, "test data")
+    return sets
+
+
+def judge(model: Any, data: Any) -> dict[str, float]:
+    """Accuracy and mean log-likelihood of a model on labelled rows."""
+    oracle = make_oracle(model)
+    examples = oracle.read(data[:2], role="test")
+    accuracy = np.nan
+    if oracle.likelihood in CLASSES and examples.labels is not None:
+        accuracy = float(np.mean(oracle.predict(examples) == examples.labels))
+    return {
+        "accuracy": accuracy,
+        "log_likelihood": float(np.mean(oracle.log_likelihood(examples))),
+    }
