@@ -107,10 +107,10 @@ def draw(
 ) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.9), sharex=True, sharey=True)
     colours = np.where(y == 1, "#2a9d5c", "#d1495b")
-    axes[0].scatter(*X.T, s=6, c=colours)
+    axes[0].scatter(*X.T, s=6, c=colours, rasterized=True)
     axes[0].set_title("1200 points, two labels")
     for axis, (kernel, (near, far)) in zip(axes[1:], sets.items(), strict=True):
-        axis.scatter(*X.T, s=4, c=colours, alpha=0.15)
+        axis.scatter(*X.T, s=4, c=colours, alpha=0.15, rasterized=True)
         for chosen, mark, label in ((near, "o", "nearest 40"), (far, "s", "farthest 40")):
             axis.scatter(
                 *X[chosen].T, s=26, marker=mark, c=colours[chosen], edgecolor="black", lw=0.6,
