@@ -64,15 +64,17 @@ def report(name: str, model: nn.Module, data: Any, loss: Any, batch: int, likeli
     oracle = lambda: torch_oracle(model, likelihood, batch_size=batch)  # noqa: E731
     fit = lambda: exempla.Explainer(oracle(), progress=False).fit(data)  # noqa: E731
     slices = lambda: zip(*(t.split(batch) for t in data))  # noqa: E731
-    epoch(model, slices(), loss)  # warm up
-    fit()
+    few = tuple(t[: 4 * batch] for t in data)
+    epoch(model, zip(*(t.split(batch) for t in few)), loss)  # warm up
+    exempla.Explainer(oracle(), progress=False).fit(few)
     first, train_memory, _ = clocked(lambda: epoch(model, slices(), loss))
     seconds, fit_memory, explainer = clocked(fit)
     second, _, _ = clocked(lambda: epoch(model, slices(), loss))
     once = min(first, second)
     embedding = explainer.embeddings[0]
     stages = embedding.seconds
-    print(f"{name}: {len(data[0])} examples, {embedding.oracle.n_parameters:,} parameters")
+    size = embedding.oracle.n_parameters
+    print(f"{name}: batches of {batch}, {len(data[0])} examples, {size:,} parameters")
     print(f"  {embedding.sketch.note}; share of the trace {embedding.evidence.share:.3f}; ")
     print(f"  Fisher: {embedding.oracle.fisher_note}, from {embedding.evidence.examples} examples")
     print(f"  epoch {once:.2f} s (runs {first:.2f}, {second:.2f}), {train_memory:.2f} GiB")
@@ -97,13 +99,15 @@ def mnist() -> None:
         optimizer.zero_grad()
         loss(model, batch).backward()
         optimizer.step()
-    report("MNIST, the paper's CNN", model, data, loss, 256, "categorical")
+    for batch in (256, 2048):
+        report("MNIST, the paper's CNN", model, data, loss, batch, "categorical")
 
 
 def gpt2() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")  # TF32 for both sides, as in ordinary training
     small = DEVICE == "cpu"
     config = GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=500) if small else GPT2Config()
     model = GPT2LMHeadModel(config).to(DEVICE)

@@ -31,10 +31,12 @@ __all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
 FISHERS = ("true", "empirical", "diagonal", "identity")
 SAMPLE_PER_DIRECTION = 4
 """A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
-BASIS_SAMPLE = 1024
+BASIS_SAMPLE = 512
 """Examples the K-FAC basis is estimated from, at most."""
+GPU_SHARE = 1 / 8
+"""Share of the GPU's free memory that rows may take before they move to main memory."""
 ARMFUL = 2**26
-"""Bytes of rows carried from the GPU to main memory at a time."""
+"""Bytes of rows put in their place at a time."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Embedding:
             else:
                 outside.append(np.zeros(len(rows)))
         rows = concatenate(parts)
+        rows = rows if isinstance(rows, np.ndarray) else rows.to(self.rows.device)
         refuse_unusable(rows, "the questioned examples")
         return rows, np.concatenate(outside)
 
@@ -90,7 +93,7 @@ def embed_training_set(
         rows, basis.score_rows = basis.score_rows, None
     else:
         batches = track_rows(oracle.scores(train), "scoring the training set", progress, len(train))
-        rows = in_main_memory((basis.project(batch) for batch in batches), len(train))
+        rows = in_one_array((basis.project(batch) for batch in batches), len(train))
     refuse_unusable(rows, "the training examples")
     evidence = replace(evidence, pull=distance_from_stationary(oracle, basis, rows))
     clock.append(perf_counter())
@@ -118,15 +121,15 @@ def basis_sample(sample: Examples) -> Examples:
     return sample.take(np.linspace(0, len(sample) - 1, BASIS_SAMPLE).astype(np.int64))
 
 
-def in_main_memory(batches: Iterable[Array], count: int) -> Array:
-    """All rows in one array. Rows made on a GPU move to main memory by the armful: the embedding
-    of a large set would not fit beside the model, and one transfer a batch would wait each time."""
+def in_one_array(batches: Iterable[Array], count: int) -> Array:
+    """All rows in one array: on the GPU that makes them while they are few beside its memory,
+    else in main memory, carried there by the armful (one transfer a batch would wait each time)."""
     out: Any = None
     waiting: list[Array] = []
     start = 0
     for rows in batches:
         if out is None:
-            out = main_memory_like(rows, count)
+            out = room_for(rows, count)
         waiting.append(rows)
         if sum(r.nbytes for r in waiting) >= ARMFUL:
             start = put(out, start, waiting)
@@ -134,13 +137,16 @@ def in_main_memory(batches: Iterable[Array], count: int) -> Array:
     return out
 
 
-def main_memory_like(rows: Array, count: int) -> Array:
-    """Room for `count` such rows: NumPy or torch, whichever they are, on the CPU."""
+def room_for(rows: Array, count: int) -> Array:
+    """An empty array for `count` such rows."""
     if isinstance(rows, np.ndarray):
         return np.empty((count, rows.shape[1]), rows.dtype)
     import torch
 
-    return torch.empty(count, rows.shape[1], dtype=rows.dtype)
+    needed = count * rows.shape[1] * rows.element_size()
+    on_gpu = rows.is_cuda and needed < GPU_SHARE * torch.cuda.mem_get_info(rows.device)[0]
+    where = rows.device if on_gpu else "cpu"
+    return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
 
 
 def put(out: Array, start: int, waiting: list[Array]) -> int:
