@@ -6,6 +6,7 @@ damping. TracInCP gets the one checkpoint everybody gets.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -72,5 +73,7 @@ def keep_krylov_basis() -> None:
 
 
 if __name__ == "__main__":
-    sweep = tuple(1500 * damping for damping in (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0))
+    sweep = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+    if "sweep" in sys.argv:
+        keep_krylov_basis()
     main({"Arnoldi": Method(arnoldi, 1e-3, sweep), "TracInCP": Method(tracin, 0.0)})

@@ -83,7 +83,7 @@ def trak(
 
 
 if __name__ == "__main__":
-    dampings = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)
+    dampings = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     main(
         {
             "EK-FAC": Method(ekfac, 0.0, dampings),

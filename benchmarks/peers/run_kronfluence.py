@@ -58,4 +58,4 @@ def ekfac(
 
 if __name__ == "__main__":
     default = ScoreArguments().damping_factor
-    main({"EK-FAC": Method(ekfac, default, (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0))})
+    main({"EK-FAC": Method(ekfac, default, (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))})

@@ -37,7 +37,7 @@ def ekfac(
 # end of user code
 
 if __name__ == "__main__":
-    sweep = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)
+    sweep = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     main(
         {
             "K-FAC": Method(partial(ekfac, update_diagonal=False), 0.0, sweep),
