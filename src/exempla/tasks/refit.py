@@ -13,9 +13,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from exempla.errors import ExemplaError
+from exempla.oracles.rows import unpack
+from exempla.oracles.sklearn_unwrap import is_fitted
 from exempla.tasks.labels.learner import _weight_argument
 
-__all__ = ["Fit", "check_fit", "refit"]
+__all__ = ["Fit", "check_fit", "fitted", "refit"]
 
 Fit = Callable[[Any, Any, Any, np.ndarray | None], Any]
 """fit(module, X, y, sample_weight) -> fitted module."""
@@ -35,6 +37,14 @@ def check_fit(model: Any, fit: Fit | None) -> None:
 def is_module(model: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def fitted(model: Any, train: Any, seed: int) -> Any:
+    """The model itself if it has been fitted, else a copy fitted on the training data."""
+    if is_module(model) or not hasattr(model, "get_params") or is_fitted(model):
+        return model
+    given = unpack(train, [])
+    return refit(model, given.X, given.y, given.weights, None, seed)
 
 
 def refit(

@@ -18,6 +18,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.progress import say
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.inputs import check_k
+from exempla.tasks.refit import fitted
 from exempla.tasks.summary.classes import stratified_sample, with_every_class
 from exempla.tasks.summary.head import Read, read_head
 from exempla.tasks.summary.posterior import Posterior, posterior
@@ -40,8 +41,8 @@ RIDGE = 1e-2
 FEWEST_CANDIDATES, PER_PICK = 5000, 5
 ROW_BYTES = 2**30
 """Of a large training set a random part are candidates, so many for each pick and no more than
-this memory holds, while the target stays the mean of all. Measured on CovType: 5000 candidates
-give as good a summary as 18 000."""
+this memory holds, while the target stays the mean of all. Half of them are drawn by leverage, or
+what only a few examples show (a rare feature) would be missing."""
 
 
 def summarize(
@@ -68,8 +69,8 @@ def summarize(
 
     Parameters
     ----------
-    model : fitted model
-        A linear scikit-learn model, alone or at the end of a Pipeline; of a perceptron or torch
+    model : model
+        A linear scikit-learn model, fitted or not yet, alone or at the end of a Pipeline; of a perceptron or torch
         module the last linear layer is used. Never changed.
     train : (X, y) or (X, y, sample_weight)
         What it was fitted on.
@@ -112,6 +113,7 @@ def summarize(
     """
     if total not in ("auto", "k", "n"):
         raise ExemplaError(f"total={total!r} is not known: use 'auto', 'k' or 'n'.")
+    model = fitted(model, train, seed)
     refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
     read = read_head(model, train, likelihood, parameters, device)
     n = len(read.head)
@@ -180,7 +182,9 @@ def _candidates(
     counted = np.arange(len(head))
     counted = counted if head.counts is None else counted[head.counts > 0]
     classes = head.codes if read.discrete else None
-    examples = stratified_sample(classes, counted, max(k, size), rng)
+    size = max(k, size)
+    leverage = around.leverage(head.take(counted)) if size < len(counted) else None
+    examples = stratified_sample(classes, counted, size, rng, leverage)
     say(
         f"{len(examples)} of {len(head)} examples are candidates, in rows of {width} numbers",
         progress and 4 * len(examples) * width > 2**28,
