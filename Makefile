@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PROJECT := pyproject.toml constraints.txt
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench reproduce docs clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -37,10 +37,14 @@ lint: $(VENV)/.all
 	$(BIN)/pyright
 
 bench: $(VENV)/.all
-	$(BIN)/python -m benchmarks.selection
+	$(BIN)/exempla bench
+
+# Every experiment at reduced size; set EXEMPLA_DATA, or those that need data are skipped.
+reproduce: $(VENV)/.all
+	$(BIN)/exempla reproduce all --fast
 
 docs: $(VENV)/.all
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) demo-out build dist site
+	rm -rf $(VENV) demo-out results-fast build dist site

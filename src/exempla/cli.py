@@ -13,7 +13,10 @@ from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
 
-COMMANDS = ("demo", "explain", "fix_labels", "clean", "summarize", "review", "doctor", "completion")
+COMMANDS = (
+    "demo", "explain", "fix_labels", "review", "clean", "summarize", "reproduce", "bench",
+    "doctor", "completion",
+)  # fmt: skip
 """Modules of `exempla.commands`, in the order the help lists them."""
 
 OK, FOUND, MISTAKE = 0, 1, 2
