@@ -70,8 +70,8 @@ def summarize(
     Parameters
     ----------
     model : model
-        A linear scikit-learn model, fitted or not yet, alone or at the end of a Pipeline; of a perceptron or torch
-        module the last linear layer is used. Never changed.
+        A linear scikit-learn model, fitted or not yet, alone or at the end of a Pipeline; of a
+        perceptron or torch module the last linear layer is used. Never changed.
     train : (X, y) or (X, y, sample_weight)
         What it was fitted on.
     k : int

@@ -11,12 +11,24 @@ FEWEST = 100
 
 
 def stratified_sample(
-    classes: np.ndarray | None, among: np.ndarray, size: int, rng: np.random.Generator
+    classes: np.ndarray | None,
+    among: np.ndarray,
+    size: int,
+    rng: np.random.Generator,
+    leverage: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`size` of the rows `among`, by chance, with some of every class; in order."""
+    """`size` of the rows `among`, by chance, with some of every class; in order.
+
+    With `leverage` (one number per row of `among`) every other one is drawn in proportion to it:
+    an evenly drawn sample would miss what only a few examples show.
+    """
     if size >= len(among):
         return among
     order = rng.permutation(among)
+    if leverage is not None and leverage.sum() > 0:
+        # the smallest of exponential times with rate leverage: draws without replacement
+        times = rng.standard_exponential(len(among)) / np.maximum(leverage, 1e-300)
+        order = interleaved(among[np.argsort(times)], order)
     if classes is None:
         return np.sort(order[:size])
     labels = classes[order]
@@ -24,6 +36,17 @@ def stratified_sample(
     sure = np.concatenate(first)[:size]
     rest = np.setdiff1d(np.arange(len(order)), sure)  # still in random order
     return np.sort(order[np.concatenate([sure, rest])[:size]])
+
+
+def interleaved(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Entries of the two orders in turn, each at its first place only.
+
+    >>> interleaved(np.array([2, 1, 0]), np.array([0, 1, 2]))
+    array([2, 0, 1])
+    """
+    both = np.stack([first, second], axis=1).ravel()
+    places = np.sort(np.unique(both, return_index=True)[1])
+    return both[places]
 
 
 def with_every_class(

@@ -57,6 +57,15 @@ class Posterior:
                 total[s] += part.a.T @ (g if part.counts is None else g * part.counts[:, None])
         return self._finish(self._whiten(total.reshape(len(total), -1) / head.size)[None])[0]
 
+    def leverage(self, head: Head) -> np.ndarray:
+        """Squared norm of each example's whitened score at θ̂: how much it alone can move."""
+        found = []
+        for part in head.batches():
+            g = part.residuals(head.theta)
+            scores = self._scores(part.a, self._whitened_inputs(part.a), g)
+            found.append(np.einsum("ij,ij->i", scores, scores))
+        return np.concatenate(found)
+
     def fill(self, rows: np.ndarray, head: Head) -> None:
         """Write each example's whitened scores at every draw, side by side, into its row."""
         start = 0
