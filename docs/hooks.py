@@ -1,0 +1,46 @@
+"""What the build does besides building: runs the pages' code, and lists the experiments' pages."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+
+
+def _load() -> Any:
+    """`run_code.py` beside this file: hooks are no package."""
+    spec = importlib.util.spec_from_file_location("run_code", DOCS / "run_code.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run_code = _load()
+
+
+def on_config(config: Any) -> Any:
+    """Whatever pages of experiments exist go into the navigation."""
+    found = [*sorted(DOCS.glob("faithfulness.md")), *sorted(DOCS.glob("experiments/*.md"))]
+    if found:
+        config.nav.append({"Experiments": [str(page.relative_to(DOCS)) for page in found]})
+    return config
+
+
+def on_pre_build(config: Any) -> None:
+    """Make the pictures before the files are collected."""
+    for page in run_code.pages():
+        run_code.printed_by(page)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Show under each block what it printed."""
+    path = Path(page.file.abs_src_path)
+    return run_code.with_output(markdown, run_code.printed_by(path)) if path in _run() else markdown
+
+
+def _run() -> list[Path]:
+    return run_code.pages()
