@@ -134,6 +134,27 @@ def test_a_sample_keeps_rare_classes():
     assert (classes[sample] == 1).sum() == 3
 
 
+def test_a_sample_by_leverage_keeps_what_few_examples_show():
+    leverage = np.ones(5000)
+    leverage[:20] = 500.0
+    rng = np.random.default_rng(0)
+    by_chance = stratified_sample(None, np.arange(5000), 200, rng)
+    by_leverage = stratified_sample(None, np.arange(5000), 200, rng, leverage)
+    assert len(np.unique(by_leverage)) == 200
+    assert (by_leverage < 20).sum() >= 18
+    assert (by_chance < 20).sum() < 5
+
+
+def test_leverage_is_the_squared_norm_of_the_whitened_score():
+    y = (LABELS > 0).astype(int)
+    head = head_of(LogisticRegression().fit(X, y), y)
+    around = posterior(head, 90, np.random.default_rng(1))
+    s = head.a * head.residuals(head.theta)
+    metric = head.fisher() + np.diag(head.penalty)
+    expected = np.einsum("ij,ij->i", s, np.linalg.solve(metric, s.T).T)
+    np.testing.assert_allclose(around.leverage(head), expected)
+
+
 def test_judges_are_the_examples_nobody_picked():
     y = (LABELS > 0).astype(int)
     head = head_of(LogisticRegression().fit(X, y), y)
