@@ -284,3 +284,24 @@ def test_digits_mistakes_have_opponents_of_the_confused_class():
         opponents = explainer.explain(one, k=5, side="opponents").indices
         hits.append(np.mean(y[:900][opponents] == predicted[i]))
     assert np.mean(hits) > 0.5  # chance is 0.1
+
+
+def test_save_and_load(tmp_path, cancer, explainer):
+    kept = explainer.save(tmp_path / "explainer.joblib")
+    again = Explainer.load(kept)
+    np.testing.assert_array_equal(again.influence(cancer[2:]), explainer.influence(cancer[2:]))
+    first, second = (e.explain(cancer[2:], k=5) for e in (explainer, again))
+    np.testing.assert_array_equal(first.indices, second.indices)
+
+
+def test_what_cannot_be_loaded_is_said(tmp_path):
+    with pytest.raises(ExemplaError, match="no file"):
+        Explainer.load(tmp_path / "nothing.joblib")
+    (tmp_path / "other.joblib").write_bytes(b"something else")
+    with pytest.raises(ExemplaError, match=r"not written by Explainer\.save"):
+        Explainer.load(tmp_path / "other.joblib")
+
+
+def test_an_unfitted_explainer_is_not_saved(tmp_path, model):
+    with pytest.raises(ExemplaError, match="fit"):
+        Explainer(model).save(tmp_path / "empty.joblib")

@@ -120,3 +120,10 @@ def test_damping_changes_without_embedding_again(job, monkeypatch):
     first = explainer.influence(test)
     second = explainer.set_damping(1.0).influence(test)
     assert np.abs(second).max() < np.abs(first).max()
+
+
+def test_save_and_load(tmp_path, job):
+    model, train, test = job
+    explainer = Explainer(model, sketch=100, progress=False).fit(train)
+    again = Explainer.load(explainer.save(tmp_path / "network.joblib"))
+    np.testing.assert_allclose(again.influence(test), explainer.influence(test))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -226,6 +228,50 @@ class Explainer:
         rows = self.features_for(use).rows[np.asarray(indices)]
         rows = unit_rows(rows) if self.normalize else rows
         return to_numpy(rows @ self._test_rows(examples, labels, use).T).astype(np.float64)
+
+    def save(self, path: str | Path) -> Path:
+        """Keep the fitted Explainer in one file, model and training rows included.
+
+        >>> import tempfile
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = LogisticRegression(max_iter=500).fit(X, y)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     kept = Explainer(model, progress=False).fit((X, y)).save(folder + "/iris.joblib")
+        ...     Explainer.load(kept).n_train
+        150
+        """
+        import joblib
+
+        path = Path(path)
+        state = {"exempla": __version__, "explainer": self, "embeddings": self.embeddings}
+        try:
+            joblib.dump(state, path)
+        except (TypeError, AttributeError, pickle.PicklingError) as problem:
+            path.unlink(missing_ok=True)
+            raise ExemplaError(
+                f"this model cannot be stored ({problem}): keep the model yourself and fit again."
+            ) from None
+        return path
+
+    @staticmethod
+    def load(path: str | Path) -> Explainer:
+        """An Explainer that was saved. Loading runs code in the file: open only what you trust."""
+        import joblib
+
+        try:
+            state = joblib.load(path)
+            explainer = state["explainer"]
+        except FileNotFoundError:
+            raise ExemplaError(f"there is no file {path}.") from None
+        except Exception as problem:  # whatever bytes may do to an unpickler
+            raise ExemplaError(
+                f"{path} was not written by Explainer.save ({type(problem).__name__})."
+            ) from None
+        if not isinstance(explainer, Explainer):
+            raise ExemplaError(f"{path} was not written by Explainer.save.")
+        return explainer
 
     def _dampings(self, use: Use) -> list[Damping]:
         return [

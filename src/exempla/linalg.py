@@ -62,15 +62,15 @@ def solve_lower(lower: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(solved.T)
 
 
-def inverse_factor(matrix: np.ndarray) -> np.ndarray:
-    """W with W Wᵀ = matrix⁻¹ (W = L⁻ᵀ): rows · W are whitened rows. The matrix is overwritten."""
+def inverse_factor(matrix: np.ndarray) -> np.ndarray | None:
+    """W with W Wᵀ = matrix⁻¹ (W = L⁻ᵀ), so that rows · W are whitened; None if it is singular.
+
+    The matrix is overwritten.
+    """
     try:
         lower = scipy.linalg.cholesky(matrix.T, lower=True, overwrite_a=True)
     except scipy.linalg.LinAlgError:
-        raise ExemplaError(
-            "the Fisher metric is singular without damping: leave damping='auto' or give a "
-            "positive number."
-        ) from None
+        return None
     inverse, _ = dtrtri(lower, lower=1, overwrite_c=1)
     return inverse.T
 

@@ -105,6 +105,13 @@ class TorchOracle(Oracle):
         self.asked, self.draws, self.seed = likelihood, draws, seed
         self.scorer.batch_size = batch_size
 
+    def __reduce__(self) -> Any:
+        # The tape knows parameters by identity, so a stored oracle is built anew around the
+        # stored model, and looks at it again when it next reads data.
+        names = list(self.network.parameters)
+        options = {"draws": self.draws, "seed": self.seed}
+        return rebuilt, (self.model, self.asked, names, options, self.head)
+
     # ---- what is known once data has been read
 
     @property
@@ -269,6 +276,13 @@ def move_whole(examples: TorchExamples) -> None:
     tree_map(lambda t: sizes.append(getattr(t, "nbytes", 0)), source.arrays)
     if sum(sizes) * DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
         source.arrays = tree_map(examples.moved, source.arrays)
+
+
+def rebuilt(model: Any, asked: Any, names: Any, options: Any, head: Any) -> TorchOracle:
+    """An oracle from storage, with the likelihood that its training data had settled."""
+    oracle = TorchOracle(model, asked, names, **options)
+    oracle.scorer.head = head
+    return oracle
 
 
 def moved(model: nn.Module, device: Any) -> nn.Module:

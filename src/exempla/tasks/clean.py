@@ -14,6 +14,7 @@ from exempla.selection import SBQ, TopInfluence, select
 from exempla.target import mean_embedding
 from exempla.tasks.cleaning.harm import kernel_with, removal_damping
 from exempla.tasks.explain_errors import wrong_predictions
+from exempla.tasks.refit import fitted
 from exempla.tasks.subset import take_data
 from exempla.types import Explanation
 from exempla.version import __version__
@@ -68,8 +69,9 @@ def clean(
 
     Parameters
     ----------
-    model : fitted model, or a list of them
-        Several models' kernels are averaged, and an error is what most of them get wrong.
+    model : model, fitted or not yet, or a list of them
+        Never changed. Several models' kernels are averaged, and an error is what most of them
+        get wrong.
     train, test : (X, y) or a data set
     k : int
         How many training examples to name.
@@ -96,6 +98,8 @@ def clean(
     >>> bool(np.mean(harmful.indices < 30) > 0.5)
     True
     """
+    models = model if isinstance(model, list | tuple) else [model]
+    model = [fitted(m, train, seed) for m in models]
     explainer = Explainer(model, seed=seed, damping=damping, progress=progress, **options)
     cleaning = clean_from(explainer.fit(train), test, k, method=method, target=target, noise=noise)
     return replace(cleaning, fit=fit)
