@@ -19,7 +19,7 @@ from exempla.tasks.attacks.scores import conjugate_gradient
 
 def cancer() -> tuple[tuple, tuple]:
     X, y = load_breast_cancer(return_X_y=True)
-    X = scale(X)
+    X = np.asarray(scale(X))
     return (X[:150], y[:150]), (X[300:], y[300:])
 
 
