@@ -61,7 +61,8 @@ def figure(stem: Path, tables: dict[str, pd.DataFrame]) -> None:
         axis.axhline(full, color="black", lw=1, ls="--", label="all data")
         gap = abs(full - table[table["method"] == "random"]["loglik"].min())
         axis.set(xscale="log", xlabel="examples kept", title=title)
-        axis.set_ylim(full - 1.2 * gap, full + 0.08 * gap)
+        best = max(full, table[table["method"] == "ours"].groupby("k")["loglik"].mean().max())
+        axis.set_ylim(full - 1.2 * gap, best + 0.1 * gap)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("test log-likelihood per example")
     axes[0][0].legend(frameon=False, fontsize=8)
@@ -167,5 +168,12 @@ subsets. The paper's file (26 733 rows, 100 features) cannot be had in full; we 
 10 features, and the 2 674 rows that exist with 100.
 """
     + COMMON
-    + "![test log-likelihood](chemreact.png)\n\n",
+    + """**Where we do not win.** With 10 features (11 parameters) GIGA is as good from k = 100 on:
+both then equal the full data to within 0.0002. With 100 features and 1 926 training rows the full
+fit itself overfits, and our summaries, whose total weight is chosen small, come out better than
+the full data; that says more about the default penalty than about summaries.
+
+![test log-likelihood](chemreact.png)
+
+""",
 }
