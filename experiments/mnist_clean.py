@@ -247,9 +247,9 @@ def target_jobs(
     )
     offer("self-influence", [most], lambda: fisher(three).self_influence())
     offer(
-        "influence, three layers, per-row damping",
+        "influence, three layers, per-effective-row damping",
         [most],
-        lambda: fisher(three).influence(targets, "per-row"),
+        lambda: fisher(three).influence(targets, "per-effective-row"),
     )
     offer("influence, last layer", [most], lambda: fisher(last).influence(targets))
     offer("SBQ cosine, last layer", [most], lambda: fisher(last).sbq(targets, most))
