@@ -18,7 +18,8 @@ from torch.utils.data import TensorDataset
 
 # isort: split
 # user code
-from captum.influence import ArnoldiInfluenceFunction, TracInCP
+from captum.influence import TracInCP
+from captum.influence._core.arnoldi_influence_function import ArnoldiInfluenceFunction
 
 
 def arnoldi(
