@@ -118,7 +118,8 @@ def plot(table: pd.DataFrame, sizes: list[int], out: Path) -> None:
         right.axhline(nothing.target_fixed.iloc[0], ls=":", color="black", label="nothing removed")
     right.set_xlabel("training digits removed")
     right.set_ylabel("share of the target judged right")
-    right.legend(fontsize=8)
+    # under the axes: some names are longer than the panel is wide
+    right.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     figure.tight_layout()
     for ending in ("png", "svg"):
         figure.savefig(out / f"mnist.{ending}", dpi=150)
