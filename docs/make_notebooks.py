@@ -33,7 +33,13 @@ def cell(text: str, number: int) -> dict[str, Any]:
     """Every second part of a split page is code."""
     common = {"id": f"cell-{number}", "metadata": {}}
     if number % 2:
-        return {"cell_type": "code", **common, "execution_count": None, "outputs": [], **lines(text)}
+        return {
+            "cell_type": "code",
+            **common,
+            "execution_count": None,
+            "outputs": [],
+            **lines(text),
+        }
     return {"cell_type": "markdown", **common, **lines(at_home(text))}
 
 

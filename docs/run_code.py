@@ -10,11 +10,13 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
+import sys
 import warnings
 from pathlib import Path
+
+import matplotlib
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "exempla"
@@ -33,7 +35,7 @@ def code_blocks(text: str) -> list[str]:
 
 def run_page(page: Path, folder: Path) -> list[str]:
     """Run a page's blocks in one namespace inside `folder`; what each one printed."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
+    matplotlib.use("Agg")
     space: dict[str, object] = {"__name__": page.stem}
     printed = []
     for number, block in enumerate(code_blocks(page.read_text(encoding="utf-8")), start=1):
@@ -43,6 +45,8 @@ def run_page(page: Path, folder: Path) -> list[str]:
             warnings.simplefilter("ignore")
             exec(code, space)
         printed.append(said.getvalue())
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
     return printed
 
 
@@ -60,11 +64,11 @@ def fingerprint(page: Path) -> str:
     return digest.hexdigest()
 
 
-def printed_by(page: Path) -> list[str]:
+def printed_by(page: Path, fresh: bool = False) -> list[str]:
     """What each block prints, and its pictures in `images/generated`; run only if need be."""
     record = PICTURES / f"{page.stem}.json"
     print_of_page = fingerprint(page)
-    if record.exists():
+    if record.exists() and not fresh:
         known = json.loads(record.read_text(encoding="utf-8"))
         if known["fingerprint"] == print_of_page:
             return known["printed"]
