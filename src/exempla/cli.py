@@ -39,7 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
         prog="exempla",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=16
+        ),
     )
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -44,6 +44,12 @@ def add_file_arguments(parser: ArgumentParser) -> None:
     data.add_argument("--encoding", help="of a text file (default: detected)")
     data.add_argument("--delimiter", help="of a text file (default: detected)")
     data.add_argument(
+        "--header",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether the first row of a text file names the columns (default: judged from it)",
+    )
+    data.add_argument(
         "--model",
         metavar="MODULE:NAME",
         help="your own scikit-learn model, or a function that makes one, as package.module:name; "

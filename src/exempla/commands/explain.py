@@ -51,6 +51,7 @@ def run(options: Namespace) -> int:
     from exempla.commands.asking import choose_questions
     from exempla.commands.userfile import read_user_file
     from exempla.commands.writing import make_folder, say_where, write_results
+    from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.report import About, evidence_of
 
@@ -64,6 +65,11 @@ def run(options: Namespace) -> int:
         explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
         k = min(options.k, len(given.parts.train)) if options.k > 0 else options.k
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
+    if not len(explanation):
+        raise ExemplaError(
+            f"No training row is among the {asked.side} of these {asked.noun}; choose another "
+            "--side, or --side both."
+        )
     evidence = evidence_of(explanation)
     # From positions in the training part to rows of the file.
     explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)

@@ -62,13 +62,15 @@ def run(options: Namespace) -> int:
         if given.regression:
             raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
         parts = given.parts
+        model, prepare = given.head(options.model is None)
         curated = None
         if parts.X_curated is not None:
-            curated = given.data(parts.X_curated, parts.y_curated)
+            curated = given.data(prepare(parts.X_curated), parts.y_curated)
             console.say(f"{len(parts.curated):,} rows are trusted.")
+        console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
         fixes = fix_labels(
-            given.inner,
-            given.train(),
+            model,
+            given.data(prepare(parts.X_train), parts.y_train),
             curated,
             k=_checked(options.k, len(parts.train)),
             method=options.method,

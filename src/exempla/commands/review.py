@@ -6,6 +6,8 @@ corrected file, and so does --export without opening the page.
 
 from __future__ import annotations
 
+import json
+import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -23,18 +25,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--export", action="store_true", help="write the corrected file and end, without the page"
     )
     parser.add_argument("--quiet", action="store_true", help="say nothing but the address")
-    parser.add_argument("--json", action="store_true", help="with --export, print JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print the address, or what --export wrote, as JSON"
+    )
 
 
 def run(options: Namespace) -> int:
     """Serve the page until interrupted, or export."""
-    from exempla.review import export_decisions, read_review, serve
+    from exempla.review import export_decisions, read_review
     from exempla.review.export import write_corrected
 
-    if not options.export:
-        serve(options.folder, port=options.port, open_browser=not options.no_browser)
-        return 0
     console = Console.of(options)
+    if not options.export:
+        return _serve(options, console)
     decisions = export_decisions(options.folder)
     corrected = write_corrected(read_review(options.folder), decisions)
     changed = sum(decision.action in ("relabel", "remove") for decision in decisions)
@@ -42,4 +45,24 @@ def run(options: Namespace) -> int:
     console.say(f"  {corrected}  the corrected data")
     console.say(f"  {options.folder / 'patch.csv'}  the changes")
     console.result({"decisions": len(decisions), "changed": changed, "corrected": str(corrected)})
+    return 0
+
+
+def _serve(options: Namespace, console: Console) -> int:
+    """The page, until Ctrl-C; then how to get the corrected file without it."""
+    from exempla.review import serve
+
+    def announce(line: str) -> None:
+        found = re.search(r"http://\S+", line)
+        if options.json:
+            if found:
+                print(json.dumps({"address": found.group(0)}), flush=True)
+        elif found or not options.quiet:
+            print(line, flush=True)
+
+    serve(options.folder, options.port, not options.no_browser, announce)
+    console.say(
+        f"Decisions are kept in {options.folder}; `exempla review {options.folder} --export` "
+        "writes the corrected file, `exempla review` goes on."
+    )
     return 0

@@ -79,7 +79,8 @@ class Suspects:
     def write_review(self, folder: Path, options: Namespace) -> Path:
         """Everything `exempla review` needs."""
         table, label = self.given.table, self.given.label.name
-        reading = {"encoding": options.encoding, "delimiter": options.delimiter}
+        header = {"yes": True, "no": False}.get(options.header)
+        reading = {"encoding": options.encoding, "delimiter": options.delimiter, "header": header}
         text = table.format in ("csv", "tsv", "jsonl")
         source = Source(
             table.path,
@@ -98,7 +99,7 @@ class Suspects:
 
     def _suspects(self) -> Iterator[Suspect]:
         fixes, parts = self.fixes, self.given.parts
-        believed = self._beliefs()
+        suggestions = self._suggestions()
         accusers = self.accuser_view()
         curated = parts.X_curated is not None
         for rank, position in enumerate(fixes.indices.tolist()):
@@ -109,9 +110,9 @@ class Suspects:
             yield Suspect(
                 row,
                 str(fixes.given[rank]),
-                str(fixes.suggested[rank]),
+                suggestions[rank][0],
                 float(np.clip(fixes.probabilities[rank], 0.0, 1.0)),
-                believed[rank],
+                suggestions[rank][1],
                 side="opponent" if fixes.alignment[rank] < 0 else "proponent",
                 id=shown.name.partition(" · ")[2],
                 # The page marks what speaks for the suggestion, the view what speaks for the label.
@@ -128,14 +129,25 @@ class Suspects:
                 ),
             )
 
-    def _beliefs(self) -> list[float]:
-        """The model's probability of each suggested label."""
+    def _suggestions(self) -> list[tuple[str, float]]:
+        """Another label for each suspect, and the model's probability of it.
+
+        A row that is probably right may be listed too; its best label is then the one it has, and
+        a person who decides otherwise needs the best other one.
+        """
         model, fixes = self.given.model, self.fixes
+        pairs = [(str(g), str(s)) for g, s in zip(fixes.given, fixes.suggested)]
         if not hasattr(model, "predict_proba"):
-            return [0.0] * len(fixes.indices)
+            return [(suggested, 0.0) for _, suggested in pairs]
         chances = model.predict_proba(take(self.given.parts.X_train, fixes.indices))
-        known = {str(c): place for place, c in enumerate(model.classes_)}
-        return [float(chances[r, known[str(s)]]) for r, s in enumerate(fixes.suggested)]
+        classes = [str(c) for c in model.classes_]
+        found = []
+        for (given, suggested), chance in zip(pairs, chances):
+            if suggested == given:
+                others = [place for place, name in enumerate(classes) if name != given]
+                suggested = classes[max(others, key=lambda place: chance[place])]
+            found.append((suggested, float(chance[classes.index(suggested)])))
+        return found
 
 
 def _content(shown: Content, sign: float = 1.0) -> PageContent:

@@ -85,6 +85,17 @@ class UserFile:
         """The training part."""
         return self.data(self.parts.X_train, self.parts.y_train)
 
+    def head(self, default: bool) -> tuple[Any, Any]:
+        """The model that jobs with many trainings train again, and what its rows go through first.
+
+        The default model's preparation (scaling, one-hot, TF-IDF) never looks at labels: it is
+        done once, not once per training, which for texts is most of the time. Another Pipeline may
+        look at them, so it is trained as a whole.
+        """
+        if default and hasattr(self.model, "steps"):
+            return self.model[-1], self.model[:-1].transform
+        return self.inner, lambda X: X
+
     def accuracy_words(self) -> tuple[str, str]:
         """The cross-validated accuracy, and what to compare it with."""
         cv = self.accuracy
@@ -158,7 +169,8 @@ def _columns(columns: list[Column]) -> str:
 def _read(options: Namespace, console: Console) -> tuple[Table, Table | None]:
     """The file and its test file, which may know the column names when the first does not."""
     how = {"encoding": options.encoding, "delimiter": options.delimiter}
-    table = read_table(Path(options.file), **how)
+    header = {"yes": True, "no": False}.get(options.header)
+    table = read_table(Path(options.file), header=header, **how)
     test = read_table(Path(options.test), **how) if options.test else None
     for note in (*table.notes, *(test.notes if test else ())):
         console.say(note)

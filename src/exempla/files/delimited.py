@@ -139,7 +139,7 @@ def _has_header(rows: list[list[str]], wanted: bool | None, name: str) -> tuple[
             return True, ""
         return False, (
             f"The first row of {name} is data, not a header ({why}); columns are named column_1, "
-            "column_2 …; say that there is a header if that is wrong."
+            "column_2 …; if that is wrong, say --header yes (in Python: header=True)."
         )
     if wanted and why:
         return True, f"Took the first row as header as told, though {why}."
