@@ -65,7 +65,10 @@ class Embedding:
             else:
                 outside.append(np.zeros(len(rows)))
         rows = concatenate(parts)
-        rows = rows if isinstance(rows, np.ndarray) else rows.to(self.rows.device)
+        if isinstance(self.rows, np.ndarray):
+            rows = to_numpy(rows)
+        else:
+            rows = rows.to(self.rows.device)
         refuse_unusable(rows, "the questioned examples")
         return rows, np.concatenate(outside)
 

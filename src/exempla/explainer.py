@@ -20,6 +20,7 @@ from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels
 from exempla.selection import SBQ, Selector, select
 from exempla.sketch import check_sketch
+from exempla.store import on_disk
 from exempla.target import mean_embedding, unit_rows
 from exempla.theory import certificate
 from exempla.types import Array, Explanation, Features, Selection
@@ -56,9 +57,10 @@ class Explainer:
         Compare directions only: rows of unit length, for selection (never for influence).
     parameters : names, globs or modules
         Part of the model to look at (torch), all by default.
-    store, device, seed, progress
-        Where rows live on disk, where torch runs, the seed of every random choice, and whether
-        to show progress.
+    store : path
+        A folder for the training rows, where they should live on disk rather than in memory.
+    device, seed, progress
+        Where torch runs, the seed of every random choice, and whether to show progress.
 
     Examples
     --------
@@ -94,14 +96,15 @@ class Explainer:
         self.oracles = [make_oracle(m, likelihood, parameters, device) for m in models]
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
-        self.normalize, self.seed, self.progress = normalize, seed, progress
+        self.normalize, self.seed, self.progress, self.store = normalize, seed, progress, store
         self._embeddings: list[Embedding] | None = None
         self._features: Features | None = None
 
     def fit(self, train: Any) -> Explainer:
         """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader."""
-        self._embeddings = [
-            embed_training_set(
+        fitted = []
+        for i, oracle in enumerate(self.oracles):
+            embedding = embed_training_set(
                 oracle,
                 train,
                 fisher=self.fisher,
@@ -109,8 +112,11 @@ class Explainer:
                 seed=self.seed,
                 progress=self.progress,
             )
-            for oracle in self.oracles
-        ]
+            if self.store is not None:
+                rows = on_disk(embedding.rows, self.store, f"rows-{i}")
+                embedding = replace(embedding, rows=rows)
+            fitted.append(embedding)
+        self._embeddings = fitted
         self._features = None
         self._train_data = train
         return self
