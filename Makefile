@@ -27,8 +27,10 @@ $(VENV)/.all: $(VENV)/.core
 demo: $(VENV)/.core
 	$(BIN)/exempla demo --out demo-out
 
+# One process a core; each keeps to one thread, or they would fight over the cores.
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	@echo "all tests passed; the docs are built by 'make docs', the benchmarks run by 'make bench'"
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check .
