@@ -7,7 +7,10 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from sklearn.datasets import load_breast_cancer
 
 from exempla.cli import main
 from exempla.commands import checkout, reproduce
@@ -145,3 +148,39 @@ def test_bench_passes_on_what_it_measures(tmp_path, monkeypatch, capsys):
     (tmp_path / "benchmarks" / "selection.py").write_text("raise SystemExit(3)\n")
     assert run("bench", "--quiet") == 2
     assert run("bench", "--rounds", 0) == 2
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    data = load_breast_cancer(as_frame=True)
+    frame = data.frame.iloc[:200, [0, 1, 4, 7, 20]].copy()
+    frame["diagnosis"] = np.where(data.target[:200] == 1, "benign", "malignant")
+    path = tmp_path_factory.mktemp("numbers") / "cells.csv"
+    frame.to_csv(path, index=False)
+    return path, frame
+
+
+def test_attack_moves_rows_of_the_file(numbers, tmp_path, capsys):
+    path, frame = numbers
+    words = ("attack", path, "--label", "diagnosis", "--budget", 3, "--out", tmp_path)
+    assert run(*words, "--points", 3) == 0
+    assert "Rows moved: " in capsys.readouterr().out
+    found = json.loads((tmp_path / "explanation.json").read_text())
+    assert len(found["rows"]) == 3
+    assert not set(found["rows"]) & set(found["target"])
+    assert found["expected"] < 0
+    assert found["flipped"] >= found["flipped_by_chance"]
+    table = pd.read_csv(tmp_path / "explanation.csv")
+    assert table["label"].tolist() == frame["diagnosis"].iloc[table["index"]].tolist()
+    assert set(table["index"][:3]) == set(found["rows"]), "those with the most reach are moved"
+    assert run(*words, "--quiet", "--fail-above", 1) == 0
+
+
+def test_attack_refuses_what_cannot_be_moved(numbers, tmp_path, capsys):
+    _, frame = numbers
+    frame = frame.assign(ward=[("north", "south", "east")[i % 3] for i in range(len(frame))])
+    frame.to_csv(tmp_path / "words.csv", index=False)
+    words = ("attack", tmp_path / "words.csv", "--label", "diagnosis", "--out", tmp_path / "o")
+    assert run(*words, "--quiet") == 2
+    assert "--kind ward=ignored" in capsys.readouterr().err
+    assert run(*words, "--quiet", "--kind", "ward=ignored") == 0

@@ -1,0 +1,141 @@
+"""How fragile is a model? Move a few training rows a little, train again, count flipped answers.
+
+For your own models. The target is a set of test rows that are predicted rightly: rows you name
+with --ask, or the ten least sure ones of one class. The rows that would be the cheapest to attack,
+and are the first to protect, are listed. Columns must be numbers; images need PyTorch.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from exempla.commands.arguments import add_file_arguments
+from exempla.commands.console import Console
+from exempla.commands.options import add_output, add_seed, share
+
+HELP = "which rows of your file could be moved to flip predictions?"
+
+TARGETS = 10
+"""Test rows attacked together where the user names none."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, the attack, the output."""
+    add_file_arguments(parser)
+    how = parser.add_argument_group("the attack")
+    how.add_argument("--ask", metavar="ROWS", help="target rows, such as 3,17 (default: see above)")
+    how.add_argument(
+        "--points", metavar="N", type=int, default=2, help="training rows to move (default: 2)"
+    )
+    how.add_argument(
+        "--budget",
+        metavar="SIZE",
+        type=float,
+        default=0.5,
+        help="how far each value may move, in the units the model sees: standard deviations of a "
+        "column, or pixels as they are fed to the network (default: 0.5)",
+    )
+    how.add_argument(
+        "--fail-above",
+        metavar="SHARE",
+        type=share,
+        help="exit with 1 if a larger share of the target predictions flips",
+    )
+    add_output(parser, "exempla-out")
+    add_seed(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, attack, retrain, write."""
+    from exempla.commands.userfile import read_user_file, take
+    from exempla.commands.writing import make_folder, say_files
+    from exempla.tasks.attack import attack, weak_points
+
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        given = read_user_file(options, console, test_size=0.2)
+        model, prepare = given.head(options.model is None)
+        _check(given, model)
+        positions, what = _target(given, options.ask)
+        parts: Any = given.parts
+        train = given.data(prepare(parts.X_train), parts.y_train)
+        target = given.data(prepare(take(parts.X_test, positions)), parts.y_test[positions])
+        console.say(f"Target: {what}.")
+        shared = {"budget": options.budget, "seed": options.seed}
+        found = attack(model, train, target, points=options.points, fit=given.fit, **shared)
+        weak = weak_points(model, train, target, **shared)
+        check = found.verify(fit=given.fit, seeds=3 if given.fit is None else 1)
+    flipped, by_chance = check.mean("attacked"), check.mean("random direction")
+    rows = parts.train[found.indices].tolist()
+    answer = (
+        f"Moving {len(rows)} of {len(parts.train):,} training rows by at most {options.budget:g} "
+        f"and training again flips {flipped:.0%} of these predictions; moving them as far at "
+        f"random, {by_chance:.0%}."
+    )
+    weak["index"], weak["label"] = parts.train[weak["index"]], parts.y_train[weak["index"]]
+    paths = _write(folder, weak, {
+        "file": given.table.path.name, "answer": answer, "rows": rows, "budget": found.budget,
+        "target": parts.test[positions].tolist(), "expected": found.expected,
+        "flipped": flipped, "flipped_by_chance": by_chance, "seed": options.seed,
+    })  # fmt: skip
+    console.say(f"{answer} Rows moved: {', '.join(map(str, rows))}.")
+    say_files(console, paths)
+    return 1 if options.fail_above is not None and flipped > options.fail_above else 0
+
+
+def _check(given: Any, model: Any) -> None:
+    """Refuse what cannot be moved a little."""
+    from exempla.commands.images import ImageClassifier
+    from exempla.errors import ExemplaError
+    from exempla.files.columns import FEATURES
+
+    if given.regression:
+        raise ExemplaError("attack flips predictions of classes, not of numbers.")
+    if isinstance(given.model, ImageClassifier):
+        return
+    fixed = [c.name for c in given.columns if c.kind in FEATURES and c.kind != "number"]
+    if fixed:
+        raise ExemplaError(
+            f"attack moves numbers a little, and {fixed[0]!r} holds none; leave such columns out "
+            f"with --kind {fixed[0]}=ignored."
+        )
+    numbers = sum(c.kind == "number" for c in given.columns)
+    if getattr(model, "n_features_in_", numbers) != numbers:
+        raise ExemplaError("attack needs columns without missing values; fill them in first.")
+
+
+def _target(given: Any, ask: str | None) -> tuple[Any, str]:
+    """Positions among the test rows, and what they are in words."""
+    import numpy as np
+
+    from exempla.commands.asking import choose_questions
+    from exempla.errors import ExemplaError
+
+    parts = given.parts
+    if ask is not None:
+        positions = choose_questions(given, ask, None).positions
+        return positions, f"{len(positions)} test rows, as told"
+    if parts.X_test is None or parts.y_test is None:
+        raise ExemplaError("There are no test rows to attack; give --test or --test-size.")
+    chances = given.model.predict_proba(parts.X_test)
+    predicted = np.asarray(given.model.classes_)[chances.argmax(1)]
+    right = np.flatnonzero(predicted.astype(str) == parts.y_test.astype(str))
+    if not len(right):
+        raise ExemplaError("The model predicts no test row rightly: nothing is left to flip.")
+    unsure = right[np.argsort(chances.max(1)[right], kind="stable")]
+    label = predicted[unsure[0]]
+    chosen = unsure[predicted[unsure] == label][:TARGETS]
+    return chosen, f"the {len(chosen)} least sure test rows rightly predicted as {label}"
+
+
+def _write(folder: Path, weak: Any, values: dict[str, Any]) -> dict[str, Path]:
+    """explanation.json, and the rows by how much moving each could do."""
+    import json
+
+    paths = {"result": folder / "explanation.json", "table": folder / "explanation.csv"}
+    paths["result"].write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    weak.to_csv(paths["table"], index=False)
+    return paths
