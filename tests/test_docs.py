@@ -82,11 +82,18 @@ def test_commands_are_understood(line):
     assert build_parser().parse_args(words).command == words[0]
 
 
+def test_every_command_is_on_the_command_line_page():
+    from exempla.cli import COMMANDS
+
+    page = text_of("command-line.md")
+    assert not [c for c in COMMANDS if f"`exempla {c.replace('_', '-')}`" not in page]
+
+
 def test_the_command_line_page_works(tmp_path, monkeypatch, capsys):
     run_code.run_page(DOCS / "command-line.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     lines = [s for s in commands() if "cells.csv" in s]
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         assert main(shlex.split(line)[1:]) == 0, line
     assert main(["review", "suspects", "--export"]) == 0
