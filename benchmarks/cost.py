@@ -19,9 +19,8 @@ import torch
 from torch import nn
 
 import exempla
-from benchmarks.mnist import load_mnist
 from exempla.oracles.torch import torch_oracle
-from experiments.paper_cnn import PaperCNN
+from experiments.paper_cnn import PaperCNN, as_images, load_mnist
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -87,8 +86,9 @@ def report(name: str, model: nn.Module, data: Any, loss: Any, batch: int, likeli
 
 
 def mnist() -> None:
-    X, y = load_mnist(Path(os.environ["EXEMPLA_DATA"]) / "mnist", "train")
-    data = (torch.from_numpy(X).to(DEVICE), torch.from_numpy(y).to(DEVICE))
+    digits = load_mnist(Path(os.environ["EXEMPLA_DATA"]) / "mnist")
+    labels = torch.from_numpy(digits.train_y.astype("int64")).to(DEVICE)
+    data = (as_images(digits.train_x, DEVICE), labels)
     if DEVICE == "cpu":
         data = (data[0][:2000], data[1][:2000])
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from benchmarks.mnist import load_mnist
+from experiments.paper_cnn import as_images, load_mnist
 
 N_TRAIN, N_TEST, N_SUBSETS, RETRAININGS, MODELS = 5000, 500, 100, 3, 5
 EPOCHS, BATCH, LEARNING_RATE = 12, 64, 1e-3
@@ -42,9 +42,12 @@ def small_cnn() -> nn.Sequential:
 def chosen_images(data: Path) -> tuple[np.ndarray, ...]:
     """Train and test images of the truth, in [0, 1], and their labels."""
     rng = np.random.default_rng(0)
-    (X, y), (X_test, y_test) = load_mnist(data, "train"), load_mnist(data, "test")
-    train, test = rng.choice(len(X), N_TRAIN, replace=False), rng.choice(len(X_test), N_TEST, False)
-    return X[train], y[train], X_test[test], y_test[test]
+    digits = load_mnist(data)
+    train = rng.choice(len(digits.train_x), N_TRAIN, replace=False)
+    test = rng.choice(len(digits.test_x), N_TEST, replace=False)
+    images = (as_images(digits.train_x[train]).numpy(), as_images(digits.test_x[test]).numpy())
+    labels = (digits.train_y[train].astype(np.int64), digits.test_y[test].astype(np.int64))
+    return images[0], labels[0], images[1], labels[1]
 
 
 def train(X: Tensor, y: Tensor, seed: int) -> nn.Sequential:
