@@ -16,7 +16,10 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from exempla.cli import build_parser, main
 from exempla.version import __version__
 
-COMMANDS = ["demo", "explain", "fix-labels", "clean", "summarize", "review", "doctor", "completion"]
+COMMANDS = [
+    "demo", "explain", "fix-labels", "review", "clean", "summarize", "attack", "reproduce", "bench",
+    "doctor", "completion",
+]  # fmt: skip
 FILES = {"explanation.json", "explanation.csv", "report.html"}
 CONTRACT = {
     "indices", "weights", "side", "explained", "variance", "damping", "damping_rule", "k", "seed",

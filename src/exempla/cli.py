@@ -29,6 +29,15 @@ Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the comm
 """
 
 
+class OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
+    """Help with room for the longest command beside its explanation."""
+
+    def __init__(self, prog: str) -> None:
+        widest = max(map(len, COMMANDS)) + 4
+        super().__init__(prog, max_help_position=widest + 2)
+        self._action_max_length = widest
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line; building it imports nothing heavy.
 
@@ -39,9 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="exempla",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
-            prog, max_help_position=16
-        ),
+        formatter_class=OneLinePerCommand,
     )
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
