@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +17,10 @@ from exempla.influence import influence_matrix, self_influence
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels
+from exempla.placement import beside, near_the_model
 from exempla.selection import SBQ, Selector, select
 from exempla.sketch import check_sketch
-from exempla.store import on_disk
+from exempla.store import on_disk, read_object, write_object
 from exempla.target import mean_embedding, unit_rows
 from exempla.theory import certificate
 from exempla.types import Array, Explanation, Features, Selection
@@ -248,36 +248,14 @@ class Explainer:
         ...     Explainer.load(kept).n_train
         150
         """
-        import joblib
-
-        path = Path(path)
-        state = {"exempla": __version__, "explainer": self, "embeddings": self.embeddings}
-        try:
-            joblib.dump(state, path)
-        except (TypeError, AttributeError, pickle.PicklingError) as problem:
-            path.unlink(missing_ok=True)
-            raise ExemplaError(
-                f"this model cannot be stored ({problem}): keep the model yourself and fit again."
-            ) from None
-        return path
+        if self._embeddings is None:
+            raise ExemplaError("there is nothing to save yet: call fit first.")
+        return write_object(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Explainer:
         """An Explainer that was saved. Loading runs code in the file: open only what you trust."""
-        import joblib
-
-        try:
-            state = joblib.load(path)
-            explainer = state["explainer"]
-        except FileNotFoundError:
-            raise ExemplaError(f"there is no file {path}.") from None
-        except Exception as problem:  # whatever bytes may do to an unpickler
-            raise ExemplaError(
-                f"{path} was not written by Explainer.save ({type(problem).__name__})."
-            ) from None
-        if not isinstance(explainer, Explainer):
-            raise ExemplaError(f"{path} was not written by Explainer.save.")
-        return explainer
+        return read_object(path, Explainer)
 
     def _dampings(self, use: Use) -> list[Damping]:
         return [
@@ -354,22 +332,6 @@ class Explainer:
             warnings=tuple(notes),
             context=(self, examples),
         )
-
-
-def beside(rows: Array, others: Array) -> Array:
-    """The rows where the others are: few rows move, many stay."""
-    return rows if isinstance(rows, np.ndarray) else rows.to(others.device)
-
-
-def near_the_model(embedding: Embedding) -> Array:
-    """The training rows on the model's GPU, if it has one with room for them and their copy."""
-    rows, device = embedding.rows, getattr(embedding.oracle, "device", None)
-    if isinstance(rows, np.ndarray) or getattr(device, "type", "cpu") != "cuda":
-        return rows
-    import torch
-
-    free, _ = torch.cuda.mem_get_info(device)
-    return rows.to(device) if 3 * rows.nbytes < free else rows
 
 
 def explain(model: Any, train: Any, test: Any, k: int = 50, **options: Any) -> Explanation:

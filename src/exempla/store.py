@@ -1,17 +1,22 @@
-"""Rows on disk: for embeddings that would not fit in memory beside everything else."""
+"""What is kept on disk: rows that would not fit in memory, and whole fitted objects."""
 
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.linalg import to_numpy
 from exempla.types import Array
+from exempla.version import __version__
 
-__all__ = ["on_disk"]
+__all__ = ["on_disk", "read_object", "write_object"]
+
+T = TypeVar("T")
 
 
 def on_disk(rows: Array, folder: str | Path, name: str) -> np.ndarray:
@@ -35,3 +40,35 @@ def on_disk(rows: Array, folder: str | Path, name: str) -> np.ndarray:
     except OSError as problem:
         raise ExemplaError(f"rows cannot be stored in {folder}: {problem.strerror}.") from None
     return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def write_object(thing: object, path: str | Path) -> Path:
+    """One fitted object in one file."""
+    import joblib
+
+    path = Path(path)
+    try:
+        joblib.dump({"exempla": __version__, "object": thing}, path)
+    except (TypeError, AttributeError, pickle.PicklingError) as problem:
+        path.unlink(missing_ok=True)
+        raise ExemplaError(
+            f"this model cannot be stored ({problem}): keep the model yourself and fit again."
+        ) from None
+    return path
+
+
+def read_object(path: str | Path, kind: type[T]) -> T:
+    """What `write_object` wrote. Reading runs code in the file."""
+    import joblib
+
+    try:
+        thing = joblib.load(path)["object"]
+    except FileNotFoundError:
+        raise ExemplaError(f"there is no file {path}.") from None
+    except Exception as problem:  # whatever strange bytes may do to an unpickler
+        raise ExemplaError(
+            f"{path} was not written by {kind.__name__}.save ({type(problem).__name__})."
+        ) from None
+    if not isinstance(thing, kind):
+        raise ExemplaError(f"{path} was not written by {kind.__name__}.save.")
+    return thing
