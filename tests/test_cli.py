@@ -17,8 +17,8 @@ from exempla.cli import build_parser, main
 from exempla.version import __version__
 
 COMMANDS = [
-    "demo", "explain", "fix-labels", "review", "clean", "summarize", "attack", "reproduce", "bench",
-    "doctor", "completion",
+    "demo", "explain", "fix-labels", "review", "clean", "summarize", "attack", "embed",
+    "reproduce", "bench", "doctor", "completion",
 ]  # fmt: skip
 FILES = {"explanation.json", "explanation.csv", "report.html"}
 CONTRACT = {

@@ -184,3 +184,19 @@ def test_attack_refuses_what_cannot_be_moved(numbers, tmp_path, capsys):
     assert run(*words, "--quiet") == 2
     assert "--kind ward=ignored" in capsys.readouterr().err
     assert run(*words, "--quiet", "--kind", "ward=ignored") == 0
+
+
+def test_embed_writes_the_vectors_behind_influence(numbers, tmp_path, capsys):
+    path, frame = numbers
+    assert run("embed", path, "--label", "diagnosis", "--out", tmp_path) == 0
+    assert "200 rows are now vectors" in capsys.readouterr().out
+    rows, manifest = (
+        np.load(tmp_path / "rows.npy"),
+        json.loads((tmp_path / "explanation.json").read_text()),
+    )
+    assert rows.shape == (manifest["rows"], manifest["dimensions"]) == (200, rows.shape[1])
+    assert 1 <= rows.shape[1] <= 6, "five columns and an intercept"
+    assert np.isfinite(rows).all()
+    table = pd.read_csv(tmp_path / "explanation.csv")
+    assert table["label"].tolist() == frame["diagnosis"].iloc[table["index"]].tolist()
+    assert manifest["damping"] >= 0

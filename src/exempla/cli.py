@@ -14,8 +14,8 @@ from exempla.version import __version__
 __all__ = ["build_parser", "main"]
 
 COMMANDS = (
-    "demo", "explain", "fix_labels", "review", "clean", "summarize", "attack", "reproduce", "bench",
-    "doctor", "completion",
+    "demo", "explain", "fix_labels", "review", "clean", "summarize", "attack", "embed", "reproduce",
+    "bench", "doctor", "completion",
 )  # fmt: skip
 """Modules of `exempla.commands`, in the order the help lists them."""
 
