@@ -81,7 +81,7 @@ def test_the_papers_equivalence_in_its_true_form():
 
 
 def test_the_papers_claim_as_printed_rarely_holds():
-    """The practical kernel lacks the H⁻¹ that influence carries: its first pick is another point."""
+    """The practical kernel lacks the H⁻¹ of influence, so its first pick is another point."""
     X, y = scaled(load_breast_cancer, 260)
     train, test = (X[:200], y[:200]), (X[200:], y[200:])
     model = LogisticRegression(C=0.5, tol=1e-8).fit(*train)
