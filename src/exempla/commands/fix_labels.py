@@ -16,8 +16,10 @@ from exempla.commands.options import add_output, add_seed, command_line, share
 
 HELP = "which labels of your file are wrong?"
 
-FEWEST, MOST = 20, 2000
-"""How many suspects are listed at least and at most, unless -k says so."""
+FEWEST, MOST = 200, 2000
+"""How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
+most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
+while the order is good: a list cut short would hide errors from the person who reviews it."""
 PER_ROW = (
     "indices", "ids", "weights", "gains", "alignment", "probabilities", "given", "suggested",
 )  # fmt: skip
@@ -27,7 +29,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The file, how many suspects, the output."""
     add_file_arguments(parser)
     parser.add_argument(
-        "-k", type=int, help="how many suspects to list (default: twice the expected errors)"
+        "-k",
+        type=int,
+        help="how many suspects to list (default: twice the expected errors, and not fewer than a "
+        "tenth of the rows or 200)",
     )
     parser.add_argument(
         "--method",
@@ -117,7 +122,8 @@ def _listed(fixes: Any, k: int | None) -> Any:
     """Only the rows worth a person's time, unless the user said how many."""
     if k is not None:
         return fixes
-    count = min(max(FEWEST, round(2 * fixes.expected_errors)), MOST, len(fixes))
+    fewest = max(20, min(FEWEST, fixes.n_train // 10))
+    count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
     cut = {name: values[:count] for name in PER_ROW if (values := getattr(fixes, name)) is not None}
     return replace(fixes, **cut, k=count)
 
