@@ -156,6 +156,24 @@ def test_target_weights_count(cancer, explainer):
         explainer.explain((X, y), k=5, weights=np.ones(3))
 
 
+def test_several_questions_in_one_pass(cancer, explainer):
+    X, y = cancer[2][:6], cancer[3][:6]
+    together = explainer.explain_each((X, y), k=4)
+    alone = [explainer.explain((X[i : i + 1], y[i : i + 1]), k=4) for i in range(6)]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_allclose(one.weights, other.weights)
+    halves = explainer.explain_each(
+        (X, y), k=4, weights=[[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]], side=["opponents", "both"]
+    )
+    np.testing.assert_array_equal(halves[0].indices, explainer.explain((X[:3], y[:3]), k=4).indices)
+    assert [h.side for h in halves] == ["opponents", "both"]
+    with pytest.raises(ExemplaError, match="explain_each"):
+        explainer.explain((X, y), weights=np.ones((2, 6)))
+    with pytest.raises(ExemplaError, match="line of weights"):
+        explainer.explain_each((X, y), weights=np.ones(6))
+
+
 def test_several_models_average_their_kernels(cancer):
     X, y, X_test, y_test = cancer
     models = [LogisticRegression(C=c, max_iter=1000).fit(X, y) for c in (0.1, 1.0)]

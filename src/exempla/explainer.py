@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,27 +185,78 @@ class Explainer:
         weights : (n_test,) array
             How much each questioned example counts.
         """
+        if weights is not None and np.ndim(weights) > 1:
+            raise ExemplaError(
+                "explain answers one question, with one weight per questioned example: "
+                "use explain_each for several."
+            )
+        mean = partial(mean_embedding, weights=weights)
+        return self._answers(test, k, side, labels, selector, mean)[0]
+
+    def explain_each(
+        self,
+        test: Any,
+        k: int = 50,
+        side: Side | Sequence[Side] = "opponents",
+        labels: Labels = "true",
+        selector: Selector | None = None,
+        *,
+        weights: Any = None,
+    ) -> list[Explanation]:
+        """Several questions in one pass over the training rows, an explanation for each.
+
+        By default every questioned example is a question of its own; a (T, n_test) array of
+        `weights` makes T questions. The other options are those of `explain`; `side` may be a
+        list, one for each question.
+
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = LogisticRegression(max_iter=500).fit(X, y)
+        >>> explainer = Explainer(model, progress=False).fit((X, y))
+        >>> [len(answer) for answer in explainer.explain_each((X[:3], y[:3]), k=2)]
+        [2, 2, 2]
+        """
+        if weights is not None and np.ndim(weights) != 2:
+            raise ExemplaError("explain_each takes a line of weights per question, (T, n_test).")
+        means = partial(mean_embedding, weights=weights)
+        return self._answers(
+            test, k, side, labels, selector, means if weights is not None else lambda rows: rows
+        )
+
+    def _answers(
+        self,
+        test: Any,
+        k: int,
+        side: Side | Sequence[Side],
+        labels: Labels,
+        selector: Selector | None,
+        targets_of: Callable[[Array], Array],
+    ) -> list[Explanation]:
+        """An explanation per target; `targets_of` makes one (p,) or many (T, p) of the rows."""
         notes: list[str] = []
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
         use: Use = "selection" if self.normalize else "influence"
-        mu = mean_embedding(self._test_rows(examples, labels, use), weights)
+        targets = targets_of(self._test_rows(examples, labels, use))
         features = self.features_for(use)
         rows = unit_rows(features.rows) if self.normalize else features.rows
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            selection = select(rows, mu, k, selector, side)
+            found = select(rows, targets, k, selector, side)
         for warning in caught:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
             if issubclass(warning.category, ExemplaWarning):
                 notes.append(str(warning.message))
-        if isinstance(selection, list):
-            raise ExemplaError("explain answers one question: give one weight per questioned row.")
-        answer = self._explanation(selection, features, rows, mu, examples[0], labels, k, notes)
-        return replace(answer, asked=(test, None))
+        pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
+        answers = [
+            self._explanation(selection, features, rows, mu, examples[0], labels, k, notes)
+            for selection, mu in pairs
+        ]
+        return [replace(answer, asked=(test, None)) for answer in answers]
 
     def influence(self, test: Any, labels: Labels = "true") -> np.ndarray:
         """What each questioned example's log-likelihood loses if a training example is removed.

@@ -89,8 +89,11 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
 
 def index_of(*frames: Any) -> np.ndarray | None:
     """A pandas index that says more than 0, 1, 2, …"""
-    pd: Any = sys.modules.get("pandas")  # who has no pandas loaded has no frame
-    for frame in frames if pd is not None else ():
+    if "pandas" not in sys.modules:  # who has no pandas loaded has no frame
+        return None
+    import pandas as pd
+
+    for frame in frames:
         index = getattr(frame, "index", None)
         if isinstance(index, pd.Index):
             default = isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))

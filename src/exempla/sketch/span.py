@@ -40,8 +40,9 @@ class SpanSketch(Sketch):
         if free is None:  # a Cholesky factor's rows are the Fisher rows in the basis
             self.fisher_sum = self.lower.T @ self.lower
             self.fisher_sum += rest.T @ rest
-        self.score_rows, energy_of_scores = self.project(scores), scores.norm2()
-        residual = energy_of_scores - np.einsum("ij,ij->i", self.score_rows, self.score_rows)
+        inside, energy_of_scores = self.project(scores), scores.norm2()
+        self.score_rows = inside
+        residual = energy_of_scores - np.einsum("ij,ij->i", inside, inside)
         outside = (residual > 100 * tolerance * energy_of_scores) & (
             residual > tolerance * energy.max()
         )
