@@ -142,13 +142,10 @@ class Explainer:
         """Whitened training rows at the damping of this use; the last ones are kept."""
         chosen = self._dampings(use)
         value, rule = float(np.mean([d.value for d in chosen])), chosen[0].rule
-        if self._features is None or (self._features.damping, self._features.damping_rule) != (
-            value,
-            rule,
-        ):
-            whitened = [
-                e.metric.whiten(near_the_model(e), d.value) for e, d in zip(self.embeddings, chosen)
-            ]
+        kept = self._features
+        if kept is None or (kept.damping, kept.damping_rule) != (value, rule):
+            pairs = zip(self.embeddings, chosen)
+            whitened = [e.metric.whiten(near_the_model(e), d.value) for e, d in pairs]
             share = float(np.mean([e.evidence.share for e in self.embeddings]))
             self._features = Features(self._joined(whitened), value, rule, share)
         return self._features
@@ -246,9 +243,7 @@ class Explainer:
             warnings.simplefilter("always")
             found = select(rows, targets, k, selector, side)
         for warning in caught:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+            warnings.warn(warning.message, warning.category, stacklevel=3)
             if issubclass(warning.category, ExemplaWarning):
                 notes.append(str(warning.message))
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
