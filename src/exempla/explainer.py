@@ -147,8 +147,8 @@ class Explainer:
             pairs = zip(self.embeddings, chosen)
             whitened = [e.metric.whiten(near_the_model(e), d.value) for e, d in pairs]
             share = float(np.mean([e.evidence.share for e in self.embeddings]))
-            self._features = Features(self._joined(whitened), value, rule, share)
-        return self._features
+            kept = self._features = Features(self._joined(whitened), value, rule, share)
+        return kept
 
     def set_damping(self, damping: str | float) -> Explainer:
         """Use another damping from now on; nothing is embedded again."""
@@ -247,11 +247,13 @@ class Explainer:
             if issubclass(warning.category, ExemplaWarning):
                 notes.append(str(warning.message))
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
-        answers = [
-            self._explanation(selection, features, rows, mu, examples[0], labels, k, notes)
+        return [
+            replace(
+                self._explanation(selection, features, rows, mu, examples[0], labels, k, notes),
+                asked=(test, None),
+            )
             for selection, mu in pairs
         ]
-        return [replace(answer, asked=(test, None)) for answer in answers]
 
     def influence(self, test: Any, labels: Labels = "true") -> np.ndarray:
         """What each questioned example's log-likelihood loses if a training example is removed.
