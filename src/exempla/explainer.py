@@ -19,6 +19,7 @@ from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels
 from exempla.placement import beside, near_the_model
+from exempla.progress import showing
 from exempla.selection import SBQ, Selector, select
 from exempla.sketch import check_sketch
 from exempla.store import on_disk, read_object, write_object
@@ -239,7 +240,7 @@ class Explainer:
         targets = targets_of(self._test_rows(examples, labels, use))
         features = self.features_for(use)
         rows = unit_rows(features.rows) if self.normalize else features.rows
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, showing(self.progress):
             warnings.simplefilter("always")
             found = select(rows, targets, k, selector, side)
         for warning in caught:

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from exempla.oracles.base import ScoreRows
 
-__all__ = ["say", "track", "track_rows"]
+__all__ = ["counter", "say", "showing", "track", "track_rows"]
 
 T = TypeVar("T")
 DELAY = 2.0
 """Seconds before a bar shows: quick jobs stay quiet."""
+
+
+_SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
+
+
+@contextmanager
+def showing(enabled: bool) -> Iterator[None]:
+    """Let the counters below this call show, or not."""
+    token = _SHOWN.set(enabled)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(token)
+
+
+def counter(what: str, total: int) -> Any:
+    """A bar to be moved on by hand (`with counter(...) as bar: bar.update()`)."""
+    return tqdm(desc=what, total=total, delay=DELAY, disable=not _SHOWN.get(), leave=False)
 
 
 def track(items: Iterable[T], what: str, enabled: bool, total: int | None = None) -> Iterator[T]:

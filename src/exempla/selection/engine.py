@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from exempla.progress import counter
 from exempla.selection.basis import Basis
 from exempla.selection.rows import Leaders, Race, Rows, Rule
 
@@ -66,18 +67,18 @@ def greedy(
             race.deflate(i, rows.energy(run.basis.directions))
             race.drop([i] * len(run.indices), run.indices)
     leaders = _refresh(race, runs, list(range(len(runs))))
-    while True:
-        picks = _decide(rows, race, leaders, runs, k, rule)
-        if not picks:
-            return runs
-        race.drop(list(picks), list(picks.values()))
-        directions, coefs = _take_in(rows, runs, picks)
-        going = [i for i in picks if len(runs[i].indices) < k]
-        if going:
-            leaders = race.update(directions, coefs)
-        stale = [i for i in going if runs[i].residual_norm <= FALL * runs[i].fresh_norm]
-        if stale:
-            leaders = _refresh(race, runs, stale)
+    with counter("picking", k) as bar:
+        while picks := _decide(rows, race, leaders, runs, k, rule):
+            race.drop(list(picks), list(picks.values()))
+            directions, coefs = _take_in(rows, runs, picks)
+            going = [i for i in picks if len(runs[i].indices) < k]
+            if going:
+                leaders = race.update(directions, coefs)
+            stale = [i for i in going if runs[i].residual_norm <= FALL * runs[i].fresh_norm]
+            if stale:
+                leaders = _refresh(race, runs, stale)
+            bar.update()
+    return runs
 
 
 def _refresh(race: Race, runs: list[Run], which: list[int]) -> Leaders:
