@@ -127,3 +127,26 @@ def test_save_and_load(tmp_path, job):
     explainer = Explainer(model, sketch=100, progress=False).fit(train)
     again = Explainer.load(explainer.save(tmp_path / "network.joblib"))
     np.testing.assert_allclose(again.influence(test), explainer.influence(test))
+
+
+def test_checkpoints_are_models(tmp_path, job):
+    model, train, test = job
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[0].weight.mul_(1.1)
+    torch.save(other.state_dict(), tmp_path / "other.pt")
+    expected = Explainer([model, other], progress=False).fit(train).influence(test)
+    for checkpoint in (other.state_dict(), tmp_path / "other.pt", str(tmp_path / "other.pt")):
+        found = Explainer([model, checkpoint], progress=False).fit(train).influence(test)
+        np.testing.assert_allclose(found, expected)
+
+
+def test_checkpoints_that_do_not_fit_are_said(tmp_path, job):
+    model = job[0]
+    torch.save(model, tmp_path / "whole.pt")  # a pickled model would run code when read
+    with pytest.raises(exempla.ExemplaError, match="weights alone"):
+        Explainer([model, tmp_path / "whole.pt"])
+    with pytest.raises(exempla.ExemplaError, match="does not fit"):
+        Explainer([model, nn.Linear(2, 2).state_dict()])
+    with pytest.raises(exempla.ExemplaError, match="no file"):
+        Explainer([model, tmp_path / "nothing.pt"])

@@ -16,7 +16,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher import Damping, check_damping, resolve_damping
 from exempla.influence import influence_matrix, self_influence
 from exempla.linalg import concatenate, to_numpy
-from exempla.oracles import make_oracle
+from exempla.oracles import make_oracles
 from exempla.oracles.base import Examples, Labels
 from exempla.placement import beside, near_the_model
 from exempla.progress import showing
@@ -45,7 +45,8 @@ class Explainer:
     ----------
     model : fitted model, or a list of them
         A scikit-learn model or Pipeline, a torch module, or your own scores
-        (`exempla.oracles.arrays`). The kernels of several models are averaged.
+        (`exempla.oracles.arrays`). The kernels of several models are averaged; after a torch
+        module, further checkpoints may be state dicts or files of them.
     likelihood : str
         "auto", or the name of the likelihood the model was trained with.
     fisher : {"true", "empirical", "diagonal", "identity"}
@@ -95,7 +96,7 @@ class Explainer:
         if not models:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
         self.model = model
-        self.oracles = [make_oracle(m, likelihood, parameters, device) for m in models]
+        self.oracles = make_oracles(models, likelihood, parameters, device)
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
         self.normalize, self.seed, self.progress, self.store = normalize, seed, progress, store

@@ -12,7 +12,7 @@ from exempla.oracles.base import Oracle
 if TYPE_CHECKING:
     from exempla.likelihoods import Likelihood
 
-__all__ = ["make_oracle"]
+__all__ = ["make_oracle", "make_oracles"]
 
 
 def make_oracle(
@@ -50,3 +50,24 @@ def make_oracle(
         f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
         "ArrayScores() for a matrix of scores."
     )
+
+
+def make_oracles(
+    models: list[Any],
+    likelihood: str | Likelihood = "auto",
+    parameters: Sequence[str] | None = None,
+    device: Any = None,
+) -> list[Oracle]:
+    """One oracle per model; beside a torch module, state dicts and files of them count as models.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> models = [LogisticRegression(C=c).fit([[0.0], [1.0]], [0, 1]) for c in (1, 10)]
+    >>> len(make_oracles(models))
+    2
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(m, torch.nn.Module) for m in models):
+        from exempla.oracles.torch_checkpoints import with_checkpoints
+
+        models = with_checkpoints(models)
+    return [make_oracle(model, likelihood, parameters, device) for model in models]
