@@ -24,6 +24,7 @@ from exempla.linalg import concatenate, to_numpy
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say, track_rows
 from exempla.sketch import Sketch, choose_sketch
+from exempla.sketch.choose import WIDTH
 from exempla.types import Array
 
 __all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
@@ -107,8 +108,6 @@ def embed_training_set(
 
 def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
     """The part of a large training set that basis and Fisher are estimated from."""
-    from exempla.sketch.choose import WIDTH
-
     width = sketch if isinstance(sketch, int) else WIDTH
     wanted = SAMPLE_PER_DIRECTION * width
     if len(train) <= wanted:

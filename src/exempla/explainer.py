@@ -237,9 +237,8 @@ class Explainer:
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
-        use: Use = "selection" if self.normalize else "influence"
-        targets = targets_of(self._test_rows(examples, labels, use))
-        features = self.features_for(use)
+        targets = targets_of(self._test_rows(examples, labels, self._use))
+        features = self.features_for(self._use)
         rows = unit_rows(features.rows) if self.normalize else features.rows
         with warnings.catch_warnings(record=True) as caught, showing(self.progress):
             warnings.simplefilter("always")
@@ -281,10 +280,10 @@ class Explainer:
             examples = [test]
         else:
             examples, labels = self._questioned(test, labels, [])
-        use: Use = "selection" if self.normalize else "influence"
-        rows = self.features_for(use).rows[np.asarray(indices)]
+        rows = self.features_for(self._use).rows[np.asarray(indices)]
         rows = unit_rows(rows) if self.normalize else rows
-        return to_numpy(rows @ self._test_rows(examples, labels, use).T).astype(np.float64)
+        questioned = self._test_rows(examples, labels, self._use)
+        return to_numpy(rows @ questioned.T).astype(np.float64)
 
     def save(self, path: str | Path) -> Path:
         """Keep the fitted Explainer in one file, model and training rows included.
@@ -307,6 +306,11 @@ class Explainer:
     def load(path: str | Path) -> Explainer:
         """An Explainer that was saved. Loading runs code in the file: open only what you trust."""
         return read_object(path, Explainer)
+
+    @property
+    def _use(self) -> Use:
+        """What the rows of an explanation are for: unit rows are damped for selection."""
+        return "selection" if self.normalize else "influence"
 
     def _dampings(self, use: Use) -> list[Damping]:
         return [

@@ -10,6 +10,7 @@ own Fisher it is the Fisher kernel over n. For models with a canonical link the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from exempla.errors import ExemplaError
 from exempla.linalg import to_numpy
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
+from exempla.sketch.identity import IdentitySketch
 from exempla.types import Array
 
 __all__ = ["hessian", "hessian_influence", "influence_matrix", "self_influence"]
@@ -66,19 +68,19 @@ def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:
         down = mean_score(oracle.at(theta - shift), train)
         columns.append((down - up) / (2 * shift[j]))
     curvature = np.stack(columns, axis=1)
-    penalty = np.concatenate([np.repeat(x.penalty, x.d_out) for x in oracle.layers])
-    return (curvature + curvature.T) / 2 + np.diag(penalty)
+    return (curvature + curvature.T) / 2 + np.diag(IdentitySketch(oracle.layers).penalty)
 
 
 def mean_score(oracle: Oracle, examples: Examples) -> np.ndarray:
-    """(1/n) Σ s_i, written out."""
-    total = sum(written_out(batch).sum(0) for batch in oracle.scores(examples))
+    """(1/n) Σ s_i, summed batch by batch."""
+    total = sum(batch.sum(0) for batch in written_out(oracle, examples))
     return np.asarray(total) / len(examples)
 
 
-def written_out(batch: Any) -> np.ndarray:
-    """Dense scores of a batch, layers side by side."""
-    return np.concatenate([to_numpy(f.dense()) for f in batch.factors], axis=1)
+def written_out(oracle: Oracle, examples: Examples) -> Iterator[np.ndarray]:
+    """The scores in full, (n, P) a batch."""
+    write = IdentitySketch(oracle.layers).project
+    return (to_numpy(write(batch)) for batch in oracle.scores(examples))
 
 
 def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -> np.ndarray:
@@ -97,7 +99,6 @@ def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -
     train_examples = oracle.read(train, role="train")
     H = hessian(oracle, train_examples)
     H[np.diag_indices_from(H)] += damping
-    rows = np.concatenate([written_out(b) for b in oracle.scores(train_examples)])
-    questioned = oracle.read(test, role="test")
-    targets = np.concatenate([written_out(b) for b in oracle.scores(questioned)])
+    rows = np.concatenate(list(written_out(oracle, train_examples)))
+    targets = np.concatenate(list(written_out(oracle, oracle.read(test, role="test"))))
     return rows @ np.linalg.solve(H, targets.T) / len(rows)

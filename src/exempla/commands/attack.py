@@ -13,7 +13,7 @@ from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
 from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, share
+from exempla.commands.options import add_fail_above, add_output, add_seed
 
 HELP = "which rows of your file could be moved to flip predictions?"
 
@@ -37,12 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="how far each value may move, in the units the model sees: standard deviations of a "
         "column, or pixels as they are fed to the network (default: 0.5)",
     )
-    how.add_argument(
-        "--fail-above",
-        metavar="SHARE",
-        type=share,
-        help="exit with 1 if a larger share of the target predictions flips",
-    )
+    add_fail_above(how, "a larger share of the target predictions flips")
     add_output(parser, "exempla-out")
     add_seed(parser)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
 from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, command_line, share
+from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
 
 HELP = "which rows of your file harm a model, and what happens without them?"
 
@@ -21,12 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The file, how many rows, the output."""
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
-    parser.add_argument(
-        "--fail-above",
-        metavar="SHARE",
-        type=share,
-        help="exit with 1 if removal mends more than this share of the errors",
-    )
+    add_fail_above(parser, "removal mends more than this share of the errors")
     add_output(parser, "exempla-out")
     add_seed(parser)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
 from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, command_line, share
+from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
 
 HELP = "which rows of your file are responsible for a model's errors?"
 
@@ -36,12 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     question.add_argument(
         "-k", type=int, default=50, help="how many training rows to pick (default: 50)"
     )
-    question.add_argument(
-        "--fail-above",
-        metavar="SHARE",
-        type=share,
-        help="exit with 1 if a larger share of the test rows is predicted wrongly",
-    )
+    add_fail_above(question, "a larger share of the test rows is predicted wrongly")
     add_output(parser, "exempla-out")
     add_seed(parser)
 

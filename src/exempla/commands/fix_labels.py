@@ -12,7 +12,7 @@ from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
 from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, command_line, share
+from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
 
 HELP = "which labels of your file are wrong?"
 
@@ -40,12 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="calibrated",
         help="all evidence weighed (default), or the paper's SBQ ranking",
     )
-    parser.add_argument(
-        "--fail-above",
-        metavar="SHARE",
-        type=share,
-        help="exit with 1 if a larger share of the labels is expected to be wrong",
-    )
+    add_fail_above(parser, "a larger share of the labels is expected to be wrong")
     add_output(parser, "exempla-out")
     add_seed(parser)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import Any
 
-__all__ = ["add_output", "add_seed", "command_line", "share"]
+__all__ = ["add_fail_above", "add_output", "add_seed", "command_line", "share"]
 
 
 def share(text: str) -> float:
@@ -22,6 +23,13 @@ def share(text: str) -> float:
     if not 0.0 <= value <= 1.0:
         raise ArgumentTypeError(f"{text!r} is not a share; give a number from 0 to 1")
     return value
+
+
+def add_fail_above(parser: Any, finding: str) -> None:
+    """--fail-above; `finding` ends the sentence "exit with 1 if …"."""
+    parser.add_argument(
+        "--fail-above", metavar="SHARE", type=share, help=f"exit with 1 if {finding}"
+    )
 
 
 def add_output(parser: ArgumentParser, default: str) -> None:

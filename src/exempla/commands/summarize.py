@@ -11,7 +11,7 @@ from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
 from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, command_line, share
+from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
 
 HELP = "your file in k weighted rows"
 
@@ -26,12 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="auto",
         help="what the weights sum to: chosen on held-out rows (default), k, or all rows",
     )
-    parser.add_argument(
-        "--fail-above",
-        metavar="SHARE",
-        type=share,
-        help="exit with 1 if the summary costs more accuracy than this",
-    )
+    add_fail_above(parser, "the summary costs more accuracy than this")
     add_output(parser, "exempla-out")
     add_seed(parser)
 
