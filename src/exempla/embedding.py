@@ -17,9 +17,7 @@ import numpy as np
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
-from exempla.fisher.diagonal import DiagonalMetric
-from exempla.fisher.full import FullMetric
-from exempla.fisher.identity import IdentityMetric
+from exempla.fisher.estimate import estimate_fisher
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say, track_rows
@@ -161,52 +159,6 @@ def put(out: Array, start: int, waiting: list[Array]) -> int:
     return start
 
 
-def estimate_fisher(
-    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
-) -> tuple[Metric, FisherEvidence]:
-    """The mean Fisher in sketch space with the model's own penalty added."""
-    batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
-    known = basis.fisher_sum if fisher in ("true", "identity") else None
-    total, basis.fisher_sum = known, None
-    trace, energy2, count = 0.0, 0.0, 0
-    for batch in track_rows(batches, "estimating the Fisher", progress, len(examples)):
-        energy = batch.norm2()
-        counted = len(batch) if batch.counted is None else batch.counted
-        trace, energy2, count = trace + energy.sum(), energy2 + (energy**2).sum(), count + counted
-        if known is not None:
-            continue
-        rows = basis.project(batch)
-        squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
-        total = in_double(squares) if total is None else total + squares
-    mean = to_numpy(total) / len(examples)
-    evidence = FisherEvidence(
-        trace=float(trace) / len(examples),
-        rows=count,
-        energy2=float(energy2),
-        squared_norm=float(np.vdot(mean, mean)),
-        share=min(
-            float(np.sum(mean if fisher == "diagonal" else np.diag(mean)))
-            * len(examples)
-            / float(trace),
-            1.0,
-        )
-        if trace > 0
-        else 1.0,
-        examples=len(examples),
-        parameters=oracle.n_parameters,
-    )
-    if fisher == "diagonal":
-        penalty = basis.penalty if basis.penalty.ndim == 1 else np.diag(basis.penalty)
-        metric: Metric = DiagonalMetric(mean + penalty)
-    else:
-        if basis.penalty.ndim == 1:
-            mean[np.diag_indices_from(mean)] += basis.penalty
-        else:
-            mean += basis.penalty
-        metric = IdentityMetric() if fisher == "identity" else FullMetric(mean)
-    return metric, evidence
-
-
 def distance_from_stationary(oracle: Oracle, basis: Sketch, rows: Array) -> float | None:
     """‖mean score − λRθ̂‖ / ‖θ̂‖, the mean taken in sketch space."""
     size = oracle.theta_norm
@@ -217,11 +169,6 @@ def distance_from_stationary(oracle: Oracle, basis: Sketch, rows: Array) -> floa
     if penalty is not None:
         left = left - to_numpy(basis.project(penalty)).sum(0)
     return float(np.linalg.norm(left)) / size
-
-
-def in_double(array: Array) -> Array:
-    """A float64 copy on the same device."""
-    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
 
 
 def check_fisher(wanted: str) -> str:

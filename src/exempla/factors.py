@@ -6,15 +6,26 @@ Shapes:  n rows of a batch · s positions that share a weight (sequence, pixels)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import issparse, vstack
 
-__all__ = ["Array", "Factors", "as_like"]
+__all__ = ["Array", "Factors", "Pairs", "as_like"]
 
 Array = Any
 """A NumPy array or a torch tensor."""
+
+
+class Pairs(NamedTuple):
+    """Which products of an input direction and an output direction are wanted."""
+
+    inputs: Array
+    """(pairs,) columns of the input basis."""
+    outputs: Array
+    """(pairs,) columns of the output basis."""
+    flat: Array
+    """(pairs,) places in the flattened (r_in, r_out) block, worked out once."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +59,11 @@ class Factors:
             return a[:, :, None] * g[:, None, :]
         return a.swapaxes(1, 2) @ g
 
-    def project_pairs(
-        self, basis_in: Array, basis_out: Array, side_in: Array, side_out: Array
-    ) -> Array:
-        """Entries (side_in[j], side_out[j]) of `project`, (n, pairs)."""
+    def project_pairs(self, basis_in: Array, basis_out: Array, pairs: Pairs) -> Array:
+        """The wanted entries of `project`, (n, pairs)."""
         if self.g.ndim == 2:  # one position: the block around the pairs need not be written out
-            return (self.a @ basis_in)[:, side_in] * (self.g @ basis_out)[:, side_out]
-        block = self.project(basis_in, basis_out)
-        return block.reshape(len(self), -1)[:, side_in * basis_out.shape[1] + side_out]
+            return (self.a @ basis_in)[:, pairs.inputs] * (self.g @ basis_out)[:, pairs.outputs]
+        return self.project(basis_in, basis_out).reshape(len(self), -1)[:, pairs.flat]
 
     def dense(self) -> Array:
         """The scores written out, (n, d_in·d_out), inputs the slow index."""

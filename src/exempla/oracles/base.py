@@ -74,14 +74,23 @@ class ScoreRows:
         if len(groups) == 1:
             return groups[0]
         layers = zip(*(group.factors for group in groups), strict=True)
+        counts = [len(group) if group.counted is None else group.counted for group in groups]
         return ScoreRows(
             np.concatenate([group.sample for group in groups]),
             tuple(first.join(list(rest)) for first, *rest in layers),
+            sum(counts) if any(group.counted is not None for group in groups) else None,
         )
 
+    def squared_norms(self) -> Any:
+        """Squared norm of each score, over all layers, where the factors live."""
+        first, *rest = (f.norm2() for f in self.factors)
+        for more in rest:
+            first = first + more
+        return first
+
     def norm2(self) -> np.ndarray:
-        """Squared norm of each score, over all layers."""
-        return np.sum([in_float64(f.norm2()) for f in self.factors], axis=0)
+        """Squared norm of each score, over all layers, in NumPy and float64."""
+        return in_float64(self.squared_norms())
 
     def gram(self, other: ScoreRows) -> np.ndarray:
         """Dot products of these scores with the other's, in float64, block by block."""

@@ -29,6 +29,8 @@ __all__ = ["TorchOracle", "torch_oracle"]
 
 VARIANCE_SAMPLE = 8192
 """Training examples from which a Gaussian's variance is fitted, at most."""
+PROBED = 8
+"""Examples whose outputs are looked at to choose a likelihood."""
 DEVICE_SHARE = 8
 """Arrays that take less than this fraction of the free memory of a GPU are moved there whole."""
 
@@ -163,7 +165,8 @@ class TorchOracle(Oracle):
         scorer = self.scorer
         if not isinstance(scorer.head, Custom):
             with torch.no_grad():
-                outputs = scorer.run(self.model, first)
+                # few: the outputs of a language model are larger than anything else in memory
+                outputs = scorer.run(self.model, first.take(np.arange(min(len(first), PROBED))))
             if scorer.head is None:
                 scorer.head = choose_head(self.asked, self.model, outputs, first, self.draws)
             if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):

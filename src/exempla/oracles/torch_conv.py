@@ -54,7 +54,7 @@ class ConvShape:
         """What lies under the kernel at each position, (nm, groups, C/groups·kernel, L)."""
         flat_margins = [end for pair in reversed(self.margins()) for end in pair]
         view, dims = F.pad(x, flat_margins), len(self.kernel)
-        if dims == 2:  # torch has a fast routine for images
+        if dims == 2 and not x.is_cuda:  # torch's own, which on a GPU starts a kernel per image
             patches = F.unfold(view, self.kernel, self.dilation, stride=self.stride)
             return patches.unflatten(1, (self.groups, -1))
         for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation), start=2):
@@ -89,6 +89,8 @@ class ConvFactors(StructuredFactors):
             blocks = torch.cat([blocks, g.sum(3)[:, :, None, :]], 2)
         if basis_out is None:
             out = blocks.transpose(1, 2).flatten(2)
+        elif groups == 1:
+            out = blocks[:, 0] @ basis_out
         else:
             out = torch.einsum("ngio,gor->nir", blocks, basis_out.unflatten(0, (groups, -1)))
         return out if self.images == 1 else out.unflatten(0, (-1, self.images)).sum(1)
@@ -100,8 +102,11 @@ class ConvFactors(StructuredFactors):
             return shape.patches(self.a)
         kernel = (self.a.shape[1] // groups, *shape.kernel)
         size = int(np.prod(kernel))
-        weight = basis[:size].T.reshape(-1, *kernel).repeat(groups, *[1] * len(kernel))
-        bias = basis[size].repeat(groups) if shape.bias else None
+        weight = basis[:size].T.reshape(-1, *kernel)
+        bias = basis[size] if shape.bias else None
+        if groups > 1:
+            weight = weight.repeat(groups, *[1] * len(kernel))
+            bias = None if bias is None else bias.repeat(groups)
         return shape.convolve(self.a, weight, bias).flatten(2).unflatten(1, (groups, -1))
 
     def take(self, positions: np.ndarray) -> ConvFactors:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exempla.factors import Factors, Pairs
 from exempla.oracles.torch_pieces import gram_in_pieces, norms_in_pieces, pieces
 from exempla.oracles.torch_sides import OneHot, Side, Vectors
-from exempla.types import Factors
 
 __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 
@@ -27,11 +27,8 @@ __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 class StructuredFactors(Factors):
     """What the subclasses share: anything not done better is done on the written-out scores."""
 
-    def project_pairs(
-        self, basis_in: Tensor, basis_out: Tensor, side_in: Tensor, side_out: Tensor
-    ) -> Tensor:
-        block = self.project(basis_in, basis_out)
-        return block.flatten(1)[:, side_in * basis_out.shape[1] + side_out]
+    def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
+        return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
 
     def take(self, positions: np.ndarray) -> StructuredFactors:
         raise NotImplementedError
@@ -111,14 +108,12 @@ class PairFactors(StructuredFactors):
             return a.transpose(1, 2) * g
         return a.transpose(1, 2) @ g
 
-    def project_pairs(
-        self, basis_in: Tensor, basis_out: Tensor, side_in: Tensor, side_out: Tensor
-    ) -> Tensor:
+    def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         if self.inputs.positions > 1:
-            return super().project_pairs(basis_in, basis_out, side_in, side_out)
+            return super().project_pairs(basis_in, basis_out, pairs)
         # one position: the block around the pairs need not be written out
         a, g = self.inputs.project(basis_in)[:, 0], self.outputs.project(basis_out)[:, 0]
-        return a[:, side_in] * g[:, side_out]
+        return a[:, pairs.inputs] * g[:, pairs.outputs]
 
     @staticmethod
     def _scatter(values: Tensor, table: OneHot) -> Tensor:

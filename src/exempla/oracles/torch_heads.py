@@ -62,9 +62,10 @@ def choose_head(asked: Any, model: nn.Module, outputs: Tensor, batch: Batch, dra
 
 
 def infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
+    """The likelihood's name, from the batch's labels and the outputs of some of its examples."""
     labels = batch.labels
     kind = type(model).__name__
-    if outputs.ndim == 3 and (labels is None or labels.shape[:2] == outputs.shape[:2]):
+    if outputs.ndim == 3 and (labels is None or labels.shape[1:2] == outputs.shape[1:2]):
         aligned = not hasattr(model, "config") or "TokenClassification" in kind or "Masked" in kind
         return "tokens" if aligned and labels is not None else "causal_lm"
     if labels is None:
@@ -80,9 +81,9 @@ def infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
         return "bernoulli"
     if outputs.ndim == 2 and labels.ndim == 1 and not numbers and not single:
         return "categorical"
-    if labels.shape == outputs.shape and outputs.ndim == 2 and yes_no and not single:
+    if labels.shape[1:] == outputs.shape[1:] and outputs.ndim == 2 and yes_no and not single:
         return "multilabel"
-    if numbers and labels.numel() == outputs.numel():
+    if numbers and labels.shape[1:].numel() == outputs.shape[1:].numel():
         return "gaussian"
     raise ExemplaError(
         f"the likelihood cannot be told from outputs {tuple(outputs.shape)} and labels "

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,6 +30,8 @@ EXACT_OUTPUTS = 32
 """Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
 TOP_CLASSES = 8
 """With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
+DRAWN_AT_ONCE = 2**26
+"""Probabilities turned into drawn classes at one time."""
 
 Ranked = Iterator[tuple[Tensor, Tensor]]
 """(which examples have a row, the cotangents), one entry per backward pass."""
@@ -123,7 +126,12 @@ class FamilyHead(Head):
                 "its own prediction is zero: give the true targets."
             )
         labels = self.family.predict(x) if predicted else labels_of(batch)
-        return self._through(outputs, self.family.score(x, labels))
+        if isinstance(self.family, Categorical):  # e_y − p in four kernels, where a GPU waits
+            score = x.softmax(1).neg_()
+            score.scatter_add_(1, labels.reshape(-1, 1).long(), score.new_ones(len(x), 1))
+        else:
+            score = self.family.score(x, labels)
+        return self._through(outputs, score)
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self.family.predict(self.natural(outputs))
@@ -177,9 +185,11 @@ class FamilyHead(Head):
                 f"{tuple(labels.shape)}: a {self.name} likelihood needs one label per output."
             )
         elif isinstance(self.family, Bernoulli):
-            refuse_rows(~((labels == 0) | (labels == 1)), batch, "have a label other than 0 and 1")
+            refuse_rows(
+                ~((labels == 0) | (labels == 1)), batch.positions, "have a label other than 0 and 1"
+            )
         elif isinstance(self.family, Poisson):
-            refuse_rows(labels < 0, batch, "have a negative count as label")
+            refuse_rows(labels < 0, batch.positions, "have a negative count as label")
 
 
 @dataclass(frozen=True)
@@ -214,9 +224,12 @@ def labels_of(batch: Batch) -> Tensor:
 
 
 def draw(p: Tensor, generator: torch.Generator) -> Tensor:
-    """One class per row with probability p: argmax of p/exponential noise."""
-    noise = torch.empty_like(p).exponential_(generator=generator)
-    return (p / noise).argmax(1)
+    """One class per row with probability p: argmax of p/exponential noise, a few rows at a time
+    (a vocabulary's probabilities are the largest thing in memory)."""
+    step = max(1, DRAWN_AT_ONCE // p.shape[1])
+    parts = p.split(step)
+    noise = (torch.empty_like(part).exponential_(generator=generator) for part in parts)
+    return torch.cat([(part / n).argmax(1) for part, n in zip(parts, noise)])
 
 
 def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
@@ -228,14 +241,16 @@ def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
         )
     outside = (labels < 0) | (labels >= count)
     refuse_rows(
-        outside, batch, f"have a label outside 0 … {count - 1}, the classes of the model's outputs"
+        outside,
+        batch.positions,
+        f"have a label outside 0 … {count - 1}, the classes of the model's outputs",
     )
 
 
-def refuse_rows(wrong: Tensor, batch: Batch, what: str) -> None:
-    """Raise, naming the examples, if any entry of their rows is wrong."""
+def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
+    """Raise, naming the examples by their positions, if any entry of their rows is wrong."""
     rows = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
     if rows:
-        named = ", ".join(str(int(batch.positions[i])) for i in rows[:5])
+        named = ", ".join(str(int(positions[i])) for i in rows[:5])
         more = "…" if len(rows) > 5 else ""
         raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")

@@ -124,7 +124,9 @@ class Pass:
         found, n = self.network.found, len(self.batch)
         assert found is not None
         scale = HALF_SCALE if self.outputs.dtype == torch.float16 else 1.0
-        cotangent = (cotangent * scale).to(self.outputs.dtype)
+        if scale != 1.0:
+            cotangent = cotangent * scale
+        cotangent = cotangent.to(self.outputs.dtype)
         edges: Any = [use.edge for use in self.tape.uses]
         gradients: Any = ()
         if edges:

@@ -23,6 +23,8 @@ from exempla.oracles.torch_state import Keeper
 __all__ = ["Scorer"]
 
 NOT_FINITE = "make the model return NaN or infinity"
+LOOK_EVERY = 32
+"""Batches between two looks at whether the outputs are finite."""
 
 
 class Scorer:
@@ -40,7 +42,7 @@ class Scorer:
         self.network = Network(model, parameters)
         self.keeper = Keeper(model, {id(p) for p in parameters.values()})
         self.batch_size: int | None = None
-        self._pending: list[tuple[Tensor, Batch]] = []
+        self._pending: list[tuple[Tensor, np.ndarray]] = []
 
     def borrowed(self) -> AbstractContextManager[None]:
         # a likelihood of the user's own may draw; a network was watched during the survey
@@ -73,55 +75,86 @@ class Scorer:
             if batch.weights is not None:
                 cotangent = scaled(cotangent, batch.weights)
             factors = run.rows(cotangent)
-        # looked at only when the next batch is under way: the device is never waited for
-        self.refuse_pending()
-        self._pending.append((~outputs.isfinite(), batch))
+        # looked at many batches at a time: each look waits for the device
+        self._pending.append(
+            (outputs.reshape(len(batch), -1).sum(1, dtype=torch.float32), batch.positions)
+        )
+        if len(self._pending) == LOOK_EVERY:
+            self.refuse_pending()
         return [ScoreRows(batch.positions, factors)]
 
     def refuse_pending(self) -> None:
-        """Raise if the last batch's outputs were not finite."""
-        while self._pending:
-            wrong, batch = self._pending.pop()
-            own = isinstance(self.head, Custom)
-            refuse_rows(
-                wrong, batch, "have a log-likelihood of NaN or infinity" if own else NOT_FINITE
-            )
+        """Raise if the outputs of the last batches were not finite."""
+        if not self._pending:
+            return
+        sums, positions = zip(*self._pending)
+        self._pending.clear()
+        own = isinstance(self.head, Custom)
+        refuse_rows(
+            ~torch.cat(sums).isfinite(),
+            np.concatenate(positions),
+            "have a log-likelihood of NaN or infinity" if own else NOT_FINITE,
+        )
 
     # ---- Fisher rows
 
     def fisher(self, batch: Batch, generator: Any, rank: int = 0) -> Iterator[ScoreRows]:
-        """One backward pass per rank of class, over the examples it still concerns."""
+        """A backward pass per rank of class that concerns most examples, then one for the rest."""
         assert isinstance(self.head, Head)
         done = rank
+        few: list[tuple[np.ndarray, Tensor]] = []
+        halves: list[Batch] = []
         try:
             with self.borrowed():
                 run = self.network.forward(self.run, batch)
                 outputs = run.outputs.detach()
-                refuse_rows(~outputs.isfinite(), batch, NOT_FINITE)
-            ranked = self.head.fisher(outputs, batch, generator)
-            for active, cotangent in islice(ranked, rank, None):
+                refuse_rows(~outputs.isfinite(), batch.positions, NOT_FINITE)
+            for active, cotangent in islice(
+                self.head.fisher(outputs, batch, generator), rank, None
+            ):
                 chosen = active.nonzero()[:, 0].cpu().numpy()
                 if len(chosen) == 0:
-                    return
-                if 2 * len(chosen) <= len(batch) and done > rank:
                     break
                 if batch.weights is not None:
                     cotangent = scaled(cotangent, batch.weights.sqrt())
+                if 2 * len(chosen) <= len(batch) and done > rank:
+                    few.append((chosen, cotangent[chosen]))
+                    continue
                 with self.borrowed():
                     rows = ScoreRows(batch.positions, run.rows(cotangent, again=True))
                 yield rows if len(chosen) == len(batch) else rows.take(chosen)
                 done += 1
-            else:
-                return
-            # few examples are left: their own, smaller passes are cheaper from here on
-            parts = [batch.take(chosen)]
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            parts = self._halves(batch)
-        run = rows = None
-        for part in parts:
+            halves = self._halves(batch)
+        run = rows = outputs = cotangent = None
+        for part in halves:
             yield from self.fisher(part, generator, done)
+        if few:  # the classes that few examples reach, all together in passes of full size
+            chosen = np.concatenate([rows for rows, _ in few])
+            cotangent = torch.cat([part for _, part in few])
+            for i in range(0, len(chosen), len(batch)):
+                some = slice(i, i + len(batch))
+                yield from self._pulled(batch.take(chosen[some]), cotangent[some])
+
+    def _pulled(self, batch: Batch, cotangent: Tensor) -> Iterator[ScoreRows]:
+        """Rows of given cotangents, in halves where memory runs out."""
+        try:
+            with self.borrowed():
+                run = self.network.forward(self.run, batch)
+                rows = ScoreRows(batch.positions, run.rows(cotangent))
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            rows = None
+        if rows is not None:
+            yield rows
+            return
+        start = 0
+        for part in self._halves(batch):
+            yield from self._pulled(part, cotangent[start : start + len(part)])
+            start += len(part)
 
     def custom_fisher(self, batch: Batch, generator: torch.Generator) -> list[ScoreRows]:
         """Rows of sampled labels, or of the given ones where the likelihood cannot sample."""

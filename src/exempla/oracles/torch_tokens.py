@@ -58,22 +58,24 @@ class TokenHead(Head):
 
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
         labels, counts = self.targets(batch)
-        p = outputs.float().softmax(2)
-        return self._residual(p, p.argmax(2) if predicted else labels, counts)
+        if predicted:
+            labels = outputs.argmax(2)
+        return self._residual(outputs.float().softmax(2), labels, counts)
 
     @staticmethod
     def _residual(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        """(e_y − p) where positions count, in place of a one-hot tensor of p's size."""
-        out = p.neg()
+        """(e_y − p) where positions count, written over p: nothing else is as large."""
+        out = p.neg_()
         out.scatter_add_(2, labels[:, :, None], torch.ones_like(out[:, :, :1]))
         return out.mul_(counts[:, :, None])
 
     def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
         _, counts = self.targets(batch)
-        p = outputs.float().softmax(2)
         for _ in range(self.draws):
+            p = outputs.float().softmax(2)
             labels = draw(p.flatten(0, 1), generator).view_as(counts)
-            yield counts.any(1), self._residual(p, labels, counts) / self.draws**0.5
+            residual = self._residual(p, labels, counts)
+            yield counts.any(1), residual.div_(self.draws**0.5)
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
         return outputs.argmax(2)

@@ -7,13 +7,28 @@ It also says what the model's L2 penalty looks like in that basis.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 
 from exempla.oracles.base import ScoreRows
 from exempla.types import Array
 
-__all__ = ["Sketch"]
+__all__ = ["FisherSum", "Sketch"]
+
+
+@dataclass(frozen=True)
+class FisherSum:
+    """What a pass over the Fisher rows r leaves behind."""
+
+    matrix: np.ndarray
+    """Σ r rᵀ in the basis, (p, p), or its diagonal (p,)."""
+    energy: float
+    """Σ ‖r‖² over whole rows, the part outside the basis too."""
+    energy2: float
+    """Σ ‖r‖⁴, likewise."""
+    rows: int
+    """How many rows carry probability."""
 
 
 class Sketch(ABC):
@@ -30,8 +45,8 @@ class Sketch(ABC):
     outside: float | None = None
     """The penalty on every direction outside the basis, where the basis holds all training
     scores, so that what lies outside can only belong to a questioned example; else None."""
-    fisher_sum: np.ndarray | None = None
-    """Σ rᵀr over the model's Fisher rows r in this basis, where finding the basis has given it."""
+    fisher_sum: FisherSum | None = None
+    """The model's Fisher in this basis, where finding the basis has given it."""
     score_rows: np.ndarray | None = None
     """The training rows in this basis, likewise."""
 

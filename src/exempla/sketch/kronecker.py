@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
+from exempla.factors import Array, Factors, Pairs
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 from exempla.sketch.base import Sketch
 from exempla.sketch.moments import Moments, Spectrum
-from exempla.types import Array, Factors
 
 __all__ = ["KroneckerSketch"]
 
@@ -30,15 +30,14 @@ class LayerBasis:
 
     inputs: Array
     outputs: Array
-    side_in: Array
-    side_out: Array
+    pairs: Pairs
 
     @property
     def width(self) -> int:
-        return len(self.side_in)
+        return len(self.pairs.flat)
 
     def project(self, factors: Factors) -> Array:
-        return factors.project_pairs(self.inputs, self.outputs, self.side_in, self.side_out)
+        return factors.project_pairs(self.inputs, self.outputs, self.pairs)
 
 
 class KroneckerSketch(Sketch):
@@ -49,7 +48,7 @@ class KroneckerSketch(Sketch):
     def __init__(self, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> None:
         spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in moments]
         strengths = [
-            np.multiply.outer(inputs.values, outputs.values) * m.trace
+            np.multiply.outer(inputs.values, outputs.values) * float(m.trace)
             for (inputs, outputs), m in zip(spectra, moments, strict=True)
         ]
         everything = np.concatenate([s.ravel() for s in strengths])
@@ -74,10 +73,10 @@ def keep(inputs: Spectrum, outputs: Spectrum, mask: np.ndarray) -> LayerBasis | 
         return None
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     inside = mask[np.ix_(rows, columns)]
-    sides: Any = np.nonzero(inside)
+    places: Any = (*np.nonzero(inside), np.flatnonzero(inside))
     if not isinstance(inputs.vectors, np.ndarray):  # indices on the device: no transfer per batch
-        sides = [inputs.vectors.new_tensor(side, dtype=int) for side in sides]
-    return LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], *sides)
+        places = [inputs.vectors.new_tensor(p, dtype=int) for p in places]
+    return LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], Pairs(*places))
 
 
 def penalty_matrix(layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ...]) -> np.ndarray:
@@ -91,7 +90,7 @@ def penalty_matrix(layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ..
     blocks = []
     for layer, basis in kept:
         U = in_float64(basis.inputs)
-        side_in, side_out = to_numpy(basis.side_in), to_numpy(basis.side_out)
+        side_in, side_out = to_numpy(basis.pairs.inputs), to_numpy(basis.pairs.outputs)
         coupling = U.T @ (layer.penalty[:, None] * U)
         same_output = side_out[:, None] == side_out[None, :]
         blocks.append(np.where(same_output, coupling[np.ix_(side_in, side_in)], 0.0))

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from exempla.linalg import pivoted_cholesky, solve_lower
 from exempla.oracles.base import Layer, ScoreRows
-from exempla.sketch.base import Sketch
+from exempla.sketch.base import FisherSum, Sketch
 from exempla.types import Array, Factors, as_like
 
 __all__ = ["SpanSketch"]
@@ -38,8 +38,10 @@ class SpanSketch(Sketch):
         alive = energy > tolerance * energy.max()  # the others could never become a pivot
         rest = self._span(start if alive.all() else start.take(np.flatnonzero(alive)))
         if free is None:  # a Cholesky factor's rows are the Fisher rows in the basis
-            self.fisher_sum = self.lower.T @ self.lower
-            self.fisher_sum += rest.T @ rest
+            matrix = self.lower.T @ self.lower
+            matrix += rest.T @ rest
+            rows = len(fisher) if fisher.counted is None else fisher.counted
+            self.fisher_sum = FisherSum(matrix, energy.sum(), energy @ energy, rows)
         inside, energy_of_scores = self.project(scores), scores.norm2()
         self.score_rows = inside
         residual = energy_of_scores - np.einsum("ij,ij->i", inside, inside)

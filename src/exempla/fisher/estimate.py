@@ -1,0 +1,132 @@
+"""The mean Fisher in sketch space, streamed, and what is seen of it on the way.
+
+Norms of whole scores cost as much as a good part of a backward pass, and only the part outside the
+basis needs them: they are measured on some examples, spread over the data, and the share of a row
+inside the basis seen there is carried over to the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exempla.fisher.base import Metric
+from exempla.fisher.damping import FisherEvidence
+from exempla.fisher.diagonal import DiagonalMetric
+from exempla.fisher.full import FullMetric
+from exempla.fisher.identity import IdentityMetric
+from exempla.linalg import to_numpy
+from exempla.oracles.base import Examples, Oracle, ScoreRows
+from exempla.progress import track_rows
+from exempla.sketch.base import FisherSum, Sketch
+from exempla.types import Array
+
+__all__ = ["estimate_fisher"]
+
+MEASURED = 512
+"""Examples whose scores are measured whole, outside the basis too, where the basis is not exact."""
+
+
+def estimate_fisher(
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
+) -> tuple[Metric, FisherEvidence]:
+    """The mean Fisher in sketch space with the model's own penalty added."""
+    found = basis.fisher_sum if fisher in ("true", "identity") else None
+    basis.fisher_sum = None
+    if found is None:
+        found = sum_of_rows(oracle, examples, basis, fisher, progress)
+    n = len(examples)
+    mean = found.matrix
+    mean /= n
+    inside = float(np.sum(mean if mean.ndim == 1 else np.diag(mean)))
+    evidence = FisherEvidence(
+        trace=found.energy / n,
+        rows=found.rows,
+        energy2=found.energy2,
+        squared_norm=float(np.vdot(mean, mean)),
+        share=min(inside * n / found.energy, 1.0) if found.energy > 0 else 1.0,
+        examples=n,
+        parameters=oracle.n_parameters,
+    )
+    if fisher == "identity":
+        return IdentityMetric(), evidence
+    if mean.ndim == 1:
+        penalty = basis.penalty if basis.penalty.ndim == 1 else np.diag(basis.penalty)
+        return DiagonalMetric(mean + penalty), evidence
+    if basis.penalty.ndim == 1:
+        mean[np.diag_indices_from(mean)] += basis.penalty
+    else:
+        mean += basis.penalty
+    return FullMetric(mean), evidence
+
+
+def sum_of_rows(
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
+) -> FisherSum:
+    """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
+    batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+    total: Any = None
+    norms = Norms(len(examples), everything_inside=basis.exact)
+    for batch in track_rows(batches, "estimating the Fisher", progress, len(examples)):
+        rows = basis.project(batch)
+        norms.add(batch, rows)
+        squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
+        total = in_double(squares) if total is None else total + squares
+    energy, energy2 = norms.totals()
+    return FisherSum(to_numpy(total), energy, energy2, norms.rows)
+
+
+@dataclass
+class Norms:
+    """Σ ‖r‖² and Σ ‖r‖⁴ over whole rows r, from their parts inside the basis and a sample of whole
+    ones. Sums stay on the rows' device until the end: nobody waits for them."""
+
+    examples: int
+    everything_inside: bool
+    rows: int = 0
+    seen: int = 0
+    measured: int = 0
+    inside: Any = 0.0
+    """(Σ ‖r‖², Σ ‖r‖⁴) of the parts inside, over all rows."""
+    inside_measured: Any = 0.0
+    """The same over the rows that were measured whole."""
+    whole_measured: Any = 0.0
+
+    def add(self, batch: ScoreRows, projected: Array) -> None:
+        count = len(batch)
+        self.rows += count if batch.counted is None else batch.counted
+        sums = two_sums((projected * projected).sum(1))
+        self.inside = self.inside + sums
+        if self.everything_inside:
+            return
+        # as many as are due at this point of the data: a sorted data set is met evenly
+        newest = int(batch.sample.max()) + 1 if count else self.seen
+        if self.measured * self.examples <= MEASURED * self.seen:
+            self.inside_measured = self.inside_measured + sums
+            self.whole_measured = self.whole_measured + two_sums(batch.squared_norms())
+            self.measured += count
+        self.seen = max(self.seen, newest)
+
+    def totals(self) -> tuple[float, float]:
+        inside = to_numpy(self.inside)
+        if not self.everything_inside:
+            part, whole = to_numpy(self.inside_measured), to_numpy(self.whole_measured)
+            inside = np.where(part > 0, inside * whole / np.where(part > 0, part, 1.0), whole)
+        return float(inside[0]), float(inside[1])
+
+
+def two_sums(energy: Array) -> Array:
+    """(Σ e, Σ e²) in double precision."""
+    e = in_double(energy)
+    if isinstance(e, np.ndarray):
+        return np.array([e.sum(), e @ e])
+    import torch
+
+    return torch.stack([e.sum(), e @ e])
+
+
+def in_double(array: Array) -> Array:
+    """A float64 copy on the same device."""
+    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
