@@ -68,17 +68,27 @@ def run(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     jobs = jobs or (1 if fast else os.cpu_count() or 1)
     budgets = (0.1, 0.4) if fast else (0.05, 0.1, 0.2, 0.3, 0.4)
-    problem = pixel_problem(digits, fast)
-    lines = study(problem, budgets, jobs)
-    print(f"[{time.time() - started:.0f} s] pixels done", flush=True)
-    write(pd.DataFrame(lines), out)
+    lines = known_lines(out)
+    if not any(line["model"] == "pixels" for line in lines):
+        lines += study(pixel_problem(digits, fast), budgets, jobs)
+        print(f"[{time.time() - started:.0f} s] pixels done", flush=True)
+        write(pd.DataFrame(lines), out)
     try:
         deep = Problem(*feature_problem(digits, fast, device))
-        lines += study(deep, budgets[-1:] if fast else (0.05, 0.1, 0.2), 1)
+        for budget in budgets[-1:] if fast else (0.2, 0.1, 0.05):
+            if not any((x["model"], x["budget"]) == ("network", budget) for x in lines):
+                lines += study(deep, (budget,), 1)
+                print(f"[{time.time() - started:.0f} s] network at {budget} done", flush=True)
+                write(pd.DataFrame(lines), out)
     except Exception:
         traceback.print_exc()
-    print(f"[{time.time() - started:.0f} s] network done", flush=True)
     return write(pd.DataFrame(lines), out)
+
+
+def known_lines(out: Path) -> list[dict[str, Any]]:
+    """What an earlier run that was stopped has left."""
+    path = out / "attack_runs.csv"
+    return pd.read_csv(path).to_dict("records") if path.exists() else []  # type: ignore[return-value]
 
 
 def pixel_problem(digits: Digits, fast: bool) -> Problem:
@@ -218,6 +228,7 @@ def line(
 
 def write(lines: pd.DataFrame, out: Path) -> Path:
     """Shares with 95% intervals (normal, over targets; over sets for set attacks)."""
+    lines = lines.sort_values(["model", "budget"], ascending=[False, True], kind="stable")
     lines.to_csv(out / "attack_runs.csv", index=False)
     keys = ["model", "target", "arm", "budget"]
     # one-by-one attacks on a set are averaged within it first: the set is what is compared

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.fisher.damping import resolve_damping
-from exempla.linalg import to_numpy
 from exempla.target import unit_rows
 from exempla.tasks.cleaning.harm import kernel_with, raw_products, removal_damping
 
@@ -44,16 +43,6 @@ class FisherRankings:
             ],
             axis=0,
         )
-        return [np.argsort(kernel[:, t].mean(1), kind="stable") for t in targets]
-
-    def influence_in_sketch(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The same at the same damping, without what lies outside the sketch."""
-        kernel: Any = 0.0
-        for e, x in self.pairs:
-            damping = removal_damping("auto", e).value
-            rows, _ = e.embed(x, "true", False)
-            white = e.metric.whiten(e.rows, damping) @ e.metric.whiten(rows, damping).T
-            kernel = kernel + to_numpy(white)
         return [np.argsort(kernel[:, t].mean(1), kind="stable") for t in targets]
 
     def sbq(self, targets: Sequence[np.ndarray], k: int, noise: float = 10.0) -> list[np.ndarray]:

@@ -1,7 +1,11 @@
-"""Every network of the zoo: factors multiplied out equal plain autograd, sample by sample."""
+"""Every network of the zoo: factors multiplied out equal plain autograd, sample by sample.
+
+With EXEMPLA_TEST_DEVICE=cuda the same on a GPU.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
@@ -15,11 +19,14 @@ from exempla.oracles.torch_examples import TorchExamples
 from exempla.oracles.torch_likelihoods import Head
 from tests import zoo
 
+DEVICE = os.environ.get("EXEMPLA_TEST_DEVICE", "cpu")
+torch.backends.cudnn.allow_tf32 = False  # 1e-4 needs the digits that TF32 drops
+
 
 def build(name: str) -> tuple[zoo.Case, TorchOracle, TorchExamples]:
     torch.manual_seed(sum(map(ord, name)))
     case = zoo.CASES[name]()
-    case.model.train()
+    case.model.to(DEVICE).train()
     oracle = torch_oracle(case.model, case.likelihood, case.parameters)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -75,13 +82,13 @@ def test_fisher_rows_sum_to_the_expectation(name: str) -> None:
     case, oracle, examples = build(name)
     rows = list(oracle.fisher_rows(examples))
     dense = torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in rows]).double()
-    sample = torch.cat([torch.as_tensor(r.sample) for r in rows])
-    directions = torch.randn(dense.shape[1], 4, dtype=torch.float64)
+    sample = torch.cat([torch.as_tensor(r.sample) for r in rows]).to(DEVICE)
+    directions = torch.randn(dense.shape[1], 4, dtype=torch.float64).to(DEVICE)
     case.model.eval()
     for i in range(zoo.N):
         (batch,) = examples.read(i, i + 1)
         outputs = oracle.scorer.run(case.model, batch)
-        want = torch.zeros(4, 4, dtype=torch.float64)
+        want = torch.zeros(4, 4, dtype=torch.float64, device=DEVICE)
         for p, cotangent in expectation(oracle, outputs):
             s = by_autograd(oracle, outputs, cotangent).double() @ directions
             want += p * torch.outer(s, s)
@@ -107,12 +114,12 @@ def expectation(oracle: TorchOracle, outputs: Tensor) -> list[tuple[float, Tenso
     if kind in ("bernoulli", "multilabel"):
         p = x.sigmoid().flatten()
         out = []
-        for answer in torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * len(p)).reshape(
+        for answer in torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).to(p)] * len(p)).reshape(
             -1, len(p)
         ):
             weight = torch.where(answer == 1, p, 1 - p).prod()
             out.append((float(weight), (answer - p).reshape(outputs.shape).to(outputs.dtype)))
         return out
     scale = x.exp() if kind == "poisson" else torch.full_like(x, 1 / head.family.variance)
-    basis = torch.eye(x.numel()).reshape(-1, *outputs.shape).to(outputs.dtype)
+    basis = torch.eye(x.numel()).reshape(-1, *outputs.shape).to(outputs)
     return [(float(scale.flatten()[d]), basis[d]) for d in range(x.numel())]

@@ -41,7 +41,7 @@ class SpanSketch(Sketch):
             matrix = self.lower.T @ self.lower
             matrix += rest.T @ rest
             rows = len(fisher) if fisher.counted is None else fisher.counted
-            self.fisher_sum = FisherSum(matrix, energy.sum(), energy @ energy, rows)
+            self.fisher_sum = FisherSum(matrix, float(energy.sum()), float(energy @ energy), rows)
         inside, energy_of_scores = self.project(scores), scores.norm2()
         self.score_rows = inside
         residual = energy_of_scores - np.einsum("ij,ij->i", inside, inside)
