@@ -148,3 +148,26 @@ def test_only_the_selected_parameters_have_gradients_on() -> None:
         assert [name for name, p in model.named_parameters() if p.requires_grad] == ["head.weight"]
         assert not any(m.training for m in model.modules())
         assert torch.is_grad_enabled()
+
+
+def test_dropout_inside_a_recurrent_layer_is_off_and_put_back() -> None:
+    torch.manual_seed(0)
+    cell = nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = cell, nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.cell(x)[0][:, -1])
+
+    model = Last().train()
+    oracle = torch_oracle(model, parameters="head*")
+    train = oracle.read((torch.randn(6, 5, 3), torch.tensor([0, 1, 2] * 2)), role="train")
+    first, second = (next(iter(oracle.scores(train))).factors[0].dense() for _ in range(2))
+    assert torch.equal(first, second) and first.abs().sum() > 0
+    assert cell.dropout == 0.5 and cell.training
+    model.eval()
+    list(oracle.scores(train))
+    assert cell.dropout == 0.5 and not cell.training

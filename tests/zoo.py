@@ -344,7 +344,7 @@ class TorchAttention(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         x, memory = x.transpose(0, 1), memory.transpose(0, 1)
-        causal = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        causal = torch.ones(len(x), len(x), dtype=torch.bool, device=x.device).triu(1)
         h = self.own(x, x, x, attn_mask=causal)[0]
         h = self.other(h, memory, memory, need_weights=False)[0]
         return self.head(h.mean(0))
@@ -524,7 +524,7 @@ class Positions(nn.Module):
         self.warp, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        where = torch.arange(tokens.shape[1])
+        where = torch.arange(tokens.shape[1], device=tokens.device)
         h = self.table(tokens) * math.sqrt(4) + self.places(where)
         return self.head((h + self.warp(torch.sin(where)[:, None].expand(-1, 4))).tanh().mean(1))
 

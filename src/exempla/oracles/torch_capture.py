@@ -48,16 +48,19 @@ class Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        touched = set(self._tracked(args))
+        touched: set[str] = set()
+        self._collect(args, touched)
         if kwargs:
-            touched |= set(self._tracked(kwargs.values()))
-        if touched and func is F.multi_head_attention_forward:
+            self._collect(kwargs.values(), touched)
+        if not touched:
+            return func(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
             with self:  # the same sums in the open, so that each projection is seen
                 out = attention(*args, **kwargs)
             if out is not None:
                 return out
         out = func(*args, **kwargs)
-        if not touched or not any(t.requires_grad for t in tensors(out)):
+        if not any(t.requires_grad for t in tensors(out)):
             return out
         describe = KNOWN.get(func)
         use = describe(self.names, *args, **kwargs) if describe and torch.is_tensor(out) else None
@@ -81,14 +84,16 @@ class Tape(TorchFunctionMode):
         self.keys.append(key)
         return out
 
-    def _tracked(self, values: Any) -> Iterator[str]:
+    def _collect(self, values: Any, touched: set[str]) -> None:
+        """Add the names of the parameters among the values. Every call of torch comes here, so it
+        must be quick: an id is looked up whatever it belongs to."""
+        names = self.names
         for value in values:
-            if isinstance(value, Tensor):
-                name = self.names.get(id(value))
-                if name is not None:
-                    yield name
+            name = names.get(id(value))
+            if name is not None:
+                touched.add(name)
             elif isinstance(value, (list, tuple)):
-                yield from self._tracked(value)
+                self._collect(value, touched)
 
 
 def tensors(out: Any) -> Iterator[Tensor]:

@@ -25,7 +25,7 @@ __all__ = ["Network", "Pass", "out_of_memory"]
 
 CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
-GOOD_SIZE = 2**26
+GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
@@ -37,6 +37,9 @@ class Network:
     def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
         self.model, self.parameters = model, parameters
         self.names = {id(p): name for name, p in parameters.items()}
+        first = next(iter(parameters.values()))
+        self.like = torch.zeros((), device=first.device, dtype=precision(parameters))
+        """An example of what scores are made of."""
         self.found: Survey | None = None
         self.planned: set[str] = set()
         self.said: set[str] = set()
@@ -103,9 +106,10 @@ class Network:
     def batch_size(self, wanted: int | None) -> int:
         """So many examples that their factors fit in a fair share of the memory."""
         assert self.found is not None
-        if wanted is None:  # large enough to keep the processor busy, small enough for its caches
-            wanted = int(np.clip(GOOD_SIZE / max(self.found.row_bytes, 1), 256, 2048))
         device = next(iter(self.parameters.values())).device
+        if wanted is None:  # large enough to keep the processor busy, small enough for its caches
+            good = GOOD_SIZE.get(device.type, GOOD_SIZE["cpu"])
+            wanted = int(np.clip(good / max(self.found.row_bytes, 1), 256, 2048))
         if device.type == "cuda":
             budget = torch.cuda.mem_get_info(device)[0] // 4
         else:
@@ -135,7 +139,7 @@ class Pass:
             gradients = [None if g is None else g.float() / scale for g in gradients]
         astray = self._astray()
         dense = self._fallback(cotangent / scale, found.fallback | astray)
-        like = torch.zeros((), device=cotangent.device, dtype=precision(self.network.parameters))
+        like = self.network.like
         seen: dict[str, list[Seen]] = {}
         for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True):
             if g is not None:
@@ -192,7 +196,7 @@ class Pass:
                 raise
             network.by_sample = by_loop
             dense = by_loop(*args)
-        return {x: g.detach().to(precision(network.parameters)) for x, g in dense.items()}
+        return {x: g.detach().to(network.like.dtype) for x, g in dense.items()}
 
 
 def precision(parameters: dict[str, Tensor]) -> torch.dtype:

@@ -29,6 +29,7 @@ class Keeper:
         tables = [m for m in self.modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
         # an embedding with max_norm rescales its rows whenever it is read
         self.rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
+        self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
         self.holders = [m for m in self.modules if m._buffers]
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
         self.draws = True
@@ -45,6 +46,7 @@ class Keeper:
         training = [m for m in self.modules if m.training]
         flags = [p for p in self.others if p.requires_grad] if gradients else []
         held = [p.grad for p in self.parameters]
+        cells = [(m, m.training, m.dropout) for m in self.recurrent]
         buffers = [(m, dict(m._buffers)) for m in self.holders]
         self._copy(buffers)
         state = random_state() if randomness or self.draws else None
@@ -52,6 +54,10 @@ class Keeper:
         try:
             for module in training:  # not .eval(), which some modules use to fold weights together
                 module.training = False
+            for module in self.recurrent:
+                # cuDNN's recurrent layers have a backward pass in training mode only, from which
+                # evaluation mode differs by nothing but dropout
+                module.training, module.dropout = True, 0.0
             # the fast path zeroes padded positions, which the path with gradients does not
             torch.backends.mha.set_fastpath_enabled(False)
             for p in flags:
@@ -64,6 +70,8 @@ class Keeper:
             torch.backends.mha.set_fastpath_enabled(fast_attention)
             for module in training:
                 module.training = True
+            for module, mode, dropout in cells:
+                module.training, module.dropout = mode, dropout
             for p in flags:
                 p.requires_grad_(True)
             for p, gradient in zip(self.parameters, held, strict=True):
