@@ -22,6 +22,7 @@ import pandas as pd
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from experiments.enron_literal import literal_sbq
 from experiments.label_study import Trial, plot, run_trial, tables
 
 STRENGTHS = (1e-4, 1e-2)
@@ -38,7 +39,8 @@ def run(out: Path, fast: bool, data: Path, seeds: Iterable[int] = range(10)) -> 
     results = []
     for seed in list(seeds)[:1] if fast else seeds:
         for strength in STRENGTHS:
-            results.append(run_trial(plant(texts, labels, seed, strength, sizes), ks, parts))
+            trial = plant(texts, labels, seed, strength, sizes)
+            results.append(run_trial(trial, ks, parts, {"literal": literal_sbq}))
     return write(pd.concat(results), out)
 
 

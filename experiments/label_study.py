@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from exempla.baselines.labels import LABEL_BASELINES
 from exempla.tasks.fix_labels import fix_labels_from, gather
+from exempla.tasks.labels.evidence import Evidence
 from exempla.tasks.labels.rows import stack_rows
 
 __all__ = ["OURS", "Trial", "paired", "plot", "run_trial", "summary", "tables"]
@@ -35,6 +38,7 @@ NAMES = {
     "influence": "influence on the curated rows",
     "self_influence": "self-influence",
     "rbf_sbq": "SBQ, RBF kernel",
+    "literal": "SBQ exactly as printed in the paper",
     "random": "random",
 }
 
@@ -56,11 +60,19 @@ class Trial:
         return self.train[1] != self.truth
 
 
-def run_trial(trial: Trial, ks: tuple[int, ...], folder: Path) -> pd.DataFrame:
-    """Every method's share of errors among its first k, and the test accuracy after fixing them."""
+def run_trial(
+    trial: Trial,
+    ks: tuple[int, ...],
+    folder: Path,
+    more: Mapping[str, Callable[[Evidence, int], np.ndarray]] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Every method's share of errors among its first k, and the test accuracy after fixing them.
+
+    `more` are further methods: the first k rows to check, from the same evidence.
+    """
     path = folder / f"{trial.name}-seed{trial.seed}.csv"
     done = pd.read_csv(path) if path.exists() else pd.DataFrame({"method": []})
-    missing = [m for m in (*OURS, *LABEL_BASELINES) if m not in set(done.method)]
+    missing = [m for m in (*OURS, *LABEL_BASELINES, *more) if m not in set(done.method)]
     if not missing:
         return done
     evidence = gather(trial.model, trial.train, trial.curated, seed=trial.seed)
@@ -70,6 +82,8 @@ def run_trial(trial: Trial, ks: tuple[int, ...], folder: Path) -> pd.DataFrame:
         if method in OURS:
             fixes = fix_labels_from(evidence, method=method, k=max(ks))
             order, expected = fixes.indices, fixes.expected_errors
+        elif method in more:
+            order = more[method](evidence, max(ks))
         else:
             order = np.argsort(-LABEL_BASELINES[method](evidence), kind="stable")
         seconds = time.process_time() - start

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from exempla.tasks.fix_labels import gather
+from exempla.tasks.labels.calibrated import ranked
 from exempla.tasks.labels.calibration import share_in_doubt, share_of_guilty, teach
 from exempla.tasks.labels.crossfit import stratified_folds
 from exempla.tasks.labels.rows import stack_rows, take
@@ -58,6 +59,18 @@ def test_the_judge_allows_for_teachers_in_doubt() -> None:
     truth = expit(odds)
     assert np.abs(expit(wary.log_odds(signals)) - truth).mean() < 0.03
     assert np.abs(expit(naive.log_odds(signals)) - truth).mean() > 0.1
+
+
+def test_the_surest_are_ordered_by_what_mending_them_is_worth() -> None:
+    X, _ = scattered(4)
+    evidence = gather(LogisticRegression(), (X, np.array([0, 1, 0, 1])))
+    against = np.array([2.0, 5.0, 9.0, 1.0])  # log-odds against the given labels
+    p = expit(np.where([True, False, True, False], -against, against))
+    clean = np.log(np.column_stack([p, 1 - p]))
+    swayed = -clean  # what models say that learned from the suspects must not count
+    wrong = np.array([0.9, 0.9, 0.3, 0.9])
+    order = ranked(evidence, [swayed, swayed, clean], wrong, np.zeros(4))
+    assert order.tolist() == [1, 0, 3, 2]
 
 
 def test_doubt_is_read_off_where_models_are_sure() -> None:

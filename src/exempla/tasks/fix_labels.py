@@ -47,7 +47,9 @@ def fix_labels(
         Labels under suspicion. X is whatever the model accepts, raw text included.
     curated : (X, y)
         Rows, not among `train`, whose labels are right; a few hundred do much. Without them,
-        training rows on which cross-fitted models agree have to serve.
+        training rows on which cross-fitted models agree have to serve, and the expected number
+        of wrong labels is rough: in our trials mostly within a quarter of the truth, and where
+        classes overlap it takes part of the overlap for wrong labels.
     k : int
         How many suspects to list; all rows if not given.
     method : {"calibrated", "sbq"}

@@ -9,11 +9,10 @@ None of them is a rule: each helps on some data and misleads on other, and is we
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, log_softmax, logit
-from scipy.stats import rankdata
 
 from exempla.tasks.labels.calibration import Judge, share_in_doubt, share_of_guilty, teach
 from exempla.tasks.labels.evidence import Draw, Evidence, log_odds_against
@@ -21,6 +20,8 @@ from exempla.tasks.labels.evidence import Draw, Evidence, log_odds_against
 __all__ = ["Verdict", "calibrated"]
 
 ROUNDS = 2
+LEARNED = 1
+"""Which of a hearing's beliefs is that of a model that learned the label."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Verdict:
     """What is believed of every training row's label."""
 
     probabilities: np.ndarray
-    """(n,) that the given label is wrong; never surer than m teachers can vouch for, m/(m + 1)."""
+    """(n,) that the given label is wrong; never surer than m teachers can vouch for, m/(m + 3)."""
     log_odds: np.ndarray
     """(n,) of the same at even prior odds, without that limit."""
     order: np.ndarray
@@ -44,7 +45,13 @@ class Hearing:
 
     draw: Draw
     beliefs: list[np.ndarray]
-    signals: np.ndarray
+    fisher: np.ndarray
+    """(n + m, d): the Fisher kernel's say on each row under its label in this draw."""
+
+    @property
+    def signals(self) -> np.ndarray:
+        """(n + m, s): what each belief has against the labels, and the Fisher kernel."""
+        return np.column_stack([*(against(self.draw, b) for b in self.beliefs), self.fisher])
 
 
 def calibrated(evidence: Evidence) -> Verdict:
@@ -68,20 +75,14 @@ def opened(evidence: Evidence, draw: Draw) -> Hearing:
     ]
     if evidence.trusted:
         beliefs.append(evidence.curated_only)
-    columns = [against(draw, belief) for belief in beliefs]
-    return Hearing(
-        draw, beliefs, np.column_stack([*columns, evidence.dissimilarity[draw.versions]])
-    )
+    return Hearing(draw, beliefs, evidence.fisher(draw, beliefs[0]))
 
 
 def reopened(evidence: Evidence, hearing: Hearing, suspects: np.ndarray) -> Hearing:
     """The same evidence, and models that did not learn from the suspects; in place of the last."""
     start = 3 if evidence.trusted else 2
-    fisher = evidence.dissimilarity[hearing.draw.versions]
     belief = evidence.out_of_fold(hearing.draw.problem, hearing.draw.seed + 1, suspects)
-    beliefs = [*hearing.beliefs[:start], belief]
-    columns = [against(hearing.draw, b) for b in beliefs]
-    return Hearing(hearing.draw, beliefs, np.column_stack([*columns, fisher]))
+    return replace(hearing, beliefs=[*hearing.beliefs[:start], belief])
 
 
 def against(draw: Draw, belief: np.ndarray) -> np.ndarray:
@@ -94,10 +95,7 @@ def judged(evidence: Evidence, hearings: list[Hearing]) -> tuple[Judge, list[np.
     """Teach one judge on the teachers of all draws; its log-odds of every row in each draw, and
     the share of wrong labels among the training rows."""
     problem, teachers = evidence.problem, evidence.teachers
-    doubt = 0.0
-    if not evidence.trusted:  # the last beliefs are the best informed ones
-        belief = np.mean([h.beliefs[-1] for h in hearings], axis=0)
-        doubt = share_in_doubt(belief[: problem.n_train], problem.codes[: problem.n_train])
+    doubt = 0.0 if evidence.trusted else doubt_of_stand_ins(evidence, hearings)
     judge = teach(
         np.concatenate([h.signals[teachers] for h in hearings]),
         np.concatenate([h.draw.planted[teachers] for h in hearings]),
@@ -109,6 +107,20 @@ def judged(evidence: Evidence, hearings: list[Hearing]) -> tuple[Judge, list[np.
     odds = [judge.log_odds(h.signals) for h in hearings]
     share = doubt if doubt else share_of_guilty(over_draws(evidence, hearings, odds))
     return judge, odds, share
+
+
+def doubt_of_stand_ins(evidence: Evidence, hearings: list[Hearing]) -> float:
+    """The smallest share in doubt by beliefs of models that have not seen the label: those of the
+    other folds, and from round 1 on those without the suspects. (The learned belief has seen it.)
+    """
+    n = evidence.problem.n_train
+    unseen = {0, len(hearings[0].beliefs) - 1} - {LEARNED}
+    return min(
+        share_in_doubt(
+            np.mean([h.beliefs[i][:n] for h in hearings], axis=0), evidence.problem.codes[:n]
+        )
+        for i in unseen
+    )
 
 
 def over_draws(evidence: Evidence, hearings: list[Hearing], values: list[np.ndarray]) -> np.ndarray:
@@ -129,7 +141,8 @@ def concluded(
 ) -> Verdict:
     """One verdict from all draws."""
     mean = over_draws(evidence, hearings, odds)
-    limit = len(evidence.teachers) / (len(evidence.teachers) + 1.0)
+    # Rule of three: had not one of m teachers been misjudged, up to 3/m of all might still be.
+    limit = len(evidence.teachers) / (len(evidence.teachers) + 3.0)
     wrong = np.minimum(expit(mean + logit(share)), limit)
     count = len(hearings[0].beliefs)
     beliefs = [
@@ -142,16 +155,17 @@ def concluded(
 def ranked(
     evidence: Evidence, beliefs: list[np.ndarray], wrong: np.ndarray, odds: np.ndarray
 ) -> np.ndarray:
-    """By probability; among the equally sure, by certainty and weight of the contradiction alike.
+    """By probability; the equally sure by what mending them is worth.
 
-    The weight is the models' unsquashed log-odds against the label: of two rows that are surely
-    wrong, the one that moves models more is worth mending first.
+    Putting a label right moves a linear model by H⁻¹x, towards the one that right labels give, and
+    the further the more x·θ of that model stands against the label: the log-odds against it by
+    models that have not learned from suspects.
     """
     rows = np.arange(len(wrong))
     given = evidence.problem.codes[rows]
-    weight = np.sum([log_odds_against(b[rows, given]) for b in beliefs], axis=0)
-    both = rankdata(weight) + rankdata(odds)
-    return np.lexsort((-odds, -both, -wrong))
+    clean = beliefs[LEARNED + 1 :] or beliefs[:1]
+    worth = np.sum([log_odds_against(b[rows, given]) for b in clean], axis=0)
+    return np.lexsort((-odds, -worth, -wrong))
 
 
 def likeliest_labels(

@@ -13,7 +13,7 @@ Without curated rows the teachers are training rows, a share ρ of them wrong: w
 is innocent with probability ρ/(C − 1), and what is called innocent guilty with probability ρ. Then
 P(called guilty | signals) = (1 − a)·σ(g) + b·σ(−g), a and b following from ρ. The data cannot tell
 ρ from natural overlap of the classes (fitted along with the weights it collapses to zero), so it
-is read off where there is no overlap: `share_in_doubt`.
+is read off where there is no overlap: `share_in_doubt`, and taken as π.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def share_in_doubt(log_proba: np.ndarray, codes: np.ndarray) -> float:
     """ρ: how often the given label is not the predicted one, among the most confident half.
 
     Where a cross-fitted model is surest, classes hardly overlap and disagreement means a wrong
-    label.
+    label. The model's own mistakes count as well, so this errs upwards: with e of them,
+    ρ(1 − e) + (1 − ρ)e ≥ ρ while ρ < ½. Of several models' shares the smallest is the best.
 
     >>> import numpy as np
     >>> p = np.repeat([[0.99, 0.01], [0.6, 0.4]], 10, axis=0)

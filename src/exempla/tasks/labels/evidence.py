@@ -137,15 +137,7 @@ class Evidence:
     def view(self) -> FisherView | None:
         """The versions in Fisher space; None, and said, if the model has no score."""
         try:
-            return look(
-                self.model,
-                self.problem,
-                self.teachers,
-                self.teacher_codes,
-                sketch=self.sketch,
-                seed=self.seed,
-                progress=self.progress,
-            )
+            return self._look(self.model, self.problem, self.teachers)
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",
@@ -154,12 +146,37 @@ class Evidence:
             )
             return None
 
+    def _look(self, model: Any, problem: LabelProblem, teachers: np.ndarray) -> FisherView:
+        return look(
+            model,
+            problem,
+            teachers,
+            self.teacher_codes[: len(teachers)],
+            sketch=self.sketch,
+            seed=self.seed,
+            progress=self.progress,
+        )
+
     @cached_property
     def dissimilarity(self) -> np.ndarray:
         """(versions, d): minus the Fisher similarities with the trusted versions."""
         if self.view is None:
             return np.zeros((self.problem.n_train + 2 * len(self.teachers), 0))
         return -self.view.similarities(self.reference)
+
+    def fisher(self, draw: Draw, out_of_fold: np.ndarray) -> np.ndarray:
+        """(n + m, d): the same for all rows under their labels in a draw.
+
+        Curated rows are new to the model. Stand-ins are not: it has learned their given labels,
+        and would tell those from any other, right or wrong. So it learns them as planted.
+        """
+        if self.trusted or self.view is None:
+            return self.dissimilarity[draw.versions]
+        problem = draw.problem
+        model = self.learner.fitted(problem.X, problem.labels(problem.train), problem.weights)
+        view = self._look(model, problem, self.teachers[:0])
+        agree = np.argmax(out_of_fold[self.teachers], 1) == problem.codes[self.teachers]
+        return -view.similarities(self.teachers[agree] if agree.any() else self.teachers)
 
     @cached_property
     def reference(self) -> np.ndarray:

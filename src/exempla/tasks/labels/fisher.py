@@ -96,7 +96,7 @@ def look(
     seed: int,
     progress: bool,
 ) -> FisherView:
-    """Embed the training rows as given, and the teachers, each under its `teacher_codes` (m, v).
+    """Embed the training rows as given, and any teachers, each under its `teacher_codes` (m, v).
 
     `model` is fitted to the training rows alone. With two classes the scores of a row under both
     labels point in exactly opposite directions; the longer one gives the direction of both.
@@ -110,6 +110,10 @@ def look(
     )
     given, lengths = unit_length(embedding.rows, np.zeros(len(train)))
     repeated = np.repeat(teachers, teacher_codes.shape[1])
+    if not len(repeated):
+        return FisherView(
+            embedding, train, np.ones(len(train)), lengths, in_single(given), np.zeros(len(train))
+        )
     rows, outside = _embed(embedding, problem, repeated, teacher_codes.ravel(), progress)
     taught, taught_lengths = unit_length(rows, outside)
     outside = outside / np.where(taught_lengths > 0, taught_lengths, 1.0) ** 2
