@@ -288,7 +288,8 @@ paper prints it on the test example's). Both are run: "influence" and "distance"
   with the same budget and looking at the whole set: {at("pixels", "set", "one by one")}.
 - the test digit itself moved: FGSM {at("pixels", "one target", "FGSM on the test digit")}; PGD
   {at("pixels", "one target", "PGD on the test digit")}.
-- top layer of a frozen network: one target {at("network", "one target", "attack")}; set
+- top layer of a frozen network: one target {at("network", "one target", "attack")} (random
+  directions {at("network", "one target", "random direction")}); set
   {at("network", "set", "set attack")}; one by one {at("network", "set", "one by one")}.
 
 {markdown(table)}

@@ -17,7 +17,7 @@ from torch import Tensor
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.fisher.damping import resolve_damping
 from exempla.target import unit_rows
-from exempla.tasks.cleaning.harm import kernel_with, raw_products, removal_damping
+from exempla.tasks.cleaning.harm import kernel_with, raw_products
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 
@@ -38,7 +38,7 @@ class FisherRankings:
             self.raw = [raw_products(e, x) for e, x in self.pairs]
         kernel = np.mean(
             [
-                kernel_with(e, x, removal_damping(rule, e).value, raw=raw)
+                kernel_with(e, x, damping_of(e, rule), raw=raw)
                 for (e, x), raw in zip(self.pairs, self.raw, strict=True)
             ],
             axis=0,
@@ -65,12 +65,15 @@ class FisherRankings:
 
     def describe(self) -> str:
         embedding = self.explainer.embeddings[0]
-        damping = removal_damping("auto", embedding).value
-        row = resolve_damping("per-row", embedding.evidence, embedding.metric.name).value
+        damping, row = damping_of(embedding, "auto"), damping_of(embedding, "per-row")
         return (
             f"{embedding.sketch.note}; {embedding.evidence.share:.3f} of the Fisher's trace; "
             f"damping {damping:.3g} = {damping / row:.3g} × per-row"
         )
+
+
+def damping_of(embedding: Any, rule: str) -> float:
+    return resolve_damping(rule, embedding.evidence, embedding.metric.name).value
 
 
 def chosen(selections: Any) -> list[np.ndarray]:

@@ -11,8 +11,9 @@ from sklearn.preprocessing import scale
 
 import exempla
 from exempla import ExemplaError, ExemplaWarning, Explainer
+from exempla.fisher import resolve_damping
 from exempla.tasks.clean import clean_from
-from exempla.tasks.cleaning.harm import kernel_with, left_out_scale, raw_products, removal_damping
+from exempla.tasks.cleaning.harm import kernel_with, left_out_scale, raw_products
 from exempla.tasks.refit import refit
 from experiments.mnist_methods import FisherRankings
 from experiments.paper_cnn import PaperCNN, Recipe, predict, train_cnn
@@ -116,7 +117,7 @@ def test_the_scale_of_what_is_left_out_is_counted() -> None:
     train, asked = (x[:100], y[:100]), (x[100:], y[100:])
     exact = Explainer(model, sketch="exact", progress=False).fit(train).embeddings[0]
     rough = Explainer(model, sketch=20, progress=False).fit(train).embeddings[0]
-    damping = removal_damping("per-row", rough).value
+    damping = resolve_damping("per-row", rough.evidence, rough.metric.name).value
     truth = kernel_with(exact, exact.oracle.read(asked, role="test"), damping)
     questioned = rough.oracle.read(asked, role="test")
     rows, _ = rough.embed(questioned, "true", False)

@@ -10,9 +10,10 @@ import numpy as np
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
+from exempla.fisher import resolve_damping
 from exempla.selection import SBQ, TopInfluence, select
 from exempla.target import mean_embedding
-from exempla.tasks.cleaning.harm import kernel_with, removal_damping
+from exempla.tasks.cleaning.harm import kernel_with
 from exempla.tasks.explain_errors import wrong_predictions
 from exempla.tasks.refit import fitted
 from exempla.tasks.subset import take_data
@@ -141,7 +142,7 @@ def target_rows(explainer: Explainer, test: Any, target: Any) -> np.ndarray | No
 def most_harmful(explainer: Explainer, questioned: Any, k: int) -> tuple[Explanation, np.ndarray]:
     """The k examples of most negative influence on the mean of the target."""
     pairs = [(e, e.oracle.read(questioned, role="test")) for e in explainer.embeddings]
-    dampings = [removal_damping(explainer.damping, e) for e, _ in pairs]
+    dampings = [resolve_damping(explainer.damping, e.evidence, e.metric.name) for e, _ in pairs]
     kernels = [
         kernel_with(e, x, d.value, progress=explainer.progress)
         for (e, x), d in zip(pairs, dampings, strict=True)

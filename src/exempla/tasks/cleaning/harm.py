@@ -15,28 +15,16 @@ from __future__ import annotations
 import numpy as np
 
 from exempla.embedding import Embedding
-from exempla.fisher import Damping, resolve_damping
 from exempla.linalg import to_numpy
 from exempla.oracles.base import Examples, Labels, ScoreRows
 from exempla.progress import track_rows
 
-__all__ = ["kernel_with", "left_out_scale", "raw_products", "removal_damping"]
+__all__ = ["kernel_with", "left_out_scale", "raw_products"]
 
 LOOKED_AT = 4096
 """Training examples among which Fisher rows are drawn to estimate ρ."""
 DRAWN = 64
 """Fisher rows drawn for that; all their products are taken."""
-
-
-def removal_damping(wanted: str | float, embedding: Embedding) -> Damping:
-    """The damping for influence on removal: that of influence, and "per-row" under a sketch.
-
-    Of the two rules tried on MNIST (300 digits removed, `docs/experiments/mnist.md`), "per-row"
-    mended 0.87 of the questioned mistakes and "per-effective-row" 0.72.
-    """
-    if wanted == "auto" and not embedding.sketch.exact:
-        wanted = "per-row"
-    return resolve_damping(wanted, embedding.evidence, embedding.metric.name)
 
 
 def kernel_with(
