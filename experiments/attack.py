@@ -245,19 +245,29 @@ def write(lines: pd.DataFrame, out: Path) -> Path:
 
 
 def plot(table: pd.DataFrame, out: Path) -> None:
-    panels = list(table.groupby(["model", "target"], sort=False))
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4), squeeze=False)
-    for axis, ((model, target), part) in zip(axes[0], panels, strict=True):
+    """A panel per model and kind of target; an arm has one colour in all of them."""
+    arms = list(dict.fromkeys(table.arm))
+    colours = {arm: f"C{i}" for i, arm in enumerate(arms)}
+    wanted = [(model, t) for model in dict.fromkeys(table.model) for t in ("one target", "set")]
+    figure, axes = plt.subplots(1, len(wanted), figsize=(3.6 * len(wanted), 4.2), sharey=True)
+    for axis, (model, target) in zip(axes, wanted, strict=True):
+        part = table[(table.model == model) & (table.target == target)]
         for arm, points in part.groupby("arm", sort=False):
             axis.errorbar(
-                points.budget, points.flipped, points.half_width, marker="o", capsize=3, label=arm
+                points.budget,
+                points.flipped,
+                points.half_width,
+                marker="o",
+                capsize=3,
+                color=colours[str(arm)],
             )
         axis.set_title(f"{model}: {target}")
         axis.set_xlabel("ℓ∞ budget (pixels from 0 to 1)")
-        axis.set_ylabel("share of targets flipped")
         axis.set_ylim(-0.03, 1.03)
-        axis.legend(fontsize=7)
-    figure.tight_layout()
+    axes[0].set_ylabel("share of targets flipped")
+    keys = [plt.Line2D([], [], marker="o", color=colours[arm], label=arm) for arm in arms]
+    figure.legend(handles=keys, loc="lower center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     for ending in ("png", "svg"):
         figure.savefig(out / f"attack.{ending}", dpi=150)
     plt.close(figure)
