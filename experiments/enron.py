@@ -95,26 +95,32 @@ INTRODUCTION = """# Finding flipped labels in Enron1
 expert to more of the flipped labels than self-influence, training loss or random checking do, and
 test accuracy recovers faster.
 
-**What we found.** Not as printed: with the empirical Fisher, the mistakes as target and no sign,
-SBQ finds a tenth to a third of what it should (measured while the method was designed; not part of
-this table). With the true Fisher, unit rows, opponents only, noise 10, all curated rows as the
-target and the damping that tells the curated rows' right and wrong labels apart best, the paper's
-ranking is far above self-influence and training loss at L2 1e-4, as claimed, and above
-self-influence at 1e-2. But it stays below something the paper did not compare: a model of the 500
-curated rows alone. Weighing all evidence as the curated rows teach (`fix_labels`, method
-"calibrated") finds more than any single kind, and its probabilities add up to about the number of
-flips that were planted.
+**What we found.** Not as printed: with the empirical Fisher, the mistakes as target, no noise and
+no sign, SBQ starts a little above chance and ends at it (last line but one of the tables). With the
+true Fisher, unit rows, opponents only, noise 10, all curated rows as the target and the damping
+that tells the curated rows' right and wrong labels apart best, the paper's ranking is far above
+self-influence and training loss at L2 1e-4, as claimed, and above self-influence at 1e-2. But it
+stays below something the paper did not compare: a model of the 500 curated rows alone. Weighing all
+evidence as the curated rows teach (`fix_labels`, method "calibrated") finds more than any single
+kind, and its probabilities add up to about the number of flips that were planted.
 
-**Where it does not lead.** While only a few are mended, finding flips is not the same as helping
-the model: long messages move it more. There the curated-only model, whose loss grows with length,
-often gives the better test accuracy although it finds fewer flips; see the paired differences.
+**Which flips first.** While only a few are mended, finding flips is not the same as helping the
+model: long messages move it more. The curated-only model, whose loss grows with length, takes those
+first. So among suspects that 500 curated rows cannot tell apart in certainty (probability above
+500/503), ours are ordered by the log-odds against their label under models that have not learned
+from suspects. That closes the gap at L2 1e-4 and most of it at 1e-2; where test accuracy is still
+below a baseline's beyond the paired interval is said under the tables.
 
 The protocol: 4137 training and 1035 test messages, bag of words (min_df 5, English stop words),
 500 curated messages, 20 % of the other 3637 labels flipped (727). Logistic regression, L2 in units
 of the mean loss. Every method may use the curated rows. Settings were developed on seeds from 100
 on (about 45 settings on three draws of this set and two each of Adult, SST-2 and digits). Two of
-the reported seeds had been looked at with an earlier version before the last change, which was made
-for SST-2's sake; nothing was chosen on them.
+the reported seeds had been looked at with an earlier version before that was finished; nothing was
+chosen on them. The order among the sure suspects was changed after a first table of seeds 0 to 9
+had shown a gap in test accuracy. About 50 orders were tried for it on seeds 100 to 105, half of
+them on seed 100 alone; chosen was the one with the best worst case of test accuracy among those
+that found as many flips to within .001, and it was run once on seeds 0 to 9. Nine more, tried
+afterwards on seeds 100 to 103, were no better.
 
 ![share found and test accuracy](enron.png)
 
