@@ -166,8 +166,11 @@ def test_dropout_inside_a_recurrent_layer_is_off_and_put_back() -> None:
     oracle = torch_oracle(model, parameters="head*")
     train = oracle.read((torch.randn(6, 5, 3), torch.tensor([0, 1, 2] * 2)), role="train")
     first, second = (next(iter(oracle.scores(train))).factors[0].dense() for _ in range(2))
-    assert torch.equal(first, second) and first.abs().sum() > 0
-    assert cell.dropout == 0.5 and cell.training
+    assert torch.equal(first, second)
+    assert first.abs().sum() > 0
+    assert cell.dropout == 0.5
+    assert cell.training
     model.eval()
     list(oracle.scores(train))
-    assert cell.dropout == 0.5 and not cell.training
+    assert cell.dropout == 0.5
+    assert not cell.training

@@ -14,7 +14,7 @@ import numpy as np
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher import Damping, check_damping, resolve_damping
-from exempla.influence import influence_matrix, self_influence
+from exempla.influence import self_influence
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracles
 from exempla.oracles.base import Examples, Labels
@@ -263,8 +263,13 @@ class Explainer:
         helps. The whole matrix is built because you asked for it.
         """
         examples, labels = self._questioned(test, labels, [])
-        test_rows = self._test_rows(examples, labels, "influence")
-        return influence_matrix(self.features.rows, test_rows)
+        total = np.zeros((self.n_train, len(examples[0])))
+        for e, x, d in zip(self.embeddings, examples, self._dampings("influence")):
+            rows, _ = e.embed(x, labels, self.progress)
+            train = near_the_model(e)  # as they are: only the few questioned rows meet M⁻¹
+            total += to_numpy(train @ beside(e.metric.solve(rows, d.value), train).T)
+        total /= len(self.embeddings) * self.n_train
+        return total
 
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""

@@ -22,21 +22,10 @@ from exempla.oracles.base import Examples, Oracle
 from exempla.sketch.identity import IdentitySketch
 from exempla.types import Array
 
-__all__ = ["hessian", "hessian_influence", "influence_matrix", "self_influence"]
+__all__ = ["hessian", "hessian_influence", "self_influence"]
 
 HESSIAN_LIMIT = 4096
 """Most parameters whose Hessian is written out."""
-
-
-def influence_matrix(train_rows: Array, test_rows: Array) -> np.ndarray:
-    """Influence of every training row on every test row, both whitened: (n_train, n_test).
-
-    >>> import numpy as np
-    >>> influence_matrix(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 1.0]]))
-    array([[1. ],
-           [0.5]])
-    """
-    return to_numpy(train_rows @ test_rows.T) / len(train_rows)
 
 
 def self_influence(train_rows: Array) -> np.ndarray:

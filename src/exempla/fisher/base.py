@@ -18,6 +18,10 @@ class Metric(ABC):
     def whiten(self, rows: Array, damping: float) -> Array:
         """rows · W with W Wᵀ = M⁻¹: dot products of the result are the kernel."""
 
+    @abstractmethod
+    def solve(self, rows: Array, damping: float) -> Array:
+        """rows · M⁻¹: dot products of the result with plain rows are the kernel."""
+
     def outside(self, penalty: float, damping: float) -> float:
         """1 / metric in directions no training score and no Fisher row reaches."""
         total = penalty + damping

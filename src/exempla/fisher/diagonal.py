@@ -26,3 +26,6 @@ class DiagonalMetric(Metric):
                 "the Fisher's diagonal has zeros: leave damping='auto' or give a positive number."
             )
         return rows * as_like(1.0 / np.sqrt(total), rows)
+
+    def solve(self, rows: Array, damping: float) -> Array:
+        return self.whiten(self.whiten(rows, damping), damping)

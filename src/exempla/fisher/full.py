@@ -59,3 +59,7 @@ class FullMetric(Metric):
             if blown_up.any():
                 raise ExemplaError(SINGULAR)
         return white
+
+    def solve(self, rows: Array, damping: float) -> Array:
+        W, _ = self.factor(damping)
+        return matmul_as(self.whiten(rows, damping), W.T)

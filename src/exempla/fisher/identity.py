@@ -16,5 +16,8 @@ class IdentityMetric(Metric):
     def whiten(self, rows: Array, damping: float) -> Array:
         return rows
 
+    def solve(self, rows: Array, damping: float) -> Array:
+        return rows
+
     def outside(self, penalty: float, damping: float) -> float:
         return 1.0

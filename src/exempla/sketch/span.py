@@ -36,10 +36,8 @@ class SpanSketch(Sketch):
         start = ScoreRows.join([fisher, free]) if free is not None else fisher
         tolerance, energy = TOLERANCES[self.double], start.norm2()
         alive = energy > tolerance * energy.max()  # the others could never become a pivot
-        rest = self._span(start if alive.all() else start.take(np.flatnonzero(alive)))
-        if free is None:  # a Cholesky factor's rows are the Fisher rows in the basis
-            matrix = self.lower.T @ self.lower
-            matrix += rest.T @ rest
+        matrix = self._span(start if alive.all() else start.take(np.flatnonzero(alive)))
+        if free is None:
             rows = len(fisher) if fisher.counted is None else fisher.counted
             self.fisher_sum = FisherSum(matrix, float(energy.sum()), float(energy @ energy), rows)
         inside, energy_of_scores = self.project(scores), scores.norm2()
@@ -57,11 +55,13 @@ class SpanSketch(Sketch):
         self.penalty = self._penalty(layers)
 
     def _span(self, rows: ScoreRows) -> np.ndarray:
-        """Take a basis from these rows; returns, in it, those that are not landmarks."""
+        """Take a basis from these rows r; returns Σ r rᵀ in it."""
         factor, order = pivoted_cholesky(rows.gram(rows), TOLERANCES[self.double])
         rank = factor.shape[1]
+        # the rows of the factor are the rows r in the basis, landmarks first
+        total = factor.T @ factor
         self.lower, self.landmarks = factor[:rank].copy(order="F"), rows.take(order[:rank])
-        return factor[rank:].copy()  # the Gram matrix goes
+        return total
 
     def _penalty(self, layers: tuple[Layer, ...]) -> np.ndarray:
         values = {float(v) for layer in layers for v in np.unique(layer.penalty)}
