@@ -5,13 +5,13 @@ Shapes:  n rows of a batch · s positions that share a weight (sequence, pixels)
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import issparse, vstack
 
-__all__ = ["Array", "Factors", "Pairs", "as_like"]
+__all__ = ["Array", "Factors", "Pairs", "as_like", "is_sparse"]
 
 Array = Any
 """A NumPy array or a torch tensor."""
@@ -104,6 +104,8 @@ class Factors:
         """These rows followed by the others'; shorter ones are padded with empty positions."""
         parts = [self, *others]
         if is_sparse(self.a):
+            from scipy.sparse import vstack
+
             return Factors(
                 vstack([f.a for f in parts]).tocsr(), np.concatenate([f.g for f in parts])
             )
@@ -169,5 +171,7 @@ def as_like(values: Array, like: Array) -> Array:
 
 
 def is_sparse(array: Any) -> bool:
-    """Whether this is a SciPy sparse matrix or array."""
-    return bool(issparse(array))
+    """Whether this is a SciPy sparse matrix or array (then SciPy's part for them is loaded: a job
+    without any is spared its 13 MB)."""
+    loaded = sys.modules.get("scipy.sparse")
+    return loaded is not None and bool(loaded.issparse(array))

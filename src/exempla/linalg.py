@@ -27,11 +27,11 @@ def to_numpy(array: Array) -> np.ndarray:
 
 
 def concatenate(arrays: list[Array], axis: int = 0) -> Array:
-    """Join arrays of one kind."""
+    """Join arrays, in NumPy if one of them is (models of one list may have different sketches)."""
     if len(arrays) == 1:
         return arrays[0]
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays, axis)
+    if any(isinstance(array, np.ndarray) for array in arrays):
+        return np.concatenate([to_numpy(array) for array in arrays], axis)
     import torch
 
     return torch.cat(arrays, axis)

@@ -27,18 +27,18 @@ def make_oracle(
     >>> make_oracle(LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])).likelihood
     'bernoulli'
     """
-    from exempla.oracles.arrays import ArrayOracle, ArrayScores, ScoreModel
-
     if isinstance(model, Oracle):
         return model
-    if isinstance(model, ArrayScores | ScoreModel):
-        return ArrayOracle(model)
     # a module of torch cannot exist unless torch has been imported
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from exempla.oracles.torch import torch_oracle
 
         return torch_oracle(model, likelihood, parameters, device)
+    from exempla.oracles.arrays import ArrayOracle, ArrayScores, ScoreModel
+
+    if isinstance(model, ArrayScores | ScoreModel):
+        return ArrayOracle(model)
     if hasattr(model, "fit") or hasattr(model, "get_params"):
         from exempla.oracles.sklearn import sklearn_oracle
 

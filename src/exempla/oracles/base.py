@@ -28,7 +28,7 @@ CLASS_CUT = 1e-4
 """Classes with less probability than this are left out of a network's Fisher: they carry next to
 none of it, and leaving them out shortens the sum from (classes) to a few rows an example."""
 
-GRAM_BLOCK = 512
+GRAM_BLOCK = 256
 """Rows per block of a Gram matrix: bounds the temporaries, not the result."""
 
 

@@ -9,12 +9,11 @@ they do not span. Nothing that a training example can express is lost.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_matrix, issparse
 
+from exempla.factors import Array, Factors, as_like, is_sparse
 from exempla.linalg import pivoted_cholesky, solve_lower
 from exempla.oracles.base import Layer, ScoreRows
 from exempla.sketch.base import FisherSum, Sketch
-from exempla.types import Array, Factors, as_like
 
 __all__ = ["SpanSketch"]
 
@@ -103,7 +102,9 @@ def unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreR
 
 def matching(a: np.ndarray, g: np.ndarray, kind: Factors) -> Factors:
     """Factors of the same kind of array as `kind`."""
-    if issparse(kind.a):
+    if is_sparse(kind.a):
+        from scipy.sparse import csr_matrix
+
         return Factors(csr_matrix(a), g)
     if kind.g.ndim == 3:
         a, g = a[:, None, :], g[:, None, :]
