@@ -110,6 +110,25 @@ def test_ensembles_average_kernels(job):
     np.testing.assert_allclose(both, np.mean(each, axis=0), rtol=1e-6)
 
 
+def test_an_ensemble_whose_models_are_embedded_in_different_ways(job, monkeypatch):
+    model, train, test = job
+    sure = copy.deepcopy(model)
+    with torch.no_grad():
+        sure[-1].weight.mul_(10)  # few classes carry probability: few Fisher rows
+    parts = []
+    for one, limit in ((model, 0), (sure, 10**6)):  # sketched, and exact in the dual
+        monkeypatch.setattr("exempla.sketch.choose.PRIMAL_LIMIT", 0)
+        monkeypatch.setattr("exempla.sketch.choose.DUAL_LIMIT", limit)
+        parts.append(Explainer(one, progress=False).fit(train).embeddings[0])
+    assert {type(part.rows) for part in parts} == {np.ndarray, torch.Tensor}
+    answers = []
+    for order in (parts, parts[::-1]):
+        both = Explainer([model, sure], progress=False)
+        both._embeddings = list(order)
+        answers.append(both.explain(test, k=5))
+    assert list(answers[0].indices) == list(answers[1].indices)
+
+
 def test_damping_changes_without_embedding_again(job, monkeypatch):
     model, train, test = job
     explainer = Explainer(model, sketch=100, progress=False).fit(train)
