@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import exempla.oracles.torch as module
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
+from exempla.likelihoods import Custom
 from exempla.oracles import torch_likelihoods, torch_select
 from exempla.oracles.torch import TorchOracle, torch_oracle
 from exempla.oracles.torch_data import ArraySource
 from exempla.oracles.torch_examples import TorchExamples
-from exempla.oracles.torch_likelihoods import Custom
 
 N = 8
 
@@ -117,7 +117,7 @@ def test_a_custom_likelihood_equal_to_the_built_in_one() -> None:
     exact, sampled = exact.T @ exact, sampled.T @ sampled
     assert (exact - sampled).norm() < 0.1 * exact.norm()
     assert "sampled" in own.fisher_note
-    empirical = torch_oracle(model, Custom(log_prob))
+    empirical = torch_oracle(model, log_prob)  # a function alone
     train = empirical.read((x, y), role="train")
     torch.testing.assert_close(
         written_out(list(empirical.fisher_rows(train))), scores(empirical, train)

@@ -47,8 +47,9 @@ class Explainer:
         A scikit-learn model or Pipeline, a torch module, or your own scores
         (`exempla.oracles.arrays`). The kernels of several models are averaged; after a torch
         module, further checkpoints may be state dicts or files of them.
-    likelihood : str
-        "auto", or the name of the likelihood the model was trained with.
+    likelihood : str, function or likelihood
+        "auto", the name of the likelihood the model was trained with, or for a torch model one of
+        your own: log_prob(model, batch), see `exempla.likelihoods.Custom`.
     fisher : {"true", "empirical", "diagonal", "identity"}
         The metric: expectation over the model's own labels, over the given labels, only its
         diagonal, or none (the paper's practical kernel).

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from exempla.types import Array
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "Custom",
     "Gaussian",
     "Likelihood",
     "OneVsRest",
@@ -277,6 +279,27 @@ class Poisson(Likelihood):
         rate = rate if isinstance(rate, np.ndarray) else rate.detach().cpu().numpy()
         counts = rng.poisson(rate).astype(np.float64)
         return _like(outputs, counts[:, 0] if counts.shape[1] == 1 else counts)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A torch model's likelihood of your own: `log_prob(model, batch)`, one value per example.
+
+    The batch is as your data gives it. `sample(model, batch, generator)` returns the batch with
+    labels drawn from the model; without it the Fisher is taken at the given labels. Where there is
+    nothing to sample, the function alone will do as likelihood.
+
+    >>> import torch
+    >>> from torch.nn.functional import huber_loss
+    >>> robust = Custom(lambda model, batch: -huber_loss(
+    ...     model(batch[0])[:, 0], batch[1], reduction="none"))
+    >>> robust.log_prob(lambda x: x, (torch.zeros(2, 1), torch.ones(2)))
+    tensor([-0.5000, -0.5000])
+    """
+
+    log_prob: Callable[[Any, Any], Any]
+    sample: Callable[[Any, Any, Any], Any] | None = None
+    name: str = "custom"
 
 
 _BY_NAME: dict[str, Likelihood] = {

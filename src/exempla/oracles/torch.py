@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
-from exempla.likelihoods import Gaussian
+from exempla.likelihoods import Custom, Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.torch_batch import Batch, tree_map
 from exempla.oracles.torch_data import ArraySource, source_of
 from exempla.oracles.torch_examples import CallForm, TorchExamples, pad_rows, warn_of_augmentation
 from exempla.oracles.torch_heads import choose_head
-from exempla.oracles.torch_likelihoods import Custom, FamilyHead, Head
+from exempla.oracles.torch_likelihoods import FamilyHead, Head
 from exempla.oracles.torch_scorer import Scorer
 from exempla.oracles.torch_select import select_parameters, unwrap
 
@@ -54,7 +54,8 @@ def torch_oracle(
     likelihood : str or object
         "auto", "categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm"
         (labels are the inputs, shifted here), "tokens" (labels already aligned with the
-        outputs), or `Custom(log_prob, sample)`.
+        outputs), or one of your own: a function log_prob(model, batch), or
+        `exempla.likelihoods.Custom(log_prob, sample)`.
     parameters : names, globs, modules or parameters
         Part of the model to look at; all trainable parameters by default.
     device
@@ -100,6 +101,8 @@ class TorchOracle(Oracle):
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
+        if callable(likelihood):
+            likelihood = Custom(likelihood)
         head = likelihood if isinstance(likelihood, Custom) else None
         self.scorer = Scorer(self.model, chosen, self.form, head, draws)
         first = next(iter(chosen.values()))

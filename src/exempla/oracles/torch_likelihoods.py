@@ -10,9 +10,8 @@ backward passes carry almost all of the probability.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Po
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch_batch import Batch
 
-__all__ = ["Custom", "FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes", "refuse_rows"]
+__all__ = ["FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes", "refuse_rows"]
 
 EXACT_OUTPUTS = 32
 """Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
@@ -190,26 +189,6 @@ class FamilyHead(Head):
             )
         elif isinstance(self.family, Poisson):
             refuse_rows(labels < 0, batch.positions, "have a negative count as label")
-
-
-@dataclass(frozen=True)
-class Custom:
-    """A likelihood of your own: `log_prob(model, batch) -> (n,)`, one value per example.
-
-    `sample(model, batch, generator) -> batch` draws new labels from the model; without it the
-    Fisher is taken at the given labels.
-
-    >>> import torch
-    >>> from torch.nn.functional import huber_loss
-    >>> robust = Custom(lambda model, batch: -huber_loss(
-    ...     model(batch[0])[:, 0], batch[1], reduction="none"))
-    >>> robust.log_prob(lambda x: x, (torch.zeros(2, 1), torch.ones(2)))
-    tensor([-0.5000, -0.5000])
-    """
-
-    log_prob: Callable[[Any, Any], Tensor]
-    sample: Callable[[Any, Any, torch.Generator], Any] | None = None
-    name: str = "custom"
 
 
 # ---- shared by the heads

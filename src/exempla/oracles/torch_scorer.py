@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
+from exempla.likelihoods import Custom
 from exempla.oracles.base import Labels, ScoreRows
 from exempla.oracles.torch_batch import Batch
 from exempla.oracles.torch_examples import CallForm
 from exempla.oracles.torch_heads import outputs_of
-from exempla.oracles.torch_likelihoods import Custom, Head, refuse_rows
+from exempla.oracles.torch_likelihoods import Head, refuse_rows
 from exempla.oracles.torch_network import Network, out_of_memory
 from exempla.oracles.torch_state import Keeper
 
