@@ -47,10 +47,10 @@ class FisherRankings:
 
     def sbq(self, targets: Sequence[np.ndarray], k: int, noise: float = 10.0) -> list[np.ndarray]:
         """SBQ on unit rows, opponents only."""
-        features = self.explainer.features_for("selection").rows
+        unit = self.explainer.features_for("selection").rows
         asked = self.explainer._test_rows([x for _, x in self.pairs], "true", "selection")
         means = torch.stack([asked[t].mean(0) for t in targets])
-        return chosen(select(unit_rows(features), means, k, SBQ(noise=noise), side="opponents"))
+        return chosen(select(unit, means, k, SBQ(noise=noise), side="opponents"))
 
     def literal(self, targets: Sequence[np.ndarray], k: int) -> list[np.ndarray]:
         """The paper to the letter: raw rows, no noise, no sign."""

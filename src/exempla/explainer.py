@@ -102,7 +102,8 @@ class Explainer:
         self.damping = check_damping(damping)
         self.normalize, self.seed, self.progress, self.store = normalize, seed, progress, store
         self._embeddings: list[Embedding] | None = None
-        self._features: Features | None = None
+        self._features: dict[Use, Features] = {}
+        """Of the use asked for last: one at a time, as they are large."""
 
     def fit(self, train: Any) -> Explainer:
         """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader."""
@@ -121,7 +122,7 @@ class Explainer:
                 embedding = replace(embedding, rows=rows)
             fitted.append(embedding)
         self._embeddings = fitted
-        self._features = None
+        self._features = {}
         self._train_data = train
         return self
 
@@ -142,20 +143,25 @@ class Explainer:
         return self.features_for("influence")
 
     def features_for(self, use: Use) -> Features:
-        """Whitened training rows at the damping of this use; the last ones are kept."""
-        chosen = self._dampings(use)
-        value, rule = float(np.mean([d.value for d in chosen])), chosen[0].rule
-        kept = self._features
-        if kept is None or (kept.damping, kept.damping_rule) != (value, rule):
+        """Training rows whitened at the damping of this use, of unit length for selection; the last
+        ones are kept."""
+        if use not in self._features:
+            chosen = self._dampings(use)
             pairs = zip(self.embeddings, chosen)
-            whitened = [e.metric.whiten(near_the_model(e), d.value) for e, d in pairs]
-            share = float(np.mean([e.evidence.share for e in self.embeddings]))
-            kept = self._features = Features(self._joined(whitened), value, rule, share)
-        return kept
+            rows = self._joined([e.metric.whiten(near_the_model(e), d.value) for e, d in pairs])
+            self._features = {
+                use: Features(
+                    rows=unit_rows(rows) if use == "selection" else rows,
+                    damping=float(np.mean([d.value for d in chosen])),
+                    damping_rule=chosen[0].rule,
+                    share=float(np.mean([e.evidence.share for e in self.embeddings])),
+                )
+            }
+        return self._features[use]
 
     def set_damping(self, damping: str | float) -> Explainer:
         """Use another damping from now on; nothing is embedded again."""
-        self.damping, self._features = check_damping(damping), None
+        self.damping, self._features = check_damping(damping), {}
         return self
 
     def explain(
@@ -240,10 +246,9 @@ class Explainer:
         examples, labels = self._questioned(test, labels, notes)
         targets = targets_of(self._test_rows(examples, labels, self._use))
         features = self.features_for(self._use)
-        rows = unit_rows(features.rows) if self.normalize else features.rows
         with warnings.catch_warnings(record=True) as caught, showing(self.progress):
             warnings.simplefilter("always")
-            found = select(rows, targets, k, selector, side)
+            found = select(features.rows, targets, k, selector, side)
         for warning in caught:
             warnings.warn(warning.message, warning.category, stacklevel=3)
             if issubclass(warning.category, ExemplaWarning):
@@ -251,7 +256,7 @@ class Explainer:
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
         return [
             replace(
-                self._explanation(selection, features, rows, mu, examples[0], labels, k, notes),
+                self._explanation(selection, features, mu, examples[0], labels, k, notes),
                 asked=(test, None),
             )
             for selection, mu in pairs
@@ -287,7 +292,6 @@ class Explainer:
         else:
             examples, labels = self._questioned(test, labels, [])
         rows = self.features_for(self._use).rows[np.asarray(indices)]
-        rows = unit_rows(rows) if self.normalize else rows
         questioned = self._test_rows(examples, labels, self._use)
         return to_numpy(rows @ questioned.T).astype(np.float64)
 
@@ -357,7 +361,6 @@ class Explainer:
         self,
         selection: Selection,
         features: Features,
-        rows: Array,
         mu: Array,
         examples: Examples,
         labels: Labels,
@@ -382,14 +385,14 @@ class Explainer:
             selector=selection.selector,
             noise=selection.noise,
             labels=labels,
-            alignment=to_numpy(rows[picked] @ mu).astype(np.float64),
+            alignment=to_numpy(features.rows[picked] @ mu).astype(np.float64),
             n_train=self.n_train,
             n_test=len(examples),
             seed=self.seed,
             version=__version__,
             fisher=self.fisher,
             ids=None if train.ids is None else np.asarray(train.ids)[picked],
-            certificate=certificate(rows, selection, mu).to_dict(),
+            certificate=certificate(features.rows, selection, mu).to_dict(),
             warnings=tuple(notes),
             context=(self, examples),
         )
