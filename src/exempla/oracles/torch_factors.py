@@ -10,6 +10,7 @@ Layout everywhere: a score is a (d_in, d_out) matrix, flattened row by row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +25,17 @@ from exempla.oracles.torch_sides import OneHot, Side, Vectors
 __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 
 
-class StructuredFactors(Factors):
+class StructuredFactors(Factors, ABC):
     """What the subclasses share: anything not done better is done on the written-out scores."""
 
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
 
-    def take(self, positions: np.ndarray) -> StructuredFactors:
-        raise NotImplementedError
+    @abstractmethod
+    def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor: ...
+
+    @abstractmethod
+    def take(self, positions: np.ndarray) -> StructuredFactors: ...
 
     def gram(self, other: Factors) -> Tensor:
         return self.dense() @ other.dense().T

@@ -69,11 +69,11 @@ class Use:
 
     def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
         """The score of the parameter in this role, written out: (n, numel)."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no {role} to write out")
 
     def factors(self, g: Tensor, n: int, layout: Layout, bias: bool) -> Factors:
         """The score of the weight, with the bias as last row if wanted."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no weight matrix")
 
 
 def repeated(t: Tensor, n: int, axis: int) -> Tensor:
