@@ -288,3 +288,9 @@ def test_unknown_totals_and_models_are_refused():
         summarize(GaussianMixture(2).fit(X), (X, y), 5, total="k", progress=False)
     with pytest.raises(ExemplaError, match=r"must be \(X, y\)"):
         summarize(model, X, 5, progress=False)
+
+
+def test_a_list_of_models_is_refused_in_a_sentence():
+    X, y = made(40, 2)
+    with pytest.raises(ExemplaError, match="one model, not a list"):
+        summarize([LogisticRegression().fit(X, y)], (X, y), k=5)

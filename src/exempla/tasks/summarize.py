@@ -113,6 +113,8 @@ def summarize(
     """
     if total not in ("auto", "k", "n"):
         raise ExemplaError(f"total={total!r} is not known: use 'auto', 'k' or 'n'.")
+    if isinstance(model, list | tuple):
+        raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
     model = fitted(model, train, seed)
     refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
     read = read_head(model, train, likelihood, parameters, device)
