@@ -42,7 +42,7 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
 
     Returns (L, order): L (n, r), its first r rows lower triangular, and the order the rows were
     taken in, with gram[order][:, order] = L Lᵀ. Pivoting stops when no diagonal entry left exceeds
-    tolerance × the largest one of the start. The matrix is overwritten: L lies in its memory.
+    tolerance × the largest one of the start. The matrix is used up: L lies in its memory.
     """
     if not gram.size or not np.max(np.diag(gram)) > 0:
         raise ExemplaError(
@@ -53,12 +53,19 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
     factor, pivot, rank, _ = dpstrf(gram.T, tol=stop, lower=1, overwrite_a=1)
     for column in range(1, rank):
         factor[:column, column] = 0.0
+    if gram.flags.owndata and np.shares_memory(factor, gram):
+        # what lies behind L is given back at once: the caller's next matrices are as large
+        del factor
+        gram.resize((rank, len(pivot)), refcheck=False)
+        return gram.T, pivot - 1
     return factor[:, :rank], pivot - 1
 
 
 def solve_lower(lower: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """rows · L⁻ᵀ, row by row the solution of L x = row. The rows may be overwritten."""
-    solved = scipy.linalg.solve_triangular(lower, rows.T, lower=True, overwrite_b=True)
+    solved = scipy.linalg.solve_triangular(
+        lower, rows.T, lower=True, overwrite_b=True, check_finite=False
+    )
     return np.ascontiguousarray(solved.T)
 
 
@@ -68,7 +75,7 @@ def inverse_factor(matrix: np.ndarray) -> np.ndarray | None:
     The matrix is overwritten.
     """
     try:
-        lower = scipy.linalg.cholesky(matrix.T, lower=True, overwrite_a=True)
+        lower = scipy.linalg.cholesky(matrix.T, lower=True, overwrite_a=True, check_finite=False)
     except scipy.linalg.LinAlgError:
         return None
     inverse, _ = dtrtri(lower, lower=1, overwrite_c=1)
