@@ -26,7 +26,7 @@ from exempla.types import Array
 __all__ = ["estimate_fisher"]
 
 MEASURED = 512
-"""Examples whose scores are measured whole, outside the basis too, where the basis is not exact."""
+"""Examples whose rows are measured whole, outside the basis too, where the basis is not exact."""
 
 
 def estimate_fisher(
@@ -68,7 +68,7 @@ def sum_of_rows(
     """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total: Any = None
-    norms = Norms(len(examples), everything_inside=basis.exact)
+    norms = Norms(stride=0 if basis.exact else -(-len(examples) // MEASURED))
     for batch in track_rows(batches, "estimating the Fisher", progress, len(examples)):
         rows = basis.project(batch)
         norms.add(batch, rows)
@@ -83,11 +83,12 @@ class Norms:
     """Σ ‖r‖² and Σ ‖r‖⁴ over whole rows r, from their parts inside the basis and a sample of whole
     ones. Sums stay on the rows' device until the end: nobody waits for them."""
 
-    examples: int
-    everything_inside: bool
+    stride: int
+    """One row of so many is measured whole, rows of rare classes like the others; 0: none, as all
+    of every row lies inside."""
     rows: int = 0
+    """How many carry probability."""
     seen: int = 0
-    measured: int = 0
     inside: Any = 0.0
     """(Σ ‖r‖², Σ ‖r‖⁴) of the parts inside, over all rows."""
     inside_measured: Any = 0.0
@@ -95,23 +96,21 @@ class Norms:
     whole_measured: Any = 0.0
 
     def add(self, batch: ScoreRows, projected: Array) -> None:
-        count = len(batch)
-        self.rows += count if batch.counted is None else batch.counted
-        sums = two_sums((projected * projected).sum(1))
-        self.inside = self.inside + sums
-        if self.everything_inside:
+        self.rows += len(batch) if batch.counted is None else batch.counted
+        energy = (projected * projected).sum(1)
+        self.inside = self.inside + two_sums(energy)
+        if not self.stride:
             return
-        # as many as are due at this point of the data: a sorted data set is met evenly
-        newest = int(batch.sample.max()) + 1 if count else self.seen
-        if self.measured * self.examples <= MEASURED * self.seen:
-            self.inside_measured = self.inside_measured + sums
-            self.whole_measured = self.whole_measured + two_sums(batch.squared_norms())
-            self.measured += count
-        self.seen = max(self.seen, newest)
+        some = np.arange(-self.seen % self.stride, len(batch), self.stride)
+        self.seen += len(batch)
+        if len(some):
+            part = batch if self.stride == 1 else batch.take(some)
+            self.inside_measured = self.inside_measured + two_sums(energy[some])
+            self.whole_measured = self.whole_measured + two_sums(part.squared_norms())
 
     def totals(self) -> tuple[float, float]:
         inside = to_numpy(self.inside)
-        if not self.everything_inside:
+        if self.stride:
             part, whole = to_numpy(self.inside_measured), to_numpy(self.whole_measured)
             inside = np.where(part > 0, inside * whole / np.where(part > 0, part, 1.0), whole)
         return float(inside[0]), float(inside[1])

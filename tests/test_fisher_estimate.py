@@ -1,0 +1,53 @@
+"""What is seen of the Fisher while it is summed: norms of whole rows from a sample of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+
+from exempla.embedding import Embedding, embed_training_set
+from exempla.fisher import estimate
+from exempla.oracles import make_oracle
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[MLPClassifier, np.ndarray, np.ndarray]:
+    X, y = load_digits(return_X_y=True)
+    order = np.argsort(y[:1200], kind="stable")  # sorted by class: a sample must not see one only
+    X, y = X[order] / 16, y[order]
+    return MLPClassifier((24,), max_iter=12, random_state=0).fit(X, y), X, y
+
+
+def embedded(digits: tuple[MLPClassifier, np.ndarray, np.ndarray]) -> Embedding:
+    model, X, y = digits
+    return embed_training_set(
+        make_oracle(model), (X, y), fisher="true", sketch=40, seed=0, progress=False
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_measured_on_every_row_it_is_the_plain_sum(digits, monkeypatch):
+    monkeypatch.setattr(estimate, "MEASURED", 10**6)
+    seen = embedded(digits)
+    sample = seen.oracle.read(digits[1:], role="train").take(
+        np.sort(np.random.default_rng(0).choice(1200, 160, replace=False))
+    )
+    norms = np.concatenate([batch.norm2() for batch in seen.oracle.fisher_rows(sample)])
+    assert seen.evidence.examples == 160
+    assert seen.evidence.trace == pytest.approx(norms.sum() / 160)
+    assert seen.evidence.energy2 == pytest.approx((norms**2).sum())
+    assert 0.3 < seen.evidence.share < 0.999
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_sample_of_norms_comes_close(digits, monkeypatch):
+    monkeypatch.setattr(estimate, "MEASURED", 10**6)
+    whole = embedded(digits).evidence
+    monkeypatch.setattr(estimate, "MEASURED", 20)
+    part = embedded(digits).evidence
+    assert part.trace != whole.trace
+    assert part.trace == pytest.approx(whole.trace, rel=0.1)
+    assert part.share == pytest.approx(whole.share, abs=0.08)
+    assert part.rows == whole.rows
