@@ -27,6 +27,8 @@ CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
 GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
+LEAST = {"cpu": 256, "cuda": 16}
+"""Examples in a batch nevertheless: few large ones keep a GPU busy, and spare its memory."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
 
@@ -108,8 +110,9 @@ class Network:
         assert self.found is not None
         device = next(iter(self.parameters.values())).device
         if wanted is None:  # large enough to keep the processor busy, small enough for its caches
-            good = GOOD_SIZE.get(device.type, GOOD_SIZE["cpu"])
-            wanted = int(np.clip(good / max(self.found.row_bytes, 1), 256, 2048))
+            kind = device.type if device.type in GOOD_SIZE else "cpu"
+            good = GOOD_SIZE[kind] / max(self.found.row_bytes, 1)
+            wanted = int(np.clip(good, LEAST[kind], 2048))
         if device.type == "cuda":
             budget = torch.cuda.mem_get_info(device)[0] // 4
         else:
