@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from exempla import ExemplaError
@@ -93,3 +94,21 @@ def test_check_damping_accepts_numbers_of_any_kind():
     assert check_damping(np.float32(0.5)) == 0.5
     assert check_damping(0) == 0.0
     assert check_damping("shrinkage") == "shrinkage"
+
+
+def test_a_full_metric_goes_from_damping_to_damping_and_back():
+    rng = np.random.default_rng(0)
+    rows, square = rng.standard_normal((5, 7)), rng.standard_normal((40, 7))
+    F = square.T @ square / 40
+    metric = FullMetric(F.copy())
+    for damping in (0.3, 0.0, 2.0, 0.3):
+        inverse = np.linalg.inv(F + damping * np.eye(7))
+        white, solved = metric.whiten(rows, damping), metric.solve(rows, damping)
+        np.testing.assert_allclose(white @ white.T, rows @ inverse @ rows.T, rtol=1e-10)
+        np.testing.assert_allclose(solved, rows @ inverse, rtol=1e-9)
+        on_torch = torch.from_numpy(rows)
+        np.testing.assert_allclose(metric.whiten(on_torch, damping).numpy(), white, rtol=1e-9)
+        np.testing.assert_allclose(metric.solve(on_torch, damping).numpy(), solved, rtol=1e-9)
+    single = metric.whiten(rows.astype(np.float32), 0.3)
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, metric.whiten(rows, 0.3), rtol=1e-4, atol=1e-6)

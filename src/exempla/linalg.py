@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-from scipy.linalg.lapack import dpstrf, dtrtri
+from scipy.linalg.lapack import dpstrf
 
 from exempla.errors import ExemplaError
 from exempla.types import Array, as_like
 
 __all__ = [
     "concatenate",
-    "inverse_factor",
     "matmul_as",
     "pivoted_cholesky",
     "solve_lower",
@@ -67,19 +66,6 @@ def solve_lower(lower: np.ndarray, rows: np.ndarray) -> np.ndarray:
         lower, rows.T, lower=True, overwrite_b=True, check_finite=False
     )
     return np.ascontiguousarray(solved.T)
-
-
-def inverse_factor(matrix: np.ndarray) -> np.ndarray | None:
-    """W with W Wᵀ = matrix⁻¹ (W = L⁻ᵀ), so that rows · W are whitened; None if it is singular.
-
-    The matrix is overwritten.
-    """
-    try:
-        lower = scipy.linalg.cholesky(matrix.T, lower=True, overwrite_a=True, check_finite=False)
-    except scipy.linalg.LinAlgError:
-        return None
-    inverse, _ = dtrtri(lower, lower=1, overwrite_c=1)
-    return inverse.T
 
 
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import scipy.linalg
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
-from exempla.linalg import inverse_factor, matmul_as, to_numpy
+from exempla.linalg import matmul_as, to_numpy
 from exempla.types import Array
 
 __all__ = ["FullMetric"]
@@ -19,41 +23,30 @@ SINGULAR = (
 
 
 class FullMetric(Metric):
-    """M = F + λR + damping·I, applied through one Cholesky factor per damping."""
+    """M = F + λR + damping·I, applied through one Cholesky factor L Lᵀ = M per damping.
+
+    One p × p array holds both: F + λR above its diagonal, L of the last damping on and below it.
+    The matrix given is taken over and overwritten.
+    """
 
     name = "full"
 
     def __init__(self, matrix: np.ndarray) -> None:
-        self.matrix = matrix
-        self._cached: tuple[float, np.ndarray, float] | None = None
-
-    def factor(self, damping: float) -> tuple[np.ndarray, float]:
-        """W (p, p) with W Wᵀ = M⁻¹, and what had to be added to make M invertible (mostly 0).
-
-        The last factor is kept, as a job asks for it many times.
-        """
-        if self._cached is None or self._cached[0] != damping:
-            W, added = inverse_factor(self._plus(damping)), 0.0
-            if W is None:
-                added = JITTER * float(np.trace(self.matrix)) / len(self.matrix)
-                W = inverse_factor(self._plus(damping + added))
-            if W is None:
-                raise ExemplaError(SINGULAR)
-            self._cached = (damping, W, added)
-        return self._cached[1:]
-
-    def _plus(self, value: float) -> np.ndarray:
-        damped = self.matrix.copy()
-        damped[np.diag_indices_from(damped)] += value
-        return damped
+        # symmetric, so its transpose is the matrix in the order LAPACK works in, without a copy
+        self._array: Any = np.asfortranarray(np.asarray(matrix, dtype=np.float64).T)
+        self._diagonal = np.diag(self._array).copy()
+        self._damping: float | None = None
+        self._added = 0.0
+        """What had to be added to make M invertible (mostly 0)."""
+        self._inverse: Any = None
 
     def whiten(self, rows: Array, damping: float) -> Array:
-        W, added = self.factor(damping)
-        white = matmul_as(rows, W)
-        if added:
+        self._factor(damping)
+        white = self._whitened(rows)
+        if self._added:
             # A direction without curvature is harmless (the softmax's common shift) unless a
             # score has a part in it: that part would be blown up by 1/added.
-            blown_up = to_numpy((white * white).sum(1)) * added > 1e-6 * to_numpy(
+            blown_up = to_numpy((white * white).sum(1)) * self._added > 1e-6 * to_numpy(
                 (rows * rows).sum(1)
             )
             if blown_up.any():
@@ -61,5 +54,50 @@ class FullMetric(Metric):
         return white
 
     def solve(self, rows: Array, damping: float) -> Array:
-        W, _ = self.factor(damping)
-        return matmul_as(self.whiten(rows, damping), W.T)
+        white = self.whiten(rows, damping)
+        if isinstance(white, np.ndarray):
+            return self._solved(white, transposed=True)
+        return matmul_as(white, self._inverse_factor().T)
+
+    def _factor(self, damping: float) -> None:
+        """L for this damping, where the array does not hold it already."""
+        if damping == self._damping:
+            return
+        self._damping = self._inverse = None
+        self._added = 0.0
+        if not self._cholesky(damping):
+            self._added = JITTER * float(self._diagonal.sum()) / len(self._diagonal)
+            if not self._cholesky(damping + self._added):
+                raise ExemplaError(SINGULAR)
+        self._damping = damping
+
+    def _cholesky(self, damping: float) -> bool:
+        """Whether F + λR + damping·I could be factored."""
+        array: Any = self._array
+        for j in range(len(array)):
+            array[j + 1 :, j] = array[j, j + 1 :]
+        array[np.diag_indices_from(array)] = self._diagonal + damping
+        self._array, failed = dpotrf(array, lower=1, clean=0, overwrite_a=1)
+        return failed == 0
+
+    def _whitened(self, rows: Array) -> Array:
+        """rows · L⁻ᵀ: by a triangular solve, or on a torch device by the inverse, made once."""
+        if isinstance(rows, np.ndarray):
+            return self._solved(rows, transposed=False)
+        return matmul_as(rows, self._inverse_factor())
+
+    def _solved(self, rows: np.ndarray, transposed: bool) -> np.ndarray:
+        """rows · L⁻ᵀ, or rows · L⁻¹ if transposed, in the rows' precision."""
+        side: Any = "T" if transposed else "N"
+        solved = scipy.linalg.solve_triangular(
+            self._array, rows.T, lower=True, trans=side, check_finite=False
+        )
+        return np.ascontiguousarray(solved.T, dtype=rows.dtype)
+
+    def _inverse_factor(self) -> Any:
+        """W = L⁻ᵀ, written out."""
+        if self._inverse is None:
+            lower = np.asfortranarray(np.tril(self._array))
+            inverse: Any = dtrtri(lower, lower=1, overwrite_c=1)[0]
+            self._inverse = inverse.T
+        return self._inverse
