@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.linalg
 from scipy.linalg.lapack import dpstrf
@@ -60,12 +62,16 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
     return factor[:, :rank], pivot - 1
 
 
-def solve_lower(lower: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """rows · L⁻ᵀ, row by row the solution of L x = row. The rows may be overwritten."""
+def solve_lower(
+    lower: np.ndarray, rows: np.ndarray, *, transposed: bool = False, overwrite: bool = False
+) -> np.ndarray:
+    """rows · L⁻ᵀ, row by row the solution of L x = row (of Lᵀ x = row if transposed), in the rows'
+    precision. Only the lower triangle is read; the rows are used up if they may be overwritten."""
+    side: Any = "T" if transposed else "N"
     solved = scipy.linalg.solve_triangular(
-        lower, rows.T, lower=True, overwrite_b=True, check_finite=False
+        lower, rows.T, lower=True, trans=side, overwrite_b=overwrite, check_finite=False
     )
-    return np.ascontiguousarray(solved.T)
+    return np.ascontiguousarray(solved.T, dtype=rows.dtype)
 
 
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
-from exempla.commands.console import Console
-from exempla.commands.options import add_fail_above, add_output, add_seed
+from exempla.commands.options import add_fail_above, add_output, fails
 
 HELP = "which rows of your file could be moved to flip predictions?"
 
@@ -38,20 +37,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "column, or pixels as they are fed to the network (default: 0.5)",
     )
     add_fail_above(how, "a larger share of the target predictions flips")
-    add_output(parser, "exempla-out")
-    add_seed(parser)
+    add_output(parser)
 
 
 def run(options: Namespace) -> int:
     """Read, train, attack, retrain, write."""
-    from exempla.commands.userfile import read_user_file, take
-    from exempla.commands.writing import make_folder, say_files
+    from exempla.commands.userfile import reading, take
+    from exempla.commands.writing import say_files
     from exempla.tasks.attack import attack, weak_points
 
-    console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        given = read_user_file(options, console, test_size=0.2)
+    with reading(options, test_size=0.2) as (given, console, folder):
         model, prepare = given.head(options.model is None)
         _check(given, model)
         positions, what = _target(given, options.ask)
@@ -78,7 +73,7 @@ def run(options: Namespace) -> int:
     })  # fmt: skip
     console.say(f"{answer} Rows moved: {', '.join(map(str, rows))}.")
     say_files(console, paths)
-    return 1 if options.fail_above is not None and flipped > options.fail_above else 0
+    return int(fails(options, flipped))
 
 
 def _check(given: Any, model: Any) -> None:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
-from exempla.commands.console import Console
-from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
+from exempla.commands.options import add_fail_above, add_output, command_line, fails
 
 HELP = "which rows of your file harm a model, and what happens without them?"
 
@@ -22,30 +21,26 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
     add_fail_above(parser, "removal mends more than this share of the errors")
-    add_output(parser, "exempla-out")
-    add_seed(parser)
+    add_output(parser)
 
 
 def run(options: Namespace) -> int:
     """Read, train, find the harmful rows, retrain without them, write."""
     from exempla.commands.asking import choose_questions
-    from exempla.commands.userfile import read_user_file
-    from exempla.commands.writing import make_folder, say_files, write_results
+    from exempla.commands.userfile import reading
+    from exempla.commands.writing import say_files, write_results
     from exempla.errors import ExemplaError
     from exempla.files import Decision, export
     from exempla.report import About, evidence_of
     from exempla.tasks.clean import clean
 
-    console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        given = read_user_file(options, console, test_size=0.2)
+    with reading(options, test_size=0.2) as (given, console, folder):
         if given.regression:
             raise ExemplaError("clean asks about wrong predictions of classes, not of numbers.")
         asked = choose_questions(given, "errors", "opponents")
         if asked.noun != "errors":
             raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
-        k = min(options.k, len(given.parts.train)) if options.k > 0 else options.k
+        k = given.at_most(options.k)
         found: Any = clean(
             given.inner, given.train(), asked.test, k, target="all", seed=options.seed,
             progress=console.progress,
@@ -65,13 +60,10 @@ def run(options: Namespace) -> int:
         place = folder / f"cleaned{suffix}"
         paths["data"] = export(given.table, rows, place, label=given.label.name)
     found = replace(found, indices=removed, context=None)
-    accuracy, against = given.accuracy_words()
     about = About(
         question="Which training rows should go, so that these errors are mended?",
         answer=what,
-        data=given.table.path.name,
-        model=f"{against}; {given.described}",
-        accuracy=accuracy,
+        **given.facts(),
         command=command_line(options),
         notes=("The errors were chosen to be mended: only new test rows tell whether the model "
                "became better.",),
@@ -84,7 +76,7 @@ def run(options: Namespace) -> int:
     )  # fmt: skip
     console.say(what)
     say_files(console, paths)
-    return 1 if options.fail_above is not None and mended > options.fail_above else 0
+    return int(fails(options, mended))
 
 
 def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, command_line
+from exempla.commands.options import add_output, command_line
 
 HELP = "a real model, its real mistakes, and the training images behind them (under 30 s)"
 
@@ -19,7 +19,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "-k", type=int, default=50, help="how many training images to pick (default: 50)"
     )
     add_output(parser, "demo-out")
-    add_seed(parser)
 
 
 def run(options: Namespace) -> int:

@@ -10,8 +10,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
-from exempla.commands.console import Console
-from exempla.commands.options import add_output, add_seed, command_line
+from exempla.commands.options import add_output, command_line
 
 HELP = "your file's rows as vectors in Fisher space, for your own analysis"
 
@@ -19,8 +18,7 @@ HELP = "your file's rows as vectors in Fisher space, for your own analysis"
 def add_arguments(parser: ArgumentParser) -> None:
     """The file and the output."""
     add_file_arguments(parser)
-    add_output(parser, "exempla-out")
-    add_seed(parser)
+    add_output(parser)
 
 
 def run(options: Namespace) -> int:
@@ -30,16 +28,13 @@ def run(options: Namespace) -> int:
     import numpy as np
     import pandas as pd
 
-    from exempla.commands.userfile import read_user_file
-    from exempla.commands.writing import make_folder, say_files
+    from exempla.commands.userfile import reading
+    from exempla.commands.writing import say_files
     from exempla.explainer import Explainer
     from exempla.linalg import to_numpy
     from exempla.version import __version__
 
-    console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        given = read_user_file(options, console, test_size=0.0)
+    with reading(options, test_size=0.0) as (given, console, folder):
         explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
         features = explainer.fit(given.train()).features
     vectors: Any = to_numpy(features.rows)

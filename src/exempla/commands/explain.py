@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
-from exempla.commands.console import Console
-from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
+from exempla.commands.options import add_fail_above, add_output, command_line, fails
 
 HELP = "which rows of your file are responsible for a model's errors?"
 
@@ -37,28 +36,24 @@ def add_arguments(parser: ArgumentParser) -> None:
         "-k", type=int, default=50, help="how many training rows to pick (default: 50)"
     )
     add_fail_above(question, "a larger share of the test rows is predicted wrongly")
-    add_output(parser, "exempla-out")
-    add_seed(parser)
+    add_output(parser)
 
 
 def run(options: Namespace) -> int:
     """Read, train, say how good the model is, explain, write."""
     from exempla.commands.asking import choose_questions
-    from exempla.commands.userfile import read_user_file
-    from exempla.commands.writing import make_folder, say_where, write_results
+    from exempla.commands.userfile import reading
+    from exempla.commands.writing import say_where, write_results
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.report import About, evidence_of
 
-    console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        given = read_user_file(options, console, test_size=0.2)
+    with reading(options, test_size=0.2) as (given, console, folder):
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
             console.say(note)
         explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
-        k = min(options.k, len(given.parts.train)) if options.k > 0 else options.k
+        k = given.at_most(options.k)
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
     if not len(explanation):
         raise ExemplaError(
@@ -68,11 +63,8 @@ def run(options: Namespace) -> int:
     evidence = evidence_of(explanation)
     # From positions in the training part to rows of the file.
     explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)
-    accuracy, against = given.accuracy_words()
     about = About(
-        data=given.table.path.name,
-        model=f"{against}; {given.described}",
-        accuracy=accuracy,
+        **given.facts(),
         command=command_line(options),
         notes=asked.notes,
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
@@ -88,7 +80,7 @@ def run(options: Namespace) -> int:
         extra=_extra(given, asked),
     )
     say_where(console, explanation, about, paths)
-    if options.fail_above is not None and asked.error_share > options.fail_above:
+    if fails(options, asked.error_share):
         console.warn(
             f"{asked.error_share:.1%} of the test rows are predicted wrongly, more than "
             f"--fail-above {options.fail_above:g} allows."

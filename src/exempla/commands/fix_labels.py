@@ -12,7 +12,7 @@ from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
 from exempla.commands.console import Console
-from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
+from exempla.commands.options import add_fail_above, add_output, command_line, fails
 
 HELP = "which labels of your file are wrong?"
 
@@ -41,24 +41,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="all evidence weighed (default), or the paper's SBQ ranking",
     )
     add_fail_above(parser, "a larger share of the labels is expected to be wrong")
-    add_output(parser, "exempla-out")
-    add_seed(parser)
+    add_output(parser)
 
 
 def run(options: Namespace) -> int:
     """Read, train, judge every label, write the report and the review folder."""
     from exempla.commands.suspects import Suspects
-    from exempla.commands.userfile import read_user_file
-    from exempla.commands.writing import make_folder, say_files, write_tables
+    from exempla.commands.userfile import reading
+    from exempla.commands.writing import say_files, write_tables
     from exempla.errors import ExemplaError
     from exempla.report import About, write_label_report
     from exempla.report.labels import label_answer
     from exempla.tasks.fix_labels import fix_labels
 
-    console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        given = read_user_file(options, console, test_size=0.0)
+    with reading(options, test_size=0.0) as (given, console, folder):
         if given.regression:
             raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
         parts = given.parts
@@ -72,7 +68,7 @@ def run(options: Namespace) -> int:
             model,
             given.data(prepare(parts.X_train), parts.y_train),
             curated,
-            k=_checked(options.k, len(parts.train)),
+            k=None if options.k is None else given.at_most(options.k),
             method=options.method,
             fit=given.fit,
             seed=options.seed,
@@ -80,11 +76,8 @@ def run(options: Namespace) -> int:
         )
     fixes = _listed(fixes, options.k)
     suspects = Suspects(given, fixes)
-    accuracy, against = given.accuracy_words()
     about = About(
-        data=given.table.path.name,
-        model=f"{against}; {given.described}",
-        accuracy=accuracy,
+        **given.facts(),
         command=command_line(options),
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
     )
@@ -109,10 +102,6 @@ def run(options: Namespace) -> int:
     return _verdict(console, options, found)
 
 
-def _checked(k: int | None, n: int) -> int | None:
-    return k if k is None or k < 1 else min(k, n)
-
-
 def _listed(fixes: Any, k: int | None) -> Any:
     """Only the rows worth a person's time, unless the user said how many."""
     if k is not None:
@@ -125,7 +114,7 @@ def _listed(fixes: Any, k: int | None) -> Any:
 
 def _verdict(console: Console, options: Namespace, found: Any) -> int:
     wrong = found.expected_errors / max(found.n_train, 1)
-    if options.fail_above is None or wrong <= options.fail_above:
+    if not fails(options, wrong):
         return 0
     console.warn(
         f"{wrong:.1%} of the labels are expected to be wrong, more than --fail-above "

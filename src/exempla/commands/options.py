@@ -7,7 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_fail_above", "add_output", "add_seed", "command_line", "share"]
+__all__ = ["add_fail_above", "add_output", "command_line", "fails", "share"]
 
 
 def share(text: str) -> float:
@@ -32,8 +32,13 @@ def add_fail_above(parser: Any, finding: str) -> None:
     )
 
 
-def add_output(parser: ArgumentParser, default: str) -> None:
-    """--out, --quiet, --json."""
+def fails(options: Namespace, found: float) -> bool:
+    """Whether this share is more than --fail-above allows."""
+    return options.fail_above is not None and found > options.fail_above
+
+
+def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
+    """--out, --quiet, --json, --seed."""
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -45,10 +50,6 @@ def add_output(parser: ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON; sentences go to stderr"
     )
-
-
-def add_seed(parser: ArgumentParser) -> None:
-    """--seed."""
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of every random choice (default: 0)"
     )

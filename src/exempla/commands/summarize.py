@@ -10,8 +10,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from exempla.commands.arguments import add_file_arguments
-from exempla.commands.console import Console
-from exempla.commands.options import add_fail_above, add_output, add_seed, command_line
+from exempla.commands.options import add_fail_above, add_output, command_line, fails
 
 HELP = "your file in k weighted rows"
 
@@ -27,22 +26,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="what the weights sum to: chosen on held-out rows (default), k, or all rows",
     )
     add_fail_above(parser, "the summary costs more accuracy than this")
-    add_output(parser, "exempla-out")
-    add_seed(parser)
+    add_output(parser)
 
 
 def run(options: Namespace) -> int:
     """Read, train, summarise, judge, write."""
     from exempla.commands.summary import as_explanation, judged, summary_view, write_rows
-    from exempla.commands.userfile import read_user_file
-    from exempla.commands.writing import make_folder, say_files, write_results
+    from exempla.commands.userfile import reading
+    from exempla.commands.writing import say_files, write_results
     from exempla.report import About
     from exempla.tasks.summarize import summarize
 
-    console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        given = read_user_file(options, console, test_size=0.2)
+    with reading(options, test_size=0.2) as (given, console, folder):
         picked: Any = summarize(
             given.inner, given.train(), options.k, total=options.total, fit=given.fit,
             seed=options.seed, progress=console.progress,
@@ -56,13 +51,10 @@ def run(options: Namespace) -> int:
             f": trained on them alone the model reaches {measure} {small:.3f} on rows it has not "
             f"seen, trained on all of them {whole:.3f}"
         )
-    accuracy, against = given.accuracy_words()
     about = About(
         question=f"Which {len(picked):,} rows stand for the whole file?",
         answer=f"{what}.",
-        data=given.table.path.name,
-        model=f"{against}; {given.described}",
-        accuracy=accuracy,
+        **given.facts(),
         command=command_line(options),
         asked="rows",
     )
@@ -74,4 +66,4 @@ def run(options: Namespace) -> int:
     console.say(f"{what}.")
     say_files(console, paths)
     lost = (whole - small) if whole is not None and small is not None else 0.0
-    return 1 if options.fail_above is not None and lost > options.fail_above else 0
+    return int(fails(options, lost))

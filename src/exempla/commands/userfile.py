@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from exempla.commands.images import (
     split_pictures,
 )
 from exempla.commands.models import load_model
+from exempla.commands.writing import make_folder
 from exempla.errors import ExemplaError
 from exempla.files import (
     Column,
@@ -96,6 +99,16 @@ class UserFile:
             return self.model[-1], self.model[:-1].transform
         return self.inner, lambda X: X
 
+    def at_most(self, k: int) -> int:
+        """k, or all training rows if they are fewer; what makes no sense is left to be refused."""
+        return min(k, len(self.parts.train)) if k > 0 else k
+
+    def facts(self) -> dict[str, Any]:
+        """What a report says of the file and its model."""
+        accuracy, against = self.accuracy_words()
+        model = f"{against}; {self.described}"
+        return {"data": self.table.path.name, "model": model, "accuracy": accuracy}
+
     def accuracy_words(self) -> tuple[str, str]:
         """The cross-validated accuracy, and what to compare it with."""
         cv = self.accuracy
@@ -103,6 +116,16 @@ class UserFile:
             return f"R² {cv.mean:.3f} ± {cv.se:.3f}", "cross-validated; guessing the mean gets 0"
         against = f"cross-validated accuracy; the commonest class alone gets {cv.majority:.1%}"
         return f"{cv.mean:.1%} ± {cv.se:.1%}", against
+
+
+@contextmanager
+def reading(options: Namespace, test_size: float) -> Iterator[tuple[UserFile, Console, Path]]:
+    """The user's file read and fitted, with the console, which hears warnings, and the folder for
+    the results."""
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        yield read_user_file(options, console, test_size), console, folder
 
 
 def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:

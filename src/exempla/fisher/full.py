@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from scipy.linalg.lapack import dpotrf, dtrtri
 
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
-from exempla.linalg import matmul_as, to_numpy
+from exempla.linalg import matmul_as, solve_lower, to_numpy
 from exempla.types import Array
 
 __all__ = ["FullMetric"]
@@ -56,7 +55,7 @@ class FullMetric(Metric):
     def solve(self, rows: Array, damping: float) -> Array:
         white = self.whiten(rows, damping)
         if isinstance(white, np.ndarray):
-            return self._solved(white, transposed=True)
+            return solve_lower(self._array, white, transposed=True)
         return matmul_as(white, self._inverse_factor().T)
 
     def _factor(self, damping: float) -> None:
@@ -83,16 +82,8 @@ class FullMetric(Metric):
     def _whitened(self, rows: Array) -> Array:
         """rows · L⁻ᵀ: by a triangular solve, or on a torch device by the inverse, made once."""
         if isinstance(rows, np.ndarray):
-            return self._solved(rows, transposed=False)
+            return solve_lower(self._array, rows)
         return matmul_as(rows, self._inverse_factor())
-
-    def _solved(self, rows: np.ndarray, transposed: bool) -> np.ndarray:
-        """rows · L⁻ᵀ, or rows · L⁻¹ if transposed, in the rows' precision."""
-        side: Any = "T" if transposed else "N"
-        solved = scipy.linalg.solve_triangular(
-            self._array, rows.T, lower=True, trans=side, check_finite=False
-        )
-        return np.ascontiguousarray(solved.T, dtype=rows.dtype)
 
     def _inverse_factor(self) -> Any:
         """W = L⁻ᵀ, written out."""

@@ -73,12 +73,12 @@ class SpanSketch(Sketch):
                 for f, layer in zip(self.landmarks.factors, layers, strict=True)
             ),
         )
-        half = solve_lower(self.lower, self.landmarks.gram(scaled))
-        return solve_lower(self.lower, half.T)
+        half = solve_lower(self.lower, self.landmarks.gram(scaled), overwrite=True)
+        return solve_lower(self.lower, half.T, overwrite=True)
 
     def project(self, rows: ScoreRows) -> Array:
         """Vᵀs in NumPy and float64 wherever the model lives: the dual form is small."""
-        return solve_lower(self.lower, rows.gram(self.landmarks))
+        return solve_lower(self.lower, rows.gram(self.landmarks), overwrite=True)
 
 
 def unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreRows | None:
