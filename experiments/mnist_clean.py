@@ -6,8 +6,8 @@ Four networks are trained. The test 4s and 9s are split into two random halves; 
 at least three of the four get wrong in the first half. Each method names k training digits, the
 network is trained anew without them, several times, and the share of the target now judged right
 is reported, beside the same share for the half never used as target and the accuracy on the whole
-test set. Four splits. `--seed` asks other networks about other splits, for two dampings of `clean`
-alone, and adds to the page; the rule was chosen on seeds 0 and 1.
+test set. Four splits. `--seed` asks other networks about other splits, for `clean` with and without
+checkpoints alone, and adds to the page.
 
 With a GPU everything takes a few minutes (--minutes stops it in time with what there is; running
 the same command again continues). Without one use --fast, a small network on few digits.
@@ -30,8 +30,8 @@ import torch
 
 from exempla import Explainer
 from experiments.mnist_methods import FisherRankings, mmd_prototypes, random_rows, rbf_opponents
-from experiments.mnist_report import write
-from experiments.paper_cnn import Digits, PaperCNN, Recipe, as_images, load_mnist, predict
+from experiments.mnist_report import CLEAN, SBQ_NAME, WITHOUT, write
+from experiments.paper_cnn import Digits, PaperCNN, Recipe, State, as_images, load_mnist, predict
 from experiments.retraining import Job, Retraining
 
 LAYERS = {"three layers": ["conv2", "fc1", "out"], "last layer": ["out"], "all layers": None}
@@ -110,13 +110,14 @@ def run(
     digits = load_mnist(data / "mnist").head(plan.train, plan.test)
     say, until = Clock(started), started + 60.0 * minutes - 15.0
     pool = Retraining(digits, plan.recipe, device, workers, out / "runs.csv")
-    models = base_models(pool, plan, work, device)
+    moments = base_models(pool, plan, work, device)
+    models = [checkpoints[-1] for checkpoints in moments]
     say(f"{plan.bases} networks trained")
     control_jobs(pool, plan, len(digits.train_y))
     question = ask(digits, models, plan, device)
     save_question(out, digits, question, plan)
     say(f"targets of {[len(t) for t in question.targets]} digits, of {len(question.rows)} wrong")
-    rankings = target_jobs(pool, digits, models, question, plan, device, until, say)
+    rankings = target_jobs(pool, digits, moments, question, plan, device, until, say)
     np.savez_compressed(out / "rankings.npz", allow_pickle=False, **rankings)
     given_up = pool.finish(until)
     say(f"{len(pool.done)} trainings done, {given_up} not begun in the time given")
@@ -137,8 +138,8 @@ class Clock:
         print(f"[{time.time() - self.started:6.1f} s] {message}", flush=True)
 
 
-def base_models(pool: Retraining, plan: Plan, work: Path, device: str) -> list[PaperCNN]:
-    """The networks that are explained."""
+def base_models(pool: Retraining, plan: Plan, work: Path, device: str) -> list[list[PaperCNN]]:
+    """The networks that are explained, each at its checkpoints; the last one is the network."""
     none = np.array([], dtype=np.int64)
     seeds = plan.seeds(plan.bases)
     paths = [work / f"base{seed}.pt" for seed in seeds]
@@ -153,13 +154,22 @@ def base_models(pool: Retraining, plan: Plan, work: Path, device: str) -> list[P
         pool.inline()
         for seed, path in zip(seeds, paths):
             pool.submit(Job("base", -1, seed, none, str(path)))
-    models = []
-    for path in paths:
-        recipe = plan.recipe
-        model = PaperCNN(recipe.channels, recipe.hidden, recipe.classes)
-        model.load_state_dict(torch.load(path, weights_only=True))
-        models.append(model.to(device).eval())
-    return models
+    return [
+        [network(plan.recipe, state, device) for state in torch.load(path, weights_only=True)]
+        for path in paths
+    ]
+
+
+def with_earlier(moments: list[list[PaperCNN]]) -> list[Any]:
+    """Each network followed by its earlier checkpoints, as a user gives them."""
+    earlier = [[network.state_dict() for network in checkpoints[:-1]] for checkpoints in moments]
+    return [m for nets, states in zip(moments, earlier, strict=True) for m in (nets[-1], *states)]
+
+
+def network(recipe: Recipe, state: State, device: str) -> PaperCNN:
+    model = PaperCNN(recipe.channels, recipe.hidden, recipe.classes)
+    model.load_state_dict(state)
+    return model.to(device).eval()
 
 
 def control_jobs(pool: Retraining, plan: Plan, n: int) -> None:
@@ -203,7 +213,7 @@ def save_question(out: Path, digits: Digits, question: Question, plan: Plan) -> 
 def target_jobs(
     pool: Retraining,
     digits: Digits,
-    models: list[PaperCNN],
+    moments: list[list[PaperCNN]],
     question: Question,
     plan: Plan,
     device: str,
@@ -216,6 +226,7 @@ def target_jobs(
     qx = as_images(digits.test_x[question.rows], device)
     qy = torch.from_numpy(digits.test_y[question.rows].astype(np.int64)).to(device)
     most, targets = plan.sizes[0], question.targets
+    models = [checkpoints[-1] for checkpoints in moments]
     rankings: dict[str, np.ndarray] = {}
 
     def offer(name: str, sizes: Sequence[int], make: Callable[[], Any]) -> None:
@@ -233,30 +244,32 @@ def target_jobs(
         queue(pool, name, rankings, plan, sizes)
         say(f"{name}: ranked")
 
-    fishers: dict[str, FisherRankings] = {}
+    fishers: dict[tuple[str, bool], FisherRankings] = {}
 
-    def fisher(layers: str) -> FisherRankings:
-        if layers not in fishers:
+    def fisher(layers: str, checkpoints: bool = False) -> FisherRankings:
+        if (layers, checkpoints) not in fishers:
+            fishers.clear()  # the rows of one choice at a time
             explainer = Explainer(
-                models, parameters=LAYERS[layers], sketch=plan.sketch, progress=False
+                with_earlier(moments) if checkpoints else models,
+                parameters=LAYERS[layers],
+                sketch=plan.sketch,
+                progress=False,
             ).fit((x.cpu(), y.cpu()))
-            fishers.clear()  # the rows of one choice of layers at a time
-            fishers[layers] = FisherRankings(explainer, (qx.cpu(), qy.cpu()))
-            say(f"{layers}: {fishers[layers].describe()}")
-        return fishers[layers]
+            made = FisherRankings(explainer, (qx.cpu(), qy.cpu()))
+            say(f"{layers}, {len(explainer.oracles)} models: {made.describe()}")
+            fishers[layers, checkpoints] = made
+        return fishers[layers, checkpoints]
 
     three, last, every = LAYERS
-    offer("influence, three layers", [most], lambda: fisher(three).influence(targets))
-    offer(
-        "influence, three layers, per-row damping",
-        [most],
-        lambda: fisher(three).influence(targets, "per-row"),
-    )
+    offer(CLEAN, [most], lambda: fisher(three, True).influence(targets))
+    if plan.seed == Plan.seed:
+        offer(f"{SBQ_NAME}, checkpoints", [most], lambda: fisher(three, True).sbq(targets, most))
+    offer(WITHOUT, [most], lambda: fisher(three).influence(targets))
     if plan.seed != Plan.seed:
         return rankings
     loss = mean_loss(models, x, y)
     offer("loss", [most], lambda: np.argsort(-loss, kind="stable"))
-    offer("SBQ cosine, three layers", [most], lambda: fisher(three).sbq(targets, most))
+    offer(SBQ_NAME, [most], lambda: fisher(three).sbq(targets, most))
     offer("self-influence", [most], lambda: fisher(three).self_influence())
     offer("influence, last layer", [most], lambda: fisher(last).influence(targets))
     offer("SBQ cosine, last layer", [most], lambda: fisher(last).sbq(targets, most))
@@ -266,7 +279,7 @@ def target_jobs(
     offer("influence, all layers", [most], lambda: fisher(every).influence(targets))
     offer(f"Cur{plan.cur}", [plan.cur], lambda: curated(rankings, loss, plan))
     fishers.clear()
-    for name in ("influence, three layers", "SBQ cosine, three layers"):
+    for name in (CLEAN, SBQ_NAME):
         queue(pool, name, rankings, plan, plan.sizes[1:])
     return rankings
 
@@ -303,7 +316,7 @@ def curated(rankings: dict[str, np.ndarray], loss: np.ndarray, plan: Plan) -> li
     """
     out = []
     for split in range(plan.splits):
-        rows = rankings[f"influence, three layers|{split}"]
+        rows = rankings[f"{CLEAN}|{split}"]
         out.append(rows[np.argsort(-loss[rows], kind="stable")][: plan.cur])
     return out
 

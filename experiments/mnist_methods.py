@@ -17,7 +17,7 @@ from torch import Tensor
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.fisher.damping import resolve_damping
 from exempla.target import unit_rows
-from exempla.tasks.cleaning.harm import kernel_with, raw_products
+from exempla.tasks.cleaning.harm import kernel_with
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 
@@ -30,20 +30,14 @@ class FisherRankings:
     def __init__(self, explainer: Explainer, test: tuple[Tensor, Tensor]) -> None:
         self.explainer = explainer
         self.pairs = [(e, e.oracle.read(test, role="test")) for e in explainer.embeddings]
-        self.raw: list[np.ndarray] | None = None
 
-    def influence(self, targets: Sequence[np.ndarray], rule: str = "auto") -> list[np.ndarray]:
+    def influence(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What `clean` does: most negative influence on the mean of the target first."""
-        if self.raw is None:
-            self.raw = [raw_products(e, x) for e, x in self.pairs]
-        kernel = np.mean(
-            [
-                kernel_with(e, x, damping_of(e, rule), raw=raw)
-                for (e, x), raw in zip(self.pairs, self.raw, strict=True)
-            ],
-            axis=0,
-        )
-        return [np.argsort(kernel[:, t].mean(1), kind="stable") for t in targets]
+        mix = np.zeros((len(self.pairs[0][1]), len(targets)))
+        for column, target in enumerate(targets):
+            mix[target, column] = 1.0 / len(target)
+        harm = np.mean([kernel_with(e, x, damping_of(e), mix=mix) for e, x in self.pairs], axis=0)
+        return [np.argsort(column, kind="stable") for column in harm.T]
 
     def sbq(self, targets: Sequence[np.ndarray], k: int, noise: float = 10.0) -> list[np.ndarray]:
         """SBQ on unit rows, opponents only."""
@@ -65,14 +59,14 @@ class FisherRankings:
 
     def describe(self) -> str:
         embedding = self.explainer.embeddings[0]
-        damping, row = damping_of(embedding, "auto"), damping_of(embedding, "per-row")
+        damping, row = damping_of(embedding), damping_of(embedding, "per-row")
         return (
             f"{embedding.sketch.note}; {embedding.evidence.share:.3f} of the Fisher's trace; "
             f"damping {damping:.3g} = {damping / row:.3g} × per-row"
         )
 
 
-def damping_of(embedding: Any, rule: str) -> float:
+def damping_of(embedding: Any, rule: str = "auto") -> float:
     return resolve_damping(rule, embedding.evidence, embedding.metric.name).value
 
 

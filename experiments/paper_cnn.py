@@ -25,6 +25,8 @@ FILES = {
     "test_x": "t10k-images-idx3-ubyte.gz",
     "test_y": "t10k-labels-idx1-ubyte.gz",
 }
+State = dict[str, Tensor]
+
 WARM_UP = 3
 """Ordinary steps before one is captured, as CUDA graphs ask for."""
 
@@ -100,18 +102,25 @@ class Recipe:
     hidden: int = 1024
     classes: int = 10
     graphs: bool = True
+    checkpoints: int = 5
+    """Moments of a training whose weights are kept, where the network is to be explained."""
 
 
-def train_cnn(x: Tensor, y: Tensor, keep: Tensor, seed: int, recipe: Recipe) -> PaperCNN:
-    """Train on the rows `keep` (positions, on the data's device) from a fresh start."""
+def train_cnn(
+    x: Tensor, y: Tensor, keep: Tensor, seed: int, recipe: Recipe, states: list[State] | None = None
+) -> PaperCNN:
+    """Train on the rows `keep` (positions, on the data's device) from a fresh start.
+
+    `states` receives the weights at `recipe.checkpoints` evenly spaced moments, the last included.
+    """
     torch.manual_seed(seed)
     model = PaperCNN(recipe.channels, recipe.hidden, recipe.classes).to(x.device)
     batches = Batches(keep, recipe, seed)
     if x.is_cuda:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        train_on_gpu(model, x, y, batches, recipe)
+        train_on_gpu(model, x, y, batches, recipe, states)
     else:
-        train_plainly(model, x, y, batches, recipe)
+        train_plainly(model, x, y, batches, recipe, states)
     return model.eval()
 
 
@@ -138,8 +147,19 @@ class Batches:
         rise = max(1, self.total // 10)
         return peak * min((step + 1) / rise, (self.total - step) / max(1, self.total - rise))
 
+    def is_checkpoint(self, step: int, count: int) -> bool:
+        """Whether one of `count` evenly spaced checkpoints follows this step."""
+        return (step + 1) * count // self.total > step * count // self.total
 
-def train_plainly(model: PaperCNN, x: Tensor, y: Tensor, batches: Batches, recipe: Recipe) -> None:
+
+def train_plainly(
+    model: PaperCNN,
+    x: Tensor,
+    y: Tensor,
+    batches: Batches,
+    recipe: Recipe,
+    states: list[State] | None,
+) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate)
     model.train()
     for step, rows in enumerate(batches):
@@ -147,9 +167,18 @@ def train_plainly(model: PaperCNN, x: Tensor, y: Tensor, batches: Batches, recip
         optimizer.zero_grad()
         F.cross_entropy(model(x[rows]), y[rows]).backward()
         optimizer.step()
+        if states is not None and batches.is_checkpoint(step, recipe.checkpoints):
+            states.append(weights_of(model))
 
 
-def train_on_gpu(model: PaperCNN, x: Tensor, y: Tensor, batches: Batches, recipe: Recipe) -> None:
+def train_on_gpu(
+    model: PaperCNN,
+    x: Tensor,
+    y: Tensor,
+    batches: Batches,
+    recipe: Recipe,
+    states: list[State] | None,
+) -> None:
     """The same steps in bfloat16; after a few of them, one is captured and replayed."""
     rate = torch.tensor(recipe.rate, device=x.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=True)
@@ -188,7 +217,17 @@ def train_on_gpu(model: PaperCNN, x: Tensor, y: Tensor, batches: Batches, recipe
             with torch.cuda.graph(graph):
                 step()
             graph.replay()  # capturing only records: this batch is still to be learnt
+        if states is not None and batches.is_checkpoint(i, recipe.checkpoints):
+            states.append(weights_of(model))
     torch.cuda.synchronize()
+
+
+def weights_of(model: nn.Module) -> State:
+    """A copy of the weights in main memory."""
+    return {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in model.state_dict().items()
+    }
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.paper_cnn import Digits, Recipe, as_images, predict, train_cnn
+from experiments.paper_cnn import Digits, Recipe, State, as_images, predict, train_cnn
 
 __all__ = ["Job", "Retraining"]
 
@@ -144,15 +144,15 @@ def train_job(job: Job) -> dict[str, Any]:
     start = time.time()
     keep = np.setdiff1d(np.arange(len(STATE["y"])), job.rows)
     rows = torch.from_numpy(keep).to(STATE["x"].device)
-    model, wrong = attempt(rows, job.seed)
+    states: list[State] | None = [] if job.save else None
+    wrong = attempt(rows, job.seed, states)
     accuracy = 1.0 - len(wrong) / len(STATE["labels"])
     if STATE["recipe"].graphs and rows.is_cuda and accuracy < SUSPECT:
         STATE["recipe"] = without_graphs(STATE["recipe"])
-        model, wrong = attempt(rows, job.seed)
+        wrong = attempt(rows, job.seed, states)
         accuracy = 1.0 - len(wrong) / len(STATE["labels"])
     if job.save:
-        state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-        torch.save(state, job.save + ".part")
+        torch.save(states, job.save + ".part")
         os.replace(job.save + ".part", job.save)
     return {
         "method": job.method,
@@ -165,17 +165,22 @@ def train_job(job: Job) -> dict[str, Any]:
     }
 
 
-def attempt(rows: torch.Tensor, seed: int) -> tuple[torch.nn.Module, np.ndarray]:
-    """One training; if capturing a step fails here, steps are taken one by one from now on."""
+def attempt(rows: torch.Tensor, seed: int, states: list[State] | None) -> np.ndarray:
+    """One training, and the test rows it gets wrong; `states` receives its checkpoints.
+
+    If capturing a step fails here, steps are taken one by one from now on.
+    """
+    if states is not None:
+        states.clear()  # of an attempt that failed
     try:
-        model = train_cnn(STATE["x"], STATE["y"], rows, seed, STATE["recipe"])
+        model = train_cnn(STATE["x"], STATE["y"], rows, seed, STATE["recipe"], states)
     except RuntimeError as error:
         if not (rows.is_cuda and STATE["recipe"].graphs):
             raise
         print(f"no CUDA graphs here ({str(error)[:200]})", flush=True)
         STATE["recipe"] = without_graphs(STATE["recipe"])
-        model = train_cnn(STATE["x"], STATE["y"], rows, seed, STATE["recipe"])
-    return model, np.flatnonzero(predict(model, STATE["test"]) != STATE["labels"])
+        return attempt(rows, seed, states)
+    return np.flatnonzero(predict(model, STATE["test"]) != STATE["labels"])
 
 
 def without_graphs(recipe: Recipe) -> Recipe:

@@ -10,7 +10,9 @@ import numpy as np
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
-from exempla.fisher import resolve_damping
+from exempla.fisher import Damping
+from exempla.oracles.base import Examples
+from exempla.placement import beside
 from exempla.selection import SBQ, TopInfluence, select
 from exempla.target import mean_embedding
 from exempla.tasks.cleaning.harm import kernel_with
@@ -72,7 +74,8 @@ def clean(
     ----------
     model : model, fitted or not yet, or a list of them
         Never changed. Several models' kernels are averaged, and an error is what most of them
-        get wrong.
+        get wrong. After a torch module give state dicts of four or five moments of its training,
+        `[model, *state_dicts]`: that mends more (docs/experiments/mnist.md).
     train, test : (X, y) or a data set
     k : int
         How many training examples to name.
@@ -140,51 +143,51 @@ def target_rows(explainer: Explainer, test: Any, target: Any) -> np.ndarray | No
 
 
 def most_harmful(explainer: Explainer, questioned: Any, k: int) -> tuple[Explanation, np.ndarray]:
-    """The k examples of most negative influence on the mean of the target."""
-    pairs = [(e, e.oracle.read(questioned, role="test")) for e in explainer.embeddings]
-    dampings = [resolve_damping(explainer.damping, e.evidence, e.metric.name) for e, _ in pairs]
-    kernels = [
-        kernel_with(e, x, d.value, progress=explainer.progress)
-        for (e, x), d in zip(pairs, dampings, strict=True)
-    ]
-    z = np.mean([kernel.mean(1) for kernel in kernels], axis=0)
+    """The k examples of most negative influence on the mean of the target, and what each costs."""
+    examples = [e.oracle.read(questioned, role="test") for e in explainer.embeddings]
+    dampings = explainer._dampings("influence")
+    mean = np.full((len(examples[0]), 1), 1.0 / len(examples[0]))
+    z = np.mean(
+        [
+            kernel_with(e, x, d.value, mix=mean, progress=explainer.progress)[:, 0]
+            for e, x, d in zip(explainer.embeddings, examples, dampings, strict=True)
+        ],
+        axis=0,
+    )
     order = np.argsort(z, kind="stable")[: check_k(k, len(z))]
     order = order[z[order] < 0]
+    if len(order) == 0:
+        raise ExemplaError("no training example harms this target: there is nothing to remove.")
     notes = []
     if len(order) < k:
         notes.append(f"{len(order)} of {k} examples were named: no other one harms the target.")
         warnings.warn(notes[0], ExemplaWarning, stacklevel=3)
-    damping = float(np.mean([d.value for d in dampings]))
-    return described(explainer, pairs, order, z, k, damping, dampings[0].rule, notes), -z[
-        order
-    ] / len(z)
+    found = described(explainer, examples, dampings, order, z[order], k, notes)
+    return found, -z[order] / len(z)
 
 
 def described(
     explainer: Explainer,
-    pairs: list[Any],
+    examples: list[Examples],
+    dampings: list[Damping],
     order: np.ndarray,
-    z: np.ndarray,
+    alignment: np.ndarray,
     k: int,
-    damping: float,
-    rule: str,
     notes: list[str],
 ) -> Explanation:
     """The chosen examples with what they explain of the target, as quadrature would weigh them."""
-    previous = explainer.damping
-    explainer.set_damping(damping)
-    rows = explainer.features.rows[order]
-    examples = [x for _, x in pairs]
-    mu = mean_embedding(explainer._test_rows(examples, "true", "influence"))
-    explainer.set_damping(previous)
-    if len(order) == 0:
-        raise ExemplaError("no training example harms this target: there is nothing to remove.")
+    chosen, asked = [], []
+    for e, x, d in zip(explainer.embeddings, examples, dampings, strict=True):
+        rows, _ = e.embed(x, "true", False)
+        asked.append(e.metric.whiten(rows, d.value))
+        chosen.append(beside(e.metric.whiten(e.rows[order], d.value), asked[-1]))
+    mu = mean_embedding(explainer._joined(asked))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)
-        picked = select(rows, mu, len(order), TopInfluence())
+        picked = select(explainer._joined(chosen), mu, len(order), TopInfluence())
     weights, gains = np.zeros(len(order)), np.zeros(len(order))
     weights[picked.indices], gains[picked.indices] = picked.weights, picked.gains
-    ids = explainer.embeddings[0].train.ids
+    first = explainer.embeddings[0]
     return Explanation(
         indices=order,
         weights=weights,
@@ -195,19 +198,19 @@ def described(
         mmd2=picked.mmd2,
         rank=picked.rank,
         k=k,
-        damping=damping,
-        damping_rule=rule,
-        share=float(np.mean([e.evidence.share for e, _ in pairs])),
+        damping=float(np.mean([d.value for d in dampings])),
+        damping_rule=dampings[0].rule,
+        share=float(np.mean([e.evidence.share for e in explainer.embeddings])),
         selector="TopInfluence",
         noise=0.0,
         labels="true",
-        alignment=z[order],
-        n_train=len(z),
+        alignment=alignment,
+        n_train=explainer.n_train,
         n_test=len(examples[0]),
         seed=explainer.seed,
         version=__version__,
         fisher=explainer.fisher,
-        ids=None if ids is None else np.asarray(ids)[order],
+        ids=None if first.train.ids is None else np.asarray(first.train.ids)[order],
         warnings=tuple(notes),
         context=(explainer, examples[0]),
     )

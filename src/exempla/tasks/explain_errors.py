@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer, Side
-from exempla.oracles.base import Examples
 from exempla.tasks.subset import take_data
 from exempla.types import Explanation
 
@@ -37,7 +37,8 @@ def explain_errors(
     Parameters
     ----------
     model : fitted classifier, or a list of them
-        With several models an error is what most of them get wrong.
+        With several models an error is what most of them get wrong. After a torch module, state
+        dicts of its earlier checkpoints make the answer truer.
     train, test : (X, y) or a data set
         What it was trained on, and labelled examples to find the errors among.
     k : int
@@ -69,14 +70,23 @@ def explain_errors(
 
 
 def wrong_predictions(explainer: Explainer, test: Any, errors: Any = None) -> np.ndarray:
-    """Positions of the questioned rows: the caller's own, or what most models get wrong."""
+    """Positions of the questioned rows: the caller's own, or what most models get wrong.
+
+    Earlier checkpoints of a model, given as weights, know less than it does and have no vote.
+    """
     read = [e.oracle.read(test, role="test") for e in explainer.embeddings]
     if errors is not None:
         return named_rows(errors, len(read[0]))
     labels = read[0].labels
     if labels is None:
         raise ExemplaError("the test data has no labels, so no error can be told: give (X, y).")
-    wrong = np.mean([misjudged(e.oracle.predict(x), labels) for e, x in _pairs(explainer, read)], 0)
+    models = explainer.model if isinstance(explainer.model, list | tuple) else [explainer.model]
+    voters = [
+        (e.oracle, x)
+        for model, e, x in zip(models, explainer.embeddings, read, strict=True)
+        if not isinstance(model, Mapping | str | Path)
+    ]
+    wrong = np.mean([misjudged(oracle.predict(x), labels) for oracle, x in voters], axis=0)
     found = np.flatnonzero(wrong > 0.5)
     if len(found) == 0:
         raise ExemplaError(
@@ -112,7 +122,3 @@ def named_rows(wanted: Any, n: int) -> np.ndarray:
     if rows.min() < 0 or rows.max() >= n:
         raise ExemplaError(f"errors= names row {int(rows.max())}, but there are {n} test examples.")
     return rows.astype(np.int64)
-
-
-def _pairs(explainer: Explainer, read: Sequence[Examples]) -> zip:
-    return zip(explainer.embeddings, read, strict=True)

@@ -17,7 +17,9 @@ import numpy as np
 from exempla.embedding import Embedding
 from exempla.linalg import to_numpy
 from exempla.oracles.base import Examples, Labels, ScoreRows
+from exempla.placement import beside, near_the_model
 from exempla.progress import track_rows
+from exempla.types import as_like
 
 __all__ = ["kernel_with", "left_out_scale", "raw_products"]
 
@@ -32,32 +34,43 @@ def kernel_with(
     examples: Examples,
     damping: float,
     labels: Labels = "true",
-    raw: np.ndarray | None = None,
+    mix: np.ndarray | None = None,
     progress: bool = False,
 ) -> np.ndarray:
     """s_iᵀ M⁻¹ s_j of every training example i and questioned example j, (n_train, n_test).
 
-    `raw` are their `raw_products`, if they are known already.
+    With `mix` (n_test, T) the T columns are sums of questioned examples with these weights, and
+    no train × test matrix is made: a question about many examples is one column.
     """
     rows, _ = embedding.embed(examples, labels, progress)
-    metric = embedding.metric
-    inside = to_numpy(metric.whiten(embedding.rows, damping) @ metric.whiten(rows, damping).T)
+    if mix is not None:
+        rows = as_like(mix.T, rows) @ rows
+    train = near_the_model(embedding)
+    # only the few questioned rows meet M⁻¹
+    inside = to_numpy(train @ beside(embedding.metric.solve(rows, damping), train).T)
     if embedding.sketch.exact:
         return inside.astype(np.float64)
-    if raw is None:
-        raw = raw_products(embedding, examples, labels, progress)
-    beyond = raw - to_numpy(embedding.rows @ rows.T)
-    return inside + beyond * metric.outside(left_out_scale(embedding), damping)
+    raw = raw_products(embedding, examples, labels, mix, progress)
+    beyond = raw - to_numpy(train @ beside(rows, train).T)
+    return inside + beyond * embedding.metric.outside(left_out_scale(embedding), damping)
 
 
 def raw_products(
-    embedding: Embedding, examples: Examples, labels: Labels = "true", progress: bool = False
+    embedding: Embedding,
+    examples: Examples,
+    labels: Labels = "true",
+    mix: np.ndarray | None = None,
+    progress: bool = False,
 ) -> np.ndarray:
-    """s_i·s_j over all parameters, (n_train, n_test): one more pass over the training set."""
+    """s_i·s_j over all parameters, (n_train, n_test): one more pass over the training set.
+
+    `mix` as for `kernel_with`.
+    """
     oracle, train = embedding.oracle, embedding.train
     asked = ScoreRows.join(list(oracle.scores(examples, labels)))
     batches = track_rows(oracle.scores(train), "beyond the sketch", progress, len(train))
-    return np.concatenate([batch.gram(asked) for batch in batches])
+    products = (batch.gram(asked) for batch in batches)
+    return np.concatenate([part if mix is None else part @ mix for part in products])
 
 
 def left_out_scale(embedding: Embedding, seed: int = 0) -> float:
