@@ -203,8 +203,11 @@ def people(cells: pd.DataFrame, path: Path) -> pd.DataFrame:
             given = entry["mturk"]["given"]
             votes[entry["id"]] = "label confirmed" if given >= 3 else "label disputed"
     verdict = cells.digit.map(votes).fillna("not judged by people")
-    grouped = cells.assign(verdict=verdict).groupby(["method", "verdict"])
-    return grouped.agg(digits=("digit", "nunique"), right=("right", "mean")).reset_index()
+    cells = cells.assign(verdict=verdict)
+    counted = cells.groupby("verdict").digit.nunique()
+    shares = cells.pivot_table(index="method", columns="verdict", values="right")
+    shares = shares.sort_values(shares.columns[0], ascending=False)
+    return shares.rename(columns=lambda v: f"{v} ({counted[v]})").reset_index()
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -264,10 +267,11 @@ checkpoints) and {line("SBQ cosine, last layer", largest)} (last layer); the pap
 set: removal mends what was questioned.
 
 **Choices.** The damping is the rule of influence everywhere; three rules were compared on seeds 0
-and 1, without checkpoints ([first](mnist_seed0.csv) and [later](mnist_earlier.csv) figures, per
-split). On seeds {", ".join(DEVELOPMENT)} three ways of doing better were tried: checkpoints, which
-were kept; re-weighing the targets after every pick by how wrong they still should be; and both.
-Re-weighing made no clear difference. The other seeds were run once, afterwards.
+and 1, without checkpoints ([first](mnist_seed0.csv) and [later](mnist_earlier.csv) figures by
+split; [all methods then](mnist_earlier_methods.csv)). On seeds {", ".join(DEVELOPMENT)} three ways
+of doing better were tried: checkpoints, which were kept; re-weighing the targets after every pick
+by how wrong they still should be; and both. Re-weighing made no clear difference. The other seeds
+were run once, afterwards.
 
 {markdown(others)}
 
@@ -280,7 +284,8 @@ so it is replaced by the selected digits of highest loss, which is not the same 
 
 ## By what people said of the questioned digits
 
-Five people each re-judged 100 test digits that other models doubted.
+Five people each re-judged 100 test digits that other models doubted. Share of the targets judged
+right, by verdict (how many digits):
 
 {markdown(judged)}
 

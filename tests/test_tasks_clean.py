@@ -142,6 +142,27 @@ def test_raw_products_are_dot_products_of_scores(network: tuple) -> None:
     assert raw[5, 1] == pytest.approx(expected, rel=1e-3)
 
 
+def test_a_question_about_many_is_the_sum_of_its_columns(network: tuple) -> None:
+    model, train, test = network
+    embedding = Explainer(model, sketch=10, progress=False).fit(train).embeddings[0]
+    asked = embedding.oracle.read((test[0][:6], test[1][:6]), role="test")
+    mix = np.random.default_rng(0).random((6, 2))
+    whole = kernel_with(embedding, asked, 0.1)
+    np.testing.assert_allclose(
+        kernel_with(embedding, asked, 0.1, mix=mix), whole @ mix, rtol=1e-3, atol=1e-4
+    )
+
+
+def test_earlier_checkpoints_are_heard_but_have_no_vote(network: tuple) -> None:
+    model, train, (x, y) = network
+    blank = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    wrong = np.flatnonzero(predict(model, x) != y.numpy())
+    alone = exempla.clean(model, train, (x, y), 5, sketch=10, progress=False)
+    found = exempla.clean([model, blank, blank], train, (x, y), 5, sketch=10, progress=False)
+    np.testing.assert_array_equal(found.asked[1], wrong)  # the blank ones get nearly all wrong
+    assert not np.allclose(found.effect, alone.effect)
+
+
 def test_the_experiment_ranks_as_clean_does(network: tuple) -> None:
     model, train, (x, y) = network
     rows = np.flatnonzero(predict(model, x) != y.numpy())[:6]
