@@ -173,6 +173,9 @@ def test_attack_moves_rows_of_the_file(numbers, tmp_path, capsys):
     table = pd.read_csv(tmp_path / "explanation.csv")
     assert table["label"].tolist() == frame["diagnosis"].iloc[table["index"]].tolist()
     assert set(table["index"][:3]) == set(found["rows"]), "those with the most reach are moved"
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("moved here") == 3
+    assert all(f"#{row}<" in page for row in table["index"][:50])
     assert run(*words, "--quiet", "--fail-above", 1) == 0
 
 
@@ -200,3 +203,10 @@ def test_embed_writes_the_vectors_behind_influence(numbers, tmp_path, capsys):
     table = pd.read_csv(tmp_path / "explanation.csv")
     assert table["label"].tolist() == frame["diagnosis"].iloc[table["index"]].tolist()
     assert manifest["damping"] >= 0
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = unit[0] @ unit.T
+    nearest = np.argsort(-cosines)[1]
+    first = (tmp_path / "report.html").read_text().split("<article")[1]
+    assert "#0<" in first
+    assert f"#{nearest}<" in first
+    assert f"cosine {cosines[nearest]:+.2f}" in first

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exempla.commands.arguments import add_file_arguments
-from exempla.commands.options import add_fail_above, add_output, fails
+from exempla.commands.options import add_fail_above, add_output, command_line, fails
+
+if TYPE_CHECKING:
+    from exempla.commands.userfile import UserFile
 
 HELP = "which rows of your file could be moved to flip predictions?"
 
 TARGETS = 10
 """Test rows attacked together where the user names none."""
+SHOWN = 50
+"""Weak rows on the page; the table has all of them."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -66,11 +71,12 @@ def run(options: Namespace) -> int:
         f"random, {by_chance:.0%}."
     )
     weak["index"], weak["label"] = parts.train[weak["index"]], parts.y_train[weak["index"]]
-    paths = _write(folder, weak, {
+    paths = _write_tables(folder, weak, {
         "file": given.table.path.name, "answer": answer, "rows": rows, "budget": found.budget,
         "target": parts.test[positions].tolist(), "expected": found.expected,
         "flipped": flipped, "flipped_by_chance": by_chance, "seed": options.seed,
     })  # fmt: skip
+    paths["report"] = _write_page(folder, given, weak, rows, answer, what, options)
     console.say(f"{answer} Rows moved: {', '.join(map(str, rows))}.")
     say_files(console, paths)
     return int(fails(options, flipped))
@@ -121,7 +127,7 @@ def _target(given: Any, ask: str | None) -> tuple[Any, str]:
     return chosen, f"the {len(chosen)} least sure test rows rightly predicted as {label}"
 
 
-def _write(folder: Path, weak: Any, values: dict[str, Any]) -> dict[str, Path]:
+def _write_tables(folder: Path, weak: Any, values: dict[str, Any]) -> dict[str, Path]:
     """explanation.json, and the rows by how much moving each could do."""
     import json
 
@@ -129,3 +135,43 @@ def _write(folder: Path, weak: Any, values: dict[str, Any]) -> dict[str, Path]:
     paths["result"].write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     weak.to_csv(paths["table"], index=False)
     return paths
+
+
+def _write_page(
+    folder: Path,
+    given: UserFile,
+    weak: Any,
+    moved: list[int],
+    answer: str,
+    what: str,
+    options: Namespace,
+) -> Path:
+    """report.html: the rows that are the cheapest to attack, and those that were moved."""
+    from exempla.report import About, Listed, write_listing
+
+    shown = weak.head(SHOWN)
+    rows = [
+        Listed(int(row), f"{label} · reach {reach:.2g}" + (" · moved here" if row in moved else ""))
+        for row, label, reach in shown[["index", "label", "reach"]].itertuples(index=False)
+    ]
+    facts = given.facts()
+    return write_listing(
+        folder / "report.html",
+        rows,
+        view=given.view(shown["index"].to_numpy()),
+        about=About(
+            question="Which rows could be moved to flip predictions?",
+            answer=answer,
+            notes=(f"Target: {what}.",),
+            command=command_line(options),
+            **facts,
+        ),
+        trust=[
+            ("Model", facts["accuracy"], facts["model"]),
+            ("Budget", f"{options.budget:g}", "how far each value may move"),
+        ],
+        heading=f"The {len(rows)} rows that are the cheapest to attack",
+        help="The first to protect or to look at. Reach is how much the mean log-likelihood of the "
+        "target can be made to fall, to first order, by moving this row alone within the budget.",
+        seed=options.seed,
+    )

@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, summarise, judge, write."""
-    from exempla.commands.summary import as_explanation, judged, summary_view, write_rows
+    from exempla.commands.summary import as_explanation, judged, write_rows
     from exempla.commands.userfile import reading
     from exempla.commands.writing import say_files, write_results
     from exempla.report import About
@@ -60,7 +60,7 @@ def run(options: Namespace) -> int:
     )
     paths = {"data": write_rows(folder, given, found)}
     paths |= write_results(
-        folder, found, train_view=summary_view(given, found), about=about,
+        folder, found, train_view=given.view(found.indices), about=about,
         extra={"accuracy_all": whole, "accuracy_summary": small},
     )  # fmt: skip
     console.say(f"{what}.")

@@ -10,12 +10,11 @@ import numpy as np
 from sklearn.base import clone
 
 from exempla.commands.images import ImageClassifier
-from exempla.commands.rows import RowView, row_view
-from exempla.commands.userfile import UserFile, spread, take
+from exempla.commands.userfile import UserFile, take
 from exempla.types import Explanation, Selection
 from exempla.version import __version__
 
-__all__ = ["as_explanation", "judged", "summary_view", "write_rows"]
+__all__ = ["as_explanation", "judged", "write_rows"]
 
 
 def judged(given: UserFile, picked: Selection) -> tuple[float | None, float | None]:
@@ -65,20 +64,6 @@ def as_explanation(given: UserFile, picked: Selection, options: Namespace) -> Ex
         n_test=n,
         seed=options.seed,
         version=__version__,
-    )
-
-
-def summary_view(given: UserFile, found: Explanation) -> RowView:
-    """How to show a row of the summary."""
-    parts = given.parts
-    positions = np.searchsorted(parts.train, found.indices)
-    size = len(given.table)
-    said = given.model.predict(take(parts.X_train, positions))
-    return row_view(
-        given.table,
-        given.columns,
-        labels=spread(parts.y_train[positions], found.indices, size),
-        predicted=spread(said, found.indices, size),
     )
 
 

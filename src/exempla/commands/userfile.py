@@ -19,6 +19,7 @@ from exempla.commands.images import (
     split_pictures,
 )
 from exempla.commands.models import load_model
+from exempla.commands.rows import RowView, row_view
 from exempla.commands.writing import make_folder
 from exempla.errors import ExemplaError
 from exempla.files import (
@@ -102,6 +103,18 @@ class UserFile:
     def at_most(self, k: int) -> int:
         """k, or all training rows if they are fewer; what makes no sense is left to be refused."""
         return min(k, len(self.parts.train)) if k > 0 else k
+
+    def view(self, rows: np.ndarray) -> RowView:
+        """How to show these training rows, by their numbers in the file."""
+        positions = np.searchsorted(self.parts.train, rows)
+        said = self.model.predict(take(self.parts.X_train, positions))
+        labels, size = self.parts.y_train[positions], len(self.table)
+        return row_view(
+            self.table,
+            self.columns,
+            labels=spread(labels, rows, size),
+            predicted=spread(said, rows, size),
+        )
 
     def facts(self) -> dict[str, Any]:
         """What a report says of the file and its model."""

@@ -4,11 +4,12 @@ from exempla.report.about import About
 from exempla.report.evidence import evidence_of
 from exempla.report.html import explanation_fragment, render_report, write_report
 from exempla.report.labels import write_label_report
+from exempla.report.listing import Listed, write_listing
 from exempla.report.plots import plot_evidence, plot_explanation
 from exempla.report.views import Content, ImageView, TableView, TextView, View
 
 __all__ = [
     "About", "Content", "View", "ImageView", "TableView", "TextView",
     "write_report", "write_label_report", "render_report", "explanation_fragment",
-    "evidence_of", "plot_evidence", "plot_explanation",
+    "Listed", "write_listing", "evidence_of", "plot_evidence", "plot_explanation",
 ]  # fmt: skip

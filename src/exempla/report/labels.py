@@ -7,7 +7,7 @@ from typing import Any
 
 from exempla.report.about import About, versions
 from exempla.report.html import save_page
-from exempla.report.page import WIDE_CAUSES, Asked, Card, Page
+from exempla.report.page import WIDE_CAUSES, Asked, Page, card_of, made_of
 from exempla.report.thumbnails import Gallery
 from exempla.report.views import View
 
@@ -57,15 +57,9 @@ def write_label_report(
         warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
         asked=tuple(_suspect(fixes, r, train_view, accuser_view, gallery) for r in range(count)),
         more_asked=len(fixes) - count,
-        picked=(),
-        more_picked=0,
-        curve=None,
-        explained="",
-        noise="",
-        weight_unit="",
         pictures=gallery.encoded(),
         versions=versions(),
-        explanation=fixes,
+        made=made_of(fixes),
         asked_heading=HEADING,
         asked_help=HELP,
     )
@@ -91,19 +85,14 @@ def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
 
 
 def _suspect(fixes: Any, rank: int, train: View, accusers: View, gallery: Gallery) -> Asked:
-    row = int(fixes.indices[rank])
-    content = train.show(row)
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
     chance = f"{fixes.probabilities[rank]:.0%} wrong"
     verdict = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
-    picture = None if content.image is None else gallery.add(content.image)
-    causes = []
+    card = card_of(train, int(fixes.indices[rank]), gallery, verdict=verdict)
     found = fixes.accusers[rank]
-    for place, weight in zip(found.indices, found.weights, strict=True):
-        shown = accusers.show(int(place))
-        image = None if shown.image is None else gallery.add(shown.image)
-        bearing = f"−{weight:.2f}"
-        causes.append(Card(shown, image, int(place), side="opponent", bearing=bearing))
-    seen = len(causes) if picture else WIDE_CAUSES
-    card = Card(content, picture, row, verdict=verdict)
-    return Asked(card, tuple(causes[:seen]), tuple(causes[seen:]))
+    causes = tuple(
+        card_of(accusers, int(place), gallery, side="opponent", bearing=f"−{weight:.2f}")
+        for place, weight in zip(found.indices, found.weights, strict=True)
+    )
+    seen = len(causes) if card.picture else WIDE_CAUSES
+    return Asked(card, causes[:seen], causes[seen:])

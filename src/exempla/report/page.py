@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from exempla.types import Explanation
 WIDE_CAUSES = 2
 """Causes beside a text or a table row before the others fold away; pictures are all shown."""
 
-__all__ = ["Card", "Page", "build_page"]
+__all__ = ["Asked", "Card", "Page", "build_page", "card_of", "made_of"]
 
 
 @dataclass(frozen=True)
@@ -57,26 +58,45 @@ class Asked:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything the template needs."""
+    """Everything the template needs; sections without content are left out."""
 
     question: str
     answer: str
     about: About
     trust: list[tuple[str, str, str]]
-    warnings: tuple[str, ...]
-    asked: tuple[Asked, ...]
-    more_asked: int
-    picked: tuple[Card, ...]
-    more_picked: int
-    curve: Curve | None
-    explained: str
-    noise: str
-    weight_unit: str
-    pictures: list[tuple[Thumbnail, str]]
     versions: list[tuple[str, str]]
-    explanation: Explanation
+    made: str
+    """Seed and metric, as "How to repeat this" names them."""
+    pictures: list[tuple[Thumbnail, str]]
+    warnings: tuple[str, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    more_asked: int = 0
     asked_heading: str = ""
     asked_help: str = ""
+    bearing_word: str = "bears"
+    """What the number of an example beside another says."""
+    listed: tuple[Card, ...] = ()
+    """Examples by themselves, each with its verdict."""
+    listed_heading: str = ""
+    listed_help: str = ""
+    picked: tuple[Card, ...] = ()
+    more_picked: int = 0
+    curve: Curve | None = None
+    explained: str = ""
+    noise: str = ""
+    weight_unit: str = ""
+    explanation: Explanation | None = None
+
+    @property
+    def marked(self) -> bool:
+        """Whether any word or column of a questioned example is marked as decisive."""
+        shown = [asked.card.content for asked in self.asked]
+        strengths = [p[-1] for c in shown for p in (*c.pieces, *c.cells)]
+        return any(strength_class(strength) for strength in strengths)
+
+
+def made_of(explanation: Explanation) -> str:
+    return f"seed {explanation.seed} · {explanation.fisher} Fisher"
 
 
 def build_page(
@@ -109,6 +129,7 @@ def build_page(
         weight_unit="" if (unit := weight_unit(explanation)) == 1.0 else f"{unit:g}",
         pictures=gallery.encoded(),
         versions=versions(),
+        made=made_of(explanation),
         explanation=explanation,
     )
 
@@ -158,8 +179,7 @@ def _asked(
         order = varied_order(evidence, best, confusions(view, explanation.n_test))[:count]
     out = []
     for j in order:
-        content = view.show(j)
-        card = Card(content, _picture(content, gallery), j)
+        card = card_of(view, j, gallery)
         causes = tuple(
             train(int(i), f"{evidence[i, j]:+.2f}".replace("-", "−"))
             for i in best[j]
@@ -168,6 +188,12 @@ def _asked(
         seen = len(causes) if card.picture else WIDE_CAUSES
         out.append(Asked(card, causes[:seen], causes[seen:]))
     return tuple(out)
+
+
+def card_of(view: View, index: int, gallery: Gallery, **said: Any) -> Card:
+    """The card of one example, with what is said of it."""
+    content = view.show(index)
+    return Card(content, _picture(content, gallery), index, **said)
 
 
 def _picture(content: Content, gallery: Gallery) -> Thumbnail | None:

@@ -20,6 +20,8 @@ from exempla.tasks.labels.evidence import Draw, Evidence, log_odds_against
 __all__ = ["Verdict", "calibrated"]
 
 ROUNDS = 2
+NEARLY_SURE = 0.95
+"""At most one in twenty of these is right as it is."""
 LEARNED = 1
 """Which of a hearing's beliefs is that of a model that learned the label."""
 
@@ -155,17 +157,23 @@ def concluded(
 def ranked(
     evidence: Evidence, beliefs: list[np.ndarray], wrong: np.ndarray, odds: np.ndarray
 ) -> np.ndarray:
-    """By probability; the equally sure by what mending them is worth.
+    """By probability; the sure and the nearly sure ones among themselves by what mending is worth.
 
     Putting a label right moves a linear model by H⁻¹x, towards the one that right labels give, and
     the further the more x·θ of that model stands against the label: the log-odds against it by
-    models that have not learned from suspects.
+    models that have not learned from suspects. Once the sure ones are mended, the model stands
+    there already for much of what they say; what is left for the nearly sure ones is how much
+    further it stands from the label than the model that learned it.
     """
     rows = np.arange(len(wrong))
     given = evidence.problem.codes[rows]
-    clean = beliefs[LEARNED + 1 :] or beliefs[:1]
-    worth = np.sum([log_odds_against(b[rows, given]) for b in clean], axis=0)
-    return np.lexsort((-odds, -worth, -wrong))
+    learned = log_odds_against(beliefs[LEARNED][rows, given])
+    clean = [log_odds_against(b[rows, given]) for b in beliefs[LEARNED + 1 :] or beliefs[:1]]
+    sure = wrong == wrong.max()  # the limit, if any row reaches it
+    nearly = ~sure & (wrong >= NEARLY_SURE)
+    tier = np.where(sure, 0, np.where(nearly, 1, 2))
+    worth = np.where(sure, np.sum(clean, axis=0), np.where(nearly, clean[-1] - learned, wrong))
+    return np.lexsort((-odds, -worth, tier))
 
 
 def likeliest_labels(
