@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from exempla.tasks.fix_labels import gather
-from exempla.tasks.labels.calibrated import ranked
+from exempla.tasks.labels.calibrated import pooled, ranked
 from exempla.tasks.labels.calibration import share_in_doubt, share_of_guilty, teach
 from exempla.tasks.labels.crossfit import stratified_folds
 from exempla.tasks.labels.rows import stack_rows, take
@@ -71,6 +71,21 @@ def test_the_surest_are_ordered_by_what_mending_them_is_worth() -> None:
     wrong = np.array([0.9, 0.9, 0.3, 0.9])
     order = ranked(evidence, [swayed, swayed, clean], wrong, np.zeros(4))
     assert order.tolist() == [1, 0, 3, 2]
+
+
+def test_the_nearly_sure_by_what_is_left_to_mend() -> None:
+    X, _ = scattered(4)
+    evidence = gather(LogisticRegression(), (X, np.array([0, 0, 0, 1])))
+
+    def belief(against: list[float]) -> np.ndarray:
+        p = expit(np.array([-1, -1, -1, 1]) * against)
+        return np.log(np.column_stack([p, 1 - p]))
+
+    clean, learned = belief([1.0, 5.0, 4.0, 9.0]), belief([1.0, 4.0, -3.0, 0.0])
+    wrong = pooled(np.array([0.99, 0.98, 0.96, 0.9]), limit=0.99)
+    np.testing.assert_allclose(wrong, [0.99, 0.97, 0.97, 0.9])
+    order = ranked(evidence, [clean, learned, clean], wrong, np.zeros(4))
+    assert order.tolist() == [0, 2, 1, 3]
 
 
 def test_doubt_is_read_off_where_models_are_sure() -> None:

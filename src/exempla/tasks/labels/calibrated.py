@@ -21,7 +21,7 @@ __all__ = ["Verdict", "calibrated"]
 
 ROUNDS = 2
 NEARLY_SURE = 0.95
-"""At most one in twenty of these is right as it is."""
+"""At most one in twenty rows of this probability is right as it is."""
 LEARNED = 1
 """Which of a hearing's beliefs is that of a model that learned the label."""
 
@@ -31,7 +31,8 @@ class Verdict:
     """What is believed of every training row's label."""
 
     probabilities: np.ndarray
-    """(n,) that the given label is wrong; never surer than m teachers can vouch for, m/(m + 3)."""
+    """(n,) that the given label is wrong; never surer than m teachers can vouch for, m/(m + 3), and
+    one value for all between NEARLY_SURE and that."""
     log_odds: np.ndarray
     """(n,) of the same at even prior odds, without that limit."""
     order: np.ndarray
@@ -145,7 +146,7 @@ def concluded(
     mean = over_draws(evidence, hearings, odds)
     # Rule of three: had not one of m teachers been misjudged, up to 3/m of all might still be.
     limit = len(evidence.teachers) / (len(evidence.teachers) + 3.0)
-    wrong = np.minimum(expit(mean + logit(share)), limit)
+    wrong = pooled(np.minimum(expit(mean + logit(share)), limit), limit)
     count = len(hearings[0].beliefs)
     beliefs = [
         over_draws(evidence, hearings, [h.beliefs[i] for h in hearings]) for i in range(count)
@@ -154,26 +155,32 @@ def concluded(
     return Verdict(wrong, mean, order, likeliest_labels(evidence, beliefs, judge, wrong), judge)
 
 
+def pooled(wrong: np.ndarray, limit: float) -> np.ndarray:
+    """Probabilities with those between NEARLY_SURE and the limit at their mean.
+
+    A few hundred teachers hold a handful of such cases: they cannot tell 0.96 from 0.99.
+    """
+    nearly = (wrong >= NEARLY_SURE) & (wrong < limit)
+    return np.where(nearly, wrong[nearly].mean(), wrong) if nearly.any() else wrong
+
+
 def ranked(
     evidence: Evidence, beliefs: list[np.ndarray], wrong: np.ndarray, odds: np.ndarray
 ) -> np.ndarray:
-    """By probability; the sure and the nearly sure ones among themselves by what mending is worth.
+    """By probability; the equally sure by what mending them is worth.
 
     Putting a label right moves a linear model by H⁻¹x, towards the one that right labels give, and
     the further the more x·θ of that model stands against the label: the log-odds against it by
-    models that have not learned from suspects. Once the sure ones are mended, the model stands
-    there already for much of what they say; what is left for the nearly sure ones is how much
-    further it stands from the label than the model that learned it.
+    models that have not learned from suspects. Once the surest are mended, the model stands there
+    already for much of what they say; what is left for the others is how much further it stands
+    from the label than the model that learned it.
     """
     rows = np.arange(len(wrong))
     given = evidence.problem.codes[rows]
     learned = log_odds_against(beliefs[LEARNED][rows, given])
     clean = [log_odds_against(b[rows, given]) for b in beliefs[LEARNED + 1 :] or beliefs[:1]]
-    sure = wrong == wrong.max()  # the limit, if any row reaches it
-    nearly = ~sure & (wrong >= NEARLY_SURE)
-    tier = np.where(sure, 0, np.where(nearly, 1, 2))
-    worth = np.where(sure, np.sum(clean, axis=0), np.where(nearly, clean[-1] - learned, wrong))
-    return np.lexsort((-odds, -worth, tier))
+    worth = np.where(wrong == wrong.max(), np.sum(clean, axis=0), clean[-1] - learned)
+    return np.lexsort((-odds, -worth, -wrong))
 
 
 def likeliest_labels(
