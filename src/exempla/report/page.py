@@ -96,6 +96,7 @@ class Page:
 
 
 def made_of(explanation: Explanation) -> str:
+    """Seed and metric in a few words."""
     return f"seed {explanation.seed} · {explanation.fisher} Fisher"
 
 
