@@ -1,4 +1,4 @@
-"""What the build does besides building: runs the pages' code, and lists the experiments' pages."""
+"""What the build does besides building: runs the pages' code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ def _load() -> Any:
 
 
 run_code = _load()
-
-
-def on_config(config: Any) -> Any:
-    """Whatever pages of experiments exist go into the navigation."""
-    found = [*sorted(DOCS.glob("faithfulness.md")), *sorted(DOCS.glob("experiments/*.md"))]
-    if found:
-        config.nav.append({"Experiments": [str(page.relative_to(DOCS)) for page in found]})
-    return config
 
 
 def on_pre_build(config: Any) -> None:
