@@ -83,6 +83,23 @@ def test_dot_products(pair: tuple[Factors, Factors]) -> None:
     close(one.norm2(), one.dense().square().sum(1))
 
 
+def test_the_compact_form_is_the_same_and_no_larger(pair: tuple[Factors, Factors]) -> None:
+    one, other = pair
+    small = one.compact()
+    close(small.dense(), one.dense())
+    assert small.nbytes <= one.nbytes
+    close(small.gram(other), one.gram(other))
+    close(other.gram(small), other.gram(one))
+    close(small.gram(other.compact()), one.gram(other))
+    close(small.join([other.compact()]).dense(), torch.cat([one.dense(), other.dense()]))
+
+
+def test_a_large_image_is_compacted() -> None:
+    assert isinstance(FORMS["convolution, large image"]().compact(), DenseFactors)
+    assert isinstance(FORMS["linear, many positions"]().compact(), DenseFactors)
+    assert isinstance(FORMS["linear"]().compact(), PairFactors)
+
+
 def test_take_join_and_scale(pair: tuple[Factors, Factors]) -> None:
     one, other = pair
     rows = np.array([3, 0, 3])

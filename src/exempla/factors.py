@@ -69,6 +69,10 @@ class Factors:
         """The scores written out, (n, d_in·d_out), inputs the slow index."""
         return self.project(None, None).reshape(len(self), -1)
 
+    def compact(self) -> Factors:
+        """The same scores in the form that takes least memory, where only products are wanted."""
+        return self
+
     def gram(self, other: Factors) -> Array:
         """Dot products of these scores with the other's, (n, m), without writing either out."""
         if self.g.ndim == 2 and other.g.ndim == 2:

@@ -37,6 +37,18 @@ class StructuredFactors(Factors, ABC):
     @abstractmethod
     def take(self, positions: np.ndarray) -> StructuredFactors: ...
 
+    @property
+    def _width(self) -> int:
+        """Numbers that writing out one row makes on the way."""
+        return self.take(np.arange(1)).dense().numel()
+
+    def compact(self) -> Factors:
+        """Written out, where many positions make the two sides longer than the score itself."""
+        if len(self) == 0 or len(self) * self.take(np.arange(1)).dense().nbytes >= self.nbytes:
+            return self
+        parts = pieces(len(self), self._width, self.g)
+        return DenseFactors(torch.cat([self.take(p).project(None, None) for p in parts]))
+
     def gram(self, other: Factors) -> Tensor:
         return self.dense() @ other.dense().T
 

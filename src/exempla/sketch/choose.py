@@ -77,7 +77,7 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
 def collect(batches: Iterable[ScoreRows]) -> ScoreRows | None:
     """All rows joined, or None as soon as they are more than the dual form should hold."""
     groups, total, size = [], 0, 0
-    for batch in batches:
+    for batch in map(ScoreRows.compact, batches):
         total, size = total + len(batch), size + sum(f.nbytes for f in batch.factors)
         if total > DUAL_LIMIT or size > DUAL_BYTES:
             return None

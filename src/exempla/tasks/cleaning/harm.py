@@ -67,7 +67,7 @@ def raw_products(
     `mix` as for `kernel_with`.
     """
     oracle, train = embedding.oracle, embedding.train
-    asked = ScoreRows.join(list(oracle.scores(examples, labels)))
+    asked = ScoreRows.join([batch.compact() for batch in oracle.scores(examples, labels)])
     batches = track_rows(oracle.scores(train), "beyond the sketch", progress, len(train))
     products = (batch.gram(asked) for batch in batches)
     return np.concatenate([part if mix is None else part @ mix for part in products])
