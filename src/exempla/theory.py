@@ -33,7 +33,7 @@ ROUNDING = 1e-9
 """Certified bounds are widened by this share, far above what rounding can do to them."""
 AMPLE = 1e-6
 """Unit rows whose smallest singular value is above this span everything beyond doubt."""
-BUDGET = 4e9
+BUDGET = 1e9
 """Multiplications the cheap level spends on finding the span before it settles for ‖μ‖²."""
 
 
@@ -211,19 +211,21 @@ def _span_bound(rows: Rows, candidates: np.ndarray, μ: np.ndarray, budget: floa
     if not len(chosen):
         return 0.0
     step = max(1024, 2 * rows.p)
-    R = np.empty((0, rows.p))
+    R, spent = np.empty((0, rows.p)), 0.0
     for start in range(0, len(chosen), step):
-        if budget is not None and start * float(rows.p) ** 2 > budget:
-            return norm2
         part = chosen[start : start + step]
+        height = len(R) + len(part)
+        spent += float(height) * rows.p * min(height, rows.p)
+        if budget is not None and spent > budget:
+            return norm2
         unit = rows.take(part) / np.sqrt(rows.norms2[part])[:, None]
         R = np.linalg.qr(np.vstack([R, unit]), mode="r")
         if len(R) == rows.p and np.linalg.svd(R, compute_uv=False)[-1] > AMPLE:
             return norm2  # everything is spanned already
-    _, singular, directions = np.linalg.svd(R)
+    _, singular, directions = np.linalg.svd(R, full_matrices=False)
     # Singular values at the level of rounding are not told from zero; all others count.
     real = singular > 64 * np.finfo(float).eps * np.sqrt(len(chosen))
-    inside = directions[: len(singular)][real] @ μ
+    inside = directions[real] @ μ
     return min(norm2, float(inside @ inside) * (1 + ROUNDING))
 
 
