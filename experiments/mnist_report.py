@@ -26,39 +26,45 @@ SBQ_NAME = "SBQ cosine, three layers"
 DEVELOPMENT = ("0", "2", "3")
 """Seeds on which checkpoints were found to help; what they show is no fresh evidence."""
 FRESH = "fresh ones together"
+CONFIRMED, DISPUTED = "label confirmed", "label disputed"
 DRAWS = 4000
 SHEET = 60
 
 
 def write(out: Path, digits: Digits, data: Path) -> Path:
     """mnist.csv, mnist.png, mnist.svg, mnist_digits.png and mnist.md."""
-    question = json.loads((out / "question.json").read_text())
-    with (out / "runs.csv").open(newline="") as file:
-        runs = list(csv.DictReader(file))
+    question, runs = read(out)
     cells = pd.DataFrame([row for run in runs for row in cells_of(run, question)])
     table = summary(cells[cells.method != "base"])
     table.to_csv(out / "mnist.csv", index=False)
     rankings = dict(np.load(out / "rankings.npz"))
     plot(table, question["sizes"], out)
     contact_sheet(digits, question, rankings, out)
-    judged = people(
-        cells_per_digit(runs, question), data / "mnist" / "mnist_test_mturk_cleanlab.json"
-    )
+    votes = read_votes(data / "mnist" / "mnist_test_mturk_cleanlab.json")
+    judged = people(cells_per_digit(runs, question), votes)
     page = out / "mnist.md"
-    page.write_text(words(table, question, runs, judged, other_networks(out)))
+    left = left_wrong(out, votes)
+    page.write_text(words(table, question, runs, judged, other_networks(out), left))
     return page
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """What was asked of one set of networks, and its trainings."""
+    with (folder / "runs.csv").open(newline="") as file:
+        return json.loads((folder / "question.json").read_text()), list(csv.DictReader(file))
+
+
+def folders(out: Path) -> dict[str, Path]:
+    """The sets of networks by their seeds."""
+    return {"1": out} | {f.name.removeprefix("seed"): f for f in sorted(out.glob("seed*"))}
 
 
 def other_networks(out: Path) -> pd.DataFrame:
     """`clean` with and without checkpoints on other networks and splits, seed by seed."""
     parts = []
-    for folder in [out, *sorted(out.glob("seed*"))]:
-        question = json.loads((folder / "question.json").read_text())
-        with (folder / "runs.csv").open() as file:
-            cells = pd.DataFrame(
-                [c for run in csv.DictReader(file) for c in cells_of(run, question)]
-            )
-        name = folder.name.removeprefix("seed") if folder != out else "1"
+    for name, folder in folders(out).items():
+        question, runs = read(folder)
+        cells = pd.DataFrame([cell for run in runs for cell in cells_of(run, question)])
         kept = cells.method.isin([CLEAN, f"{CLEAN}, re-weighed", WITHOUT, "random"])
         kept &= cells.removed == max(question["sizes"])
         parts.append(cells[kept].assign(networks=name, split=name + "/" + cells.split.astype(str)))
@@ -193,13 +199,28 @@ def cells_per_digit(runs: list[dict[str, str]], question: dict[str, Any]) -> pd.
     return pd.DataFrame(rows, columns=["method", "digit", "right"])
 
 
-def people(cells: pd.DataFrame, path: Path) -> pd.DataFrame:
+def read_votes(path: Path) -> dict[int, str]:
+    """What most of five people said of a test digit's label."""
+    if not path.exists():
+        return {}
+    given = {entry["id"]: entry["mturk"]["given"] for entry in json.loads(path.read_text())}
+    return {digit: CONFIRMED if votes >= 3 else DISPUTED for digit, votes in given.items()}
+
+
+def left_wrong(out: Path, votes: dict[int, str]) -> str:
+    """On which digits `clean` fails, over all trainings of the fresh networks."""
+    fresh = [read(folder) for name, folder in folders(out).items() if name not in DEVELOPMENT]
+    cells = pd.concat([cells_per_digit(runs, question) for question, runs in fresh])
+    wrong = cells[(cells.method == CLEAN) & ~cells.right]
+    disputed = wrong[wrong.digit.map(votes) == DISPUTED]
+    return (
+        f"Of {len(wrong)} failures of `clean` on fresh networks, {len(disputed)} are on "
+        f"{disputed.digit.nunique()} digits whose labels people dispute."
+    )
+
+
+def people(cells: pd.DataFrame, votes: dict[int, str]) -> pd.DataFrame:
     """Share of targets judged right, by what five people said of the digit's label."""
-    votes = {}
-    if path.exists():
-        for entry in json.loads(path.read_text()):
-            given = entry["mturk"]["given"]
-            votes[entry["id"]] = "label confirmed" if given >= 3 else "label disputed"
     verdict = cells.digit.map(votes).fillna("not judged by people")
     cells = cells.assign(verdict=verdict)
     counted = cells.groupby("verdict").digit.nunique()
@@ -256,6 +277,7 @@ def words(
     runs: list[dict[str, str]],
     judged: pd.DataFrame,
     others: pd.DataFrame,
+    left: str,
 ) -> str:
     largest = max(question["sizes"])
 
@@ -313,8 +335,8 @@ so it is replaced by the selected digits of highest loss, which is not the same 
 
 ## By what people said of the questioned digits
 
-Five people each re-judged 100 test digits that other models doubted. Share of the targets judged
-right, by verdict (how many digits):
+Five people each re-judged 100 test digits that other models doubted. {left}
+Share of the targets judged right on the networks of seed 1, by verdict (how many digits):
 
 {markdown(judged)}
 
