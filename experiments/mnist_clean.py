@@ -110,14 +110,13 @@ def run(
     digits = load_mnist(data / "mnist").head(plan.train, plan.test)
     say, until = Clock(started), started + 60.0 * minutes - 15.0
     pool = Retraining(digits, plan.recipe, device, workers, out / "runs.csv")
-    moments = base_models(pool, plan, work, device)
-    models = [checkpoints[-1] for checkpoints in moments]
+    bases = base_models(pool, plan, work, device)
     say(f"{plan.bases} networks trained")
     control_jobs(pool, plan, len(digits.train_y))
-    question = ask(digits, models, plan, device)
+    question = ask(digits, [base.network for base in bases], plan, device)
     save_question(out, digits, question, plan)
     say(f"targets of {[len(t) for t in question.targets]} digits, of {len(question.rows)} wrong")
-    rankings = target_jobs(pool, digits, moments, question, plan, device, until, say)
+    rankings = target_jobs(pool, digits, bases, question, plan, device, until, say)
     np.savez_compressed(out / "rankings.npz", allow_pickle=False, **rankings)
     given_up = pool.finish(until)
     say(f"{len(pool.done)} trainings done, {given_up} not begun in the time given")
@@ -138,8 +137,16 @@ class Clock:
         print(f"[{time.time() - self.started:6.1f} s] {message}", flush=True)
 
 
-def base_models(pool: Retraining, plan: Plan, work: Path, device: str) -> list[list[PaperCNN]]:
-    """The networks that are explained, each at its checkpoints; the last one is the network."""
+@dataclass(frozen=True)
+class Base:
+    """A network that is explained, and the weights it had at earlier moments of its training."""
+
+    network: PaperCNN
+    earlier: list[State]
+
+
+def base_models(pool: Retraining, plan: Plan, work: Path, device: str) -> list[Base]:
+    """The networks that are explained."""
     none = np.array([], dtype=np.int64)
     seeds = plan.seeds(plan.bases)
     paths = [work / f"base{seed}.pt" for seed in seeds]
@@ -154,22 +161,13 @@ def base_models(pool: Retraining, plan: Plan, work: Path, device: str) -> list[l
         pool.inline()
         for seed, path in zip(seeds, paths):
             pool.submit(Job("base", -1, seed, none, str(path)))
-    return [
-        [network(plan.recipe, state, device) for state in torch.load(path, weights_only=True)]
-        for path in paths
-    ]
-
-
-def with_earlier(moments: list[list[PaperCNN]]) -> list[Any]:
-    """Each network followed by its earlier checkpoints, as a user gives them."""
-    earlier = [[network.state_dict() for network in checkpoints[:-1]] for checkpoints in moments]
-    return [m for nets, states in zip(moments, earlier, strict=True) for m in (nets[-1], *states)]
-
-
-def network(recipe: Recipe, state: State, device: str) -> PaperCNN:
-    model = PaperCNN(recipe.channels, recipe.hidden, recipe.classes)
-    model.load_state_dict(state)
-    return model.to(device).eval()
+    recipe, bases = plan.recipe, []
+    for path in paths:
+        *earlier, last = torch.load(path, weights_only=True)
+        model = PaperCNN(recipe.channels, recipe.hidden, recipe.classes)
+        model.load_state_dict(last)
+        bases.append(Base(model.to(device).eval(), earlier))
+    return bases
 
 
 def control_jobs(pool: Retraining, plan: Plan, n: int) -> None:
@@ -213,7 +211,7 @@ def save_question(out: Path, digits: Digits, question: Question, plan: Plan) -> 
 def target_jobs(
     pool: Retraining,
     digits: Digits,
-    moments: list[list[PaperCNN]],
+    bases: list[Base],
     question: Question,
     plan: Plan,
     device: str,
@@ -226,7 +224,8 @@ def target_jobs(
     qx = as_images(digits.test_x[question.rows], device)
     qy = torch.from_numpy(digits.test_y[question.rows].astype(np.int64)).to(device)
     most, targets = plan.sizes[0], question.targets
-    models = [checkpoints[-1] for checkpoints in moments]
+    models = [base.network for base in bases]
+    with_earlier = [model for base in bases for model in (base.network, *base.earlier)]
     rankings: dict[str, np.ndarray] = {}
 
     def offer(name: str, sizes: Sequence[int], make: Callable[[], Any]) -> None:
@@ -250,7 +249,7 @@ def target_jobs(
         if (layers, checkpoints) not in fishers:
             fishers.clear()  # the rows of one choice at a time
             explainer = Explainer(
-                with_earlier(moments) if checkpoints else models,
+                with_earlier if checkpoints else models,
                 parameters=LAYERS[layers],
                 sketch=plan.sketch,
                 progress=False,

@@ -18,6 +18,9 @@ from experiments.paper_cnn import Digits
 
 __all__ = ["CLEAN", "SBQ_NAME", "WITHOUT", "write"]
 
+Run = dict[str, str]
+"""A line of runs.csv: one training."""
+
 CLEAN = "influence, three layers, checkpoints"
 """What `clean` does, given the networks with five moments of their training."""
 WITHOUT = "influence, three layers"
@@ -26,6 +29,13 @@ SBQ_NAME = "SBQ cosine, three layers"
 DEVELOPMENT = ("0", "2", "3")
 """Seeds on which checkpoints were found to help; what they show is no fresh evidence."""
 FRESH = "fresh ones together"
+COMPARED = {
+    CLEAN: "clean",
+    WITHOUT: "without checkpoints",
+    f"{CLEAN}, re-weighed": "targets re-weighed",
+    "random": "random",
+}
+"""What was run on other networks too, and its heading."""
 CONFIRMED, DISPUTED = "label confirmed", "label disputed"
 DRAWS = 4000
 SHEET = 60
@@ -33,7 +43,8 @@ SHEET = 60
 
 def write(out: Path, digits: Digits, data: Path) -> Path:
     """mnist.csv, mnist.png, mnist.svg, mnist_digits.png and mnist.md."""
-    question, runs = read(out)
+    sets = {name: read(folder) for name, folder in folders(out).items()}
+    question, runs = sets["1"]
     cells = pd.DataFrame([row for run in runs for row in cells_of(run, question)])
     table = summary(cells[cells.method != "base"])
     table.to_csv(out / "mnist.csv", index=False)
@@ -43,12 +54,14 @@ def write(out: Path, digits: Digits, data: Path) -> Path:
     votes = read_votes(data / "mnist" / "mnist_test_mturk_cleanlab.json")
     judged = people(cells_per_digit(runs, question), votes)
     page = out / "mnist.md"
-    left = left_wrong(out, votes)
-    page.write_text(words(table, question, runs, judged, other_networks(out), left))
+    others = pd.concat([largest_removal(name, *one) for name, one in sets.items()])
+    others.to_csv(out / "mnist_seeds.csv", index=False)
+    left = left_wrong([one for name, one in sets.items() if name not in DEVELOPMENT], votes)
+    page.write_text(words(table, question, runs, judged, by_seed(others), left))
     return page
 
 
-def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
     """What was asked of one set of networks, and its trainings."""
     with (folder / "runs.csv").open(newline="") as file:
         return json.loads((folder / "question.json").read_text()), list(csv.DictReader(file))
@@ -59,23 +72,21 @@ def folders(out: Path) -> dict[str, Path]:
     return {"1": out} | {f.name.removeprefix("seed"): f for f in sorted(out.glob("seed*"))}
 
 
-def other_networks(out: Path) -> pd.DataFrame:
-    """`clean` with and without checkpoints on other networks and splits, seed by seed."""
-    parts = []
-    for name, folder in folders(out).items():
-        question, runs = read(folder)
-        cells = pd.DataFrame([cell for run in runs for cell in cells_of(run, question)])
-        kept = cells.method.isin([CLEAN, f"{CLEAN}, re-weighed", WITHOUT, "random"])
-        kept &= cells.removed == max(question["sizes"])
-        parts.append(cells[kept].assign(networks=name, split=name + "/" + cells.split.astype(str)))
-    whole = pd.concat(parts)
-    whole.to_csv(out / "mnist_seeds.csv", index=False)
-    fresh = whole[~whole.networks.isin(DEVELOPMENT)]
-    groups = [*whole.groupby("networks"), (FRESH, fresh)]
+def largest_removal(name: str, question: dict[str, Any], runs: list[Run]) -> pd.DataFrame:
+    """The trainings of the compared methods on one set of networks, at the largest removal."""
+    cells = pd.DataFrame([cell for run in runs for cell in cells_of(run, question)])
+    kept = cells.method.isin(list(COMPARED)) & (cells.removed == max(question["sizes"]))
+    return cells[kept].assign(networks=name, split=name + "/" + cells.split.astype(str))
+
+
+def by_seed(cells: pd.DataFrame) -> pd.DataFrame:
+    """Each set of networks summarised, and the fresh ones together."""
+    fresh = cells[~cells.networks.isin(DEVELOPMENT)]
+    groups = [*cells.groupby("networks"), (FRESH, fresh)]
     return pd.concat([summary(g).assign(networks=name) for name, g in groups if len(g)])
 
 
-def cells_of(run: dict[str, str], question: dict[str, Any]) -> list[dict[str, Any]]:
+def cells_of(run: Run, question: dict[str, Any]) -> list[dict[str, Any]]:
     """One line per split: a training that knew no target counts for all of them."""
     wrong = np.array(run["wrong"].split(), dtype=np.int64)
     splits = range(len(question["targets"])) if int(run["split"]) < 0 else [int(run["split"])]
@@ -185,7 +196,7 @@ def contact_sheet(
     plt.close(figure)
 
 
-def cells_per_digit(runs: list[dict[str, str]], question: dict[str, Any]) -> pd.DataFrame:
+def cells_per_digit(runs: list[Run], question: dict[str, Any]) -> pd.DataFrame:
     """Each questioned digit in each training with the largest removal, or none."""
     rows = []
     for run in runs:
@@ -207,9 +218,8 @@ def read_votes(path: Path) -> dict[int, str]:
     return {digit: CONFIRMED if votes >= 3 else DISPUTED for digit, votes in given.items()}
 
 
-def left_wrong(out: Path, votes: dict[int, str]) -> str:
+def left_wrong(fresh: list[tuple[dict[str, Any], list[Run]]], votes: dict[int, str]) -> str:
     """On which digits `clean` fails, over all trainings of the fresh networks."""
-    fresh = [read(folder) for name, folder in folders(out).items() if name not in DEVELOPMENT]
     cells = pd.concat([cells_per_digit(runs, question) for question, runs in fresh])
     wrong = cells[(cells.method == CLEAN) & ~cells.right]
     disputed = wrong[wrong.digit.map(votes) == DISPUTED]
@@ -249,10 +259,8 @@ def by_networks(others: pd.DataFrame) -> pd.DataFrame:
     """A line per set of networks, a column per method: share of the target repaired."""
     cell = others.apply(lambda row: f"{interval_text(row)} ({row.trainings})", axis=1)
     wide = others.assign(cell=cell).pivot(index="networks", columns="method", values="cell")
-    order = [CLEAN, WITHOUT, f"{CLEAN}, re-weighed", "random"]
-    wide = wide.reindex(columns=[m for m in order if m in wide]).fillna("")
-    short = ["clean", "without checkpoints", "targets re-weighed", "random"]
-    return wide.rename(columns=dict(zip(order, short, strict=True))).reset_index()
+    wide = wide.reindex(columns=[m for m in COMPARED if m in wide]).fillna("")
+    return wide.rename(columns=COMPARED).reset_index()
 
 
 def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
@@ -274,7 +282,7 @@ def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
 def words(
     table: pd.DataFrame,
     question: dict[str, Any],
-    runs: list[dict[str, str]],
+    runs: list[Run],
     judged: pd.DataFrame,
     others: pd.DataFrame,
     left: str,

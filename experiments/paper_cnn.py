@@ -8,6 +8,7 @@ where autocast allows it, and one optimisation step is captured as a CUDA graph 
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,13 @@ def train_cnn(
     torch.manual_seed(seed)
     model = PaperCNN(recipe.channels, recipe.hidden, recipe.classes).to(x.device)
     batches = Batches(keep, recipe, seed)
+    if states is not None:
+        batches.at_checkpoint = lambda: states.append(weights_of(model))
     if x.is_cuda:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        train_on_gpu(model, x, y, batches, recipe, states)
+        train_on_gpu(model, x, y, batches, recipe)
     else:
-        train_plainly(model, x, y, batches, recipe, states)
+        train_plainly(model, x, y, batches, recipe)
     return model.eval()
 
 
@@ -131,35 +134,33 @@ class Batches:
         self.keep, self.batch = keep, min(recipe.batch, len(keep))
         self.per_epoch, self.epochs = len(keep) // self.batch, recipe.epochs
         self.total = self.per_epoch * self.epochs
+        self.checkpoints = recipe.checkpoints
+        self.at_checkpoint: Callable[[], None] = lambda: None
         self.generator = torch.Generator(keep.device).manual_seed(seed + 1000)
 
     def __iter__(self) -> Any:
-        for _ in range(self.epochs):
+        for epoch in range(self.epochs):
             order = torch.randperm(
                 len(self.keep), generator=self.generator, device=self.keep.device
             )
             rows = self.keep[order]
             for i in range(self.per_epoch):
                 yield rows[i * self.batch : (i + 1) * self.batch]
+                # asked for the next batch: the step on this one is done
+                if self.is_checkpoint(epoch * self.per_epoch + i):
+                    self.at_checkpoint()
 
     def rate(self, step: int, peak: float) -> float:
         """Up over the first tenth, then down to nothing."""
         rise = max(1, self.total // 10)
         return peak * min((step + 1) / rise, (self.total - step) / max(1, self.total - rise))
 
-    def is_checkpoint(self, step: int, count: int) -> bool:
-        """Whether one of `count` evenly spaced checkpoints follows this step."""
-        return (step + 1) * count // self.total > step * count // self.total
+    def is_checkpoint(self, step: int) -> bool:
+        """Whether one of the evenly spaced checkpoints follows this step."""
+        return (step + 1) * self.checkpoints // self.total > step * self.checkpoints // self.total
 
 
-def train_plainly(
-    model: PaperCNN,
-    x: Tensor,
-    y: Tensor,
-    batches: Batches,
-    recipe: Recipe,
-    states: list[State] | None,
-) -> None:
+def train_plainly(model: PaperCNN, x: Tensor, y: Tensor, batches: Batches, recipe: Recipe) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate)
     model.train()
     for step, rows in enumerate(batches):
@@ -167,18 +168,9 @@ def train_plainly(
         optimizer.zero_grad()
         F.cross_entropy(model(x[rows]), y[rows]).backward()
         optimizer.step()
-        if states is not None and batches.is_checkpoint(step, recipe.checkpoints):
-            states.append(weights_of(model))
 
 
-def train_on_gpu(
-    model: PaperCNN,
-    x: Tensor,
-    y: Tensor,
-    batches: Batches,
-    recipe: Recipe,
-    states: list[State] | None,
-) -> None:
+def train_on_gpu(model: PaperCNN, x: Tensor, y: Tensor, batches: Batches, recipe: Recipe) -> None:
     """The same steps in bfloat16; after a few of them, one is captured and replayed."""
     rate = torch.tensor(recipe.rate, device=x.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=True)
@@ -217,8 +209,6 @@ def train_on_gpu(
             with torch.cuda.graph(graph):
                 step()
             graph.replay()  # capturing only records: this batch is still to be learnt
-        if states is not None and batches.is_checkpoint(i, recipe.checkpoints):
-            states.append(weights_of(model))
     torch.cuda.synchronize()
 
 

@@ -18,7 +18,7 @@ from exempla.influence import self_influence
 from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracles
 from exempla.oracles.base import Examples, Labels
-from exempla.placement import beside, near_the_model
+from exempla.placement import beside, near_the_model, products
 from exempla.progress import showing
 from exempla.selection import SBQ, Selector, select
 from exempla.sketch import check_sketch
@@ -93,11 +93,10 @@ class Explainer:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        models = list(model) if isinstance(model, (list, tuple)) else [model]
-        if not models:
-            raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
         self.model = model
-        self.oracles = make_oracles(models, likelihood, parameters, device)
+        if not self.models:
+            raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
+        self.oracles = make_oracles(self.models, likelihood, parameters, device)
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
         self.normalize, self.seed, self.progress, self.store = normalize, seed, progress, store
@@ -125,6 +124,11 @@ class Explainer:
         self._features = {}
         self._train_data = train
         return self
+
+    @property
+    def models(self) -> list[Any]:
+        """What was given as model, as a list."""
+        return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
     @property
     def embeddings(self) -> list[Embedding]:
@@ -272,8 +276,8 @@ class Explainer:
         total = np.zeros((self.n_train, len(examples[0])))
         for e, x, d in zip(self.embeddings, examples, self._dampings("influence")):
             rows, _ = e.embed(x, labels, self.progress)
-            train = near_the_model(e)  # as they are: only the few questioned rows meet M⁻¹
-            total += to_numpy(train @ beside(e.metric.solve(rows, d.value), train).T)
+            # the training rows as they are: only the few questioned ones meet M⁻¹
+            total += products(near_the_model(e), e.metric.solve(rows, d.value))
         total /= len(self.embeddings) * self.n_train
         return total
 

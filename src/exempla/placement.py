@@ -5,14 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from exempla.embedding import Embedding
+from exempla.linalg import to_numpy
 from exempla.types import Array
 
-__all__ = ["beside", "near_the_model"]
+__all__ = ["beside", "near_the_model", "products"]
 
 
 def beside(rows: Array, others: Array) -> Array:
     """The rows where the others are: few rows move, many stay."""
     return rows if isinstance(rows, np.ndarray) else rows.to(others.device)
+
+
+def products(many: Array, few: Array) -> np.ndarray:
+    """Dot products of the many rows with the few, (many, few), taken where the many are."""
+    return to_numpy(many @ beside(few, many).T)
 
 
 def near_the_model(embedding: Embedding) -> Array:

@@ -154,7 +154,6 @@ def _write_page(
         Listed(int(row), f"{label} · reach {reach:.2g}" + (" · moved here" if row in moved else ""))
         for row, label, reach in shown[["index", "label", "reach"]].itertuples(index=False)
     ]
-    facts = given.facts()
     return write_listing(
         folder / "report.html",
         rows,
@@ -164,12 +163,9 @@ def _write_page(
             answer=answer,
             notes=(f"Target: {what}.",),
             command=command_line(options),
-            **facts,
+            **given.facts(),
         ),
-        trust=[
-            ("Model", facts["accuracy"], facts["model"]),
-            ("Budget", f"{options.budget:g}", "how far each value may move"),
-        ],
+        trust=[("Budget", f"{options.budget:g}", "how far each value may move")],
         heading=f"The {len(rows)} rows that are the cheapest to attack",
         help="The first to protect or to look at. Reach is how much the mean log-likelihood of the "
         "target can be made to fall, to first order, by moving this row alone within the budget.",

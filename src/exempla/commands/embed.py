@@ -84,15 +84,15 @@ def _write_page(
 
     rows = given.parts.train
     some = np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))
-    unit = unit_rows(vectors)
-    cosines = unit[some] @ unit.T
+    # the many are divided by their lengths last: no second copy of them
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    cosines = unit_rows(vectors[some]) @ vectors.T / np.where(lengths > 0, lengths, 1.0)
     cosines[np.arange(len(some)), some] = -np.inf
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(rows) - 1)]
     listed = [
         Listed(int(rows[i]), beside=tuple((int(rows[j]), f"{line[j]:+.2f}") for j in near))
         for i, near, line in zip(some, nearest, cosines, strict=True)
     ]
-    facts = given.facts()
     shown = np.unique(rows[np.concatenate([some, nearest.ravel()])])
     write_listing(
         path,
@@ -103,10 +103,9 @@ def _write_page(
             answer=f"{made['rows']:,} rows are now vectors of {made['dimensions']:,} numbers: "
             f"{FILES['data']} has them, in the order of {FILES['table']}.",
             command=command_line(options),
-            **facts,
+            **given.facts(),
         ),
         trust=[
-            ("Model", facts["accuracy"], facts["model"]),
             ("Damping", f"{made['damping']:.3g}", made["damping_rule"]),
             ("Kept of the Fisher information", percent(made["share"]), ""),
         ],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exempla.errors import UnsupportedModelError
@@ -12,7 +13,7 @@ from exempla.oracles.base import Oracle
 if TYPE_CHECKING:
     from exempla.likelihoods import Likelihood
 
-__all__ = ["make_oracle", "make_oracles"]
+__all__ = ["is_checkpoint", "make_oracle", "make_oracles"]
 
 
 def make_oracle(
@@ -50,6 +51,15 @@ def make_oracle(
         f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
         "ArrayScores() for a matrix of scores."
     )
+
+
+def is_checkpoint(model: Any) -> bool:
+    """Whether this stands for weights of a torch module in a list of models: a state dict, a file.
+
+    >>> is_checkpoint({"weight": 0}), is_checkpoint("epoch3.pt"), is_checkpoint(object())
+    (True, True, False)
+    """
+    return isinstance(model, Mapping | str | Path)
 
 
 def make_oracles(

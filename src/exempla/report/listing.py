@@ -10,7 +10,7 @@ from pathlib import Path
 from exempla.report.about import About, versions
 from exempla.report.html import save_page
 from exempla.report.page import WIDE_CAUSES, Asked, Page, card_of
-from exempla.report.sentences import Trust
+from exempla.report.sentences import Trust, trust_in_model
 from exempla.report.thumbnails import Gallery
 from exempla.report.views import View
 
@@ -32,17 +32,19 @@ def write_listing(
     *,
     view: View,
     about: About,
-    trust: Sequence[Trust],
+    trust: Sequence[Trust] = (),
     heading: str,
     help: str,
     seed: int,
     word: str = "bears",
 ) -> Path:
-    """Write the page and return its path; `word` names the numbers of rows beside others.
+    """Write the page and return its path.
+
+    `trust` follows what `about` says of the model; `word` names the numbers of rows beside others.
 
     >>> import pathlib, tempfile
     >>> page = write_listing(pathlib.Path(tempfile.mkdtemp()) / "report.html",
-    ...     [Listed(3, "weakest")], view=View(), about=About(question="Which rows?"), trust=[],
+    ...     [Listed(3, "weakest")], view=View(), about=About(question="Which rows?"),
     ...     heading="Rows", help="The weakest first.", seed=0)
     >>> "weakest" in page.read_text()
     True
@@ -54,7 +56,7 @@ def write_listing(
         question=about.question,
         answer=about.answer,
         about=about,
-        trust=list(trust),
+        trust=[*trust_in_model(about), *trust],
         warnings=about.warnings,
         versions=versions(),
         made=f"seed {seed}",

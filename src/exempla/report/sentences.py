@@ -10,7 +10,7 @@ from exempla.report.about import About
 from exempla.report.views import View
 from exempla.types import Explanation
 
-__all__ = ["Trust", "answer", "percent", "question", "terminal_text", "trust"]
+__all__ = ["Trust", "answer", "percent", "question", "terminal_text", "trust", "trust_in_model"]
 
 Trust = tuple[str, str, str]
 """(heading, value, remark) of one line of the trust section."""
@@ -79,13 +79,16 @@ def doubtful(explanation: Explanation, train_view: View | None) -> int:
     return int(np.sum(given[picked] != said[picked]))
 
 
+def trust_in_model(about: About) -> list[Trust]:
+    """How good the model is, if that or at least the model is known."""
+    if about.accuracy:
+        return [("Model", about.accuracy, about.model)]
+    return [("Model", about.model, "its accuracy was not measured")] if about.model else []
+
+
 def trust(explanation: Explanation, about: About) -> list[Trust]:
     """How sure this is: one line per thing that could be wrong."""
-    lines: list[Trust] = []
-    if about.accuracy:
-        lines.append(("Model", about.accuracy, about.model))
-    elif about.model:
-        lines.append(("Model", about.model, "its accuracy was not measured"))
+    lines = trust_in_model(about)
     lines.append(("Damping", f"{explanation.damping:.3g}", explanation.damping_rule))
     exact = explanation.share >= 0.9995
     lines.append(

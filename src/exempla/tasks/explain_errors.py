@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer, Side
+from exempla.oracles import is_checkpoint
 from exempla.tasks.subset import take_data
 from exempla.types import Explanation
 
@@ -80,13 +79,12 @@ def wrong_predictions(explainer: Explainer, test: Any, errors: Any = None) -> np
     labels = read[0].labels
     if labels is None:
         raise ExemplaError("the test data has no labels, so no error can be told: give (X, y).")
-    models = explainer.model if isinstance(explainer.model, list | tuple) else [explainer.model]
     voters = [
-        (e.oracle, x)
-        for model, e, x in zip(models, explainer.embeddings, read, strict=True)
-        if not isinstance(model, Mapping | str | Path)
+        misjudged(e.oracle.predict(x), labels)
+        for model, e, x in zip(explainer.models, explainer.embeddings, read, strict=True)
+        if not is_checkpoint(model)
     ]
-    wrong = np.mean([misjudged(oracle.predict(x), labels) for oracle, x in voters], axis=0)
+    wrong = np.mean(voters, axis=0)
     found = np.flatnonzero(wrong > 0.5)
     if len(found) == 0:
         raise ExemplaError(

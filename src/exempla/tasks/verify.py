@@ -114,7 +114,7 @@ def verify(
     if isinstance(seeds, bool) or not isinstance(seeds, int | np.integer) or seeds < 1:
         raise ExemplaError(f"seeds is {seeds!r}: give a whole number of at least 1.")
     explainer = explanation.context[0]
-    model = explainer.model[0] if isinstance(explainer.model, list | tuple) else explainer.model
+    model = explainer.models[0]
     check_fit(model, fit)
     X, y, weights = arrays_of(explainer._train_data, "training data")
     judged = judged_sets(explanation, holdout)

@@ -17,7 +17,7 @@ import numpy as np
 from exempla.embedding import Embedding
 from exempla.linalg import to_numpy
 from exempla.oracles.base import Examples, Labels, ScoreRows
-from exempla.placement import beside, near_the_model
+from exempla.placement import near_the_model, products
 from exempla.progress import track_rows
 from exempla.types import as_like
 
@@ -47,11 +47,11 @@ def kernel_with(
         rows = as_like(mix.T, rows) @ rows
     train = near_the_model(embedding)
     # only the few questioned rows meet M⁻¹
-    inside = to_numpy(train @ beside(embedding.metric.solve(rows, damping), train).T)
+    inside = products(train, embedding.metric.solve(rows, damping))
     if embedding.sketch.exact:
         return inside.astype(np.float64)
     raw = raw_products(embedding, examples, labels, mix, progress)
-    beyond = raw - to_numpy(train @ beside(rows, train).T)
+    beyond = raw - products(train, rows)
     return inside + beyond * embedding.metric.outside(left_out_scale(embedding), damping)
 
 
