@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import exempla
-from exempla.oracles.torch import torch_oracle
+from exempla.oracles.torch.oracle import torch_oracle
 from experiments.paper_cnn import PaperCNN, as_images, load_mnist
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

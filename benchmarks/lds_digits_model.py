@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.neural_network import MLPClassifier
 
-from exempla.oracles.sklearn_weights import mlp_classifier_from_weights
+from benchmarks.mlp_from_weights import mlp_classifier_from_weights
 
 __all__ = ["lds_data", "lds_model"]
 

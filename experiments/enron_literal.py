@@ -11,13 +11,13 @@ import warnings
 
 import numpy as np
 
+from exempla.arrays import to_numpy
+from exempla.data import take_rows
 from exempla.embedding import embed_training_set
 from exempla.errors import ExemplaWarning
-from exempla.linalg import to_numpy
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ, select
-from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.rows import take
+from exempla.tasks.fix_labels.evidence import Evidence
 
 __all__ = ["literal_sbq"]
 
@@ -26,14 +26,14 @@ def literal_sbq(evidence: Evidence, k: int) -> np.ndarray:
     """The first k rows to check; fewer picks than k, at the kernel's rank, are filled up by |z|."""
     problem, model = evidence.problem, evidence.model
     oracle = make_oracle(model)
-    data = (take(problem.X, problem.train), problem.labels(problem.train))
+    data = (take_rows(problem.X, problem.train), problem.labels(problem.train))
     embedding = embed_training_set(
         oracle, data, fisher="empirical", sketch=evidence.sketch, seed=evidence.seed, progress=False
     )
-    curated = take(problem.X, problem.curated)
+    curated = take_rows(problem.X, problem.curated)
     truth = problem.labels(problem.curated)
     wrong = np.flatnonzero(model.predict(curated) != truth)
-    mistakes = oracle.read((take(curated, wrong), truth[wrong]), role="test")
+    mistakes = oracle.read((take_rows(curated, wrong), truth[wrong]), role="test")
     target, _ = embedding.embed(mistakes, "true", False)
     rows = to_numpy(embedding.metric.whiten(embedding.rows, 0.0))
     mu = to_numpy(embedding.metric.whiten(target, 0.0)).mean(0)

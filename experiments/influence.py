@@ -19,7 +19,7 @@ from exempla.explainer import Explainer
 from exempla.influence import hessian, hessian_influence
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ, TopInfluence, select
-from exempla.tasks.summary.head import read_head
+from exempla.tasks.summarize.head import read_head
 from experiments.pages import markdown, run_as_script, save
 
 

@@ -26,7 +26,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from exempla.tasks.labels.rows import take
+from exempla.data import take_rows
 from experiments.label_study import Trial, plot, run_trial, tables
 
 ROWS = 8000
@@ -111,10 +111,10 @@ def plant(
         name=name,
         seed=seed,
         model=model,
-        train=(take(X, train), classes[codes]),
+        train=(take_rows(X, train), classes[codes]),
         truth=y[train],
-        curated=(take(X, curated), y[curated]),
-        test=(take(X, test), y[test]),
+        curated=(take_rows(X, curated), y[curated]),
+        test=(take_rows(X, test), y[test]),
     )
 
 

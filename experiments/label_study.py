@@ -20,10 +20,10 @@ from scipy.stats import t as student
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from exempla.baselines.labels import LABEL_BASELINES
+from exempla.data import stack_rows
 from exempla.tasks.fix_labels import fix_labels_from, gather
-from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.rows import stack_rows
+from exempla.tasks.fix_labels.evidence import Evidence
+from experiments.baselines.labels import LABEL_BASELINES
 
 __all__ = ["OURS", "Trial", "paired", "plot", "run_trial", "summary", "tables"]
 

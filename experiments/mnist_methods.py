@@ -17,7 +17,7 @@ from torch import Tensor
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.fisher.damping import resolve_damping
 from exempla.target import unit_rows
-from exempla.tasks.cleaning.harm import kernel_with
+from exempla.tasks.clean.harm import kernel_with
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 

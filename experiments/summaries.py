@@ -23,10 +23,10 @@ import pandas as pd
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from exempla.baselines.coresets import hilbert_coreset, random_summary, sensitivity_coreset
 from exempla.selection import SBQ, select
 from exempla.tasks.summarize import summarize
-from exempla.tasks.summary.head import read_head
+from exempla.tasks.summarize.head import read_head
+from experiments.baselines.coresets import hilbert_coreset, random_summary, sensitivity_coreset
 from experiments.summary_page import write
 
 SIZES = (10, 20, 50, 100, 200, 500, 1000, 2000)

@@ -20,7 +20,7 @@ from sklearn.preprocessing import scale
 
 from exempla.explainer import Explainer
 from exempla.selection import SBQ, select
-from exempla.theory import Certificate, certificate
+from exempla.selection.certificate import Certificate, certificate
 from experiments.pages import markdown, run_as_script, save
 
 CANDIDATES, WIDTH, R = 16, 8, 3

@@ -13,8 +13,8 @@ import pandas as pd
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from exempla.baselines.prototypes import RBF
 from exempla.explainer import Explainer
+from experiments.baselines.prototypes import RBF
 from experiments.pages import markdown, run_as_script, save
 
 POINTS, NEIGHBOURS = 1200, 40

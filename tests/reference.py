@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.linalg import to_numpy
+from exempla.arrays import to_numpy
 from exempla.oracles.base import Oracle
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from exempla.estimator import FisherExplainer
     from exempla.explainer import Explainer, explain
     from exempla.influence import hessian_influence
-    from exempla.oracles.arrays import ArrayScores, ScoreModel
+    from exempla.oracles.scores import ArrayScores, ScoreModel
+    from exempla.results import Explanation, Features, Selection
     from exempla.selection import (
         SBQ,
         Herding,
@@ -37,19 +38,18 @@ if TYPE_CHECKING:
         select,
         select_from_kernel,
     )
+    from exempla.selection.certificate import certificate
     from exempla.tasks.attack import attack
     from exempla.tasks.clean import clean
     from exempla.tasks.explain_errors import explain_errors
     from exempla.tasks.fix_labels import fix_labels
     from exempla.tasks.summarize import summarize
-    from exempla.theory import certificate
-    from exempla.types import Explanation, Features, Selection
 
 # Where each public name lives. Names are imported on first use, so that `import exempla` is
 # quick and nothing heavy loads unless it is asked for.
 _HOMES = {
     "exempla.explainer": "explain Explainer",
-    "exempla.types": "Explanation Features Selection",
+    "exempla.results": "Explanation Features Selection",
     "exempla.tasks.explain_errors": "explain_errors",
     "exempla.tasks.fix_labels": "fix_labels",
     "exempla.tasks.clean": "clean",
@@ -57,10 +57,10 @@ _HOMES = {
     "exempla.tasks.attack": "attack",
     "exempla.selection": "select select_from_kernel SBQ MatchingPursuit StochasticGreedy "
     "NonNegative Herding TopInfluence Random Sharded",
-    "exempla.theory": "certificate",
+    "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
     "exempla.estimator": "FisherExplainer",
-    "exempla.oracles.arrays": "ArrayScores ScoreModel",
+    "exempla.oracles.scores": "ArrayScores ScoreModel",
     "exempla.errors": "ExemplaError ExemplaWarning",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

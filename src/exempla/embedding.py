@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import Array, concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.estimate import estimate_fisher
-from exempla.linalg import concatenate, to_numpy
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.sketch.choose import WIDTH
-from exempla.types import Array
 
 __all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
 
@@ -34,7 +33,7 @@ BASIS_SAMPLE = 512
 """Examples the K-FAC basis is estimated from, at most."""
 GPU_SHARE = 1 / 8
 """Share of the GPU's free memory that rows may take before they move to main memory."""
-ARMFUL = 2**26
+TRANSFER_BYTES = 2**26
 """Bytes of rows put in their place at a time."""
 
 
@@ -51,11 +50,21 @@ class Embedding:
     seconds: dict[str, float]
     """Wall time of each stage: basis, fisher, scores."""
 
-    def embed(self, examples: Examples, labels: Labels, progress: bool) -> tuple[Array, np.ndarray]:
+    def rows_near_model(self) -> Array:
+        """The training rows on the model's GPU, if it has one with room for them and a copy."""
+        device = getattr(self.oracle, "device", None)
+        if isinstance(self.rows, np.ndarray) or getattr(device, "type", "cpu") != "cuda":
+            return self.rows
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        return self.rows.to(device) if 3 * self.rows.nbytes < free else self.rows
+
+    def embed(self, examples: Examples, labels: Labels) -> tuple[Array, np.ndarray]:
         """Rows of other examples, and each one's squared norm outside the basis."""
         parts, outside = [], []
         batches = self.oracle.scores(examples, labels)
-        for batch in track_rows(batches, "scoring the target", progress, len(examples)):
+        for batch in track_rows(batches, "scoring the target", len(examples)):
             rows = self.sketch.project(batch)
             parts.append(rows)
             if self.sketch.outside is not None:
@@ -73,7 +82,7 @@ class Embedding:
 
 
 def embed_training_set(
-    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int, progress: bool
+    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int
 ) -> Embedding:
     """Choose the basis, estimate the Fisher in it, and embed every training example."""
     train = oracle.read(data, role="train")
@@ -82,19 +91,17 @@ def embed_training_set(
     basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")
     clock.append(perf_counter())
     bytes_needed = 8 * basis.width * (2 * len(train) + 3 * basis.width)
-    say(
-        f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
-        f"about {bytes_needed / 2**30:.2g} GiB of memory",
-        progress and bytes_needed > 2**28,
-    )
-    metric, evidence = estimate_fisher(
-        oracle, train if basis.exact else sample, basis, fisher, progress
-    )
+    if bytes_needed > 2**28:
+        say(
+            f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
+            f"about {bytes_needed / 2**30:.2g} GiB of memory"
+        )
+    metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
     clock.append(perf_counter())
     if basis.score_rows is not None:
         rows, basis.score_rows = basis.score_rows, None
     else:
-        batches = track_rows(oracle.scores(train), "scoring the training set", progress, len(train))
+        batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
         rows = in_one_array((basis.project(batch) for batch in batches), len(train))
     refuse_unusable(rows, "the training examples")
     evidence = replace(evidence, pull=distance_from_stationary(oracle, basis, rows))
@@ -123,7 +130,7 @@ def basis_sample(sample: Examples) -> Examples:
 
 def in_one_array(batches: Iterable[Array], count: int) -> Array:
     """All rows in one array: on the GPU that makes them while they are few beside its memory,
-    else in main memory, carried there by the armful (one transfer a batch would wait each time)."""
+    else in main memory, carried there many batches at a time (each transfer is a wait)."""
     out: Any = None
     waiting: list[Array] = []
     start = 0
@@ -131,7 +138,7 @@ def in_one_array(batches: Iterable[Array], count: int) -> Array:
         if out is None:
             out = room_for(rows, count)
         waiting.append(rows)
-        if sum(r.nbytes for r in waiting) >= ARMFUL:
+        if sum(r.nbytes for r in waiting) >= TRANSFER_BYTES:
             start = put(out, start, waiting)
     put(out, start, waiting)
     return out

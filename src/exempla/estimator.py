@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer, Side
 from exempla.oracles.base import Labels
+from exempla.results import Explanation
 from exempla.selection import Selector
-from exempla.types import Explanation
 
 __all__ = ["FisherExplainer"]
 

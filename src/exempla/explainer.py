@@ -11,21 +11,20 @@ from typing import Any, Literal
 
 import numpy as np
 
+from exempla.arrays import Array, beside, concatenate, products, to_numpy
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher import Damping, check_damping, resolve_damping
 from exempla.influence import self_influence
-from exempla.linalg import concatenate, to_numpy
 from exempla.oracles import make_oracles
 from exempla.oracles.base import Examples, Labels
-from exempla.placement import beside, near_the_model, products
 from exempla.progress import showing
+from exempla.results import Explanation, Features, Selection
 from exempla.selection import SBQ, Selector, select
+from exempla.selection.certificate import certificate
 from exempla.sketch import check_sketch
 from exempla.store import on_disk, read_object, write_object
 from exempla.target import mean_embedding, unit_rows
-from exempla.theory import certificate
-from exempla.types import Array, Explanation, Features, Selection
 from exempla.version import __version__
 
 __all__ = ["Explainer", "explain"]
@@ -45,7 +44,7 @@ class Explainer:
     ----------
     model : fitted model, or a list of them
         A scikit-learn model or Pipeline, a torch module, or your own scores
-        (`exempla.oracles.arrays`). The kernels of several models are averaged; after a torch
+        (`exempla.oracles.scores`). The kernels of several models are averaged; after a torch
         module, further checkpoints may be state dicts or files of them.
     likelihood : str, function or likelihood
         "auto", the name of the likelihood the model was trained with, or for a torch model one of
@@ -108,14 +107,10 @@ class Explainer:
         """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader."""
         fitted = []
         for i, oracle in enumerate(self.oracles):
-            embedding = embed_training_set(
-                oracle,
-                train,
-                fisher=self.fisher,
-                sketch=self.sketch,
-                seed=self.seed,
-                progress=self.progress,
-            )
+            with showing(self.progress):
+                embedding = embed_training_set(
+                    oracle, train, fisher=self.fisher, sketch=self.sketch, seed=self.seed
+                )
             if self.store is not None:
                 rows = on_disk(embedding.rows, self.store, f"rows-{i}")
                 embedding = replace(embedding, rows=rows)
@@ -152,7 +147,7 @@ class Explainer:
         if use not in self._features:
             chosen = self._dampings(use)
             pairs = zip(self.embeddings, chosen)
-            rows = self._joined([e.metric.whiten(near_the_model(e), d.value) for e, d in pairs])
+            rows = self._joined([e.metric.whiten(e.rows_near_model(), d.value) for e, d in pairs])
             self._features = {
                 use: Features(
                     rows=unit_rows(rows) if use == "selection" else rows,
@@ -248,8 +243,9 @@ class Explainer:
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
-        targets = targets_of(self._test_rows(examples, labels, self._use))
-        features = self.features_for(self._use)
+        with showing(self.progress):
+            targets = targets_of(self._test_rows(examples, labels, self._use))
+            features = self.features_for(self._use)
         with warnings.catch_warnings(record=True) as caught, showing(self.progress):
             warnings.simplefilter("always")
             found = select(features.rows, targets, k, selector, side)
@@ -275,9 +271,10 @@ class Explainer:
         examples, labels = self._questioned(test, labels, [])
         total = np.zeros((self.n_train, len(examples[0])))
         for e, x, d in zip(self.embeddings, examples, self._dampings("influence")):
-            rows, _ = e.embed(x, labels, self.progress)
+            with showing(self.progress):
+                rows, _ = e.embed(x, labels)
             # the training rows as they are: only the few questioned ones meet M⁻¹
-            total += products(near_the_model(e), e.metric.solve(rows, d.value))
+            total += products(e.rows_near_model(), e.metric.solve(rows, d.value))
         total /= len(self.embeddings) * self.n_train
         return total
 
@@ -353,7 +350,7 @@ class Explainer:
         """Whitened rows of the questioned examples, of unit length for selection on unit rows."""
         parts, outside = [], np.zeros(len(examples[0]))
         for e, x, d in zip(self.embeddings, examples, self._dampings(use)):
-            rows, beyond = e.embed(x, labels, self.progress)
+            rows, beyond = e.embed(x, labels)
             parts.append(beside(e.metric.whiten(rows, d.value), self.features_for(use).rows))
             if e.sketch.outside is not None:
                 scale = e.metric.outside(e.sketch.outside, d.value)

@@ -5,16 +5,14 @@ Shapes:  n rows of a batch · s positions that share a weight (sequence, pixels)
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Array", "Factors", "Pairs", "as_like", "is_sparse"]
+from exempla.arrays import Array, as_like, concatenate, is_sparse
 
-Array = Any
-"""A NumPy array or a torch tensor."""
+__all__ = ["Factors", "Pairs"]
 
 
 class Pairs(NamedTuple):
@@ -115,8 +113,10 @@ class Factors:
             )
         if self.g.ndim == 3:
             longest = max(f.g.shape[1] for f in parts)
-            return Factors(*(stack([pad(getattr(f, x), longest) for f in parts]) for x in "ag"))
-        return Factors(stack([f.a for f in parts]), stack([f.g for f in parts]))
+            return Factors(
+                *(concatenate([pad(getattr(f, x), longest) for f in parts]) for x in "ag")
+            )
+        return Factors(concatenate([f.a for f in parts]), concatenate([f.g for f in parts]))
 
     def scale_inputs(self, factor: np.ndarray) -> Factors:
         """The same scores with input column i multiplied by factor[i]."""
@@ -146,15 +146,6 @@ class Factors:
         return g.T @ (g @ directions)
 
 
-def stack(arrays: list[Array]) -> Array:
-    """Arrays of one kind joined along the first axis."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays)
-    import torch
-
-    return torch.cat(arrays)
-
-
 def pad(array: Array, positions: int) -> Array:
     """(n, s, d) with zero positions added up to the given number."""
     missing = positions - array.shape[1]
@@ -165,17 +156,3 @@ def pad(array: Array, positions: int) -> Array:
     import torch
 
     return torch.nn.functional.pad(array, (0, 0, 0, missing))
-
-
-def as_like(values: Array, like: Array) -> Array:
-    """`values` as an array of the same kind, on the same device and of the same type as `like`."""
-    if isinstance(like, np.ndarray) or is_sparse(like):
-        return np.asarray(values, dtype=like.dtype)
-    return like.new_tensor(values) if isinstance(values, np.ndarray) else values.to(like)
-
-
-def is_sparse(array: Any) -> bool:
-    """Whether this is a SciPy sparse matrix or array (then SciPy's part for them is loaded: a job
-    without any is spared its 13 MB)."""
-    loaded = sys.modules.get("scipy.sparse")
-    return loaded is not None and bool(loaded.issparse(array))

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import Array, to_numpy
 from exempla.errors import ExemplaError
-from exempla.linalg import to_numpy
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 from exempla.sketch.identity import IdentitySketch
-from exempla.types import Array
 
 __all__ = ["hessian", "hessian_influence", "self_influence"]
 

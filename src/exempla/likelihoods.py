@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_namespace
 
+from exempla.arrays import Array
 from exempla.errors import ExemplaError
-from exempla.types import Array
 
 __all__ = [
     "Bernoulli",

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
+from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError
-from exempla.linalg import to_numpy
 
 __all__ = ["found_share", "lds", "lds_per_test", "mislabel_auc", "subset_mask"]
 

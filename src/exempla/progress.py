@@ -1,4 +1,8 @@
-"""Progress bars that appear only when there is something to wait for."""
+"""What a person sees while they wait: bars in a terminal, lines in a file, nothing for quick work.
+
+Whether to show anything is decided once, at the door (`with showing(progress):`), and known to
+everything called below it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,20 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Protocol, TypeVar
 
 from tqdm import tqdm
 
 from exempla.oracles.base import ScoreRows
 
-__all__ = ["counter", "say", "showing", "track", "track_rows"]
+__all__ = ["Bar", "counter", "say", "showing", "track", "track_rows"]
 
 T = TypeVar("T")
 DELAY = 2.0
-"""Seconds before a bar shows: quick jobs stay quiet."""
-
+"""Seconds before a bar or a line shows: quick jobs stay quiet."""
+BETWEEN_LINES = 10.0
+"""Seconds between two lines where the output is no terminal."""
 
 _SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
 
@@ -32,23 +38,60 @@ def showing(enabled: bool) -> Iterator[None]:
         _SHOWN.reset(token)
 
 
-def counter(what: str, total: int) -> Any:
+class Bar(Protocol):
+    """What `counter` hands out."""
+
+    def update(self, n: float = 1) -> object:
+        """So much more is done."""
+        ...
+
+
+class Lines:
+    """Progress where no bar can be drawn: a line now and then."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self.what, self.total, self.done = what, total, 0.0
+        self.start = monotonic()
+        self.next = self.start + DELAY
+
+    def update(self, n: float = 1) -> None:
+        self.done += n
+        now = monotonic()
+        if now >= self.next:
+            self.next = now + BETWEEN_LINES
+            say(f"{self.what}: {self._how_far(now - self.start)}")
+
+    def _how_far(self, seconds: float) -> str:
+        if not self.total or not self.done:
+            return f"{self.done:g} done"
+        left = seconds * (self.total - self.done) / self.done
+        return f"{self.done:g} of {self.total} ({self.done / self.total:.0%}), {left:.0f} s left"
+
+
+@contextmanager
+def counter(what: str, total: int | None, unit: str = "it") -> Iterator[Bar]:
     """A bar to be moved on by hand (`with counter(...) as bar: bar.update()`)."""
-    return tqdm(desc=what, total=total, delay=DELAY, disable=not _SHOWN.get(), leave=False)
-
-
-def track(items: Iterable[T], what: str, enabled: bool, total: int | None = None) -> Iterator[T]:
-    """The items, with a bar once they take more than two seconds."""
-    yield from tqdm(items, desc=what, total=total, delay=DELAY, disable=not enabled, leave=False)
-
-
-def track_rows(
-    batches: Iterable[ScoreRows], what: str, enabled: bool, total: int
-) -> Iterator[ScoreRows]:
-    """Batches of score rows, with a bar that counts examples."""
+    shown = _SHOWN.get()
+    if shown and not sys.stderr.isatty():
+        yield Lines(what, total)
+        return
     with tqdm(
-        desc=what, total=total, delay=DELAY, disable=not enabled, leave=False, unit="ex"
+        desc=what, total=total, delay=DELAY, disable=not shown, leave=False, unit=unit
     ) as bar:
+        yield bar
+
+
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """The items, with a bar once they take more than two seconds."""
+    with counter(what, total) as bar:
+        for item in items:
+            yield item
+            bar.update()
+
+
+def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[ScoreRows]:
+    """Batches of score rows, with a bar that counts examples."""
+    with counter(what, total, "ex") as bar:
         last = -1
         for batch in batches:
             yield batch
@@ -58,7 +101,7 @@ def track_rows(
                 last = max(last, newest)
 
 
-def say(text: str, enabled: bool) -> None:
+def say(text: str) -> None:
     """One line to the person who waits."""
-    if enabled:
+    if _SHOWN.get():
         print(f"exempla: {text}", file=sys.stderr)

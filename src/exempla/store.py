@@ -9,9 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from exempla.arrays import Array, to_numpy
 from exempla.errors import ExemplaError
-from exempla.linalg import to_numpy
-from exempla.types import Array
 from exempla.version import __version__
 
 __all__ = ["on_disk", "read_object", "write_object"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from exempla.arrays import Array, as_like, to_numpy
 from exempla.errors import ExemplaError
-from exempla.linalg import to_numpy
-from exempla.types import Array, as_like
 
 __all__ = ["mean_embedding", "unit_rows"]
 

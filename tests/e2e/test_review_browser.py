@@ -21,7 +21,7 @@ from tests.e2e.review_page import (
     version,
     wait_for_row,
 )
-from tests.review_case import make_folder, running, served
+from tests.review.case import make_folder, running, served
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.review_page import READY, open_review, states, wait_for_row
-from tests.review_case import make_folder, running, served
+from tests.review.case import make_folder, running, served
 
 pytestmark = pytest.mark.browser
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from exempla.types import Array
+from exempla.arrays import Array
 
 __all__ = ["Metric"]
 

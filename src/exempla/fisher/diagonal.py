@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from exempla.arrays import Array, as_like
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
-from exempla.types import Array, as_like
 
 __all__ = ["DiagonalMetric"]
 

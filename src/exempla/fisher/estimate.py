@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import Array, to_numpy
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.diagonal import DiagonalMetric
 from exempla.fisher.full import FullMetric
 from exempla.fisher.identity import IdentityMetric
-from exempla.linalg import to_numpy
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.progress import track_rows
 from exempla.sketch.base import FisherSum, Sketch
-from exempla.types import Array
 
 __all__ = ["estimate_fisher"]
 
@@ -30,13 +29,13 @@ MEASURED = 512
 
 
 def estimate_fisher(
-    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str
 ) -> tuple[Metric, FisherEvidence]:
     """The mean Fisher in sketch space with the model's own penalty added."""
     found = basis.fisher_sum if fisher in ("true", "identity") else None
     basis.fisher_sum = None
     if found is None:
-        found = sum_of_rows(oracle, examples, basis, fisher, progress)
+        found = sum_of_rows(oracle, examples, basis, fisher)
     n = len(examples)
     mean = found.matrix
     mean /= n
@@ -62,14 +61,12 @@ def estimate_fisher(
     return FullMetric(mean), evidence
 
 
-def sum_of_rows(
-    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, progress: bool
-) -> FisherSum:
+def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> FisherSum:
     """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total: Any = None
     norms = Norms(stride=0 if basis.exact else -(-len(examples) // MEASURED))
-    for batch in track_rows(batches, "estimating the Fisher", progress, len(examples)):
+    for batch in track_rows(batches, "estimating the Fisher", len(examples)):
         rows = basis.project(batch)
         norms.add(batch, rows)
         squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows

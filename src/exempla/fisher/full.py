@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri
 
+from exempla.arrays import Array, matmul_as, solve_lower, to_numpy
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
-from exempla.linalg import matmul_as, solve_lower, to_numpy
-from exempla.types import Array
 
 __all__ = ["FullMetric"]
 

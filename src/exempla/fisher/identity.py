@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from exempla.arrays import Array
 from exempla.fisher.base import Metric
-from exempla.types import Array
 
 __all__ = ["IdentityMetric"]
 

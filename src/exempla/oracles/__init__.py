@@ -33,18 +33,18 @@ def make_oracle(
     # a module of torch cannot exist unless torch has been imported
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from exempla.oracles.torch import torch_oracle
+        from exempla.oracles.torch.oracle import torch_oracle
 
         return torch_oracle(model, likelihood, parameters, device)
-    from exempla.oracles.arrays import ArrayOracle, ArrayScores, ScoreModel
+    from exempla.oracles.scores import ArrayOracle, ArrayScores, ScoreModel
 
     if isinstance(model, ArrayScores | ScoreModel):
         return ArrayOracle(model)
     if hasattr(model, "fit") or hasattr(model, "get_params"):
-        from exempla.oracles.sklearn import sklearn_oracle
+        from exempla.oracles.sklearn.oracle import sklearn_oracle
 
         return sklearn_oracle(model, likelihood, parameters)
-    from exempla.oracles.sklearn_models import SUPPORTED
+    from exempla.oracles.sklearn.anatomy import SUPPORTED
 
     raise UnsupportedModelError(
         f"{type(model).__name__} is not a model exempla can score. It takes a torch.nn.Module, "
@@ -77,7 +77,7 @@ def make_oracles(
     """
     torch = sys.modules.get("torch")
     if torch is not None and any(isinstance(m, torch.nn.Module) for m in models):
-        from exempla.oracles.torch_checkpoints import with_checkpoints
+        from exempla.oracles.torch.inputs.checkpoints import with_checkpoints
 
         models = with_checkpoints(models)
     return [make_oracle(model, likelihood, parameters, device) for model in models]

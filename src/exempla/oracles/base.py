@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.types import Factors
+from exempla.factors import Factors
 
 __all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "ScoreRows"]
 

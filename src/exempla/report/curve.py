@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 __all__ = ["Curve", "explained_shares"]
 

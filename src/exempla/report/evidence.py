@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 __all__ = ["evidence_of", "strongest", "varied_order"]
 

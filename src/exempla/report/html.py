@@ -14,7 +14,7 @@ from exempla.errors import ExemplaError
 from exempla.report.about import About
 from exempla.report.page import Page, build_page, strength_class
 from exempla.report.views import View
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 __all__ = ["explanation_fragment", "render_report", "write_report"]
 

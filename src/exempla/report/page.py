@@ -14,7 +14,7 @@ from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.sentences import answer, percent, question, trust
 from exempla.report.thumbnails import Gallery, Thumbnail
 from exempla.report.views import MOST_CELLS, Content, View, confusions
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 WIDE_CAUSES = 2
 """Causes beside a text or a table row before the others fold away; pictures are all shown."""

@@ -11,7 +11,7 @@ from exempla.report.curve import explained_shares
 from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.thumbnails import as_image
 from exempla.report.views import Content, View, confusions
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import numpy as np
 
 from exempla.report.about import About
 from exempla.report.views import View
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 __all__ = ["Trust", "answer", "percent", "question", "terminal_text", "trust", "trust_in_model"]
 

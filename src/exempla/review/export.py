@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from exempla.atomic import replacing
 from exempla.errors import ExemplaError
-from exempla.review.atomic import replacing
 from exempla.review.folder import Review, fingerprint, read_review
 from exempla.review.log import DecisionLog, State
 
@@ -89,9 +89,9 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     The file is called corrected.*, after the input's ending; an image folder becomes the folder
     `corrected`. What an earlier export left there is replaced.
     """
-    from exempla.files.decisions import Decision
-    from exempla.files.export import export
-    from exempla.files.reading import read_table
+    from exempla.tables.corrections.decisions import Decision
+    from exempla.tables.corrections.export import export
+    from exempla.tables.read import read_table
 
     path = Path(os.path.normpath(review.directory.resolve() / review.source.path))
     if not path.exists():
@@ -160,7 +160,7 @@ def _evidence(card: dict[str, Any]) -> str:
 
 
 def _patch(review: Review, decisions: list[FinalDecision]) -> str:
-    """The changes as CSV, in the form that `exempla.files.apply_patch` applies to the original."""
+    """The changes as CSV, in the form that `exempla.tables.apply_patch` applies to the original."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(PATCH_FIELDS)

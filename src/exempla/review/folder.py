@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from exempla.atomic import replacing
 from exempla.errors import ExemplaError
-from exempla.review.atomic import replacing
 from exempla.review.images import write_image
 from exempla.review.suspects import Source, Suspect
 
@@ -169,7 +169,7 @@ def read_review(directory: str | Path) -> Review:
 def fingerprint(path: Path) -> str:
     """SHA-256 of a file; of the names of its images for a folder; "" if there is nothing there."""
     if path.is_dir():
-        from exempla.files.reading import read_table
+        from exempla.tables.read import read_table
 
         names = read_table(path).strings("file")
         return hashlib.sha256("\n".join(name or "" for name in names).encode()).hexdigest()

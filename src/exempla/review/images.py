@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from exempla.atomic import replacing
 from exempla.errors import ExemplaWarning
-from exempla.review.atomic import replacing
 
 __all__ = ["image_bytes", "write_image"]
 

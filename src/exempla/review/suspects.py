@@ -165,7 +165,7 @@ class Suspect:
 class Source:
     """The file the rows come from, and how to read it again.
 
-    `options` are the keyword arguments of `exempla.files.read` beside the path.
+    `options` are the keyword arguments of `exempla.tables.read` beside the path.
 
     >>> Source("mails.jsonl", "jsonl", label="label").format
     'jsonl'

@@ -19,7 +19,7 @@ import numpy as np
 
 from exempla.progress import counter
 from exempla.selection.basis import Basis
-from exempla.selection.rows import Leaders, Race, Rows, Rule
+from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
 
 __all__ = ["RESIDUAL", "Run", "TIE", "greedy", "just_below"]
 

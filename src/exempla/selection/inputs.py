@@ -7,22 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import Array, is_tensor
+from exempla.checks import check_k
 from exempla.errors import ExemplaError
-from exempla.selection.arrays import ArrayRows
-from exempla.selection.rows import Rows
+from exempla.results import Selection
+from exempla.selection.candidates.arrays import ArrayRows
+from exempla.selection.candidates.base import Rows
 from exempla.selection.selector import Problem
-from exempla.types import Array, Selection
 
-__all__ = ["SIDES", "as_rows", "as_targets", "check_k", "make_problem", "side_of"]
+__all__ = ["SIDES", "as_rows", "as_targets", "make_problem", "side_of"]
 
 SIDES = ("both", "opponents", "proponents")
 SMALL = 1 << 20
 """Up to this many entries a float64 copy costs less than compiling the fused pass."""
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether this is a torch tensor, without importing torch."""
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 
 
 def as_rows(features: Array) -> Rows:
@@ -54,7 +51,7 @@ def _wrap(array: Array) -> Rows:
     if array.size <= SMALL:
         return ArrayRows(array.astype(np.float64), tolerance)
     try:
-        from exempla.selection.fused import FusedRows
+        from exempla.selection.candidates.fused import FusedRows
     except ImportError:  # no numba
         return ArrayRows(array, tolerance)
     return FusedRows(array, tolerance)
@@ -91,17 +88,6 @@ def _as_array(values: Array, what: str) -> Array:
     if array.dtype in (np.float32, np.float64):
         return array
     return array.astype(np.float64)
-
-
-def check_k(k: Any, t: int) -> int:
-    """k as an int, or an error."""
-    if isinstance(k, bool | np.bool_) or not isinstance(k, int | np.integer):
-        raise ExemplaError(f"k is {k!r}, which is not a whole number; ask for 1 to {t} rows")
-    if k < 1:
-        raise ExemplaError(f"k is {k}; ask for at least one row")
-    if k > t:
-        raise ExemplaError(f"k is {k}, but there are only {t} rows; ask for at most {t}")
-    return int(k)
 
 
 def make_problem(

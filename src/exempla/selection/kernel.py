@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from exempla.arrays import Array
+from exempla.checks import check_k
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.results import Selection
 from exempla.selection.engine import RESIDUAL, TIE
-from exempla.selection.inputs import SIDES, check_k, side_of
+from exempla.selection.inputs import SIDES, side_of
 from exempla.selection.selector import check_noise
-from exempla.types import Array, Selection
 
 __all__ = ["select_from_kernel"]
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import Array
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.results import Selection
 from exempla.selection.inputs import make_problem
-from exempla.selection.sbq import SBQ
 from exempla.selection.selector import Outcome, Problem, Selector
-from exempla.types import Array, Selection
+from exempla.selection.selectors.sbq import SBQ
 
 __all__ = ["select"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.selection.basis import Basis
-from exempla.selection.rows import Rows
+from exempla.selection.candidates.base import Rows
 
 __all__ = ["Outcome", "Problem", "Selector", "State"]
 

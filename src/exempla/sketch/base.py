@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from exempla.arrays import Array
 from exempla.oracles.base import ScoreRows
-from exempla.types import Array
 
 __all__ = ["FisherSum", "Sketch"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.linalg import concatenate
+from exempla.arrays import Array, concatenate
 from exempla.oracles.base import Layer, ScoreRows
 from exempla.sketch.base import Sketch
-from exempla.types import Array
 
 __all__ = ["IdentitySketch"]
 

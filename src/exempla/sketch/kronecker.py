@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from exempla.factors import Array, Factors, Pairs
-from exempla.linalg import concatenate, to_numpy
+from exempla.arrays import Array, concatenate, to_numpy
+from exempla.factors import Factors, Pairs
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 from exempla.sketch.base import Sketch
 from exempla.sketch.moments import Moments, Spectrum

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import Array
+from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows, in_float64
-from exempla.types import Array, Factors
 
 __all__ = ["Moments", "Spectrum"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.factors import Array, Factors, as_like, is_sparse
-from exempla.linalg import pivoted_cholesky, solve_lower
+from exempla.arrays import Array, as_like, is_sparse, pivoted_cholesky, solve_lower
+from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows
 from exempla.sketch.base import FisherSum, Sketch
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from exempla.data import take_examples
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer, Side
 from exempla.oracles import is_checkpoint
-from exempla.tasks.subset import take_data
-from exempla.types import Explanation
+from exempla.results import Explanation
 
 __all__ = ["explain_errors", "wrong_predictions"]
 
@@ -64,7 +64,7 @@ def explain_errors(
     asked = {name: options.pop(name) for name in QUESTION if name in options}
     explainer = Explainer(model, **options).fit(train)
     positions = wrong_predictions(explainer, test, errors)
-    answer = explainer.explain(take_data(test, positions), k, side, **asked)
+    answer = explainer.explain(take_examples(test, positions), k, side, **asked)
     return replace(answer, asked=(test, positions))
 
 

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from exempla.data import arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
-from exempla.oracles.rows import n_rows
-from exempla.tasks.refit import Fit, check_fit, refit
-from exempla.tasks.subset import arrays_of, take_data
-from exempla.types import Explanation
+from exempla.results import Explanation
+from exempla.tasks.retrain import Fit, check_fit, refit
 
 __all__ = ["Verification", "verify"]
 
@@ -126,7 +125,7 @@ def verify(
         for arm, removed in zip(ARMS, removals, strict=True):
             keep = np.setdiff1d(np.arange(n), removed)
             left = None if weights is None else weights[keep]
-            fitted = refit(model, take_data(X, keep), take_data(y, keep), left, fit, seed)
+            fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
             for name, data in judged.items():
                 lines.append({"arm": arm, "seed": seed, "judged": name, **judge(fitted, data)})
     return Verification(pd.DataFrame(lines), len(selected))
@@ -143,10 +142,10 @@ def judged_sets(explanation: Explanation, holdout: Any) -> dict[str, Any]:
     if positions is None:
         sets = {"questioned": test}
     else:
-        sets = {"questioned": take_data(test, positions)}
+        sets = {"questioned": take_examples(test, positions)}
         rest = np.setdiff1d(np.arange(n_rows(arrays_of(test, "test data")[1])), positions)
         if holdout is None and len(rest):
-            sets["not questioned"] = take_data(test, rest)
+            sets["not questioned"] = take_examples(test, rest)
     if holdout is not None:
         sets["not questioned"] = holdout
     for data in sets.values():

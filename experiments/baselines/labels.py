@@ -1,0 +1,169 @@
+"""What others rank suspects by: each a function from the same evidence to one score a row.
+
+    self_influence     how much a row's own log-likelihood depends on it (Koh & Liang)
+    influence          harm to the curated rows' log-likelihood, first order
+    training_loss      loss of the fitted model on its own training rows
+    self_confidence    loss under 5-fold cross-validation (cleanlab's signal)
+    self_confidence_with_curated   the same with the curated rows in every fold
+    curated_only       loss of a model of the curated rows alone
+    rbf_sbq            SBQ in input space: an RBF kernel times the labels' agreement
+    random             chance
+
+Larger means more suspicious. `rank` gives the order; `scores` the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from exempla.arrays import to_numpy
+from exempla.data import take_rows
+from exempla.errors import ExemplaError
+from exempla.tasks.fix_labels import gather
+from exempla.tasks.fix_labels.crossfit import FOLDS, stratified_folds
+from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.fix_labels.fisher import FisherView
+from exempla.tasks.fix_labels.learner import Fit
+from experiments.baselines.rbf import rbf_sbq
+
+__all__ = ["LABEL_BASELINES", "rank", "scores"]
+
+
+def self_influence(evidence: Evidence) -> np.ndarray:
+    """f_jᵀ M⁻¹ f_j with no damping but the model's own penalty, where it has one."""
+    view = _view(evidence)
+    n = evidence.problem.n_train
+    penalised = any((layer.penalty > 0).any() for layer in view.embedding.oracle.layers)
+    damping = 0.0 if penalised else view.dampings()[0]
+    rows = to_numpy(view.embedding.metric.whiten(view.scores[:n], damping))
+    return np.einsum("ij,ij->i", rows, rows) * view.lengths[:n] ** 2
+
+
+def influence(evidence: Evidence) -> np.ndarray:
+    """−z: what the curated rows' mean log-likelihood gains, to first order, without the row."""
+    view = _view(evidence)
+    n, damping = evidence.problem.n_train, view.dampings()[0]
+    rows = to_numpy(view.embedding.metric.whiten(view.scores, damping))
+    rows = rows * (view.signs * view.lengths)[:, None]
+    return -rows[:n] @ rows[evidence.reference].mean(0)
+
+
+def training_loss(evidence: Evidence) -> np.ndarray:
+    """−log p(given label) under a model of all training and curated rows."""
+    everything = np.arange(len(evidence.problem))
+    return _loss_of(evidence, everything, evidence.problem.train)
+
+
+def self_confidence(evidence: Evidence) -> np.ndarray:
+    """−log p(given label) under models of the other folds of the training rows."""
+    return _cross_validated(evidence, always=np.array([], dtype=np.int64))
+
+
+def self_confidence_with_curated(evidence: Evidence) -> np.ndarray:
+    """The same, every model having seen the curated rows as well."""
+    return _cross_validated(evidence, always=evidence.problem.curated)
+
+
+def curated_only(evidence: Evidence) -> np.ndarray:
+    """−log p(given label) under a model of the curated rows alone."""
+    _need_curated(evidence, "curated_only")
+    n = evidence.problem.n_train
+    return -evidence.curated_only[np.arange(n), evidence.problem.codes[:n]]
+
+
+def random(evidence: Evidence) -> np.ndarray:
+    """Chance."""
+    return np.random.default_rng(evidence.seed).random(evidence.problem.n_train)
+
+
+LABEL_BASELINES: dict[str, Callable[[Evidence], np.ndarray]] = {
+    "self_influence": self_influence,
+    "influence": influence,
+    "training_loss": training_loss,
+    "self_confidence": self_confidence,
+    "self_confidence_with_curated": self_confidence_with_curated,
+    "curated_only": curated_only,
+    "rbf_sbq": rbf_sbq,
+    "random": random,
+}
+
+
+def scores(
+    name: str,
+    model: Any,
+    train: Any,
+    curated: Any = None,
+    *,
+    fit: Fit | None = None,
+    seed: int = 0,
+) -> np.ndarray:
+    """How suspicious each training row is to the named baseline.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> y[3] = 2
+    >>> int(scores("self_confidence", LogisticRegression(), (X, y)).argmax())
+    3
+    """
+    if name not in LABEL_BASELINES:
+        raise ExemplaError(f"{name!r} is no baseline: use one of {', '.join(LABEL_BASELINES)}.")
+    return LABEL_BASELINES[name](gather(model, train, curated, fit=fit, seed=seed))
+
+
+def rank(
+    name: str,
+    model: Any,
+    train: Any,
+    curated: Any = None,
+    *,
+    fit: Fit | None = None,
+    seed: int = 0,
+) -> np.ndarray:
+    """All training rows, the most suspicious to the named baseline first.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> y[3] = 2
+    >>> int(rank("training_loss", LogisticRegression(), (X, y))[0])
+    3
+    """
+    return np.argsort(-scores(name, model, train, curated, fit=fit, seed=seed), kind="stable")
+
+
+def _cross_validated(evidence: Evidence, always: np.ndarray) -> np.ndarray:
+    problem = evidence.problem
+    fold = stratified_folds(
+        problem.codes[problem.train], FOLDS, np.random.default_rng(evidence.seed)
+    )
+    out = np.empty(problem.n_train)
+    for f in range(FOLDS):
+        held = np.flatnonzero(fold == f)
+        if len(held):
+            out[held] = _loss_of(evidence, np.append(np.flatnonzero(fold != f), always), held)
+    return out
+
+
+def _loss_of(evidence: Evidence, learn: np.ndarray, judge: np.ndarray) -> np.ndarray:
+    """−log p of the given labels of some rows, by a model of others."""
+    problem, learner = evidence.problem, evidence.learner
+    model = learner.fitted(
+        take_rows(problem.X, learn), problem.labels(learn), problem.weights_of(learn)
+    )
+    log_proba = learner.log_proba(model, take_rows(problem.X, judge))
+    return -log_proba[np.arange(len(judge)), problem.codes[judge]]
+
+
+def _view(evidence: Evidence) -> FisherView:
+    if evidence.view is None:
+        raise ExemplaError("influence needs a model with scores, such as LogisticRegression.")
+    return evidence.view
+
+
+def _need_curated(evidence: Evidence, name: str) -> None:
+    if not evidence.trusted:
+        raise ExemplaError(f"{name} ranks by curated rows: give some.")

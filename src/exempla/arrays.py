@@ -1,0 +1,121 @@
+"""NumPy or torch, where they are: the few steps that the two spell differently.
+
+Everything after the oracles speaks of an `Array`; only this file asks which kind it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg.lapack import dpstrf
+
+from exempla.errors import ExemplaError
+
+__all__ = [
+    "Array",
+    "as_like",
+    "beside",
+    "concatenate",
+    "is_sparse",
+    "is_tensor",
+    "matmul_as",
+    "pivoted_cholesky",
+    "products",
+    "solve_lower",
+    "to_numpy",
+]
+
+Array = Any
+"""A NumPy array or a torch tensor."""
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")  # a tensor cannot exist unless torch has been imported
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_sparse(array: Any) -> bool:
+    """Whether this is a SciPy sparse matrix or array (then SciPy's part for them is loaded: a job
+    without any is spared its 13 MB)."""
+    loaded = sys.modules.get("scipy.sparse")
+    return loaded is not None and bool(loaded.issparse(array))
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    """The array in NumPy, copied off its device if need be."""
+    if isinstance(array, np.ndarray):
+        return array
+    return array.detach().cpu().numpy() if is_tensor(array) else np.asarray(array)
+
+
+def as_like(values: Array, like: Array) -> Array:
+    """`values` as an array of the same kind, on the same device and of the same type as `like`."""
+    if isinstance(like, np.ndarray) or is_sparse(like):
+        return np.asarray(values, dtype=like.dtype)
+    return like.new_tensor(values) if isinstance(values, np.ndarray) else values.to(like)
+
+
+def beside(rows: Array, others: Array) -> Array:
+    """The rows on the device of the others: few rows move, many stay."""
+    return rows if isinstance(rows, np.ndarray) else rows.to(others.device)
+
+
+def products(many: Array, few: Array) -> np.ndarray:
+    """Dot products of the many rows with the few, (many, few), taken where the many are."""
+    return to_numpy(many @ beside(few, many).T)
+
+
+def concatenate(arrays: list[Array], axis: int = 0) -> Array:
+    """Join arrays, in NumPy if one of them is (models of one list may have different sketches)."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if any(isinstance(array, np.ndarray) for array in arrays):
+        return np.concatenate([to_numpy(array) for array in arrays], axis)
+    import torch
+
+    return torch.cat(arrays, axis)
+
+
+def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rank-revealing factor of a positive semidefinite matrix.
+
+    Returns (L, order): L (n, r), its first r rows lower triangular, and the order the rows were
+    taken in, with gram[order][:, order] = L Lᵀ. Pivoting stops when no diagonal entry left exceeds
+    tolerance × the largest one of the start. The matrix is used up: L lies in its memory.
+    """
+    if not gram.size or not np.max(np.diag(gram)) > 0:
+        raise ExemplaError(
+            "every score is zero, so there is nothing to explain: the model fits these examples "
+            "exactly or the selected parameters do not act on them."
+        )
+    stop = tolerance * float(np.max(np.diag(gram)))
+    factor, pivot, rank, _ = dpstrf(gram.T, tol=stop, lower=1, overwrite_a=1)
+    for column in range(1, rank):
+        factor[:column, column] = 0.0
+    if gram.flags.owndata and np.shares_memory(factor, gram):
+        # what lies behind L is given back at once: the caller's next matrices are as large
+        del factor
+        gram.resize((rank, len(pivot)), refcheck=False)
+        return gram.T, pivot - 1
+    return factor[:, :rank], pivot - 1
+
+
+def solve_lower(
+    lower: np.ndarray, rows: np.ndarray, *, transposed: bool = False, overwrite: bool = False
+) -> np.ndarray:
+    """rows · L⁻ᵀ, row by row the solution of L x = row (of Lᵀ x = row if transposed), in the rows'
+    precision. Only the lower triangle is read; the rows are used up if they may be overwritten."""
+    side: Any = "T" if transposed else "N"
+    solved = scipy.linalg.solve_triangular(
+        lower, rows.T, lower=True, trans=side, overwrite_b=overwrite, check_finite=False
+    )
+    return np.ascontiguousarray(solved.T, dtype=rows.dtype)
+
+
+def matmul_as(rows: Array, matrix: np.ndarray) -> Array:
+    """rows @ matrix on the rows' device and in the rows' precision."""
+    return rows @ as_like(matrix, rows)

@@ -1,0 +1,76 @@
+"""The one check for each plain option that many doors share: k, seed, a choice of words, a flag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from exempla.errors import ExemplaError
+
+__all__ = ["check_choice", "check_flag", "check_ids", "check_k", "check_seed", "whole_number"]
+
+LARGEST_SEED = 2**32 - 1
+"""What NumPy, torch and scikit-learn all accept."""
+
+
+def whole_number(value: Any) -> bool:
+    """Whether this is a whole number; True and False are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+
+
+def check_k(k: Any, n: int, what: str = "rows") -> int:
+    """k as an int from 1 to n, or an error.
+
+    >>> check_k(3, 10)
+    3
+    """
+    if not whole_number(k):
+        raise ExemplaError(f"k is {k!r}, which is not a whole number; ask for 1 to {n} {what}")
+    if k < 1:
+        raise ExemplaError(f"k is {k}; ask for at least one of the {n} {what}")
+    if k > n:
+        raise ExemplaError(f"k is {k}, but there are only {n} {what}; ask for at most {n}")
+    return int(k)
+
+
+def check_seed(seed: Any) -> int:
+    """A seed that every library accepts.
+
+    >>> check_seed(7)
+    7
+    """
+    if not whole_number(seed) or not 0 <= seed <= LARGEST_SEED:
+        raise ExemplaError(
+            f"seed is {seed!r}; give a whole number of at least 0 and at most {LARGEST_SEED}"
+        )
+    return int(seed)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """One of a few words.
+
+    >>> check_choice("side", "both", ("both", "opponents"))
+    'both'
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ExemplaError(f"{name}={value!r} is not known: use one of {', '.join(choices)}.")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that merely looks like it."""
+    if not isinstance(value, bool | np.bool_):
+        raise ExemplaError(f"{name} is {value!r}: give True or False.")
+    return bool(value)
+
+
+def check_ids(ids: Any, n: int) -> np.ndarray | None:
+    """The user's own names of the rows, one each."""
+    if ids is None:
+        return None
+    names = np.asarray(ids)
+    if names.shape != (n,):
+        raise ExemplaError(f"ids has shape {names.shape}: give one for each of the {n} rows.")
+    return names

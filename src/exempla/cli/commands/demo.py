@@ -1,0 +1,102 @@
+"""Train a classifier on scikit-learn's bundled handwritten digits, ask which training images are
+responsible for its mistakes on unseen ones, and show them side by side."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from typing import Any
+
+from exempla.cli.shared.console import Console
+from exempla.cli.shared.options import add_output, command_line
+
+HELP = "a real model, its real mistakes, and the training images behind them (under 30 s)"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """-k, --out, --seed."""
+    parser.add_argument(
+        "-k", type=int, default=50, help="how many training images to pick (default: 50)"
+    )
+    add_output(parser, "demo-out")
+
+
+def run(options: Namespace) -> int:
+    """The demonstration, told as it happens."""
+    from exempla.cli.shared.writing import make_folder, say_where, write_results
+    from exempla.explainer import Explainer
+    from exempla.report import About, plot_evidence
+
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    digits = _train(options.seed)
+    console.say(
+        f"1. Trained logistic regression on {len(digits.train[1]):,} handwritten digits "
+        "(8 × 8 pixels, scikit-learn's own)."
+    )
+    wrong = len(digits.errors[1])
+    accuracy = f"{1 - wrong / digits.n_test:.1%}"
+    console.say(
+        f"2. On {digits.n_test:,} digits it has not seen it is right {accuracy} of the time: "
+        f"{wrong} mistakes."
+    )
+    explainer = Explainer(digits.model, seed=options.seed, progress=console.progress)
+    explanation = explainer.fit(digits.train).explain(digits.errors, k=options.k)
+    about = About(
+        question=f"Which training images led to these {wrong} mistakes?",
+        data="scikit-learn's handwritten digits",
+        model="logistic regression",
+        accuracy=f"{accuracy} on {digits.n_test:,} unseen digits",
+        command=command_line(options),
+        asked="mistakes",
+    )
+    train_view, test_view = digits.views()
+    paths = write_results(
+        folder, explanation, train_view=train_view, test_view=test_view, about=about
+    )
+    paths["picture"] = folder / "mistakes.png"
+    plot_evidence(explanation, train_view, test_view, paths["picture"])
+    console.say(
+        f"3. Picked the {len(explanation)} training images most responsible for those mistakes "
+        f"(damping {explanation.damping:.2g}, {explanation.damping_rule})."
+    )
+    say_where(console, explanation, about, paths)
+    return 0
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The trained model, what it learned from, and what it got wrong."""
+
+    model: Any
+    train: tuple[Any, Any]
+    errors: tuple[Any, Any]
+    wrong: Any
+    """Where the mistakes stand among the unseen digits."""
+    n_test: int
+
+    def views(self) -> tuple[Any, Any]:
+        """How to show a training digit and a mistake."""
+        names = [f"test image {i}" for i in self.wrong]
+        return self._view(*self.train, None), self._view(*self.errors, names)
+
+    def _view(self, X: Any, y: Any, names: list[str] | None) -> Any:
+        from exempla.report import ImageView
+
+        images = X.reshape(-1, 8, 8)
+        return ImageView(images, labels=y, predicted=self.model.predict(X), names=names)
+
+
+def _train(seed: int) -> Digits:
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import train_test_split
+
+    X, y = load_digits(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X / 16.0, y, test_size=0.5, random_state=seed, stratify=y
+    )
+    model = LogisticRegression(max_iter=1000, tol=1e-6).fit(X_train, y_train)
+    wrong = (model.predict(X_test) != y_test).nonzero()[0]
+    errors = (X_test[wrong], y_test[wrong])
+    return Digits(model, (X_train, y_train), errors, wrong, len(y_test))

@@ -1,0 +1,118 @@
+"""Print versions, devices and what is installed: what a bug report should contain."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from argparse import ArgumentParser, Namespace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from exempla.cli.shared.console import Console
+from exempla.version import __version__
+
+HELP = "print versions, devices and what is installed"
+
+CORE = ("numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "safetensors")
+CORE += ("tqdm", "jinja2", "matplotlib", "array-api-compat")
+EXTRAS = {
+    "torch": ("torch",),
+    "hf": ("transformers", "datasets"),
+    "ray": ("ray",),
+    "review": ("fastapi", "uvicorn"),
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """--json, --quiet."""
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print nothing; the exit code tells")
+
+
+def run(options: Namespace) -> int:
+    """Exit code 0 if the core is whole, 1 if something is missing."""
+    console = Console.of(options)
+    found = examine()
+    console.say(f"exempla {found['exempla']} · Python {found['python']} · {found['system']}")
+    console.say(f"{found['cores']} cores · {found['memory']}")
+    missing = [name for name, number in found["core"].items() if number is None]
+    listed = " · ".join(f"{name} {number}" for name, number in found["core"].items() if number)
+    console.say(f"core: {listed}")
+    for name in missing:
+        console.say(f"  missing: {name}; install it with `pip install {name}`")
+    for extra, parts in found["extras"].items():
+        there = " · ".join(f"{name} {number}" for name, number in parts.items() if number)
+        whole = all(parts.values())
+        remedy = "" if whole else f"  (pip install 'exempla[{extra}]')"
+        console.say(f"{'✓' if whole else '–'} {extra}: {there or 'not installed'}{remedy}")
+    console.say(f"devices: {', '.join(found['devices'])}")
+    console.say(f"compiled passes: {found['numba cache']}")
+    console.result(found)
+    return 1 if missing else 0
+
+
+def examine() -> dict[str, Any]:
+    """What there is.
+
+    >>> examine()["core"]["numpy"] is not None
+    True
+    """
+    return {
+        "exempla": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "memory": _memory(),
+        "core": {name: _version(name) for name in CORE},
+        "extras": {extra: {n: _version(n) for n in names} for extra, names in EXTRAS.items()},
+        "devices": _devices(),
+        "numba cache": _numba_cache(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return "memory unknown"
+    return f"{size / 2**30:.0f} GiB memory"
+
+
+def _devices() -> list[str]:
+    if find_spec("torch") is None:
+        return ["cpu"]
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return ["cpu", f"torch does not load: {error}"]
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+def _numba_cache() -> str:
+    if find_spec("numba") is None:
+        return "numba is missing; slower NumPy passes are used"
+    from pathlib import Path
+
+    import exempla
+
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    place = Path(chosen) if chosen else Path(exempla.__file__).parent
+    writable = os.access(place if place.exists() else place.parent, os.W_OK)
+    return "numba, cache writable" if writable else "numba, cache not writable here"

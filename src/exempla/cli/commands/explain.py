@@ -1,0 +1,100 @@
+"""Explain a model's errors on your own file: which training rows are responsible for them?
+
+A model that suits the columns is trained (or your own is taken), its cross-validated accuracy is
+printed, and the training rows most responsible for its errors on the test rows are picked.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+from exempla.cli.shared.arguments import add_file_arguments
+from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+
+HELP = "which rows of your file are responsible for a model's errors?"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, the question, the output."""
+    add_file_arguments(parser)
+    question = parser.add_argument_group("the question")
+    question.add_argument(
+        "--ask",
+        metavar="errors|all|ROWS",
+        default="errors",
+        help="which test rows to ask about: those predicted wrongly (default), all of them, or "
+        "row numbers such as 3,17",
+    )
+    question.add_argument(
+        "--side",
+        choices=("opponents", "proponents", "both"),
+        help="rows that push against the true labels (default), for them, or either",
+    )
+    question.add_argument(
+        "-k", type=int, default=50, help="how many training rows to pick (default: 50)"
+    )
+    add_fail_above(question, "a larger share of the test rows is predicted wrongly")
+    add_output(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, say how good the model is, explain, write."""
+    from exempla.cli.shared.asking import choose_questions
+    from exempla.cli.shared.userfile import reading
+    from exempla.cli.shared.writing import say_where, write_results
+    from exempla.errors import ExemplaError
+    from exempla.explainer import Explainer
+    from exempla.report import About, evidence_of
+
+    with reading(options, test_size=0.2) as (given, console, folder):
+        asked = choose_questions(given, options.ask, options.side)
+        for note in asked.notes:
+            console.say(note)
+        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
+        k = given.at_most(options.k)
+        explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
+    if not len(explanation):
+        raise ExemplaError(
+            f"No training row is among the {asked.side} of these {asked.noun}; choose another "
+            "--side, or --side both."
+        )
+    evidence = evidence_of(explanation)
+    # From positions in the training part to rows of the file.
+    explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)
+    about = About(
+        **given.facts(),
+        command=command_line(options),
+        notes=asked.notes,
+        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
+        asked=asked.noun,
+    )
+    paths = write_results(
+        folder,
+        explanation,
+        train_view=asked.train_view(explanation),
+        test_view=asked.test_view(),
+        about=about,
+        evidence=evidence,
+        extra=_extra(given, asked),
+    )
+    say_where(console, explanation, about, paths)
+    if fails(options, asked.error_share):
+        console.warn(
+            f"{asked.error_share:.1%} of the test rows are predicted wrongly, more than "
+            f"--fail-above {options.fail_above:g} allows."
+        )
+        return 1
+    return 0
+
+
+def _extra(given: Any, asked: Any) -> dict[str, Any]:
+    return {
+        "file": given.table.path.name,
+        "label": given.label.name,
+        "model": given.described,
+        "cross_validated_accuracy": given.accuracy.mean,
+        "error_share": asked.error_share,
+        "questioned": asked.rows.tolist(),
+    }

@@ -1,0 +1,123 @@
+"""Find labels that are probably wrong, suggest better ones, and prepare the review page.
+
+Rows whose labels you trust (--curated, --curated-column) make the result much better. Afterwards
+`exempla review DIR` lets you decide row by row and writes the corrected file.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+from exempla.cli.shared.arguments import add_file_arguments
+from exempla.cli.shared.console import Console
+from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+
+HELP = "which labels of your file are wrong?"
+
+FEWEST, MOST = 200, 2000
+"""How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
+most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
+while the order is good: a list cut short would hide errors from the person who reviews it."""
+PER_ROW = (
+    "indices", "ids", "weights", "gains", "alignment", "probabilities", "given", "suggested",
+)  # fmt: skip
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The file, how many suspects, the output."""
+    add_file_arguments(parser)
+    parser.add_argument(
+        "-k",
+        type=int,
+        help="how many suspects to list (default: twice the expected errors, and not fewer than a "
+        "tenth of the rows or 200)",
+    )
+    parser.add_argument(
+        "--method",
+        choices=("calibrated", "sbq"),
+        default="calibrated",
+        help="all evidence weighed (default), or the paper's SBQ ranking",
+    )
+    add_fail_above(parser, "a larger share of the labels is expected to be wrong")
+    add_output(parser)
+
+
+def run(options: Namespace) -> int:
+    """Read, train, judge every label, write the report and the review folder."""
+    from exempla.cli.shared.suspects import Suspects
+    from exempla.cli.shared.userfile import reading
+    from exempla.cli.shared.writing import say_files, write_tables
+    from exempla.errors import ExemplaError
+    from exempla.report import About, write_label_report
+    from exempla.report.labels import label_answer
+    from exempla.tasks.fix_labels import fix_labels
+
+    with reading(options, test_size=0.0) as (given, console, folder):
+        if given.regression:
+            raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
+        parts = given.parts
+        model, prepare = given.head(options.model is None)
+        curated = None
+        if parts.X_curated is not None:
+            curated = given.data(prepare(parts.X_curated), parts.y_curated)
+            console.say(f"{len(parts.curated):,} rows are trusted.")
+        console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
+        fixes = fix_labels(
+            model,
+            given.data(prepare(parts.X_train), parts.y_train),
+            curated,
+            k=None if options.k is None else given.at_most(options.k),
+            method=options.method,
+            fit=given.fit,
+            seed=options.seed,
+            progress=console.progress,
+        )
+    fixes = _listed(fixes, options.k)
+    suspects = Suspects(given, fixes)
+    about = About(
+        **given.facts(),
+        command=command_line(options),
+        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
+    )
+    found = suspects.in_file_rows()
+    paths = write_tables(
+        folder,
+        found,
+        suspects.train_view(),
+        {"file": given.table.path.name, "label": given.label.name},
+    )
+    paths["report"] = write_label_report(
+        found,
+        folder / "report.html",
+        train_view=suspects.train_view(),
+        accuser_view=suspects.accuser_view(),
+        about=about,
+    )
+    suspects.write_review(folder, options)
+    console.say(label_answer(found))
+    say_files(console, paths)
+    console.say(f"Decide about them: exempla review {folder}")
+    return _verdict(console, options, found)
+
+
+def _listed(fixes: Any, k: int | None) -> Any:
+    """Only the rows worth a person's time, unless the user said how many."""
+    if k is not None:
+        return fixes
+    fewest = max(20, min(FEWEST, fixes.n_train // 10))
+    count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
+    cut = {name: values[:count] for name in PER_ROW if (values := getattr(fixes, name)) is not None}
+    return replace(fixes, **cut, k=count)
+
+
+def _verdict(console: Console, options: Namespace, found: Any) -> int:
+    wrong = found.expected_errors / max(found.n_train, 1)
+    if not fails(options, wrong):
+        return 0
+    console.warn(
+        f"{wrong:.1%} of the labels are expected to be wrong, more than --fail-above "
+        f"{options.fail_above:g} allows."
+    )
+    return 1

@@ -1,0 +1,68 @@
+"""Decide about suspicious labels, row by row, on a page of your own machine.
+
+DIR is what `exempla fix-labels` wrote. Every decision is saved at once; the page exports the
+corrected file, and so does --export without opening the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from exempla.cli.shared.console import Console
+
+HELP = "decide about suspicious labels in your browser, and export the corrected file"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The folder and the server."""
+    parser.add_argument("folder", metavar="DIR", type=Path, help="written by exempla fix-labels")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: any free one)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument(
+        "--export", action="store_true", help="write the corrected file and end, without the page"
+    )
+    parser.add_argument("--quiet", action="store_true", help="say nothing but the address")
+    parser.add_argument(
+        "--json", action="store_true", help="print the address, or what --export wrote, as JSON"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Serve the page until interrupted, or export."""
+    from exempla.review import export_decisions, read_review
+    from exempla.review.export import write_corrected
+
+    console = Console.of(options)
+    if not options.export:
+        return _serve(options, console)
+    decisions = export_decisions(options.folder)
+    corrected = write_corrected(read_review(options.folder), decisions)
+    changed = sum(decision.action in ("relabel", "remove") for decision in decisions)
+    console.say(f"{len(decisions):,} decisions, {changed:,} of them change the data.")
+    console.say(f"  {corrected}  the corrected data")
+    console.say(f"  {options.folder / 'patch.csv'}  the changes")
+    console.result({"decisions": len(decisions), "changed": changed, "corrected": str(corrected)})
+    return 0
+
+
+def _serve(options: Namespace, console: Console) -> int:
+    """The page, until Ctrl-C; then how to get the corrected file without it."""
+    from exempla.review import serve
+
+    def announce(line: str) -> None:
+        found = re.search(r"http://\S+", line)
+        if options.json:
+            if found:
+                print(json.dumps({"address": found.group(0)}), flush=True)
+        elif found or not options.quiet:
+            print(line, flush=True)
+
+    serve(options.folder, options.port, not options.no_browser, announce)
+    console.say(
+        f"Decisions are kept in {options.folder}; `exempla review {options.folder} --export` "
+        "writes the corrected file, `exempla review` goes on."
+    )
+    return 0

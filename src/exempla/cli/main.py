@@ -1,0 +1,99 @@
+"""`exempla`: the command line. Each command is a small file in `exempla.cli.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from exempla.errors import ExemplaError
+from exempla.version import __version__
+
+__all__ = ["build_parser", "main"]
+
+COMMANDS = (
+    "demo", "explain", "fix_labels", "review", "clean", "summarize", "attack", "embed", "reproduce",
+    "bench", "doctor", "completion",
+)  # fmt: skip
+"""Modules of `exempla.cli.commands`, in the order the help lists them."""
+
+OK, FOUND, MISTAKE = 0, 1, 2
+"""Exit codes: all well; more was found than --fail-above allows; the command could not be done."""
+
+DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
+EPILOG = """\
+Start with `exempla demo`, then `exempla explain YOURFILE --label COLUMN`.
+Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input.
+"""
+
+
+class OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
+    """Help with room for the longest command beside its explanation."""
+
+    def __init__(self, prog: str) -> None:
+        widest = max(map(len, COMMANDS)) + 4
+        super().__init__(prog, max_help_position=widest + 2)
+        self._action_max_length = widest
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; building it imports nothing heavy.
+
+    >>> build_parser().parse_args(["demo", "--quiet"]).command
+    'demo'
+    """
+    parser = argparse.ArgumentParser(
+        prog="exempla",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=OneLinePerCommand,
+    )
+    parser.add_argument("--version", action="version", version=f"exempla {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = import_module(f"exempla.cli.commands.{name}")
+        command = commands.add_parser(
+            name.replace("_", "-"),
+            help=module.HELP,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, parser=parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a user's mistake is one sentence, no traceback.
+
+    >>> main(["completion", "fish"]) == 0  # doctest: +ELLIPSIS
+    complete...
+    True
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = build_parser().parse_args(arguments)
+    options.arguments = arguments
+    try:
+        return int(options.run(options))
+    except ExemplaError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has had enough: not our user's mistake.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except OSError as error:
+        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.")
+    except KeyboardInterrupt:
+        print("\nexempla: stopped.", file=sys.stderr)
+        return 130
+
+
+def _refuse(sentence: str) -> int:
+    print(f"exempla: error: {sentence}", file=sys.stderr)
+    return MISTAKE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

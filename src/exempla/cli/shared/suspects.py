@@ -1,0 +1,160 @@
+"""Suspicious rows of the user's file, for the report and for the review page."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from exempla.cli.shared.rows import RowView, row_view
+from exempla.cli.shared.userfile import UserFile, spread
+from exempla.data import take_rows
+from exempla.report.decisive import decisive_parts
+from exempla.report.views import Content
+from exempla.review import Accuser, Cell, Source, Suspect, Word, write_review
+from exempla.review import Content as PageContent
+
+__all__ = ["Suspects"]
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """The result of `fix_labels`, whose indices are positions in the training part."""
+
+    given: UserFile
+    fixes: Any
+
+    def in_file_rows(self) -> Any:
+        """The same with indices that are rows of the file."""
+        rows = self.given.parts.train[self.fixes.indices]
+        return replace(self.fixes, indices=rows, context=None)
+
+    @cached_property
+    def _train(self) -> RowView:
+        given, parts = self.given, self.given.parts
+        positions = self.fixes.indices
+        rows = parts.train[positions]
+        # Where nobody is curated, training rows accuse each other: show those too.
+        X, labels = take_rows(parts.X_train, positions), parts.y_train[positions]
+        found = decisive_parts(given.model, X, labels)
+        return row_view(
+            given.table,
+            given.columns,
+            labels=spread(parts.y_train, parts.train, len(given.table)),
+            predicted=spread(given.model.predict(X), rows, len(given.table)),
+            words=dict(zip(rows.tolist(), found.words)) if found else {},
+            strengths=dict(zip(rows.tolist(), found.columns)) if found else {},
+        )
+
+    def train_view(self) -> RowView:
+        """How to show a row of the file."""
+        return self._train
+
+    @cached_property
+    def _accusers(self) -> RowView:
+        given, parts = self.given, self.given.parts
+        own: Any = parts.X_train if parts.X_curated is None else parts.X_curated
+        labels = parts.y_train if parts.y_curated is None else parts.y_curated
+        table = given.table if parts.curated_table is None else parts.curated_table
+        named = [self.fixes.accusers[rank].indices for rank in range(len(self.fixes.indices))]
+        who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
+        found = decisive_parts(given.model, take_rows(own, who), labels[who]) if len(who) else None
+        return row_view(
+            table,
+            given.columns,
+            rows=parts.train if parts.X_curated is None else parts.curated,
+            labels=labels,
+            words=dict(zip(who.tolist(), found.words)) if found else {},
+            strengths=dict(zip(who.tolist(), found.columns)) if found else {},
+        )
+
+    def accuser_view(self) -> RowView:
+        """How to show the row that an accuser's index means."""
+        return self._accusers
+
+    def write_review(self, folder: Path, options: Namespace) -> Path:
+        """Everything `exempla review` needs."""
+        table, label = self.given.table, self.given.label.name
+        header = {"yes": True, "no": False}.get(options.header)
+        reading = {"encoding": options.encoding, "delimiter": options.delimiter, "header": header}
+        text = table.format in ("csv", "tsv", "jsonl")
+        source = Source(
+            table.path,
+            table.format,
+            label=label,
+            options={k: v for k, v in reading.items() if v is not None} if text else {},
+        )
+        classes = [str(c) for c in np.unique(self.given.parts.y_train)]
+        return write_review(
+            folder,
+            self._suspects(),
+            source=source,
+            classes=classes,
+            expected_wrong=float(self.fixes.expected_errors),
+        )
+
+    def _suspects(self) -> Iterator[Suspect]:
+        fixes, parts = self.fixes, self.given.parts
+        suggestions = self._suggestions()
+        accusers = self.accuser_view()
+        curated = parts.X_curated is not None
+        for rank, position in enumerate(fixes.indices.tolist()):
+            row = int(parts.train[position])
+            shown = self._train.show(row)
+            accused = fixes.accusers[rank]
+            own = parts.curated if curated else parts.train
+            yield Suspect(
+                row,
+                str(fixes.given[rank]),
+                suggestions[rank][0],
+                float(np.clip(fixes.probabilities[rank], 0.0, 1.0)),
+                suggestions[rank][1],
+                side="opponent" if fixes.alignment[rank] < 0 else "proponent",
+                id=shown.name.partition(" · ")[2],
+                # The page marks what speaks for the suggestion, the view what speaks for the label.
+                content=_content(shown, -1.0),
+                accusers=tuple(
+                    Accuser(
+                        int(own[i]),
+                        str(who),
+                        float(weight),
+                        _content(accusers.show(int(i))),
+                        source="curated" if curated else "train",
+                    )
+                    for i, who, weight in zip(accused.indices, accused.labels, accused.weights)
+                ),
+            )
+
+    def _suggestions(self) -> list[tuple[str, float]]:
+        """Another label for each suspect, and the model's probability of it.
+
+        A row that is probably right may be listed too; its best label is then the one it has, and
+        a person who decides otherwise needs the best other one.
+        """
+        model, fixes = self.given.model, self.fixes
+        pairs = [(str(g), str(s)) for g, s in zip(fixes.given, fixes.suggested)]
+        if not hasattr(model, "predict_proba"):
+            return [(suggested, 0.0) for _, suggested in pairs]
+        chances = model.predict_proba(take_rows(self.given.parts.X_train, fixes.indices))
+        classes = [str(c) for c in model.classes_]
+        found = []
+        for (given, suggested), chance in zip(pairs, chances):
+            if suggested == given:
+                others = [place for place, name in enumerate(classes) if name != given]
+                suggested = classes[max(others, key=lambda place: chance[place])]
+            found.append((suggested, float(chance[classes.index(suggested)])))
+        return found
+
+
+def _content(shown: Content, sign: float = 1.0) -> PageContent:
+    return PageContent(
+        text="".join(text for text, _ in shown.pieces),
+        words=tuple(Word(text, sign * strength) for text, strength in shown.pieces if strength),
+        cells=tuple(Cell(name, value, sign * strength) for name, value, strength in shown.cells),
+        image=shown.image,
+    )

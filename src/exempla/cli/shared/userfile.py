@@ -1,0 +1,250 @@
+"""The user's own file, read, understood, split and modelled: what every command on a file needs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from exempla.cli.shared.console import Console
+from exempla.cli.shared.images import (
+    ImageClassifier,
+    has_images,
+    image_classifier,
+    split_pictures,
+)
+from exempla.cli.shared.models import load_model
+from exempla.cli.shared.rows import RowView, row_view
+from exempla.cli.shared.writing import make_folder
+from exempla.data import take_rows
+from exempla.errors import ExemplaError
+from exempla.tables import (
+    Column,
+    CrossValidation,
+    Split,
+    Table,
+    borrow_names,
+    cross_validated_accuracy,
+    default_model,
+    infer_columns,
+    label_of,
+    read_table,
+    show_columns,
+    split,
+)
+
+__all__ = ["UserFile", "read_user_file"]
+
+MOST_IMAGES = 6_000
+"""Images that cross-validation uses: training a network three times over takes its time."""
+MOST_COLUMNS = 20
+"""A wider file is told in short."""
+OWN_LABELS = {"npz": "y", "images": "label"}
+"""Formats that name their own label column."""
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """A file, its columns, its parts, and the model fitted to the training part."""
+
+    table: Table
+    columns: list[Column]
+    parts: Split
+    model: Any
+    accuracy: CrossValidation
+    described: str
+    """The model in words."""
+
+    @property
+    def label(self) -> Column:
+        """The column to predict."""
+        return label_of(self.columns)
+
+    @property
+    def regression(self) -> bool:
+        """Whether a number is predicted instead of a class."""
+        return self.label.detail == "regression"
+
+    @property
+    def inner(self) -> Any:
+        """The fitted model as the engine takes it."""
+        return self.model.model_ if isinstance(self.model, ImageClassifier) else self.model
+
+    @property
+    def fit(self) -> Any:
+        """How to train a torch module again; None for scikit-learn models."""
+        return self.model.recipe.fit if isinstance(self.model, ImageClassifier) else None
+
+    def data(self, X: Any, y: Any = None) -> Any:
+        """X (and y) as the engine takes them."""
+        if isinstance(self.model, ImageClassifier):
+            return self.model.data(X, y)
+        return X if y is None else (X, y)
+
+    def train(self) -> Any:
+        """The training part."""
+        return self.data(self.parts.X_train, self.parts.y_train)
+
+    def head(self, default: bool) -> tuple[Any, Any]:
+        """The model that jobs with many trainings train again, and what its rows go through first.
+
+        The default model's preparation (scaling, one-hot, TF-IDF) never looks at labels: it is
+        done once, not once per training, which for texts is most of the time. Another Pipeline may
+        look at them, so it is trained as a whole.
+        """
+        if default and hasattr(self.model, "steps"):
+            return self.model[-1], self.model[:-1].transform
+        return self.inner, lambda X: X
+
+    def at_most(self, k: int) -> int:
+        """k, or all training rows if they are fewer; what makes no sense is left to be refused."""
+        return min(k, len(self.parts.train)) if k > 0 else k
+
+    def view(self, rows: np.ndarray) -> RowView:
+        """How to show these training rows, by their numbers in the file."""
+        positions = np.searchsorted(self.parts.train, rows)
+        said = self.model.predict(take_rows(self.parts.X_train, positions))
+        labels, size = self.parts.y_train[positions], len(self.table)
+        return row_view(
+            self.table,
+            self.columns,
+            labels=spread(labels, rows, size),
+            predicted=spread(said, rows, size),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What a report says of the file and its model."""
+        accuracy, against = self.accuracy_words()
+        model = f"{against}; {self.described}"
+        return {"data": self.table.path.name, "model": model, "accuracy": accuracy}
+
+    def accuracy_words(self) -> tuple[str, str]:
+        """The cross-validated accuracy, and what to compare it with."""
+        cv = self.accuracy
+        if self.regression:
+            return f"R² {cv.mean:.3f} ± {cv.se:.3f}", "cross-validated; guessing the mean gets 0"
+        against = f"cross-validated accuracy; the commonest class alone gets {cv.majority:.1%}"
+        return f"{cv.mean:.1%} ± {cv.se:.1%}", against
+
+
+@contextmanager
+def reading(options: Namespace, test_size: float) -> Iterator[tuple[UserFile, Console, Path]]:
+    """The user's file read and fitted, with the console, which hears warnings, and the folder for
+    the results."""
+    console = Console.of(options)
+    folder = make_folder(options.out)
+    with console.hearing_warnings():
+        yield read_user_file(options, console, test_size), console, folder
+
+
+def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:
+    """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
+    table, test = _read(options, console)
+    columns = infer_columns(
+        table, _label(table, options), options.text, _kinds(options), options.task
+    )
+    size = test_size if options.test_size is None else options.test_size
+    pictures = has_images(table)
+    if pictures:
+        curated = read_table(options.curated) if options.curated else None
+        parts = split_pictures(table, test, curated, size, options)
+    else:
+        console.say(_columns(columns))
+        curated = options.curated_column or options.curated
+        parts = split(table, columns, test=test, test_size=size, curated=curated, seed=options.seed)
+    for note in parts.notes:
+        console.say(note)
+    X: Any = parts.X_train
+    y = parts.y_train
+    if options.model:
+        model, described = load_model(options.model), options.model
+    elif pictures:
+        model, described = image_classifier(parts, options.seed)
+    else:
+        model = default_model(table, columns, rows=parts.train, seed=options.seed)
+        described = describe(model)
+    few = {"folds": 3, "max_rows": MOST_IMAGES} if pictures else {}
+    accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
+    found = UserFile(table, columns, parts, model, accuracy, described)
+    console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
+    if accuracy.warning:
+        console.warn(accuracy.warning)
+    model.fit(X, y)
+    return found
+
+
+def describe(model: Any) -> str:
+    """The default model in words.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> describe(Ridge(alpha=2))
+    'Ridge(alpha=2)'
+    """
+    last = model[-1] if hasattr(model, "steps") else model
+    if type(last).__name__ == "LogisticRegression":
+        return f"logistic regression (C={last.C:g}, chosen by cross-validation)"
+    return " ".join(str(last).split())
+
+
+def _columns(columns: list[Column]) -> str:
+    """What each column is; in a wide file, what is not an ordinary number."""
+    if len(columns) <= MOST_COLUMNS:
+        return show_columns(columns)
+    plain = [c for c in columns if c.kind == "number" and c.reason.startswith("all ")]
+    if not plain:
+        return show_columns(columns)
+    said = f"{len(plain)} columns are numbers ({plain[0].name} … {plain[-1].name})"
+    others = [c for c in columns if c not in plain]
+    return f"{said}; the others:\n{show_columns(others)}"
+
+
+def _read(options: Namespace, console: Console) -> tuple[Table, Table | None]:
+    """The file and its test file, which may know the column names when the first does not."""
+    how = {"encoding": options.encoding, "delimiter": options.delimiter}
+    header = {"yes": True, "no": False}.get(options.header)
+    table = read_table(Path(options.file), header=header, **how)
+    test = read_table(Path(options.test), **how) if options.test else None
+    for note in (*table.notes, *(test.notes if test else ())):
+        console.say(note)
+    return (table, None) if test is None else (borrow_names(table, test), test)
+
+
+def _label(table: Table, options: Namespace) -> str:
+    if options.label is not None:
+        return str(options.label)
+    if table.format in OWN_LABELS:
+        return OWN_LABELS[table.format]
+    listed = ", ".join(table.names[:12]) + (", …" if len(table.names) > 12 else "")
+    raise ExemplaError(
+        f"Say which column of {table.path.name} is the label with --label COLUMN; it has {listed}."
+    )
+
+
+def _kinds(options: Namespace) -> dict[str, str]:
+    kinds = {}
+    for given in options.kind:
+        column, mark, kind = given.rpartition("=")
+        if not mark:
+            raise ExemplaError(f"--kind {given} is not understood; write --kind COLUMN=KIND.")
+        kinds[column] = kind
+    if options.curated_column:
+        kinds[options.curated_column] = "ignored"
+    return kinds
+
+
+def spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:
+    """Values of some rows, placed where those rows stand in the whole file.
+
+    >>> import numpy as np
+    >>> spread(["a", "b"], np.array([2, 0]), 4)
+    ['b', None, 'a', None]
+    """
+    out: list[Any] = [None] * length
+    for row, value in zip(rows.tolist(), values):
+        out[row] = value
+    return out

@@ -1,1 +1,0 @@
-"""One file per command: HELP, add_arguments(parser), run(options) -> exit code."""

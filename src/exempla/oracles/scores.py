@@ -1,0 +1,308 @@
+"""Your own scores: a matrix you already have, or functions that compute them.
+
+`ArrayScores` is for a matrix of scores; `ScoreModel` for a gradient ("gradient oracle") or, with
+`ScoreModel.from_log_prob`, for a log-likelihood alone ("function oracle"). Either is handed to
+`Explainer` in place of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from exempla.data import as_matrix, index_of, listing, n_rows, take_rows, unpack
+from exempla.errors import ExemplaError
+from exempla.factors import Factors
+from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows, in_float64
+
+__all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
+
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class ArrayScores:
+    """Scores that already exist: `fit` takes the training scores, `explain` the questioned ones.
+
+    Row i of a (t, P) matrix is ∇θ log p(y_i | x_i, θ̂). The metric is then the empirical Fisher,
+    unless `fit` gets `(scores, fisher)` with `fisher` of shape (t, P) or (t, c, P): c rows per
+    training example whose outer products sum to E_{y ~ model}[s sᵀ]. `penalty` is the λ of an L2
+    penalty λ/2·‖θ‖² on the mean loss.
+
+    >>> import numpy as np
+    >>> from exempla.oracles import make_oracle
+    >>> oracle = make_oracle(ArrayScores())
+    >>> train = oracle.read(np.eye(3), role="train")
+    >>> oracle.n_parameters, oracle.fisher_note
+    (3, 'empirical: the given scores')
+    """
+
+    penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScoreModel:
+    """A model that is known by its gradient.
+
+    Parameters
+    ----------
+    score : callable (x, y) -> (n, P)
+        ∇θ log p(y | x, θ̂) of each row of a batch; y is None if the data have no labels.
+    log_prob : callable (x, y) -> (n,), optional
+        For `log_likelihood`.
+    sample : callable (x, rng) -> y, optional
+        Labels drawn from the model for these x (for data without labels: fresh x). With it the
+        metric is the true Fisher, estimated from `draws` labels per example; without, the
+        empirical one.
+    predict : callable x -> y, optional
+        For `labels="predicted"`.
+    penalty : float
+        λ of an L2 penalty λ/2·‖θ‖² on the mean loss.
+
+    >>> import numpy as np
+    >>> slope = 2.0  # y ~ Normal(slope·x, 1)
+    >>> model = ScoreModel(
+    ...     score=lambda x, y: (y - slope * x)[:, None] * x[:, None],
+    ...     sample=lambda x, rng: slope * x + rng.normal(size=len(x)),
+    ... )
+    >>> from exempla.oracles import make_oracle
+    >>> oracle = make_oracle(model)
+    >>> train = oracle.read((np.array([1.0, 2.0]), np.array([3.0, 4.0])), role="train")
+    >>> next(oracle.scores(train)).factors[0].g
+    array([[1.],
+           [0.]])
+    """
+
+    score: Callable[[Any, Any], Any]
+    log_prob: Callable[[Any, Any], Any] | None = None
+    sample: Callable[[Any, np.random.Generator], Any] | None = None
+    predict: Callable[[Any], Any] | None = None
+    draws: int = 4
+    seed: int = 0
+    penalty: float = 0.0
+    batch_size: int = BATCH
+
+    @classmethod
+    def from_log_prob(
+        cls,
+        log_prob: Callable[[np.ndarray, Any, Any], Any],
+        theta: Any,
+        *,
+        step: float = 1e-5,
+        **options: Any,
+    ) -> ScoreModel:
+        """A model known only by log p(y | x, θ): its score by central differences at `theta`.
+
+        Costs 2P evaluations a batch; `options` are ScoreModel's others.
+
+        >>> import numpy as np
+        >>> normal = lambda theta, x, y: -0.5 * (y - theta[0] * x) ** 2
+        >>> model = ScoreModel.from_log_prob(normal, [2.0])
+        >>> model.score(np.array([1.0]), np.array([3.0])).round(6)
+        array([[1.]])
+        """
+        theta = np.array(theta, dtype=np.float64).ravel()
+        steps = step * np.maximum(1.0, np.abs(theta))
+
+        def score(x: Any, y: Any) -> np.ndarray:
+            columns = []
+            for j, h in enumerate(steps):
+                up, down = theta.copy(), theta.copy()
+                up[j] += h
+                down[j] -= h
+                rise = np.asarray(log_prob(up, x, y)) - np.asarray(log_prob(down, x, y))
+                columns.append(rise / (2 * h))
+            return np.stack(columns, axis=1)
+
+        return cls(score, log_prob=lambda x, y: log_prob(theta, x, y), **options)
+
+
+@dataclass(frozen=True)
+class ArrayExamples(Examples):
+    """Scores, or the data of a ScoreModel, with labels and weights beside them."""
+
+    X: Any
+    labels: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    fisher: np.ndarray | None = None
+    needs_labels: bool = True
+
+    def __len__(self) -> int:
+        return n_rows(self.X)
+
+    def take(self, positions: np.ndarray) -> ArrayExamples:
+        """The examples at these positions, in this order."""
+        at = np.asarray(positions)
+        optional = ("labels", "weights", "ids", "fisher")
+        parts = {name: getattr(self, name) for name in optional}
+        taken = {name: part[at] for name, part in parts.items() if part is not None}
+        return replace(self, X=take_rows(self.X, at), **taken)
+
+    def batches(self, size: int) -> Iterator[tuple[np.ndarray, ArrayExamples]]:
+        for start in range(0, len(self), size):
+            rows = np.arange(start, min(start + size, len(self)))
+            yield rows, self.take(rows)
+
+
+class ArrayOracle(Oracle):
+    """Scores from `ArrayScores` or a `ScoreModel`: one block of parameters, nothing factored."""
+
+    likelihood = "custom"
+
+    def __init__(self, model: ArrayScores | ScoreModel) -> None:
+        self.model = model
+        self.layers: tuple[Layer, ...] = ()
+        given = isinstance(model, ArrayScores)
+        self._size = BATCH if given else model.batch_size
+        self._sample = None if given else model.sample
+        self._density = False  # training data without labels: the model is a density p(x)
+        self.fisher_note = "empirical: the given scores"
+        if self._sample is not None and isinstance(model, ScoreModel):
+            if model.draws < 1:
+                raise ExemplaError(f"draws must be at least 1, not {model.draws}.")
+            self.fisher_note = f"sampled: {model.draws} label(s) per example, seed {model.seed}"
+
+    def read(self, data: Any, *, role: Literal["train", "test"]) -> ArrayExamples:
+        """Check the data by scoring all of it once."""
+        if isinstance(self.model, ArrayScores):
+            examples = self._read_scores(data, role)
+        else:
+            problems: list[str] = []
+            X, y, weights, ids = unpack(data, problems)
+            if problems:
+                raise ExemplaError(f"The {role} data cannot be used: {'; '.join(problems)}.")
+            if role == "train":
+                self._density = y is None
+            examples = ArrayExamples(
+                X,
+                None if y is None else np.asarray(y),
+                weights if role == "train" else None,
+                ids,
+                needs_labels=not self._density,
+            )
+        width, bad = self._probe(examples)
+        if role == "train":
+            self.layers = (Layer("scores", 1, width, np.array([float(self.model.penalty)])),)
+        elif self.layers and width != self.n_parameters:
+            raise ExemplaError(
+                f"The test scores have {width} columns but the training scores "
+                f"{self.n_parameters}: both must be gradients of the same parameters."
+            )
+        if len(bad):
+            raise ExemplaError(
+                f"The {role} scores are NaN or infinite in {listing(bad)}: mend or leave out "
+                "those rows."
+            )
+        return examples
+
+    def _read_scores(self, data: Any, role: str) -> ArrayExamples:
+        scores, fisher = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        try:
+            matrix = np.asarray(as_matrix(scores), dtype=np.float64)
+            fisher = None if fisher is None else np.asarray(as_matrix(fisher), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ExemplaError(
+                f"The {role} scores must be a dense matrix of real numbers ({error})."
+            ) from None
+        if matrix.ndim != 2 or 0 in matrix.shape:
+            raise ExemplaError(
+                f"The {role} scores must be a (rows, parameters) matrix with at least one row, "
+                f"not of shape {matrix.shape}."
+            )
+        if fisher is not None:
+            fisher = self._check_fisher(fisher, matrix.shape)
+        return ArrayExamples(matrix, ids=index_of(scores), fisher=fisher, needs_labels=False)
+
+    def _check_fisher(self, fisher: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        rows = fisher[:, None, :] if fisher.ndim == 2 else fisher
+        if rows.ndim != 3 or rows.shape[0] != shape[0] or rows.shape[2] != shape[1]:
+            raise ExemplaError(
+                f"The Fisher rows have shape {fisher.shape}: with scores of shape {shape} they "
+                f"must be {shape} or ({shape[0]}, rows per example, {shape[1]})."
+            )
+        if not np.all(np.isfinite(rows)):
+            bad = np.flatnonzero(~np.isfinite(rows).all(axis=(1, 2)))
+            raise ExemplaError(f"The Fisher rows are NaN or infinite in {listing(bad)}.")
+        self.fisher_note = "as given"
+        return rows
+
+    def _probe(self, examples: ArrayExamples) -> tuple[int, np.ndarray]:
+        """Number of parameters, and the rows whose scores are not finite."""
+        width, bad = 0, []
+        for rows, batch in examples.batches(self._size):
+            guess = examples.labels is None and examples.needs_labels
+            y = self.predict(batch) if guess else batch.labels
+            g = self._gradient(batch.X, y, len(rows))
+            width = g.shape[1]
+            bad.append(rows[~np.isfinite(g).all(axis=1)])
+        return width, np.concatenate(bad)
+
+    def _gradient(self, x: Any, y: Any, n: int) -> np.ndarray:
+        g = in_float64(x if isinstance(self.model, ArrayScores) else self.model.score(x, y))
+        if g.ndim != 2 or len(g) != n:
+            raise ExemplaError(
+                f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "
+                f"returned shape {g.shape}."
+            )
+        return g
+
+    def scores(self, examples: ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """One row per example, in order, in batches."""
+        for rows, batch in examples.batches(self._size):
+            y = batch.labels if labels == "true" else self._predicted(batch)
+            g = self._gradient(batch.X, y, len(rows))
+            yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
+
+    def _predicted(self, batch: ArrayExamples) -> Any:
+        if isinstance(self.model, ArrayScores):
+            raise ExemplaError(
+                "Given scores already fix the labels they were taken at: pass scores computed "
+                "under the predicted labels and leave labels at 'true'."
+            )
+        return self.predict(batch)
+
+    def fisher_rows(self, examples: ArrayExamples) -> Iterator[ScoreRows]:
+        """The given Fisher rows, scores at sampled labels, or else the scores themselves."""
+        draws = self.model.draws if isinstance(self.model, ScoreModel) and self._sample else 1
+        rng = np.random.default_rng(getattr(self.model, "seed", 0))
+        for rows, batch in examples.batches(self._size):
+            root = 1.0 if batch.weights is None else np.sqrt(batch.weights)[:, None]
+            if batch.fisher is not None:
+                each = batch.fisher.shape[1]
+                yield _dense(np.repeat(rows, each), batch.fisher.reshape(-1, batch.fisher.shape[2]))
+                continue
+            for _ in range(draws):
+                x, y = batch.X, batch.labels
+                if self._sample is not None:
+                    drawn = self._sample(x, rng)
+                    x, y = (drawn, None) if y is None else (x, drawn)
+                yield _dense(rows, self._gradient(x, y, len(rows)) * root / np.sqrt(draws))
+
+    def predict(self, examples: ArrayExamples) -> np.ndarray:
+        """The user's own predictions."""
+        predict = getattr(self.model, "predict", None)
+        if predict is None:
+            raise ExemplaError(
+                "These examples have no labels and the model cannot predict any: give (X, y), or "
+                "ScoreModel(predict=...)."
+            )
+        return np.concatenate(
+            [np.asarray(predict(batch.X)) for _, batch in examples.batches(self._size)]
+        )
+
+    def log_likelihood(self, examples: ArrayExamples) -> np.ndarray:
+        """log p(y | x, θ̂) of each example under its given label."""
+        log_prob = getattr(self.model, "log_prob", None)
+        if log_prob is None:
+            raise ExemplaError("This model has no log-likelihood: give ScoreModel(log_prob=...).")
+        return np.concatenate(
+            [np.asarray(log_prob(b.X, b.labels)) for _, b in examples.batches(self._size)]
+        )
+
+
+def _dense(sample: np.ndarray, g: np.ndarray) -> ScoreRows:
+    return ScoreRows(sample, (Factors(np.ones((len(g), 1)), g),))

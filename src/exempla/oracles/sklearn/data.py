@@ -1,0 +1,171 @@
+"""A user's data for a scikit-learn model: checked row by row, handed out in batches.
+
+Every problem found is gathered, and told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from exempla.arrays import Array, is_sparse
+from exempla.data import as_matrix, listing, n_rows, take_rows
+from exempla.oracles.base import Examples
+
+__all__ = ["Batch", "SklearnExamples", "prepare"]
+
+CHUNK = 4096
+"""Rows transformed and checked at a time."""
+KEEP_BYTES = 2**30
+"""Transformed rows are kept if they fit in this; otherwise they are transformed again when read."""
+
+
+class Batch(NamedTuple):
+    """Consecutive examples, ready for the network."""
+
+    positions: np.ndarray
+    X: Array
+    codes: np.ndarray | None
+    weights: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class SklearnExamples(Examples):
+    """Checked rows. `codes` are labels as the likelihood wants them: class codes or numbers."""
+
+    X: Any
+    codes: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    transform: Callable[[Any], Any] | None = None
+    needs_labels: bool = True
+
+    def __len__(self) -> int:
+        return n_rows(self.X)
+
+    def take(self, positions: np.ndarray) -> SklearnExamples:
+        """The examples at these positions, in this order."""
+        positions = np.asarray(positions)
+
+        def at(values: np.ndarray | None) -> np.ndarray | None:
+            return None if values is None else values[positions]
+
+        return replace(
+            self,
+            X=take_rows(self.X, positions),
+            codes=at(self.codes),
+            weights=at(self.weights),
+            labels=at(self.labels),
+            ids=at(self.ids),
+        )
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """The examples in order, `size` at a time, transformed, float64 (CSR if sparse)."""
+        for start in range(0, len(self), size):
+            rows = np.arange(start, min(start + size, len(self)))
+            X = take_rows(self.X, rows)
+            matrix = as_matrix(X if self.transform is None else self.transform(X))
+            yield Batch(
+                rows,
+                matrix.astype(np.float64, copy=False),
+                None if self.codes is None else self.codes[rows],
+                None if self.weights is None else self.weights[rows],
+            )
+
+
+def prepare(
+    X: Any,
+    transform: Callable[[Any], Any] | None,
+    features: int,
+    names: np.ndarray | None,
+    problems: list[str],
+) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Check every row as the model will see it; return what to keep and what is left to do to it.
+
+    Checked after the pipeline's own steps, which may well impute what is missing in the raw rows.
+    """
+    if transform is None and hasattr(X, "columns") and names is not None:
+        _check_columns(list(X.columns), list(names), problems)
+    if transform is None:
+        X = _try_matrix(X, "X", problems)
+        if X is None:
+            return None, None
+    n, chunks, kept, bad = n_rows(X), [], 0, []
+    for start in range(0, n, CHUNK):
+        raw = take_rows(X, np.arange(start, min(start + CHUNK, n)))
+        matrix = raw
+        if transform is not None:
+            matrix = _try_transform(raw, transform, problems)
+            matrix = None if matrix is None else _try_matrix(matrix, "the transformed X", problems)
+        if matrix is None or not _right_shape(matrix, features, problems):
+            return None, None
+        bad.append(start + np.flatnonzero(~_finite_rows(matrix)))
+        if transform is not None and kept <= KEEP_BYTES:
+            kept += _nbytes(matrix)
+            chunks.append(matrix)
+    rows = np.concatenate(bad)
+    if len(rows):
+        problems.append(
+            f"X has NaN or infinite values in {listing(rows)}"
+            + ("" if transform is None else " after the pipeline's transformations")
+            + ": impute them or leave those rows out"
+        )
+        return None, None
+    if transform is None or kept > KEEP_BYTES:
+        return X, transform
+    stack = sp.vstack(chunks, format="csr") if is_sparse(chunks[0]) else np.vstack(chunks)
+    return stack, None
+
+
+def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
+    if given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
+        problems.append(
+            "X has the model's columns in another order: use X[model.feature_names_in_]"
+        )
+    elif given != fitted and len(given) == len(fitted):
+        new = [one for one in given if one not in fitted]
+        problems.append(f"X has columns the model was not fitted on: {new[:5]}")
+
+
+def _try_transform(raw: Any, transform: Callable, problems: list[str]) -> Any:
+    try:
+        return transform(raw)
+    except Exception as error:  # whatever a user's transformer raises, the cause is the data
+        problems.append(f"the pipeline's steps before the model refuse X ({error})")
+        return None
+
+
+def _try_matrix(X: Any, what: str, problems: list[str]) -> Array | None:
+    try:
+        return as_matrix(X)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{what} is not a table of real numbers ({error})")
+        return None
+
+
+def _right_shape(X: Array, features: int, problems: list[str]) -> bool:
+    if X.ndim != 2:
+        problems.append(f"X must have 2 dimensions (rows and features), not {X.ndim}")
+    elif X.shape[1] != features:
+        problems.append(f"X has {X.shape[1]} features but the model was fitted on {features}")
+    else:
+        return True
+    return False
+
+
+def _finite_rows(X: Array) -> np.ndarray:
+    if not is_sparse(X):
+        return np.isfinite(X).all(axis=1)
+    fine = np.ones(X.shape[0], dtype=bool)
+    culprits = np.flatnonzero(~np.isfinite(X.data))
+    fine[np.searchsorted(X.indptr, culprits, side="right") - 1] = False
+    return fine
+
+
+def _nbytes(X: Array) -> int:
+    return X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes

@@ -1,0 +1,88 @@
+"""Dense layers in NumPy: forward to the outputs, backward to the factors (a, g) of every layer.
+
+A linear model is the network of one layer. The input may be CSR and stays CSR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import expit
+
+from exempla.arrays import Array, is_sparse
+from exempla.factors import Factors
+
+__all__ = ["ACTIVATIONS", "Network", "with_ones"]
+
+ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
+    # φ(z), and φ′(z) written in h = φ(z)
+    "identity": (lambda z: z, np.ones_like),
+    "logistic": (expit, lambda h: h * (1 - h)),
+    "tanh": (np.tanh, lambda h: 1 - h**2),
+    "relu": (lambda z: np.maximum(z, 0), lambda h: (h > 0).astype(h.dtype)),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """outputs = W_L φ(… φ(W_1 x + b_1) …) + b_L; a bias may be None.
+
+    >>> import numpy as np
+    >>> line = Network((np.array([[2.0]]),), (np.array([1.0]),))
+    >>> inputs, outputs = line.forward(np.array([[3.0]]))
+    >>> outputs
+    array([[7.]])
+    >>> line.backward(inputs, np.array([[1.0]]))[0].a  # the input, and a 1 for the bias
+    array([[3., 1.]])
+    """
+
+    weights: tuple[np.ndarray, ...]
+    """One (d_out, d_in) matrix per layer."""
+    biases: tuple[np.ndarray | None, ...]
+    activation: str = "identity"
+
+    @property
+    def n_features(self) -> int:
+        return self.weights[0].shape[1]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.weights[-1].shape[0]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """(d_in, d_out) of each layer, the bias counted as one more input."""
+        return [
+            (W.shape[1] + (b is not None), W.shape[0]) for W, b in zip(self.weights, self.biases)
+        ]
+
+    def forward(self, X: Array) -> tuple[list[Array], np.ndarray]:
+        """The inputs a of every layer (with their column of ones), and the outputs."""
+        phi = ACTIVATIONS[self.activation][0]
+        inputs, z = [], X
+        for depth, (W, b) in enumerate(zip(self.weights, self.biases)):
+            h = z if depth == 0 else phi(z)
+            inputs.append(h if b is None else with_ones(h))
+            z = h @ W.T if b is None else h @ W.T + b
+        return inputs, z
+
+    def backward(self, inputs: list[Array], g: np.ndarray) -> tuple[Factors, ...]:
+        """Factors of every layer, given ∂ log p / ∂ outputs."""
+        slope = ACTIVATIONS[self.activation][1]
+        factors: list[Factors] = [Factors(inputs[-1], g)]
+        for depth in range(len(self.weights) - 1, 0, -1):
+            h = inputs[depth][:, : self.weights[depth].shape[1]]
+            g = (g @ self.weights[depth]) * slope(h)
+            factors.append(Factors(inputs[depth - 1], g))
+        return tuple(reversed(factors))
+
+
+def with_ones(X: Array) -> Array:
+    """X with a last column of ones, CSR if X is."""
+    ones = np.ones((X.shape[0], 1))
+    if is_sparse(X):
+        return sp.csr_array(sp.hstack([X, sp.csr_array(ones)], format="csr"))
+    return np.hstack([X, ones])

@@ -1,0 +1,310 @@
+"""Scores of scikit-learn models: linear models and multi-layer perceptrons; see `sklearn_mixture`
+for the generative case.
+
+`layers` carries the model's L2 penalty, which depends on the number of training rows and, for
+least squares, on the residual variance: it is right once `read(data, role="train")` has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.mixture import GaussianMixture
+
+from exempla.arrays import is_sparse
+from exempla.data import unpack
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
+from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, keep_layers, refuse_unsupported
+from exempla.oracles.sklearn.data import Batch, SklearnExamples, prepare
+from exempla.oracles.sklearn.labels import (
+    class_weights,
+    encode_classes,
+    encode_numbers,
+    plain_labels,
+)
+from exempla.oracles.sklearn.mixture import MixtureOracle
+from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
+
+__all__ = ["SklearnOracle", "sklearn_oracle", "supports"]
+
+BATCH_BYTES = 64 * 2**20
+BATCH_ROWS = 4096
+
+
+def sklearn_oracle(
+    model: Any, likelihood: str | Likelihood = "auto", parameters: Sequence[str] | None = None
+) -> Oracle:
+    """The oracle of a scikit-learn model, fitted or not yet.
+
+    `parameters` names the layers to keep: "coef" for a linear model, "layer0", "layer1", … for a
+    perceptron, "weights", "means", "covariances" for a mixture (globs allowed); None keeps all.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> oracle = sklearn_oracle(LogisticRegression(max_iter=1000).fit(X, y))
+    >>> train = oracle.read((X, y), role="train")
+    >>> [rows.factors[0].g.shape for rows in oracle.scores(train)]
+    [(150, 3)]
+    """
+    _, last = unwrap(model)
+    refuse_unsupported(last)
+    if isinstance(last, GaussianMixture):
+        return MixtureOracle(model, likelihood, parameters)
+    return SklearnOracle(model, likelihood, parameters)
+
+
+def supports(model: Any) -> bool:
+    """Whether `sklearn_oracle` takes this model.
+
+    >>> from sklearn.linear_model import Ridge, RidgeClassifier
+    >>> supports(Ridge()), supports(RidgeClassifier())
+    (True, False)
+    """
+    try:
+        refuse_unsupported(unwrap(model)[1])
+    except UnsupportedModelError:
+        return False
+    return True
+
+
+class SklearnOracle(Oracle):
+    """Scores of a model that is a stack of dense layers under a likelihood."""
+
+    def __init__(
+        self,
+        model: Any,
+        likelihood: str | Likelihood = "auto",
+        parameters: Sequence[str] | None = None,
+    ) -> None:
+        self.model = model
+        self._asked = None if likelihood == "auto" else resolve(likelihood)
+        self._parameters = parameters
+        self._moved = False
+        self.layers: tuple[Layer, ...] = ()
+        self.likelihood = "auto" if self._asked is None else self._asked.name
+        refuse_unsupported(unwrap(model)[1])
+        if is_fitted(model):
+            self._bind()
+
+    def _bind(self) -> None:
+        """Take the model apart as it is now (it may have been refitted since)."""
+        if self._moved:  # these parameters are not the model's own
+            return
+        require_fitted(self.model)
+        self._transform, self._last = unwrap(self.model)
+        self._parts: Anatomy = anatomy(self._last)
+        self._likelihood = self._agreed(self._parts.likelihood)
+        self.likelihood = self._likelihood.name
+        self._kept = keep_layers(self._names(), self._parameters)
+        # A linear model's Fisher is its Hessian, and stays exact; a network's drops what it can.
+        several = isinstance(self._likelihood, Categorical | OneVsRest)
+        self._cut = CLASS_CUT if several and len(self._parts.network.weights) > 1 else 0.0
+        self.fisher_note = f"exact over classes above {self._cut:g}" if self._cut else "exact"
+
+    def _agreed(self, own: Likelihood) -> Likelihood:
+        """The model's own likelihood, unless the user fixed a Gaussian's variance."""
+        asked = self._asked
+        if asked is None or (asked.discrete and own.discrete):
+            return own
+        if asked.name != own.name:
+            raise ExemplaError(
+                f"{type(self._last).__name__} was fitted under the {own.name} likelihood, so "
+                f"likelihood={asked.name!r} would not give its scores: leave it at 'auto'."
+            )
+        return asked
+
+    def _names(self) -> list[str]:
+        depth = len(self._parts.network.weights)
+        return ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
+
+    @property
+    def family(self) -> Likelihood:
+        """The likelihood itself: what turns outputs and labels into scores."""
+        return self._likelihood
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The kept layers' parameters: (d_in, d_out) blocks, the bias the last input row."""
+        network = self._parts.network
+        blocks = []
+        for i in self._kept:
+            b = network.biases[i]
+            W = network.weights[i].T
+            blocks.append(W if b is None else np.vstack([W, b]))
+        return np.concatenate([block.ravel() for block in blocks])
+
+    @property
+    def theta_norm(self) -> float:
+        return float(np.linalg.norm(self.theta))
+
+    def at(self, theta: np.ndarray) -> SklearnOracle:
+        """The same oracle at other parameters: for posterior draws and finite differences.
+
+        It scores the examples this oracle has read; the model itself stays as it is.
+        """
+        theta = np.asarray(theta, dtype=np.float64)
+        network = self._parts.network
+        sizes = [d_in * d_out for d_in, d_out in (network.shapes[i] for i in self._kept)]
+        if theta.shape != (sum(sizes),):
+            raise ExemplaError(f"theta has shape {theta.shape}; give ({sum(sizes)},) numbers.")
+        weights, biases = list(network.weights), list(network.biases)
+        for i, part in zip(self._kept, np.split(theta, np.cumsum(sizes)[:-1]), strict=True):
+            block = part.reshape(network.shapes[i])
+            if biases[i] is not None:
+                block, biases[i] = block[:-1], block[-1]
+            weights[i] = block.T
+        moved = copy(self)
+        moved._moved = True
+        moved._parts = replace(
+            self._parts, network=replace(network, weights=tuple(weights), biases=tuple(biases))
+        )
+        return moved
+
+    # ---- reading
+
+    def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:
+        """Check the data; learn from training data what the penalty and the variance depend on."""
+        if role == "train" or not self.layers:
+            self._bind()
+        problems: list[str] = []
+        given = unpack(data, problems)
+        names = getattr(self._last, "feature_names_in_", None)
+        features = self._parts.network.n_features
+        X, transform = prepare(given.X, self._transform, features, names, problems)
+        labels = None if given.y is None else plain_labels(given.y)
+        codes = None if labels is None else self._encode(labels, role, problems)
+        if given.y is None and role == "train" and not problems:
+            problems.append("labels are missing: give (X, y)")
+        if problems:
+            whose = "training" if role == "train" else "test"
+            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
+        weights = self._weights(codes, given.weights) if role == "train" else None
+        examples = SklearnExamples(X, codes, weights, labels, given.ids, transform)
+        if role == "train":
+            self._learn(examples, 1.0 if given.weights is None else float(given.weights.mean()))
+        return examples
+
+    def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
+        classes = self._parts.classes
+        if classes is None:
+            outputs = self._parts.network.n_outputs
+            return encode_numbers(labels, outputs, self._likelihood, problems)
+        codes = encode_classes(labels, classes, problems)
+        if role == "train" and codes is not None and len(np.unique(codes)) < 2:
+            problems.append(
+                f"all labels are {classes[codes[0]].item()!r}: training data need two classes"
+            )
+        return codes
+
+    def _weights(
+        self, codes: np.ndarray | None, sample_weight: np.ndarray | None
+    ) -> np.ndarray | None:
+        parts = self._parts
+        if parts.class_weight is None or parts.classes is None or codes is None:
+            return sample_weight
+        counted = sample_weight if parts.balanced_by_weight else None
+        each = class_weights(parts.class_weight, parts.classes, codes, counted)[codes]
+        return each if sample_weight is None else each * sample_weight
+
+    def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
+        """Fit σ² and turn the model's own penalty into λ of the mean loss."""
+        lam = self._parts.penalty.per_row(len(train), mean_weight)
+        if isinstance(self._likelihood, Gaussian):
+            self._likelihood = self._fit_variance(self._likelihood, train)
+            # −log p is the squared loss divided by σ², and so must be its penalty
+            lam /= self._likelihood.variance or 1.0
+        network, names = self._parts.network, self._names()
+        layers = []
+        for i in self._kept:
+            d_in, d_out = network.shapes[i]
+            penalty = np.full(d_in, lam)
+            if network.biases[i] is not None:
+                penalty[-1] = lam * self._parts.intercept_penalty
+            layers.append(Layer(names[i], d_in, d_out, penalty))
+        self.layers = tuple(layers)
+
+    def _fit_variance(self, gaussian: Gaussian, train: SklearnExamples) -> Gaussian:
+        outputs = np.concatenate([self._outputs(batch) for batch in self._batches(train)])
+        fitted = gaussian.fitted(outputs, train.codes, train.weights)
+        scale = float(np.mean(np.square(train.codes))) if train.codes is not None else 1.0
+        if not (fitted.variance or 0.0) > 1e-20 * scale:
+            raise ExemplaError(
+                f"{type(self._last).__name__} fits its training data without any residual, so its "
+                "scores are all zero: give it a penalty, or a variance with "
+                "likelihood=Gaussian(variance=...)."
+            )
+        return fitted
+
+    # ---- scoring
+
+    def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """One row per example, in order, in batches."""
+        self._check_labels(examples, labels)
+        for batch in self._batches(examples):
+            inputs, outputs = self._parts.network.forward(batch.X)
+            y = batch.codes if labels == "true" else self._likelihood.predict(outputs)
+            g = self._likelihood.score(outputs, y)
+            yield self._rows(batch.positions, inputs, g, batch.weights)
+
+    def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
+        """Rows whose outer products sum to each example's Fisher, in batches."""
+        likelihood = self._likelihood
+        per_example = self._parts.network.n_outputs
+        for batch in self._batches(examples, per_example):
+            inputs, outputs = self._parts.network.forward(batch.X)
+            at, root = likelihood.fisher_root(outputs, self._cut)
+            w = None if batch.weights is None else np.sqrt(batch.weights[at])
+            rows = self._rows(batch.positions[at], [a[at] for a in inputs], root, w)
+            counted = None if self._cut else len(likelihood.fisher_root(outputs, CLASS_CUT)[0])
+            yield replace(rows, counted=counted)
+
+    def predict(self, examples: SklearnExamples) -> np.ndarray:
+        """The model's own predictions, in the user's label vocabulary."""
+        found = [self._likelihood.predict(self._outputs(b)) for b in self._batches(examples)]
+        codes = np.concatenate(found)
+        return codes if self._parts.classes is None else self._parts.classes[codes]
+
+    def log_likelihood(self, examples: SklearnExamples) -> np.ndarray:
+        """log p(y | x, θ̂) of each example under its given label."""
+        self._check_labels(examples, "true")
+        found = [
+            self._likelihood.log_prob(self._outputs(b), b.codes) for b in self._batches(examples)
+        ]
+        return np.concatenate(found)
+
+    def _outputs(self, batch: Batch) -> np.ndarray:
+        return self._parts.network.forward(batch.X)[1]
+
+    def _check_labels(self, examples: SklearnExamples, labels: Labels) -> None:
+        if labels == "true" and examples.codes is None:
+            raise ExemplaError(
+                "These examples have no labels: give (X, y), or ask for labels='predicted'."
+            )
+        if labels == "predicted" and not self._likelihood.discrete:
+            raise ExemplaError(
+                f"Under its own prediction a {self.likelihood} model's score is zero, so there is "
+                "nothing to explain: give the true values as (X, y)."
+            )
+
+    def _rows(
+        self, positions: np.ndarray, inputs: list, g: np.ndarray, weights: np.ndarray | None
+    ) -> ScoreRows:
+        if weights is not None:
+            g = g * weights[:, None]
+        factors = self._parts.network.backward(inputs, g)
+        return ScoreRows(positions, tuple(factors[i] for i in self._kept))
+
+    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
+        """Batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
+        width = sum(d_in + d_out for d_in, d_out in self._parts.network.shapes)
+        if is_sparse(examples.X):
+            width += examples.X.nnz // max(1, len(examples)) - self._parts.network.n_features
+        size = BATCH_BYTES // (8 * copies * max(1, width))
+        return examples.batches(int(np.clip(size, 1, BATCH_ROWS)))

@@ -1,0 +1,161 @@
+"""Convolutions in factored form: a is the patch under the kernel, g the gradient at the output.
+
+Writing the patches out multiplies memory by the kernel's size (9 for 3×3). Projecting them does
+not need that: Uᵀa at every position is itself a convolution, with the columns of U as kernels.
+With groups, group c of the outputs sees only group c of the inputs: the score is a matrix of
+(d_in, d_out) = (C_in/groups · kernel [+1], C_out), each output column made by its own group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from exempla.factors import Factors
+from exempla.oracles.torch.factors.chunks import gram_in_pieces, norms_in_pieces, pieces
+from exempla.oracles.torch.factors.factors import StructuredFactors
+
+__all__ = ["ConvFactors", "ConvShape"]
+
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """How a kernel is laid over its input: the arguments of torch's convolution."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    groups: int
+    bias: bool
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        function = CONVOLUTIONS[len(self.kernel)]
+        padding: Any = self.padding
+        return function(x, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def margins(self) -> list[tuple[int, int]]:
+        """Zeros before and after each spatial axis."""
+        if self.padding == "valid":
+            return [(0, 0)] * len(self.kernel)
+        if self.padding == "same":  # torch puts the odd one after
+            spare = [d * (k - 1) for k, d in zip(self.kernel, self.dilation)]
+            return [(total // 2, total - total // 2) for total in spare]
+        return [(int(p), int(p)) for p in self.padding]
+
+    def patches(self, x: Tensor) -> Tensor:
+        """What lies under the kernel at each position, (nm, groups, C/groups·kernel, L)."""
+        flat_margins = [end for pair in reversed(self.margins()) for end in pair]
+        view, dims = F.pad(x, flat_margins), len(self.kernel)
+        if dims == 2 and not x.is_cuda:  # torch's own, which on a GPU starts a kernel per image
+            patches = F.unfold(view, self.kernel, self.dilation, stride=self.stride)
+            return patches.unflatten(1, (self.groups, -1))
+        for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation), start=2):
+            view = view.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
+        # (nm, C, positions…, kernel…) → (nm, groups, C/groups, kernel…, positions…)
+        view = view.unflatten(1, (self.groups, -1)).movedim(
+            tuple(range(3, 3 + dims)), tuple(range(-dims, 0))
+        )
+        return view.reshape(x.shape[0], self.groups, -1, int(np.prod(view.shape[-dims:])))
+
+
+@dataclass(frozen=True, init=False)
+class ConvFactors(StructuredFactors):
+    """Scores of a convolution: images (n·m, C, …) and output gradients (n·m, O, …), m per row."""
+
+    shape: ConvShape
+    images: int
+
+    def __init__(self, x: Tensor, g: Tensor, shape: ConvShape, images: int = 1) -> None:
+        for name, value in (("a", x), ("g", g), ("shape", shape), ("images", images)):
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return self.g.shape[0] // self.images
+
+    def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
+        groups, a = self.shape.groups, self._patches(basis_in)  # (nm, groups, r_in, L)
+        g = self.g.flatten(2).unflatten(1, (groups, -1))  # (nm, groups, O/groups, L)
+        # one (r_in, O/groups) block a group: Σ over positions
+        blocks = a @ g.transpose(2, 3)
+        if basis_in is None and self.shape.bias:  # the ones under the bias: Σ g
+            blocks = torch.cat([blocks, g.sum(3)[:, :, None, :]], 2)
+        if basis_out is None:
+            out = blocks.transpose(1, 2).flatten(2)
+        elif groups == 1:
+            out = blocks[:, 0] @ basis_out
+        else:
+            out = torch.einsum("ngio,gor->nir", blocks, basis_out.unflatten(0, (groups, -1)))
+        return out if self.images == 1 else out.unflatten(0, (-1, self.images)).sum(1)
+
+    def _patches(self, basis: Tensor | None) -> Tensor:
+        """Uᵀ(patch) at every position, (nm, groups, r, L): the convolution of x with U."""
+        shape, groups = self.shape, self.shape.groups
+        if basis is None:
+            return shape.patches(self.a)
+        kernel = (self.a.shape[1] // groups, *shape.kernel)
+        size = int(np.prod(kernel))
+        weight = basis[:size].T.reshape(-1, *kernel)
+        bias = basis[size] if shape.bias else None
+        if groups > 1:
+            weight = weight.repeat(groups, *[1] * len(kernel))
+            bias = None if bias is None else bias.repeat(groups)
+        return shape.convolve(self.a, weight, bias).flatten(2).unflatten(1, (groups, -1))
+
+    def take(self, positions: np.ndarray) -> ConvFactors:
+        if self.images > 1:
+            positions = (
+                np.asarray(positions)[:, None] * self.images + np.arange(self.images)
+            ).ravel()
+        return ConvFactors(self.a[positions], self.g[positions], self.shape, self.images)
+
+    @property
+    def _width(self) -> int:
+        """Numbers in one score, or in one row's patches if those are more."""
+        d_in = self.a.shape[1] * int(np.prod(self.shape.kernel)) + self.shape.bias
+        return d_in * max(self.g.shape[1] // self.shape.groups, self.images * self.g[0, 0].numel())
+
+    def gram(self, other: Factors) -> Tensor:
+        return gram_in_pieces(self, other, self._width)
+
+    def norm2(self) -> Tensor:
+        return norms_in_pieces(self, self._width)
+
+    def join(self, others: list[Factors]) -> Factors:
+        parts = [self, *others]
+        alike = all(
+            isinstance(f, ConvFactors)
+            and f.a.shape[1:] == self.a.shape[1:]
+            and f.images == self.images
+            for f in parts
+        )
+        if not alike:
+            return super().join(others)
+        x, g = (torch.cat([getattr(f, side) for f in parts]) for side in "ag")
+        return ConvFactors(x, g, self.shape, self.images)
+
+    def input_moment(self) -> Tensor:
+        width = self.a.shape[1] * int(np.prod(self.shape.kernel)) * self.g[0, 0].numel()
+        moment: Any = 0
+        total: Any = 0
+        count = 0
+        for piece in pieces(len(self.a), width, self.a):
+            patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])
+            flat = patches.transpose(0, 2).flatten(1)  # (C/groups·kernel, groups·nm·L)
+            moment, total = moment + flat @ flat.T, total + flat.sum(1)
+            count += flat.shape[1]
+        if not self.shape.bias:
+            return moment
+        last = torch.cat([total, total.new_tensor([float(count)])])
+        return torch.cat([torch.cat([moment, total[:, None]], 1), last[None]])
+
+    def output_moment(self) -> Tensor:
+        flat = self.g.transpose(0, 1).flatten(1)
+        return flat @ flat.T

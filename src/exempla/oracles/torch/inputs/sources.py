@@ -1,0 +1,220 @@
+"""Whatever the user calls data becomes rows that can be read in order, more than once.
+
+Arrays stay arrays; a `Dataset` or `DataLoader` is read through its dataset, in its order, with
+its own collate function, whatever the loader's shuffling.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
+
+from exempla.errors import ExemplaError
+from exempla.oracles.torch.inputs.batch import tree_map
+
+__all__ = ["ArraySource", "ItemSource", "Source", "source_of"]
+
+
+class Source(ABC):
+    """Examples by position."""
+
+    batch_size: int | None = None
+    """What the user's loader says; None leaves it to the memory."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        """(positions, collated batch) once, or several times if the examples cannot be stacked."""
+
+
+class ArraySource(Source):
+    """Arrays with one row per example, nested as the user gave them."""
+
+    def __init__(self, arrays: Any) -> None:
+        self.arrays = tree_map(as_tensor, arrays)
+        sizes: list[int] = []
+        tree_map(lambda t: sizes.append(len(t)) if is_rows(t) else None, self.arrays)
+        if not sizes:
+            raise ExemplaError("the data holds no array: give (X, y) with one row per example.")
+        if len(set(sizes)) > 1:
+            raise ExemplaError(
+                f"the arrays have different lengths ({', '.join(map(str, sizes))}): "
+                "give one row per example in each."
+            )
+        self.count = sizes[0]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        first, last = int(positions[0]), int(positions[-1])
+        if last - first + 1 == len(positions) and bool((np.diff(positions) == 1).all()):
+            index: Any = slice(first, last + 1)  # a view: nothing is copied
+        else:
+            index = torch.as_tensor(positions)
+        yield positions, tree_map(lambda t: t[index] if is_rows(t) else t, self.arrays)
+
+
+class ItemSource(Source):
+    """A map-style dataset, read item by item and collated."""
+
+    def __init__(self, items: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self.items, self.collate = items, collate
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        items = [self.items[int(i)] for i in positions]
+        try:
+            yield positions, self.collate(items)
+        except (RuntimeError, ValueError):
+            # sizes differ: neighbours of equal size together, in order
+            for start, stop in runs([sizes_of(item) for item in items]):
+                yield positions[start:stop], self.collate(items[start:stop])
+
+
+def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> Source:
+    """The rows behind the user's data; raises where they cannot be read twice or in order."""
+    if isinstance(data, tuple):
+        data = tuple(numbers(x) if isinstance(x, list) else x for x in data)
+    if data is None or (isinstance(data, list) and not data):
+        raise ExemplaError("the data is empty: there is no example to score.")
+    if isinstance(data, DataLoader):
+        source = source_of_loader(data, pad)
+    elif isinstance(data, IterableDataset):
+        raise ExemplaError(
+            "an IterableDataset has no positions to refer to: give a map-style Dataset, or "
+            "collect it into a list first."
+        )
+    elif isinstance(data, TensorDataset):
+        source = ArraySource(data.tensors)
+    elif isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
+        source = ArraySource(tuple(t[list(data.indices)] for t in data.dataset.tensors))
+    elif is_items(data):
+        source = ItemSource(data, pad if is_dict_rows(data) else default_collate)
+    elif hasattr(data, "__next__") or not is_arrays(data):
+        raise ExemplaError(
+            f"{type(data).__name__} can be read only once or not by position, and the data is "
+            "read several times: give arrays (X, y), a Dataset, a DataLoader or a list."
+        )
+    else:
+        source = ArraySource(data)
+    if len(source) == 0:
+        raise ExemplaError("the data is empty: there is no example to score.")
+    return source
+
+
+def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> Source:
+    """A loader's dataset in its own order: shuffling would lose which example is which."""
+    sampler: Any = loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return source_of(loader.dataset, pad)
+    if hasattr(sampler, "indices") and not isinstance(sampler, (RandomSampler, SequentialSampler)):
+        raise ExemplaError(
+            "this DataLoader reads only part of its dataset: give DataLoader(Subset(dataset, "
+            "indices)) instead of a subset sampler, so that positions are those of the subset."
+        )
+    collate: Any = loader.collate_fn
+    plain = collate is default_collate or loader.batch_size is None
+    source = source_of(loader.dataset, pad) if plain else None
+    if not isinstance(source, ArraySource):
+        size: Any = loader.dataset
+        if len(size) == 0:
+            raise ExemplaError("the data is empty: there is no example to score.")
+        chosen = (pad if is_dict_rows(loader.dataset) else default_collate) if plain else collate
+        source = ItemSource(loader.dataset, chosen)
+    batch_sampler: Any = loader.batch_sampler
+    source.batch_size = loader.batch_size or getattr(batch_sampler, "batch_size", None)
+    return source
+
+
+def is_items(data: Any) -> bool:
+    """True for anything with len and positions whose elements are examples."""
+    if isinstance(data, (Tensor, np.ndarray, tuple, dict)) or not hasattr(data, "__getitem__"):
+        return False
+    if isinstance(data, list):
+        return bool(data) and isinstance(data[0], (tuple, dict, list)) and not all_arrays(data)
+    return (isinstance(data, Dataset) or hasattr(data, "column_names")) and hasattr(data, "__len__")
+
+
+def numbers(values: list[Any]) -> Any:
+    """A list of numbers as an array; a list of arrays as it is."""
+    if not values or isinstance(values[0], (Tensor, np.ndarray)):
+        return values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ExemplaError(
+            "the rows of a list have different lengths: pad them, or give a list of (x, y) pairs."
+        ) from error
+
+
+def all_arrays(data: list[Any]) -> bool:
+    return all(isinstance(x, (Tensor, np.ndarray)) for x in data)
+
+
+def is_dict_rows(data: Any) -> bool:
+    return len(data) > 0 and hasattr(data[0], "keys")
+
+
+def is_arrays(data: Any) -> bool:
+    if isinstance(data, (tuple, list)):
+        return all(is_arrays(x) for x in data)
+    if hasattr(data, "keys") and not hasattr(data, "to_numpy"):
+        return all(is_arrays(data[key]) for key in data.keys())  # noqa: SIM118
+    return data is None or hasattr(data, "__array__") or isinstance(data, (Tensor, int, float, str))
+
+
+def is_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def as_tensor(value: Any) -> Any:
+    """Arrays and frames as tensors; anything else as it is."""
+    if isinstance(value, Tensor) or not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ExemplaError(
+            f"an array of type {array.dtype} cannot be given to a network: encode it as numbers "
+            "(class labels as 0, 1, 2, …)."
+        )
+    return torch.as_tensor(array if array.flags.writeable else array.copy())
+
+
+def sizes_of(item: Any) -> tuple[Any, ...]:
+    """The shapes of everything in an item."""
+    sizes: list[Any] = []
+
+    def note(value: Any) -> None:
+        sizes.append(tuple(getattr(value, "shape", ())))
+
+    tree_map(note, item)
+    return tuple(sizes)
+
+
+def runs(sizes: list[Any]) -> Iterator[tuple[int, int]]:
+    """Neighbours that are equal, as (start, stop)."""
+    start = 0
+    for i in range(1, len(sizes) + 1):
+        if i == len(sizes) or sizes[i] != sizes[start]:
+            yield start, i
+            start = i

@@ -1,0 +1,308 @@
+"""Scores of a torch network: one forward pass noted on a tape, one backward pass to its uses.
+
+survey (once, three examples) ──▶ blocks
+batch ──▶ forward under the tape ──▶ outputs ──▶ cotangent ──▶ backward ──▶ Factors per block
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from exempla.errors import ExemplaError
+from exempla.likelihoods import Custom, Gaussian
+from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.torch.inputs.batch import Batch, tree_map
+from exempla.oracles.torch.inputs.examples import (
+    CallForm,
+    TorchExamples,
+    pad_rows,
+    warn_of_augmentation,
+)
+from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
+from exempla.oracles.torch.inputs.sources import ArraySource, source_of
+from exempla.oracles.torch.likelihood.choose import FamilyHead, Head
+from exempla.oracles.torch.likelihood.heads import choose_head
+from exempla.oracles.torch.scorer import Scorer
+
+__all__ = ["TorchOracle", "torch_oracle"]
+
+VARIANCE_SAMPLE = 8192
+"""Training examples from which a Gaussian's variance is fitted, at most."""
+PROBED = 8
+"""Examples whose outputs are looked at to choose a likelihood."""
+DEVICE_SHARE = 8
+"""Arrays that take less than this fraction of the free memory of a GPU are moved there whole."""
+
+
+def torch_oracle(
+    model: nn.Module,
+    likelihood: Any = "auto",
+    parameters: Any = None,
+    device: Any = None,
+    *,
+    draws: int = 1,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> TorchOracle:
+    """The oracle of a torch module.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Left exactly as it is found. Scored in evaluation mode.
+    likelihood : str or object
+        "auto", "categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm"
+        (labels are the inputs, shifted here), "tokens" (labels already aligned with the
+        outputs), or one of your own: a function log_prob(model, batch), or
+        `exempla.likelihoods.Custom(log_prob, sample)`.
+    parameters : names, globs, modules or parameters
+        Part of the model to look at; all trainable parameters by default.
+    device
+        Where to compute; on another device than the model's a copy of it is used.
+    draws : int
+        Sampled labels per example where the Fisher cannot be exact.
+    batch_size : int
+        Examples per pass; by default what the loader says and the memory allows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 3)
+    >>> oracle = torch_oracle(model)
+    >>> train = oracle.read((torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])), role="train")
+    >>> oracle.likelihood, [layer.size for layer in oracle.layers]
+    ('categorical', [9])
+    >>> [len(rows) for rows in oracle.scores(train)]
+    [5]
+    """
+    return TorchOracle(
+        model, likelihood, parameters, device, draws=draws, seed=seed, batch_size=batch_size
+    )
+
+
+class TorchOracle(Oracle):
+    """Scores of one torch network: everything that concerns a whole data set."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Any = "auto",
+        parameters: Any = None,
+        device: Any = None,
+        *,
+        draws: int = 1,
+        seed: int = 0,
+        batch_size: int | None = None,
+    ) -> None:
+        inner = unwrap(model)
+        names = select_parameters(inner, parameters)
+        self.model = moved(inner, device)
+        by_name = dict(self.model.named_parameters())
+        chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
+        self.form = CallForm(self.model)
+        if callable(likelihood):
+            likelihood = Custom(likelihood)
+        head = likelihood if isinstance(likelihood, Custom) else None
+        self.scorer = Scorer(self.model, chosen, self.form, head, draws)
+        first = next(iter(chosen.values()))
+        self.device, self.dtype = first.device, first.dtype
+        self.asked, self.draws, self.seed = likelihood, draws, seed
+        self.scorer.batch_size = batch_size
+
+    def __reduce__(self) -> Any:
+        # The tape knows parameters by identity, so a stored oracle is built anew around the
+        # stored model, and looks at it again when it next reads data.
+        names = list(self.network.parameters)
+        options = {"draws": self.draws, "seed": self.seed}
+        return rebuilt, (self.model, self.asked, names, options, self.head)
+
+    # ---- what is known once data has been read
+
+    @property
+    def network(self) -> Any:
+        return self.scorer.network
+
+    @property
+    def head(self) -> Head | Custom | None:
+        return self.scorer.head
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
+        """The blocks of parameters; known once data has been read."""
+        return tuple(block.layer for block in self.scorer.network.blocks)
+
+    @property
+    def theta_norm(self) -> float:
+        squares = [p.detach().float().square().sum() for p in self.network.parameters.values()]
+        return float(torch.stack(squares).sum().sqrt())
+
+    @property
+    def likelihood(self) -> str:  # type: ignore[override]
+        return self.head.name if self.head is not None else str(self.asked)
+
+    @property
+    def fisher_note(self) -> str:  # type: ignore[override]
+        if isinstance(self.head, Custom):
+            sampled = f"{self.draws} sampled label(s) per example"
+            return sampled if self.head.sample else "empirical: the likelihood cannot sample labels"
+        return "exact" if self.head is None else self.head.fisher_note
+
+    # ---- reading
+
+    def read(self, data: Any, *, role: Literal["train", "test"]) -> TorchExamples:
+        """Arrays (X, y), (X, y, weight), dictionaries, a Dataset, a DataLoader, a list of rows."""
+        if isinstance(data, TorchExamples):
+            return data
+        fill = getattr(getattr(self.model, "config", None), "pad_token_id", None) or 0
+        with self.scorer.keeper.borrowed(gradients=False):
+            source = source_of(data, lambda rows: pad_rows(rows, fill))
+            warn_of_augmentation(source)
+            examples = TorchExamples(source, self.form, self.device, self.dtype)
+            self._prepare(examples, role)
+        return examples
+
+    def _prepare(self, examples: TorchExamples, role: str) -> None:
+        """Choose the likelihood and look at the model, on the first data that is read."""
+        first = next(examples.read(0, min(len(examples), 64)))
+        scorer = self.scorer
+        if not isinstance(scorer.head, Custom):
+            with torch.no_grad():
+                # few: the outputs of a language model are larger than anything else in memory
+                outputs = scorer.run(self.model, first.take(np.arange(min(len(first), PROBED))))
+            if scorer.head is None:
+                scorer.head = choose_head(self.asked, self.model, outputs, first, self.draws)
+            if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
+                raise ExemplaError("the training data has no labels: give (X, y).")
+            self._check_labels(examples, first, outputs.shape)
+        if not scorer.network.surveyed:
+            with scorer.keeper.watching():
+                scorer.network.survey(scorer.run, first)
+        if role == "train":
+            self._fit_variance(examples)
+        move_whole(examples)
+
+    def _check_labels(self, examples: TorchExamples, first: Batch, shape: torch.Size) -> None:
+        """All labels of arrays at once; those of a dataset batch by batch, as they are read."""
+        head = self.scorer.head
+        if first.labels is None or not isinstance(head, Head):
+            return
+        if isinstance(examples.source, ArraySource):
+            head.refuse(shape, examples.whole())
+            examples.checked = True
+        else:
+            head.refuse(shape, first)
+
+    def _fit_variance(self, examples: TorchExamples) -> None:
+        """A Gaussian's σ² is the mean squared residual of the training data."""
+        head = self.head
+        if not isinstance(head, FamilyHead) or not isinstance(head.family, Gaussian):
+            return
+        if head.family.variance is not None:
+            return
+        step = max(1, len(examples) // VARIANCE_SAMPLE)
+        part = examples.take(np.arange(0, len(examples), step))
+        pairs = [(head.natural(o), b.labels, b.weights) for b, o in self._forward(part)]
+        outputs, labels = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+        given = [p[2] for p in pairs if p[2] is not None]
+        weights = torch.cat(given) if given else None
+        fitted = head.family.fitted(outputs, labels, weights)
+        self.scorer.head = FamilyHead(fitted, head.link, head.draws)
+
+    # ---- passes over the data
+
+    def _batches(self, examples: TorchExamples) -> Iterator[Batch]:
+        """Batches in order, of the size the scorer can take at the time."""
+        scorer = self.scorer
+        scorer.batch_size = scorer.batch_size or scorer.network.batch_size(
+            examples.source.batch_size
+        )
+        start = 0
+        while start < len(examples):
+            stop = min(start + scorer.batch_size, len(examples))
+            if isinstance(examples.source, ArraySource):
+                yield from examples.read(start, stop)
+            else:  # reading an item runs the user's code, which may draw random numbers
+                with scorer.keeper.borrowed(gradients=False):
+                    batches = list(examples.read(start, stop))
+                yield from batches
+            start = stop
+
+    def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
+        scorer = self.scorer
+        scorer.refuse_labels(labels)
+        for batch in self._batches(examples):
+            check = labels == "true" and not examples.checked
+            yield from scorer.in_memory(scorer.score, batch, labels, check)
+        scorer.refuse_pending()
+
+    def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        scorer = self.scorer
+        for batch in self._batches(examples):
+            if isinstance(self.head, Custom):
+                yield from scorer.in_memory(scorer.custom_fisher, batch, generator)
+            else:
+                yield from scorer.fisher(batch, generator)
+
+    def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
+        scorer = self.scorer
+        for batch in self._batches(examples):
+            with scorer.borrowed(), torch.no_grad():
+                outputs = scorer.run(self.model, batch)
+            yield batch, outputs
+
+    def predict(self, examples: Any) -> np.ndarray:
+        if not isinstance(self.head, Head):
+            raise ExemplaError("a custom likelihood has no predictions of its own.")
+        parts = [self.head.predict(o, b).cpu().numpy() for b, o in self._forward(examples)]
+        if len({p.shape[1:] for p in parts}) == 1:
+            return np.concatenate(parts)
+        longest = max(p.shape[1] for p in parts)
+        pads = [np.pad(p, ((0, 0), (0, longest - p.shape[1])), constant_values=-100) for p in parts]
+        return np.concatenate(pads)
+
+    def log_likelihood(self, examples: Any) -> np.ndarray:
+        parts = []
+        for batch, outputs in self._forward(examples):
+            values = outputs
+            if isinstance(self.head, Head):
+                self.head.refuse(outputs.shape, batch)
+                values = self.head.log_prob(outputs, batch)
+            parts.append(values.double().cpu().numpy())
+        return np.concatenate(parts)
+
+
+def move_whole(examples: TorchExamples) -> None:
+    """Arrays that take little of a GPU's memory go there once, not batch by batch."""
+    source, device = examples.source, examples.device
+    if device.type != "cuda" or not isinstance(source, ArraySource):
+        return
+    sizes: list[int] = []
+    tree_map(lambda t: sizes.append(getattr(t, "nbytes", 0)), source.arrays)
+    if sum(sizes) * DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
+        source.arrays = tree_map(examples.moved, source.arrays)
+
+
+def rebuilt(model: Any, asked: Any, names: Any, options: Any, head: Any) -> TorchOracle:
+    """An oracle from storage, with the likelihood that its training data had settled."""
+    oracle = TorchOracle(model, asked, names, **options)
+    oracle.scorer.head = head
+    return oracle
+
+
+def moved(model: nn.Module, device: Any) -> nn.Module:
+    """The model itself if it is there already, else a copy: the user's model never moves."""
+    if device is None:
+        return model
+    wanted = torch.device(device)
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        raise ExemplaError(f"device={device!r} was asked for and no CUDA device is available.")
+    where = next(model.parameters()).device
+    same = where.type == wanted.type and wanted.index in (None, where.index)
+    return model if same else copy.deepcopy(model).to(wanted)

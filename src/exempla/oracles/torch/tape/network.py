@@ -1,0 +1,226 @@
+"""The network seen from outside: survey it once, then passes that return factors."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.factors import Factors
+from exempla.oracles.torch.factors.factors import DenseFactors
+from exempla.oracles.torch.inputs.batch import Batch
+from exempla.oracles.torch.tape.backward import pull_back
+from exempla.oracles.torch.tape.layers import Block, Seen
+from exempla.oracles.torch.tape.per_sample import Run, by_loop, by_vmap
+from exempla.oracles.torch.tape.survey import PROBE, Survey, survey
+from exempla.oracles.torch.tape.tape import Tape
+
+__all__ = ["Network", "Pass", "out_of_memory"]
+
+CPU_BUDGET = 2**30
+"""Bytes that the factors of a batch may take in main memory."""
+GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
+"""Bytes of factors beyond which a larger batch is no faster."""
+LEAST = {"cpu": 256, "cuda": 16}
+"""Examples in a batch nevertheless: few large ones keep a GPU busy, and spare its memory."""
+HALF_SCALE = 1024.0
+"""float16 gradients are computed this much larger, so that small ones do not vanish."""
+
+
+class Network:
+    """A module and the parameters of it that are looked at."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+        self.model, self.parameters = model, parameters
+        self.names = {id(p): name for name, p in parameters.items()}
+        first = next(iter(parameters.values()))
+        self.like = torch.zeros((), device=first.device, dtype=precision(parameters))
+        """An example of what scores are made of."""
+        self.found: Survey | None = None
+        self.planned: set[str] = set()
+        self.said: set[str] = set()
+        self.by_sample: Callable[..., dict[str, Tensor]] | None = None
+
+    @property
+    def surveyed(self) -> bool:
+        return self.found is not None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        if self.found is None:
+            raise ExemplaError("the layers of a network are known once data has been read.")
+        return self.found.blocks
+
+    def survey(self, run: Run, batch: Batch) -> None:
+        """Look at the model with a few examples (the same ones again if there are fewer)."""
+        probe = batch.take(np.resize(np.arange(min(len(batch), PROBE)), PROBE))
+        found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
+        if not found.blocks:
+            raise ExemplaError(
+                "the model's outputs do not depend on the chosen parameters: select others with "
+                "parameters=."
+            )
+        if found.fallback:
+            self.by_sample = self._choose_fallback(found, run, probe)
+        found.references.clear()
+        self.found = found
+        self.planned = {name for block in found.blocks for name in block.parameters}
+
+    def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
+        """vmap if it works and agrees with autograd, else a loop; says which."""
+        assert found.cotangents is not None
+        rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
+        failure: Exception | None = None
+        for method, words in ((by_vmap, "torch.func.vmap"), (by_loop, "a loop over samples")):
+            try:
+                got = method(self.model, rest, run, probe, found.cotangents)
+            except Exception as error:
+                failure = error
+                continue
+            if all(found.agrees(got[x], found.references[x]) for x in rest):
+                warnings.warn(
+                    f"scored by {words}, which is slower, because their use in the model is not "
+                    f"one exempla keeps in factored form: {brief(rest)}.",
+                    ExemplaWarning,
+                    stacklevel=6,
+                )
+                return method
+        raise ExemplaError(
+            f"the scores of {brief(rest)} depend on which other examples are in the batch (a "
+            "normalisation without running statistics, for instance): such a model has no score "
+            "per example; leave these out with parameters=."
+        ) from failure
+
+    def forward(self, run: Run, batch: Batch) -> Pass:
+        """One forward pass under the tape."""
+        assert self.found is not None
+        tape = Tape(self.names, len(batch), self.found.treatments)
+        with tape:
+            outputs = run(self.model, batch)
+        return Pass(self, run, batch, tape, outputs)
+
+    def batch_size(self, wanted: int | None) -> int:
+        """So many examples that their factors fit in a fair share of the memory."""
+        assert self.found is not None
+        device = next(iter(self.parameters.values())).device
+        if wanted is None:  # large enough to keep the processor busy, small enough for its caches
+            kind = device.type if device.type in GOOD_SIZE else "cpu"
+            good = GOOD_SIZE[kind] / max(self.found.row_bytes, 1)
+            wanted = int(np.clip(good, LEAST[kind], 2048))
+        if device.type == "cuda":
+            budget = torch.cuda.mem_get_info(device)[0] // 4
+        else:
+            budget = min(CPU_BUDGET, available_memory() // 4)
+        return int(max(1, min(wanted, budget // max(self.found.row_bytes, 1))))
+
+
+class Pass:
+    """A forward pass that has been run, to be pulled back one or more times."""
+
+    def __init__(self, network: Network, run: Run, batch: Batch, tape: Tape, out: Tensor) -> None:
+        self.network, self.run, self.batch, self.tape, self.outputs = network, run, batch, tape, out
+
+    def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
+        """Scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
+        found, n = self.network.found, len(self.batch)
+        assert found is not None
+        scale = HALF_SCALE if self.outputs.dtype == torch.float16 else 1.0
+        if scale != 1.0:
+            cotangent = cotangent * scale
+        cotangent = cotangent.to(self.outputs.dtype)
+        edges: Any = [use.edge for use in self.tape.uses]
+        gradients: Any = ()
+        if edges:
+            gradients = pull_back(self.outputs, edges, cotangent, again)
+        if scale != 1.0:
+            gradients = [None if g is None else g.float() / scale for g in gradients]
+        astray = self._astray()
+        dense = self._fallback(cotangent / scale, found.fallback | astray)
+        like = self.network.like
+        seen: dict[str, list[Seen]] = {}
+        for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True):
+            if g is not None:
+                entry = (use, g, found.layout(key))
+                for name in {use.weight, use.bias}:
+                    seen.setdefault(name or "", []).append(entry)
+        self._say_left_out(set(seen) - {""})
+        out: list[Factors] = []
+        for block in found.blocks:
+            if block.kind == "fallback" or not astray.isdisjoint(block.parameters):
+                out.append(DenseFactors(block.pack(dense)))
+            else:  # a bias in a block is used wherever its weight is
+                out.append(block.factors(seen.get(block.weight, []), n, like))
+        return tuple(out)
+
+    def _say_left_out(self, used: set[str]) -> None:
+        """Layers are fixed by the survey: say so if a later batch reaches another parameter."""
+        network = self.network
+        new = used - network.planned - network.said
+        if new:
+            network.said |= new
+            warnings.warn(
+                f"the first examples do not reach {brief(dict.fromkeys(sorted(new)))}, which later "
+                "ones do: their scores leave these parameters out.",
+                ExemplaWarning,
+                stacklevel=6,
+            )
+
+    def _astray(self) -> set[str]:
+        """Parameters this batch used otherwise than the survey saw: with their block, by sample."""
+        found, n = self.network.found, len(self.batch)
+        assert found is not None
+        unfit = set(self.tape.unknown)
+        for use, key in zip(self.tape.uses, self.tape.keys, strict=True):
+            layout = found.layout(key)
+            if use.repeat is None and use.axes and use.shape[layout.axis] % n:
+                unfit |= {name for name in (use.weight, use.bias) if name}
+        if not unfit - found.fallback:
+            return set()
+        blocks = [b for b in found.blocks if b.kind != "fallback" and unfit & set(b.parameters)]
+        return {name for block in blocks for name in block.parameters}
+
+    def _fallback(self, cotangent: Tensor, wanted: set[str]) -> dict[str, Tensor]:
+        network = self.network
+        rest = {x: p for x, p in network.parameters.items() if x in wanted}
+        if not rest:
+            return {}
+        args = (network.model, rest, self.run, self.batch, cotangent)
+        method = network.by_sample or by_vmap
+        try:
+            dense = method(*args)
+        except RuntimeError as error:
+            if method is by_loop or out_of_memory(error):
+                raise
+            network.by_sample = by_loop
+            dense = by_loop(*args)
+        return {x: g.detach().to(network.like.dtype) for x, g in dense.items()}
+
+
+def precision(parameters: dict[str, Tensor]) -> torch.dtype:
+    """float64 if the model is, else float32."""
+    double = any(p.dtype == torch.float64 for p in parameters.values())
+    return torch.float64 if double else torch.float32
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """True if the device, or main memory, could not hold what was asked for."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def brief(names: dict[str, Any]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
+
+
+def available_memory() -> int:
+    """Bytes of main memory free for use."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return CPU_BUDGET * 4

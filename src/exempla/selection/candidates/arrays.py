@@ -1,0 +1,195 @@
+"""Rows in one array: NumPy, or torch on its own device, through the array API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import array_api_compat
+import numpy as np
+
+from exempla.arrays import Array
+from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
+
+__all__ = ["ArrayRace", "ArrayRows", "FLOAT32_ERROR"]
+
+FLOAT32_ERROR = 8 * 2.0**-24
+"""Bound used for |fl(f·q) − f·q|/‖f‖ of a vectorised float32 product. The largest seen over rows
+of 8 to 4096 entries, same-signed ones included, was 2.3 · 2⁻²⁴."""
+
+CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 28}
+"""Float64 copies of this many bytes of rows are made at a time: on a CPU they stay in cache."""
+
+
+class ArrayRows(Rows):
+    """Rows of one (t, p) float32 or float64 array; `tolerance` may be that of another dtype."""
+
+    def __init__(self, array: Array, tolerance: float | None = None) -> None:
+        self.array = array
+        self.xp = array_api_compat.array_namespace(array)
+        self.device = array_api_compat.device(array)
+        self.t, self.p = (int(size) for size in array.shape)
+        self.single = array.dtype == self.xp.float32
+        self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
+        place = "cpu" if array_api_compat.is_numpy_array(array) else "gpu"
+        self.step = max(1, CHUNK_BYTES[place] // (8 * max(1, self.p)))
+        norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
+        with np.errstate(over="ignore", invalid="ignore"):  # `inputs` names such rows
+            for part, block in self.blocks():
+                norms2[part] = self.xp.sum(block * block, axis=1)
+        self.norms2_here = norms2
+        self.norms2 = self.host(norms2)
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """The rows in float64, a block at a time."""
+        for start in range(0, self.t, self.step):
+            part = slice(start, min(start + self.step, self.t))
+            yield part, self.xp.astype(self.array[part], self.xp.float64, copy=False)
+
+    def here(self, values: np.ndarray) -> Array:
+        """A host array, where the rows are."""
+        return self.xp.asarray(values, device=self.device)
+
+    def host(self, values: Array) -> np.ndarray:
+        if isinstance(values, np.ndarray):
+            return values
+        return values.detach().cpu().numpy()
+
+    def products(self, vectors: Array) -> Array:
+        """(m, t) products with the vectors (m, p), where the rows are, summed in float64."""
+        out = self.xp.empty((vectors.shape[0], self.t), dtype=self.xp.float64, device=self.device)
+        for part, block in self.blocks():
+            out[:, part] = vectors @ block.T
+        return out
+
+    def project(self, vectors: np.ndarray) -> np.ndarray:
+        return self.host(self.products(self.here(vectors)))
+
+    def energy(self, directions: np.ndarray) -> np.ndarray:
+        out = self.xp.zeros(self.t, dtype=self.xp.float64, device=self.device)
+        Q = self.here(directions).T
+        for part, block in self.blocks():
+            inside = block @ Q
+            out[part] = self.xp.sum(inside * inside, axis=1)
+        return self.host(out)
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        picked = self.array[self.here(np.asarray(indices, dtype=np.int64))]
+        return self.host(self.xp.astype(picked, self.xp.float64))
+
+    def split(self, bounds: list[int]) -> list[Rows]:
+        cuts = pairwise(bounds)
+        return [type(self)(self.array[start:stop], self.tolerance) for start, stop in cuts]
+
+    def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
+        return ArrayRace(self, candidates, noise, rule)
+
+
+class ArrayRace(Race):
+    """c and n are (T, t) float64 arrays beside the rows; a row out of the race has n = −inf."""
+
+    def __init__(self, rows: ArrayRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
+        self.rows, self.noise, self.rule, self.xp = rows, noise, rule, rows.xp
+        # Zero rows can explain nothing, and 0/0 must never win.
+        kept = candidates & (rows.norms2 > 0)
+        self.n = rows.here(np.where(kept, rows.norms2 + noise, -np.inf))
+        self.c = self.xp.zeros_like(self.n)
+        self.scale = rows.here(rule.scale(rows.norms2, noise))
+        self.floor = rows.norms2_here * rows.tolerance
+        # Many targets are one matrix product, which is done in float64 throughout.
+        self.error = FLOAT32_ERROR if rows.single and len(candidates) == 1 else 0.0
+
+    def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
+        fresh = self.rows.products(self.rows.here(residuals))
+        for i, c in zip(targets, fresh):
+            self.c[i] = c
+        return self.leaders()
+
+    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
+        if len(directions) == 1:
+            self._apply(slice(None), self._product(directions[0])[None], self.rows.here(coefs))
+        else:
+            Q, b = self.rows.here(directions), self.rows.here(coefs)
+            for part, block in self.rows.blocks():
+                self._apply(part, Q @ block.T, b)
+        return self.leaders()
+
+    def _product(self, direction: np.ndarray) -> Array:
+        rows, xp = self.rows, self.xp
+        if rows.single and self.error == 0.0:
+            return rows.products(rows.here(direction[None]))[0]
+        q = xp.astype(rows.here(direction), rows.array.dtype)
+        if isinstance(rows.array, np.ndarray):
+            # A dot product per row: three times faster here than the matrix-vector product.
+            return np.vecdot(rows.array, q).astype(np.float64)
+        return xp.astype(rows.array @ q, xp.float64)
+
+    def _apply(self, part: slice, v: Array, coefs: Array) -> None:
+        self.c[:, part] -= coefs[:, None] * v
+        self.n[:, part] -= v * v
+
+    def leaders(self) -> Leaders:
+        best = [self._leaders(part) for part in self._groups()]
+        scores, rows = (np.concatenate(values) for values in zip(*best))
+        return Leaders(scores, np.where(scores > -np.inf, rows, -1))
+
+    def _leaders(self, targets: slice) -> tuple[np.ndarray, np.ndarray]:
+        scores = self._scores(targets, 0.0, 0.0)
+        rows = self.xp.argmax(scores, axis=1)
+        best = self.xp.take_along_axis(scores, rows[:, None], axis=1)[:, 0]
+        return self.rows.host(best), self.rows.host(rows)
+
+    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
+        found = []
+        for part in self._groups():
+            wanted = self.rows.here(thresholds[part])[:, None]
+            scores = self._scores(part, 0.0, 0.0)
+            reach = self.xp.astype((scores >= wanted) & (scores > -np.inf), self.xp.int8)
+            rows = self.rows.host(self.xp.argmax(reach, axis=1))
+            found.append(np.where(self.rows.host(self.xp.any(reach, axis=1)), rows, -1))
+        return np.concatenate(found)
+
+    def _groups(self) -> list[slice]:
+        """Targets to score together: all of them on a GPU, where launches are what costs."""
+        if isinstance(self.c, np.ndarray):
+            return [slice(i, i + 1) for i in range(len(self.c))]
+        return [slice(0, len(self.c))]
+
+    def contenders(
+        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
+    ) -> np.ndarray:
+        scores = self._scores(slice(target, target + 1), slack_c, slack_n)[0]
+        reach = (scores >= threshold) & (scores > -np.inf)
+        return self.rows.host(self.xp.nonzero(reach)[0][:limit])
+
+    def _scores(self, targets: slice, slack_c: float, slack_n: float) -> Array:
+        """Upper bounds of the scores; −inf for rows that are out or have nothing new."""
+        xp, c, n = self.xp, self.c[targets], self.n[targets]
+        norms2 = self.rows.norms2_here
+        alive = n > self.floor - slack_n * norms2
+        if self.rule in (Rule.GAIN, Rule.PURSUIT):
+            if slack_c:
+                c = xp.abs(c) + slack_c * xp.sqrt(norms2)
+            squared = c * c
+            if self.rule is Rule.GAIN:
+                n = n - slack_n * norms2
+                positive = n > 0  # otherwise n could be zero, and the score anything
+                scores = squared / xp.where(positive, n, xp.ones_like(n))
+                scores = xp.where(positive, scores, xp.full_like(n, np.inf))
+            else:
+                scores = squared * self.scale
+        else:
+            scores = c * self.scale
+        return xp.where(alive, scores, xp.full_like(scores, -np.inf))
+
+    def deflate(self, target: int, energy: np.ndarray) -> None:
+        n = self.rows.norms2_here + self.noise - self.rows.here(energy)
+        out = self.n[target] == -np.inf
+        self.n[target] = self.xp.where(out, self.n[target], n)
+
+    def drop(self, targets: list[int], rows: list[int]) -> None:
+        where = tuple(self.rows.here(np.array(which, dtype=np.int64)) for which in (targets, rows))
+        self.n[where] = -np.inf
+
+    def sharpen(self) -> None:
+        self.error = 0.0

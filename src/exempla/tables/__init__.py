@@ -1,0 +1,77 @@
+"""Your own file: read it, learn what its columns are, build a model, hand it back corrected.
+
+Read
+    read_table(path, encoding=None, delimiter=None, header=None, names=None) -> Table
+        CSV, TSV, JSONL (each also .gz, .bz2, .xz), Parquet, NPZ (X, y), or a folder of images with
+        one sub-folder per class. `table.notes` says what was found out; `table.row(i)` shows a row.
+    borrow_names(table, other) -> Table
+        Column names for a headerless file from a sister file that has them.
+
+Columns
+    infer_columns(table, label, text=(), overrides={}, task="auto") -> list[Column]
+        Column(name, kind, reason, detail); kinds: number, category, text, date, id, constant, leak,
+        label, ignored. The first rule that matches wins:
+            copy of the label, or one-to-one with it → leak; one value → constant; unique and
+            (consecutive integers, UUID, hash, named like an id, or short strings) → id; leading
+            zeros → category; ≥ 99 % numbers → number; ≥ 95 % dates of one format → date;
+            > 50 distinct and ≥ 5 words on average → text; else category.
+    show_columns(columns) -> str        column | kind | reason | override
+    feature_frame(table, columns, rows=None) -> pandas.DataFrame, what the default model takes
+
+Model
+    default_model(table, columns, rows=None, seed=0) -> unfitted sklearn Pipeline
+    cross_validated_accuracy(model, X, y) -> CrossValidation(mean, se, majority), `.warning`
+    default_image_model(pixels, labels, kind="auto") -> ImageModel (.model, or .build and .fit)
+
+Split
+    split(table, columns, test=None, test_size=0.2, curated=None, seed=0) -> Split
+        Row numbers are 0-based data rows of the original file.
+    stratified(y, size=0.2, seed=0) -> mask of test rows, for images (which have no columns)
+
+Decide and hand back
+    Decision(row, action, new_label=None, note="", time=""), action: keep, relabel, remove
+    export(table, decisions, path, label=…, excel_safe=False) -> Path
+    corrected(table, decisions, label=…) -> bytes
+    write_patch(path, table, decisions, label=…, ids=None, evidence=None) -> Path
+    apply_patch(original, patch, out=None, **reading) -> bytes, equal to what `export` wrote
+
+Images
+    load_images(folder_or_table, rows=None, size=None) -> Images (.pixels, .labels, .rows, …)
+    thumbnail(image, most=128) -> bytes (WebP)
+    safe_path(root, name) -> Path, refusing every way out of `root`
+
+>>> import pathlib, tempfile
+>>> folder = pathlib.Path(tempfile.mkdtemp())
+>>> _ = (folder / "mail.csv").write_text("words,y\\n" + "3,ham\\n9,spam\\n4,ham\\n9,ham\\n" * 9)
+>>> table = read_table(folder / "mail.csv")
+>>> columns = infer_columns(table, label="y")
+>>> parts = split(table, columns)
+>>> model = default_model(table, columns, rows=parts.train).fit(parts.X_train, parts.y_train)
+>>> fixed = export(table, [Decision(3, "relabel", "spam")], folder / "fixed.csv", label="y")
+>>> read_table(fixed).row(3)
+{'words': '9', 'y': 'spam'}
+"""
+
+from exempla.tables.columns.infer import Column, infer_columns, kind_flag, label_of, show_columns
+from exempla.tables.corrections.decisions import Decision
+from exempla.tables.corrections.export import corrected, export
+from exempla.tables.corrections.patch import apply_patch, read_patch, write_patch
+from exempla.tables.features import feature_frame
+from exempla.tables.formats.folder import safe_path
+from exempla.tables.formats.images import Images, load_images, thumbnail
+from exempla.tables.models.crossval import CrossValidation, cross_validated_accuracy
+from exempla.tables.models.image import ImageModel, default_image_model
+from exempla.tables.models.tabular import default_model
+from exempla.tables.read import borrow_names, read_table
+from exempla.tables.split import Split, split, stratified
+from exempla.tables.table import Table
+
+__all__ = [
+    "Table", "read_table", "borrow_names",
+    "Column", "infer_columns", "show_columns", "kind_flag", "label_of", "feature_frame",
+    "default_model", "cross_validated_accuracy", "CrossValidation",
+    "ImageModel", "default_image_model",
+    "Split", "split", "stratified",
+    "Decision", "export", "corrected", "write_patch", "read_patch", "apply_patch",
+    "Images", "load_images", "thumbnail", "safe_path",
+]  # fmt: skip

@@ -1,0 +1,111 @@
+"""The label: classes or a number, and when to refuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.tables.columns.arrow import encoded, is_text, pc, to_numbers
+from exempla.tables.table import Table, show
+
+__all__ = ["label_column", "label_values", "same_labels"]
+
+MOST_INTEGERS = 50
+
+
+def label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]:
+    """The label's task ("classes" or "regression") and why; refuses what cannot be a label."""
+    if task not in ("auto", "classes", "regression"):
+        raise ExemplaError(f"The task must be 'auto', 'classes' or 'regression', not {task!r}.")
+    present = table.column(name).filter(pa.array(~table.missing(name)))
+    if not (is_text(present) or _simple(present.type)):
+        raise ExemplaError(f"Column {name!r} holds {present.type}, which cannot be a label.")
+    codes, words = encoded(present)
+    if len(words) < 2:
+        what = f"only the value {str(words[0])!r}" if words else "no value at all"
+        raise ExemplaError(
+            f"The label column {name!r} has {what}: there is nothing to tell apart; "
+            "give a column with at least two values."
+        )
+    numbers = to_numbers(present) if not pa.types.is_boolean(present.type) else np.array([np.nan])
+    numeric = bool(np.isfinite(numbers).mean() >= 0.99)
+    if task == "regression":
+        if not numeric:
+            raise ExemplaError(
+                f"The label column {name!r} holds words, so it has classes; leave the task out."
+            )
+        return "regression", "as told"
+    whole = numeric and bool((numbers[np.isfinite(numbers)] % 1 == 0).all())
+    if task == "auto" and numeric and not (whole and len(words) <= MOST_INTEGERS):
+        raise ExemplaError(
+            f"The label column {name!r} holds {len(words):,} distinct numbers: say whether to "
+            "predict a number (task regression) or classes (task classes)."
+        )
+    if len(words) > max(2, len(present) / 2):
+        raise ExemplaError(
+            f"The label column {name!r} has {len(words):,} different values in {len(present):,} "
+            "rows, which leaves nothing to learn from; is it an id or a text?"
+        )
+    counts = Counter(codes.tolist()).most_common(3)
+    most = ", ".join(f"{words[code]} {count:,}" for code, count in counts)
+    reason = "as told" if task == "classes" else ("integers" if numeric else "words")
+    more = ", …" if len(words) > 3 else ""
+    return "classes", f"{reason}: {len(words)} classes ({most}{more})"
+
+
+def _simple(kind: Any) -> bool:
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def label_values(table: Table, name: str, task: str, rows: np.ndarray) -> np.ndarray:
+    """The labels of some rows: strings as read (own type for Parquet and NPZ), or floats."""
+    column = table.column(name).take(pa.array(rows))
+    if task == "regression":
+        return to_numbers(column)
+    if is_text(column):
+        codes, words = encoded(column)
+        return np.asarray(words)[codes] if words else np.array([], dtype=str)
+    if pa.types.is_floating(column.type) and pc.all(pc.equal(pc.floor(column), column)).as_py():
+        column = column.cast(pa.int64())  # whole numbers became floats because some were missing
+    return column.to_numpy()
+
+
+def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, str]:
+    """Test labels spelt as in the training file, and what was done about it ("" if nothing).
+
+    UCI's Adult writes `<=50K` in one file and `<=50K.` in the other; others differ in case or
+    spaces.
+
+    >>> import numpy as np
+    >>> same_labels(np.array(["no.", "yes."]), np.array(["no", "yes"]))[0].tolist()
+    ['no', 'yes']
+    """
+    known = np.unique(train)
+    if train.dtype.kind not in "UO":
+        if test.dtype.kind in "UO":
+            return test.astype(known.dtype), ""
+        return test, ""
+    test = test.astype(str)
+    if np.isin(np.unique(test), known).any():
+        return test, ""
+    plain = {_bare(str(label)): str(label) for label in known}
+    if len(plain) == len(known) and all(_bare(label) in plain for label in np.unique(test)):
+        spelt = np.array([plain[_bare(label)] for label in test])
+        pair = show([f"{test[0]} → {spelt[0]}"])
+        return (
+            spelt,
+            f"Labels of the test file were matched to those of the training file ({pair}).",
+        )
+    raise ExemplaError(
+        f"The test file's labels ({show(np.unique(test).tolist(), 4)}) are none of the training "
+        f"file's ({show(known.tolist(), 4)}); is it the same column?"
+    )
+
+
+def _bare(label: str) -> str:
+    return label.strip().rstrip(".").casefold()

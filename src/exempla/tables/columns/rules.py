@@ -1,0 +1,223 @@
+"""The column rules, in order. Shares of rows drift with the file's length; ceilings do not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from exempla.tables.columns.arrow import encoded, is_text, missing_mask, pc, to_numbers
+from exempla.tables.columns.dates import find_format
+from exempla.tables.table import Table
+
+__all__ = ["Facts", "apply_rules", "copies_label", "date_of", "decimal_of"]
+
+NUMBER_SHARE, DATE_SHARE = 0.99, 0.95
+TEXT_DISTINCT, TEXT_WORDS = 50, 5
+UUID = r"^\{?[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\}?$"
+HASH = r"^(0x)?[0-9a-fA-F]{16,128}$"
+ID_NAME = re.compile(r"(^|_)(id|key|index)(_|$)")
+LEAK_ROWS = 20
+"""With fewer rows than this, two columns may agree one-to-one by accident."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One column's values, and what the rules ask about them."""
+
+    name: str
+    values: Any
+    missing: np.ndarray
+    decimal_comma: bool
+    """Whether "1,5" may be a number: the file's delimiter is no comma."""
+    json: bool = False
+    """Whether a value may be the JSON text of a list or an object."""
+
+    @classmethod
+    def of(cls, table: Table, name: str, rows: np.ndarray) -> Facts:
+        values = table.column(name)
+        values = values if len(rows) == len(table) else values.take(pa.array(rows))
+        comma = getattr(getattr(table.source, "dialect", None), "delimiter", ",") != ","
+        return cls(name, values, missing_mask(values), comma, table.format == "jsonl")
+
+    @cached_property
+    def present(self) -> Any:
+        return self.values.filter(pa.array(~self.missing)) if self.missing.any() else self.values
+
+    @cached_property
+    def distinct(self) -> int:
+        return int(pc.count_distinct(self.present).as_py())
+
+    @cached_property
+    def text(self) -> bool:
+        return is_text(self.values)
+
+    @cached_property
+    def unique(self) -> bool:
+        return not self.missing.any() and self.distinct == len(self.values) > 1
+
+    @cached_property
+    def words(self) -> float:
+        return float(pc.mean(pc.count_substring_regex(self.present, r"\S+")).as_py() or 0.0)
+
+    @cached_property
+    def example(self) -> str:
+        return str(self.present[0].as_py())
+
+    def numbers(self, decimal: str = ".") -> np.ndarray:
+        if not self.text and not _numeric(self.values.type):
+            return np.full(len(self.present), np.nan)
+        return to_numbers(self.present, decimal)
+
+    @cached_property
+    def plain_numbers(self) -> np.ndarray:
+        return self.numbers()
+
+    @cached_property
+    def date(self) -> tuple[str, str | None] | None:
+        return find_format(self.present, DATE_SHARE) if self.text else None
+
+    def matches(self, pattern: str) -> bool:
+        """Whether every present value matches."""
+        return bool(pc.all(pc.match_substring_regex(self.present, pattern)).as_py())
+
+
+def apply_rules(facts: Facts) -> tuple[str, str, str]:
+    """Kind, reason and detail by the first rule that matches."""
+    kind = facts.values.type
+    if not (facts.text or _numeric(kind) or _dated(kind) or pa.types.is_boolean(kind)):
+        return "ignored", f"holds {kind}, which the default model cannot use", ""
+    if facts.json and len(facts.present) and facts.matches(r"^[\[{]"):
+        return "ignored", "holds nested lists or objects", ""
+    for rule in (_constant, _identifier, _leading_zero, _number, _date, _text):
+        answer = rule(facts)
+        if answer is not None:
+            return answer if len(answer) == 3 else (*answer, "")
+    return "category", f"{facts.distinct:,} distinct values{_gaps(facts)}", ""
+
+
+def _constant(facts: Facts) -> tuple[str, str] | None:
+    if len(facts.present) == 0:
+        return "constant", "every value is missing"
+    if facts.distinct == 1 and not facts.missing.any():
+        return "constant", f"every value is {facts.example[:40]!r}"
+    return None
+
+
+def _identifier(facts: Facts) -> tuple[str, str] | None:
+    if not facts.unique or _dated(facts.values.type):
+        return None
+    numbers = facts.plain_numbers
+    numeric = np.isfinite(numbers).mean() >= NUMBER_SHARE
+    whole = bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
+    if whole and numbers.max() - numbers.min() == len(numbers) - 1:
+        return "id", "unique, consecutive integers"
+    if facts.text and facts.matches(UUID):
+        return "id", "unique UUIDs"
+    if facts.text and facts.matches(HASH) and not numeric:
+        return "id", "unique hashes"
+    # A measurement such as heat_index = 71.5 is no key.
+    if ID_NAME.search(_snake(facts.name)) and (whole or not numeric):
+        return "id", "unique, and named like an id"
+    if facts.text and not numeric and facts.words < TEXT_WORDS and facts.date is None:
+        return "id", f"unique strings of fewer than {TEXT_WORDS} words"
+    return None
+
+
+def _snake(name: str) -> str:
+    # customerID, Customer-Id and customer id are all customer_id.
+    return re.sub(r"[^0-9a-z]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+
+
+def _leading_zero(facts: Facts) -> tuple[str, str] | None:
+    if not facts.text:
+        return None
+    zeros = pc.match_substring_regex(facts.present, r"^\s*0\d+\s*$")
+    if not pc.any(zeros).as_py():
+        return None
+    first = facts.present.filter(zeros)[0].as_py().strip()
+    return "category", f"numbers with leading zeros such as {first[:20]!r} are codes"
+
+
+def decimal_of(facts: Facts) -> str | None:
+    """The decimal mark under which at least 99 % of the values are numbers."""
+    if np.isfinite(facts.plain_numbers).mean() >= NUMBER_SHARE:
+        return "."
+    if facts.text and facts.decimal_comma:
+        marked = pc.match_substring_regex(facts.present, r"^\s*[-+]?\d*,?\d+([eE][-+]?\d+)?\s*$")
+        if (pc.mean(marked.cast(pa.float64())).as_py() or 0.0) >= NUMBER_SHARE:
+            return ","
+    return None
+
+
+def _number(facts: Facts) -> tuple[str, str, str] | None:
+    decimal = decimal_of(facts)
+    if decimal is None:
+        return None
+    odd = int((~np.isfinite(facts.numbers(decimal))).sum())
+    reason = f"all {len(facts.present):,} values are numbers"
+    if odd:
+        reason = f"{1 - odd / len(facts.present):.1%} of the values are numbers"
+    comma = " (decimal comma)" if decimal == "," else ""
+    return "number", reason + comma + _gaps(facts), decimal
+
+
+def date_of(facts: Facts, share: float) -> tuple[str, str | None] | None:
+    """The format of a date column and a rival that would read it as well."""
+    return find_format(facts.present, share) if facts.text else None
+
+
+def _date(facts: Facts) -> tuple[str, str, str] | None:
+    if _dated(facts.values.type):
+        return "date", f"stored as {facts.values.type}{_gaps(facts)}", ""
+    if facts.date is None:
+        return None
+    style, rival = facts.date
+    doubt = f"; {rival} would fit as well" if rival else ""
+    return "date", f"written as {style}{doubt}{_gaps(facts)}", style
+
+
+def _text(facts: Facts) -> tuple[str, str] | None:
+    if not facts.text or facts.distinct <= TEXT_DISTINCT or facts.words < TEXT_WORDS:
+        return None
+    return "text", f"{facts.distinct:,} distinct values of {facts.words:.0f} words on average"
+
+
+def _gaps(facts: Facts) -> str:
+    count = int(facts.missing.sum())
+    return f", {count:,} missing" if count else ""
+
+
+def copies_label(facts: Facts, label: Facts) -> str:
+    """Why a column gives the label away, or "": equal to it, or one-to-one with it."""
+    if not (facts.text or _numeric(facts.values.type) or pa.types.is_boolean(facts.values.type)):
+        return ""
+    known = ~label.missing
+    if facts.missing[known].any() or label.distinct < 2:
+        return ""
+    own, own_words = encoded(facts.values.filter(pa.array(known)))
+    key, key_words = encoded(label.values.filter(pa.array(known)))
+    if len(own_words) != len(key_words):
+        return ""
+    # One-to-one: as many pairs as values. A column unique in every row is an id, not a leak.
+    pairs = len(np.unique(own * len(key_words) + key))
+    if pairs != len(key_words):
+        return ""
+    if [str(word) for word in own_words] == [str(word) for word in key_words]:
+        return f"a copy of the label {label.name!r}"
+    if len(own) >= max(LEAK_ROWS, 2 * len(key_words)):
+        return f"tells the label {label.name!r} one-to-one"
+    return ""
+
+
+def _numeric(kind: Any) -> bool:
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+
+
+def _dated(kind: Any) -> bool:
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)

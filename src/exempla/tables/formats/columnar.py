@@ -1,0 +1,209 @@
+"""Parquet and NPZ: columns keep their types, the file is read again when it is written back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from exempla.errors import ExemplaError
+from exempla.tables.table import Table, show
+
+__all__ = ["NpzSource", "ParquetSource", "read_npz", "read_parquet"]
+
+
+@dataclass(frozen=True)
+class _OnDisk:
+    """A file too large to keep twice: read again when needed, refused if it changed."""
+
+    path: Path
+    sha256: str
+
+    def original(self) -> bytes:
+        raw = self.path.read_bytes() if self.path.is_file() else b""
+        if hashlib.sha256(raw).hexdigest() != self.sha256:
+            raise ExemplaError(
+                f"{self.path.name} has changed since it was read, so its rows may be others; "
+                "read it again, or restore it."
+            )
+        return raw
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class ParquetSource(_OnDisk):
+    """Writes the same schema, metadata, compression and (about the same) row groups."""
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        file = pq.ParquetFile(io.BytesIO(self.original()))
+        table, meta = file.read(), file.metadata
+        field = table.schema.field(column)
+        values = table.column(column).to_pylist()
+        for row, label in changes.items():
+            values[row] = _typed(label, field.type, field.name)
+        changed = pa.chunked_array([pa.array(values, type=_plain(field.type))]).cast(field.type)
+        table = table.set_column(column, field, changed)
+        keep = np.setdiff1d(np.arange(len(table)), np.fromiter(removed, np.int64, len(removed)))
+        if removed:
+            table = table.take(pa.array(keep))
+        group = meta.row_group(0)
+        out = io.BytesIO()
+        pq.write_table(
+            table.cast(file.schema_arrow),
+            out,
+            compression=group.column(0).compression.lower().replace("uncompressed", "none"),
+            row_group_size=max(1, group.num_rows),
+        )
+        return out.getvalue()
+
+
+def _plain(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _typed(label: str, kind: Any, name: str) -> Any:
+    try:
+        if pa.types.is_boolean(_plain(kind)):
+            return {"true": True, "false": False, "1": True, "0": False}[label.casefold()]
+        return pa.scalar(label).cast(_plain(kind)).as_py()
+    except (pa.ArrowException, KeyError):
+        raise ExemplaError(
+            f"The label {label!r} does not fit column {name!r}, which holds {kind}."
+        ) from None
+
+
+def read_parquet(path: Path) -> Table:
+    """Read a Parquet file; dictionary columns become plain strings."""
+    try:
+        data = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise ExemplaError(f"{path.name} is no readable Parquet file: {_first(error)}.") from None
+    if data.num_rows == 0:
+        raise ExemplaError(f"{path.name} has no rows; give a file with data.")
+    if len(set(data.column_names)) < data.num_columns:
+        raise ExemplaError(f"{path.name} has two columns of the same name; rename one.")
+    for place, field in enumerate(data.schema):
+        if pa.types.is_dictionary(field.type):
+            data = data.set_column(
+                place, field.name, data.column(place).cast(field.type.value_type)
+            )
+    return Table(
+        path=path,
+        format="parquet",
+        data=data.replace_schema_metadata(None),
+        source=ParquetSource(path, fingerprint(path)),
+        notes=(f"Read {path.name} as Parquet, {data.num_columns} columns with their own types.",),
+    )
+
+
+def _first(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")
+
+
+class NpzSource(_OnDisk):
+    """Changes `y`, and drops rows from every array that has one entry per row."""
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        raw = self.original()
+        with np.load(io.BytesIO(raw), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            packed = any(item.compress_type for item in archive.infolist())
+        y, n = arrays["y"].copy(), len(arrays["y"])
+        if y.dtype.kind == "U" and changes:
+            y = y.astype(np.result_type(y.dtype, *(np.asarray(c).dtype for c in changes.values())))
+        for row, label in changes.items():
+            y[row] = _npz_value(label, y.dtype)
+        arrays["y"] = y
+        if removed:
+            keep = np.setdiff1d(np.arange(n), np.fromiter(removed, np.int64, len(removed)))
+            arrays = {
+                name: array[keep] if array.ndim and len(array) == n and name != "names" else array
+                for name, array in arrays.items()
+            }
+        out = io.BytesIO()
+        (np.savez_compressed if packed else np.savez)(out, **arrays)
+        return out.getvalue()
+
+
+def _npz_value(label: str, kind: np.dtype) -> Any:
+    try:
+        if kind.kind == "b":
+            return {"true": True, "false": False, "1": True, "0": False}[label.casefold()]
+        return np.asarray(label).astype(kind)
+    except (ValueError, KeyError, OverflowError):
+        raise ExemplaError(f"The label {label!r} does not fit y, which holds {kind}.") from None
+
+
+def read_npz(path: Path) -> Table:
+    """Read an NPZ with arrays `X` (n, d) or (n, h, w[, c]) and `y` (n,); pickles are refused."""
+    arrays = _arrays(path)
+    x, y = arrays["X"], arrays["y"]
+    if y.ndim != 1 or x.ndim not in (2, 3, 4) or len(x) != len(y) or len(y) == 0:
+        raise ExemplaError(
+            f"{path.name} needs X of shape (rows, columns) or (rows, height, width[, channels]) "
+            f"and y of shape (rows,); they are {x.shape} and {y.shape}."
+        )
+    if y.dtype.kind == "S":
+        y = np.char.decode(y)
+    columns: dict[str, Any] = {}
+    if x.ndim == 2:
+        given = [str(name) for name in arrays.get("names", np.array([])).ravel()]
+        names = given[: x.shape[1]] if len(given) >= x.shape[1] else []
+        if len(set(names)) < len(names) or "y" in names or not names:
+            names = [f"x{place}" for place in range(x.shape[1])]
+        columns = {name: pa.array(np.ascontiguousarray(x[:, i])) for i, name in enumerate(names)}
+    columns["y"] = pa.array(y)
+    return Table(
+        path=path,
+        format="npz",
+        data=pa.table(columns),
+        source=NpzSource(path, fingerprint(path)),
+        notes=(f"Read {path.name}: X {x.shape} {x.dtype}, y {y.shape} {y.dtype}.",),
+        images=None if x.ndim == 2 else x,
+    )
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            absent = [name for name in ("X", "y") if name not in file.files]
+            if absent:
+                raise ExemplaError(
+                    f"{path.name} has no array {show(absent)}, only {show(file.files)}; "
+                    "save it with np.savez(path, X=…, y=…)."
+                )
+            return {name: file[name] for name in ("X", "y", "names") if name in file.files}
+    except ExemplaError:
+        raise
+    except Exception as error:
+        raise ExemplaError(
+            f"{path.name} is no readable NPZ file ({_first(error)}); save plain arrays with "
+            "np.savez(path, X=…, y=…), objects are refused because they can run code."
+        ) from None

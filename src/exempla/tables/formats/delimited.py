@@ -1,0 +1,243 @@
+"""CSV, TSV and their kin: read every cell as a string, remember where every record stands."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.tables.formats.cells import excel_safe_record, replace_cell
+from exempla.tables.formats.dialect import (
+    Dialect,
+    records,
+    sample,
+    sniff_delimiter,
+    sniff_quotes,
+    sniff_spaces,
+)
+from exempla.tables.formats.encoding import Encoding, pack, sniff_encoding, unpack
+from exempla.tables.formats.header import column_names, looks_like_data, preamble
+from exempla.tables.table import Table, show
+
+__all__ = ["TextSource", "read_delimited"]
+
+CHUNK = 20_000
+RAGGED_SHARE = 0.01
+"""More crooked rows than this and the delimiter, not the rows, is the likely culprit."""
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """The bytes of a delimited file and where each data row stands in its text."""
+
+    raw: bytes
+    encoding: Encoding
+    packing: str
+    dialect: Dialect
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def original(self) -> bytes:
+        return self.raw
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        text = self.encoding.decode(unpack(self.raw, "the file")[0])
+        if self.encoding.encode(text) != unpack(self.raw, "the file")[0]:
+            raise ExemplaError(
+                f"The encoding {self.encoding.codec} does not write back the bytes it read, so a "
+                "corrected copy could differ elsewhere; convert the file to UTF-8 first."
+            )
+        touched = range(len(self.starts)) if excel_safe else sorted({*changes, *removed})
+        pieces, done = [], 0
+        for row in touched:
+            start, end = int(self.starts[row]), int(self.ends[row])
+            pieces.append(text[done:start])
+            done = end
+            if row in removed:
+                continue
+            record = text[start:end]
+            if row in changes:
+                record = replace_cell(record, column, changes[row], self.dialect)
+            pieces.append(excel_safe_record(record, self.dialect) if excel_safe else record)
+        pieces.append(text[done:])
+        return pack(self.encoding.encode("".join(pieces)), self.packing)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    columns: list[pa.ChunkedArray]
+    starts: np.ndarray
+    ends: np.ndarray
+    ragged: tuple[int, ...]
+    numbers: tuple[int, ...]
+    """Line numbers of the ragged rows, for the message."""
+
+
+def read_delimited(
+    path: Path,
+    raw: bytes,
+    *,
+    encoding: str | None,
+    delimiter: str | None,
+    header: bool | None,
+    names: Sequence[str] | None,
+) -> Table:
+    """Read one delimited file; see `read_table` for the options."""
+    content, packing = unpack(raw, path.name)
+    found, text = sniff_encoding(content, encoding, path.name)
+    del content
+    if not text.strip():
+        raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
+    suffix = next((s for s in path.suffixes if s in (".csv", ".tsv")), "")
+    cut = sniff_delimiter(text, delimiter, suffix, path.name)
+    dialect = Dialect(cut, spaces=sniff_spaces(text, cut))
+    dialect = replace(dialect, quotes=sniff_quotes(text, dialect))
+    notes = [f"Read {path.name} as {found}, {dialect}-separated."]
+
+    first = sample(text, dialect)
+    above = preamble(first)
+    if above:
+        notes.append(f"Passed over {above} line(s) above the table, the first {first[0][0]!r}.")
+    first = first[above:]
+    has_header, why = _has_header(first, header, path.name)
+    notes += [why] if why else []
+    parsed, dialect = _parse(text, dialect, first, above + has_header)
+    if not dialect.quotes and '"' in text:
+        notes.append("Quotation marks are plain characters in this file.")
+    titles, said = _titles(first[0] if has_header else [], names, parsed, path.name)
+    notes += said
+    if parsed.ragged:
+        notes.append(_crooked(parsed, path.name))
+    return Table(
+        path=path,
+        format="tsv" if cut == "\t" else "csv",
+        data=pa.table(parsed.columns, names=titles),
+        source=TextSource(raw, found, packing, dialect, parsed.starts, parsed.ends),
+        notes=tuple(notes),
+        ragged=parsed.ragged,
+        header=bool(has_header),
+    )
+
+
+def _has_header(rows: list[list[str]], wanted: bool | None, name: str) -> tuple[bool, str]:
+    why = looks_like_data(rows)
+    if wanted is None:
+        if not why:
+            return True, ""
+        return False, (
+            f"The first row of {name} is data, not a header ({why}); columns are named column_1, "
+            "column_2 …; if that is wrong, say --header yes (in Python: header=True)."
+        )
+    if wanted and why:
+        return True, f"Took the first row as header as told, though {why}."
+    return wanted, "" if wanted else "No header, as told; columns are named column_1, column_2 …"
+
+
+def _parse(
+    text: str, dialect: Dialect, first: list[list[str]], skip: int
+) -> tuple[_Parsed, Dialect]:
+    """Parse with quotes first; where they do not come in pairs, take them as plain characters."""
+    width = Counter(len(row) for row in first[1:] or first).most_common(1)[0][0]
+    ways = [replace(dialect, strict=dialect.quotes)]
+    if '"' in text and dialect.quotes:
+        ways += [replace(dialect, quotes=False), dialect]
+    best: tuple[_Parsed, Dialect] | None = None
+    for way in ways:
+        try:
+            parsed = _parse_as(text, way, width, skip)
+        except csv.Error:
+            continue
+        if not parsed.ragged:
+            return parsed, replace(way, strict=False)
+        if best is None or len(parsed.ragged) < len(best[0].ragged):
+            best = parsed, replace(way, strict=False)
+    if best is None:
+        raise ExemplaError(
+            "The file cannot be read as a table: it holds stray line ends or NUL characters; "
+            "save it again as UTF-8 CSV."
+        )
+    return best
+
+
+def _parse_as(text: str, dialect: Dialect, width: int, skip: int) -> _Parsed:
+    starts: list[int] = []
+    ends: list[int] = []
+    ragged: list[int] = []
+    rows: list[list[str | None]] = []
+    chunks: list[list[pa.Array]] = [[] for _ in range(width)]
+
+    def flush() -> None:
+        for column, values in zip(chunks, zip(*rows, strict=True), strict=True):
+            column.append(pa.array(values, type=pa.string()))
+        rows.clear()
+
+    for number, (cells, start, end) in enumerate(records(text, dialect)):
+        if number < skip:
+            continue
+        if len(cells) != width:
+            ragged.append(len(starts))
+            cells = [None] * width
+        rows.append(cells)  # pyright: ignore[reportArgumentType]
+        starts.append(start)
+        ends.append(end)
+        if len(rows) == CHUNK:
+            flush()
+    if rows:
+        flush()
+    columns = [pa.chunked_array(column, type=pa.string()) for column in chunks]
+    lines = [text.count("\n", 0, starts[row]) + 1 for row in ragged[:5]]
+    return _Parsed(columns, np.array(starts), np.array(ends), tuple(ragged), tuple(lines))
+
+
+def _titles(
+    cells: list[str], names: Sequence[str] | None, parsed: _Parsed, name: str
+) -> tuple[list[str], list[str]]:
+    width = len(parsed.columns)
+    if not len(parsed.starts):
+        raise ExemplaError(f"{name} has a header but no rows; give a file with data.")
+    if names is not None:
+        if len(names) != width:
+            raise ExemplaError(
+                f"{len(names)} column names were given, but {name} has {width} columns."
+            )
+        return column_names(list(names), width)
+    if not cells:
+        return [f"column_{place + 1}" for place in range(width)], []
+    if len(cells) == width - 1:
+        # R leaves the row names' column untitled; other programs end each row with a delimiter.
+        trailing = not any(value for value in parsed.columns[-1].to_pylist())
+        return column_names([*cells, ""] if trailing else ["", *cells], width)
+    if len(cells) != width:
+        raise ExemplaError(
+            f"The header of {name} has {len(cells)} names but its rows have {width} cells; "
+            "is the delimiter right, or is a delimiter inside a cell without quotes?"
+        )
+    return column_names(cells, width)
+
+
+def _crooked(parsed: _Parsed, name: str) -> str:
+    count, total = len(parsed.ragged), len(parsed.starts)
+    where = f"line(s) {show(parsed.numbers)}{' …' if count > len(parsed.numbers) else ''}"
+    width = len(parsed.columns)
+    if count > max(1, RAGGED_SHARE * total):
+        raise ExemplaError(
+            f"{count:,} of {total:,} rows of {name} do not have {width} cells ({where}); is the "
+            "delimiter right, or is a delimiter inside a cell without quotes?"
+        )
+    return (
+        f"{count} row(s) do not have {width} cells ({where}): left out of training, exported "
+        "untouched."
+    )

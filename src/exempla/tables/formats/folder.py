@@ -1,0 +1,182 @@
+"""A folder of images, one sub-folder per class, as a table of files; nothing outside is touched."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.tables.table import Table, show
+
+__all__ = ["FolderSource", "IMAGE_SUFFIXES", "read_folder", "safe_path"]
+
+IMAGE_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
+
+
+def safe_path(root: str | Path, name: str) -> Path:
+    """The file `name` inside `root`; every way out of `root` is refused.
+
+    Refused are absolute paths, `..` (also percent-encoded or with backslashes), drive letters,
+    control characters, and links that lead outside.
+
+    >>> safe_path(".", "../secret.png")
+    Traceback (most recent call last):
+    exempla.errors.ExemplaError: The path '../secret.png' leads out of its folder and is refused.
+    """
+    base = Path(root).resolve()
+    plain = unquote(unquote(name)).replace("\\", "/")
+    parts = PurePosixPath(plain).parts
+    escapes = (
+        not parts
+        or plain.startswith(("/", "~"))
+        or ".." in parts
+        or re.match(r"[A-Za-z]:|[A-Za-z]+://", plain)
+        or any(ord(letter) < 32 for letter in plain)
+    )
+    if not escapes:
+        target = (base / name).resolve()
+        if target.is_relative_to(base):
+            return target
+    raise ExemplaError(f"The path {name!r} leads out of its folder and is refused.")
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """Files of an image folder, relative to it, in row order."""
+
+    root: Path
+    files: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def original(self) -> bytes:
+        raise ExemplaError(f"{self.root.name} is a folder; export it to a folder, not to bytes.")
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        return self.original()
+
+    def moved(self, row: int, label: str) -> str:
+        """Where a relabelled file goes: the same path under the other class."""
+        if label in ("", ".", "..") or re.search(r"[/\\\x00-\x1f]", label):
+            raise ExemplaError(
+                f"The label {label!r} cannot be the name of a folder; choose another."
+            )
+        return str(PurePosixPath(label, *PurePosixPath(self.files[row]).parts[1:]))
+
+    def copy_to(self, out: Path, changes: Mapping[int, str], removed: Collection[int]) -> None:
+        """Copy every file that stays, each into its (new) class folder."""
+        if out.resolve().is_relative_to(self.root.resolve()):
+            raise ExemplaError(
+                f"{out} lies inside the folder it is made from; choose another place."
+            )
+        if out.exists() and any(out.iterdir()):
+            raise ExemplaError(f"{out} is not empty; export into a new folder.")
+        targets = {
+            row: self.moved(row, changes[row]) if row in changes else name
+            for row, name in enumerate(self.files)
+            if row not in removed
+        }
+        if twice := [name for name, times in Counter(targets.values()).items() if times > 1]:
+            raise ExemplaError(
+                f"Two images would both be called {show(twice, 3)} after relabelling; rename one."
+            )
+        for row, name in targets.items():
+            place = out / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(safe_path(self.root, self.files[row]), place)
+
+
+def read_folder(path: str | Path) -> Table:
+    """List an image folder: columns `file` (relative path) and `label` (its first folder).
+
+    >>> import tempfile, pathlib
+    >>> root = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in ("cat/1.png", "dog/1.png"):
+    ...     (root / name).parent.mkdir()
+    ...     _ = (root / name).write_bytes(b"")
+    >>> read_folder(root).strings("label")
+    ['cat', 'dog']
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise ExemplaError(f"There is no folder {str(root)!r}.")
+    files, stray, svg = _listed(root)
+    if not files:
+        raise ExemplaError(
+            f"{root.name} has no images in class folders; arrange them as CLASS/image.png "
+            f"({', '.join(sorted(s[1:] for s in IMAGE_SUFFIXES))})."
+        )
+    labels = [name.split("/", 1)[0] for name in files]
+    classes = tuple(dict.fromkeys(labels))
+    if {c.casefold() for c in classes} <= PARTS and any(n.count("/") > 1 for n in files):
+        raise ExemplaError(
+            f"{root.name} holds the parts {show(classes)}, not classes; give "
+            f"{root.name}/{classes[0]} as the data and the other as the test."
+        )
+    notes = [f"Read {root.name}: {len(files):,} images in {len(classes)} classes."]
+    if stray:
+        notes.append(f"{len(stray)} file(s) are no images in a class folder: {show(stray, 3)}.")
+    if svg:
+        notes.append(
+            f"{len(svg)} SVG file(s) are refused (they can carry scripts), convert them to PNG: "
+            f"{show(svg, 3)}."
+        )
+    return Table(
+        path=root,
+        format="images",
+        data=pa.table({"file": files, "label": labels}),
+        source=FolderSource(root, tuple(files), classes),
+        notes=tuple(notes),
+    )
+
+
+def _listed(root: Path) -> tuple[list[str], list[str], list[str]]:
+    files: list[str] = []
+    stray: list[str] = []
+    svg: list[str] = []
+    base = root.resolve()
+    for entry in sorted(root.rglob("*"), key=lambda p: _natural(p.relative_to(root))):
+        name = entry.relative_to(root).as_posix()
+        if any(part.startswith(".") for part in PurePosixPath(name).parts):
+            continue
+        if entry.is_symlink() and not entry.resolve().is_relative_to(base):
+            raise ExemplaError(
+                f"{name!r} in {root.name} is a link that leads out of the folder and is refused; "
+                "replace it by a copy."
+            )
+        if entry.is_dir():
+            continue
+        suffix = entry.suffix.lower()
+        if suffix in (".svg", ".svgz"):
+            svg.append(name)
+        elif "/" in name and suffix in IMAGE_SUFFIXES and name.isprintable():
+            files.append(name)
+        else:
+            stray.append(name)
+    return files, stray, svg
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    # "img10" after "img9": digits count as numbers; each part of the path is compared apart.
+    pieces: list[tuple[int, int, str]] = []
+    for part in path.parts:
+        for piece in re.findall(r"\d+|\D+", part):
+            pieces.append((1, int(piece), "") if piece.isdecimal() else (2, 0, piece))
+        pieces.append((0, 0, ""))
+    return pieces

@@ -1,0 +1,132 @@
+"""JSON lines: one object a line, values kept as the strings they were written as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.tables.formats.cells import json_spans, json_token
+from exempla.tables.formats.dialect import lines
+from exempla.tables.formats.encoding import Encoding, pack, sniff_encoding, unpack
+from exempla.tables.table import Table
+
+__all__ = ["JsonSource", "read_jsonl"]
+
+CHUNK = 20_000
+
+
+@dataclass(frozen=True)
+class JsonSource:
+    """The bytes of a JSONL file, its keys, and where each row stands in its text."""
+
+    raw: bytes
+    encoding: Encoding
+    packing: str
+    keys: tuple[str, ...]
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def original(self) -> bytes:
+        return self.raw
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        text = self.encoding.decode(unpack(self.raw, "the file")[0])
+        pieces, done = [], 0
+        for row in sorted({*changes, *removed}):
+            start, end = int(self.starts[row]), int(self.ends[row])
+            pieces.append(text[done:start])
+            done = end
+            if row not in removed:
+                pieces.append(_replaced(text[start:end], self.keys[column], changes[row]))
+        pieces.append(text[done:])
+        return pack(self.encoding.encode("".join(pieces)), self.packing)
+
+
+def _replaced(line: str, key: str, value: str) -> str:
+    spans = json_spans(line)
+    if key in spans:
+        start, end = spans[key]
+        return line[:start] + json_token(value, line[start:end]) + line[end:]
+    # The row has no such key yet: it becomes the last one.
+    at = line.rindex("}")
+    entry = f"{json.dumps(key, ensure_ascii=False)}: {json_token(value, '')}"
+    return f"{line[:at].rstrip()}{', ' if spans else ''}{entry}{line[at:]}"
+
+
+def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
+    """Read one JSONL file; nested values are kept as their JSON text."""
+    content, packing = unpack(raw, path.name)
+    found, text = sniff_encoding(content, encoding, path.name)
+    if not text.strip():
+        raise ExemplaError(f"{path.name} is empty: it needs at least one JSON object.")
+    if text.lstrip().startswith("["):
+        raise ExemplaError(
+            f"{path.name} is one JSON list, not JSON lines; write one object per line "
+            "(`jq -c '.[]' in.json > out.jsonl`)."
+        )
+    starts: list[int] = []
+    ends: list[int] = []
+    columns: dict[str, list[str | None]] = {}
+    mark, before = [0], 0
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+    for number, line in enumerate(lines(text, mark), start=1):
+        if line.strip():
+            for key, value in _object(decoder, line, number, path.name).items():
+                if key not in columns:
+                    columns[key] = [None] * len(starts)
+                columns[key].append(_string(value))
+            starts.append(before)
+            ends.append(mark[0])
+            for values in columns.values():
+                if len(values) < len(starts):
+                    values.append(None)
+        before = mark[0]
+    if not columns:
+        raise ExemplaError(f"{path.name} holds only empty objects; each needs keys and values.")
+    return Table(
+        path=path,
+        format="jsonl",
+        data=pa.table({key: _array(values) for key, values in columns.items()}),
+        source=JsonSource(raw, found, packing, tuple(columns), np.array(starts), np.array(ends)),
+        notes=(f"Read {path.name} as JSON lines, {found}.",),
+    )
+
+
+def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dict[str, Any]:
+    try:
+        value = decoder.decode(line.strip())
+    except (ValueError, RecursionError) as error:
+        raise ExemplaError(
+            f"Line {number} of {name} is not JSON ({error}); every line must be one object."
+        ) from None
+    if not isinstance(value, dict):
+        raise ExemplaError(f'Line {number} of {name} is no JSON object such as {{"text": …}}.')
+    return value
+
+
+def _string(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)  # true, false, and nested lists or objects
+
+
+def _array(values: list[str | None]) -> pa.ChunkedArray:
+    try:
+        return pa.chunked_array([pa.array(values, type=pa.string())])
+    except UnicodeEncodeError:  # half a surrogate pair: legal in JSON, not in UTF-8
+        mended = [v if v is None else v.encode("utf-8", "replace").decode() for v in values]
+        return pa.chunked_array([pa.array(mended, type=pa.string())])

@@ -1,0 +1,112 @@
+"""The default model for images: a small CNN where torch is installed, else an MLP on pixels."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline
+
+from exempla.errors import ExemplaError
+
+__all__ = ["ImageModel", "Pixels", "default_image_model", "has_torch"]
+
+
+class Pixels(TransformerMixin, BaseEstimator):
+    """Images of any shape as rows of numbers in [0, 1].
+
+    >>> import numpy as np
+    >>> Pixels().fit_transform(np.full((2, 3, 3), 255, dtype=np.uint8)).shape
+    (2, 9)
+    """
+
+    def fit(self, X: Any, y: Any = None) -> Pixels:
+        self.n_features_in_ = int(np.prod(np.shape(X)[1:]))
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        X = np.asarray(X)
+        scale = 255.0 if X.dtype == np.uint8 else 1.0
+        return X.reshape(len(X), -1).astype(np.float64) / scale
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """What `default_image_model` proposes.
+
+    `kind` is "cnn" or "mlp". For an MLP, `model` is an unfitted Pipeline that takes the pixels as
+    they are. For a CNN, `build()` makes a module, `fit(module, X, y, sample_weight)` trains it, and
+    `prepare(pixels)` and `encode(labels)` make the arrays it takes.
+    """
+
+    kind: str
+    classes: np.ndarray
+    model: Pipeline | None = None
+    build: Callable[[], Any] | None = None
+    fit: Callable[..., Any] | None = None
+
+    def prepare(self, pixels: np.ndarray) -> np.ndarray:
+        """Pixels as the model takes them: (n, channels, h, w) float32 in [0, 1] for the CNN."""
+        if self.kind == "mlp":
+            return pixels
+        scaled = np.asarray(pixels, dtype=np.float32) / (255 if pixels.dtype == np.uint8 else 1)
+        return scaled[:, None] if scaled.ndim == 3 else np.moveaxis(scaled, -1, 1).copy()
+
+    def encode(self, labels: Any) -> np.ndarray:
+        """Labels as the model takes them: positions in `classes` for the CNN."""
+        labels = np.asarray(labels)
+        if self.kind == "mlp":
+            return labels
+        place = np.searchsorted(self.classes, labels).clip(max=len(self.classes) - 1)
+        if (self.classes[place] != labels).any():
+            raise ExemplaError("Some labels are no class the model was made for.")
+        return place.astype(np.int64)
+
+
+def has_torch() -> bool:
+    """Whether torch is installed (without importing it)."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def default_image_model(
+    pixels: np.ndarray, labels: Any, *, kind: str = "auto", epochs: int | None = None, seed: int = 0
+) -> ImageModel:
+    """A small model for these images; nothing is fitted yet.
+
+    `kind`: "cnn", "mlp", or "auto" (the CNN if torch is installed and the images are at least
+    8 × 8).
+
+    >>> import numpy as np
+    >>> made = default_image_model(np.zeros((4, 8, 8), np.uint8), ["a", "b", "a", "b"], kind="mlp")
+    >>> made.model.fit(np.zeros((4, 8, 8), np.uint8), ["a", "b", "a", "b"]).classes_.tolist()
+    ['a', 'b']
+    """
+    pixels, classes = np.asarray(pixels), np.unique(np.asarray(labels))
+    if pixels.ndim not in (3, 4) or len(classes) < 2:
+        raise ExemplaError(
+            f"An image model needs pixels (n, h, w[, 3]) of at least two classes; these are "
+            f"{pixels.shape} of {len(classes)}."
+        )
+    if kind == "auto":
+        kind = "cnn" if has_torch() and min(pixels.shape[1:3]) >= 8 else "mlp"
+    if kind == "mlp":
+        # About 3,000 steps of 200 images, however many images there are.
+        rounds = epochs or int(np.clip(600_000 / len(pixels), 20, 300))
+        net = MLPClassifier((64,), alpha=1e-3, max_iter=rounds, random_state=seed)
+        return ImageModel("mlp", classes, model=Pipeline([("pixels", Pixels()), ("model", net)]))
+    if kind != "cnn":
+        raise ExemplaError(f"There is no image model {kind!r}; choose 'cnn', 'mlp' or 'auto'.")
+    if not has_torch():
+        raise ExemplaError("The CNN needs torch: pip install 'exempla[torch]', or choose 'mlp'.")
+    from exempla.tables.models.cnn import SmallCNN
+
+    channels = 1 if pixels.ndim == 3 else int(pixels.shape[3])
+    recipe = SmallCNN(
+        channels, (int(pixels.shape[1]), int(pixels.shape[2])), len(classes), epochs, seed
+    )
+    return ImageModel("cnn", classes, build=recipe.build, fit=recipe.fit)

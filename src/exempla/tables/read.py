@@ -1,0 +1,105 @@
+"""`read_table`: one door for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from exempla.errors import ExemplaError
+from exempla.tables.formats.columnar import read_npz, read_parquet
+from exempla.tables.formats.delimited import read_delimited
+from exempla.tables.formats.folder import read_folder
+from exempla.tables.formats.jsonl import read_jsonl
+from exempla.tables.table import Table
+
+__all__ = ["borrow_names", "read_table"]
+
+FOREIGN = {
+    b"PK\x03\x04": "a zip archive or an Excel workbook; save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
+    b"%PDF": "a PDF; give a table",
+    b"\x89PNG": "an image; give the folder that holds it",
+    b"\xff\xd8\xff": "an image; give the folder that holds it",
+    b"ARROW1": "an Arrow IPC file; save it as Parquet",
+    b"SQLite format 3": "an SQLite database; export the table as CSV",
+}
+
+
+def read_table(
+    path: str | Path,
+    *,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    names: Sequence[str] | None = None,
+) -> Table:
+    """Read a CSV, TSV, JSONL, Parquet or NPZ file or a folder of images.
+
+    Text formats may be compressed (.gz, .bz2, .xz). What the file is, is judged by its content
+    first and its name second.
+
+    Parameters
+    ----------
+    encoding, delimiter
+        As told; detected when None, and both are reported in ``table.notes``.
+    header
+        Whether the first row names the columns; judged from the rows when None.
+    names
+        Names for the columns, in place of those in the file.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tsv"
+    >>> _ = path.write_text("text\\tlabel\\nfine film\\tpos\\ndull film\\tneg\\n")
+    >>> table = read_table(path)
+    >>> table.notes[0], table.row(1)
+    ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
+    """
+    path = Path(path)
+    if path.is_dir():
+        return read_folder(path)
+    if not path.is_file():
+        near = path.parent if path.parent != path else Path()
+        raise ExemplaError(f"There is no file {str(path)!r}; look for its name in {str(near)!r}.")
+    with path.open("rb") as file:
+        magic = file.read(16)
+    if not magic:
+        raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if magic.startswith(b"PAR1"):
+        return read_parquet(path)
+    if ".npz" in suffixes:
+        return read_npz(path)
+    for start, what in FOREIGN.items():
+        if magic.startswith(start):
+            raise ExemplaError(f"{path.name} is {what}.")
+    if ".parquet" in suffixes:
+        raise ExemplaError(f"{path.name} is named Parquet but is not (it does not begin so).")
+    raw = path.read_bytes()
+    if {".jsonl", ".ndjson", ".json"} & set(suffixes):
+        return read_jsonl(path, raw, encoding=encoding)
+    return read_delimited(
+        path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names
+    )
+
+
+def borrow_names(table: Table, other: Table) -> Table:
+    """Name the columns of a headerless file after a sister file that has a header.
+
+    Returned unchanged if it has names of its own, or the sister has none or another width.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.data").write_text("1,x\\n2,y\\n3,x\\n")
+    >>> _ = (folder / "a.test").write_text("age,label\\n4,y\\n")
+    >>> train, test = read_table(folder / "a.data"), read_table(folder / "a.test")
+    >>> borrow_names(train, test).names
+    ('age', 'label')
+    """
+    if table.header or not other.header or len(table.names) != len(other.names):
+        return table
+    return replace(
+        table,
+        data=table.data.rename_columns(list(other.names)),
+        notes=(*table.notes, f"Column names were taken from {other.path.name}."),
+    )

@@ -1,0 +1,145 @@
+"""A user's file in memory: its columns as read, and the means to write it back unharmed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.tables.columns.arrow import missing_mask, to_strings
+
+__all__ = ["Source", "Table", "show"]
+
+
+class Source(Protocol):
+    """How one format is written back: every byte that no decision touches stays as it was."""
+
+    def original(self) -> bytes:
+        """The file as it was read."""
+        ...
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        """The file with these cells of one column changed and these rows dropped."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns of one file; row numbers are 0-based data rows of that file.
+
+    Attributes
+    ----------
+    path : Path
+        Where it was read from.
+    format : str
+        "csv", "tsv", "jsonl", "parquet", "npz" or "images".
+    data : pyarrow.Table
+        The columns: strings as read for text formats, own types for Parquet and NPZ.
+    source : Source
+        Writes the file back.
+    notes : tuple of str
+        What was found out while reading (encoding, delimiter, header …), in sentences.
+    ragged : tuple of int
+        Rows with the wrong number of cells: all their values count as missing.
+    header : bool
+        Whether the file names its columns itself.
+    images : array or None
+        (n, h, w[, c]) pixels, where an NPZ holds them.
+
+    >>> import tempfile, pathlib
+    >>> from exempla.tables import read_table
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("x;label\\n007;ham\\n8;spam\\n")
+    >>> table = read_table(path)
+    >>> len(table), table.names, table.strings("x")
+    (2, ('x', 'label'), ['007', '8'])
+    """
+
+    path: Path
+    format: str
+    data: pa.Table
+    source: Source = field(repr=False)
+    notes: tuple[str, ...] = ()
+    ragged: tuple[int, ...] = ()
+    header: bool = True
+    images: np.ndarray | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names, in file order."""
+        return tuple(self.data.column_names)
+
+    def column(self, name: str) -> Any:
+        """One column, as Arrow holds it."""
+        return self.data.column(self.position(name))
+
+    def missing(self, name: str) -> np.ndarray:
+        """Which rows have no value in this column."""
+        return missing_mask(self.column(name))
+
+    def strings(self, name: str, rows: Any = None) -> list[str | None]:
+        """The values as strings, for all rows or for some."""
+        column = self.column(name)
+        return to_strings(column if rows is None else column.take(pa.array(np.asarray(rows))))
+
+    def row(self, number: int) -> dict[str, str | None]:
+        """One row as a person would see it."""
+        if not 0 <= number < len(self):
+            raise ExemplaError(
+                f"Row {number} does not exist: {self.path.name} has rows 0 to {len(self) - 1}."
+            )
+        piece = self.data.slice(number, 1)
+        return {name: to_strings(piece.column(i))[0] for i, name in enumerate(self.names)}
+
+    def position(self, name: str | int) -> int:
+        """Where a column stands (0-based), by name, or by its number counted from 1.
+
+        Negative numbers count from the end. A column whose *name* is that number wins.
+        """
+        if str(name) in self.names:
+            return self.names.index(str(name))
+        try:
+            number = int(name)
+        except ValueError:
+            number = 0
+        if number and abs(number) <= len(self.names):
+            return number - 1 if number > 0 else len(self.names) + number
+        raise ExemplaError(self._absent(str(name)))
+
+    def _absent(self, name: str) -> str:
+        folded = {other.strip().casefold(): other for other in self.names}
+        near = difflib.get_close_matches(name.strip().casefold(), folded, n=3, cutoff=0.5)
+        where = f"{self.path.name} has no column {name!r}"
+        if near:
+            return f"{where}; did you mean {' or '.join(repr(folded[n]) for n in near)}?"
+        if len(self.names) == 1:
+            return f"{where}, only {self.names[0]!r}; is the delimiter right?"
+        return f"{where}; its columns are {show(self.names)}."
+
+
+def show(items: Collection[Any], most: int = 8) -> str:
+    """A list for a sentence: the first few, and how many more.
+
+    >>> show(["a", "b", "c"], most=2)
+    "'a', 'b' and 1 more"
+    """
+    listed = [repr(item) if isinstance(item, str) else str(item) for item in items]
+    if len(listed) <= most:
+        return ", ".join(listed)
+    return f"{', '.join(listed[:most])} and {len(listed) - most:,} more"

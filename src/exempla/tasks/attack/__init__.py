@@ -1,0 +1,334 @@
+"""How few changes to the training data undo a prediction: attacks in the Fisher RKHS."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.pipeline import Pipeline
+
+from exempla.data import arrays_of, n_rows
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.fisher.damping import RULES, FisherEvidence, check_damping
+from exempla.oracles import make_oracle
+from exempla.oracles.base import Oracle
+from exempla.tasks.attack.ascent import (
+    Box,
+    ascend,
+    distance_objective,
+    influence_objective,
+    loss_objective,
+    valid_range,
+)
+from exempla.tasks.attack.result import Attack
+from exempla.tasks.attack.scores import InputScores
+from exempla.tasks.retrain import Fit, check_fit, refit
+
+__all__ = ["Attack", "attack", "input_scores", "weak_points"]
+
+OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
+SAMPLE = 2048
+"""Training examples from which the metric of a network is estimated, at most."""
+
+
+def attack(
+    model: Any,
+    train: Any,
+    target: Any,
+    *,
+    points: Any = 2,
+    side: str = "train",
+    objective: str = "influence",
+    budget: float = 0.1,
+    steps: int = 20,
+    step: float | None = None,
+    bounds: Any = "auto",
+    damping: str | float = "auto",
+    parameters: Any = None,
+    fit: Fit | None = None,
+    rounds: int = 1,
+    seed: int = 0,
+) -> Attack:
+    """Perturb a few training points so that a set of target predictions gets worse.
+
+    For your own models, to see how fragile they are. The target is a set: its mean score μ is
+    attacked at once, by projected gradient ascent on how far each chosen training point pushes
+    against μ in the Fisher RKHS. Nothing of the caller's is changed; copies are returned.
+
+    Parameters
+    ----------
+    model : fitted LogisticRegression, or a torch classifier that returns logits
+    train, target : (X, y)
+        The labels of the target are the ones to be made unlikely; X alone takes the predicted.
+    points : int or indices
+        How many training points to perturb (those with the most reach, see `weak_points`), or
+        which.
+    side : {"train", "test"}
+        Perturb training points, or, for comparison, the target points themselves. One test-side
+        step is FGSM, several are PGD.
+    objective : {"influence", "distance"}
+        Koh and Liang's −k(z, μ), or the paper's ‖μ − z‖_H, which adds k(z, z).
+    budget, steps, step, bounds
+        ℓ∞ radius, number of sign steps and their size (by default they add up to 2.5 budgets; a
+        single one is a whole budget), valid range of the inputs ("auto": what the training data
+        show).
+    damping, parameters
+        As for `Explainer`. For a model trained with weight decay λ, damping=λ is the exact one.
+    fit, rounds
+        With several rounds (of `steps` each) the model is trained on the perturbed data after
+        each, the attack goes on from there, and what in truth harmed the target most is returned.
+        A torch module needs `fit` for that.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = scale(X)
+    >>> model = LogisticRegression().fit(X[:200], y[:200])
+    >>> found = attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), points=2, budget=0.5)
+    >>> found.X.shape, found.expected < 0, bool(abs(found.delta).max() <= 0.5 + 1e-12)
+    ((2, 30), True, True)
+    """
+    _check(side, objective, budget, steps, rounds)
+    given = arrays_of(train, "training data")[:2]
+    if rounds > 1:
+        check_fit(model, fit)
+    scores = input_scores(model, given, damping, parameters, seed)
+    X, y = scores.encode(*given)
+    target, tx, ty = _target(scores, target)
+    lowest, highest = valid_range(bounds, X)
+    size = _step(step, budget, steps * rounds)
+    if side == "test":
+        return _on_test_side(scores, tx, ty, Box(tx, budget, lowest, highest), steps, size)
+    v = scores.solve(scores.mean_score(tx, ty))
+    rows = _rows(points, scores, X, y, v, (budget, lowest, highest))
+    box = Box(X[rows], budget, lowest, highest)
+    labels = y[rows]
+
+    def trained_on(moved: np.ndarray) -> InputScores:
+        changed = _replaced(given[0], rows, moved)
+        again = refit(model, changed, given[1], None, fit, seed)
+        return input_scores(again, (changed, given[1]), damping, parameters, seed)
+
+    chosen = OBJECTIVES[objective]
+    moved = ascend(chosen(scores, labels, v), X[rows], box, steps, size)
+    if rounds > 1:
+        moved = _in_rounds(moved, trained_on, chosen, (tx, ty, labels), box, steps, size, rounds)
+    before, _ = scores.pull(X[rows], labels, v)
+    after, _ = scores.pull(moved, labels, v)
+    return Attack(
+        indices=rows,
+        X=moved,
+        original=X[rows],
+        side="train",
+        objective=objective,
+        budget=float(budget),
+        steps=steps * rounds,
+        before=before / len(X),
+        after=after / len(X),
+        box=box,
+        damping=scores.damping,
+        context=(model, given, target, fit),
+    )
+
+
+def _in_rounds(
+    moved: np.ndarray,
+    trained_on: Callable[[np.ndarray], InputScores],
+    objective: Any,
+    target: tuple[np.ndarray, np.ndarray, np.ndarray],
+    box: Box,
+    steps: int,
+    size: float,
+    rounds: int,
+) -> np.ndarray:
+    """Train on what was found, go on from there; return what harmed the target most in truth.
+
+    The first order overshoots: a point moved far gains leverage and is then simply fitted.
+    """
+    tx, ty, labels = target
+    best, worst_loss = moved, -np.inf
+    for turn in range(rounds):
+        scores = trained_on(moved)
+        loss = float(scores.loss(tx, ty)[0].mean())
+        if loss > worst_loss:
+            best, worst_loss = moved, loss
+        if turn < rounds - 1:
+            v = scores.solve(scores.mean_score(tx, ty))
+            moved = ascend(objective(scores, labels, v), moved, box, steps, size)
+    return best
+
+
+def weak_points(
+    model: Any,
+    train: Any,
+    target: Any,
+    *,
+    budget: float = 0.1,
+    bounds: Any = "auto",
+    damping: str | float = "auto",
+    parameters: Any = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The defence view: training points by how much moving each could harm the target.
+
+    `reach` is the largest first-order drop of the target's mean log-likelihood that moving this
+    point alone within the budget can make. Points on top are the cheapest to attack, and the ones
+    to protect or to look at first.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = scale(X)
+    >>> model = LogisticRegression().fit(X[:200], y[:200])
+    >>> table = weak_points(model, (X[:200], y[:200]), (X[300:310], y[300:310]))
+    >>> list(table.columns), len(table)
+    (['index', 'label', 'reach'], 200)
+    """
+    given = arrays_of(train, "training data")[:2]
+    scores = input_scores(model, given, damping, parameters, seed)
+    X, y = scores.encode(*given)
+    _, tx, ty = _target(scores, target)
+    v = scores.solve(scores.mean_score(tx, ty))
+    reach = _reach(scores, X, y, v, (budget, *valid_range(bounds, X)))
+    order = np.argsort(-reach, kind="stable")
+    columns = {"index": order, "label": y[order], "reach": reach[order]}
+    return pd.DataFrame(columns)
+
+
+def input_scores(
+    model: Any, train: Any, damping: str | float, parameters: Any = None, seed: int = 0
+) -> InputScores:
+    """The model as attacks see it."""
+    if isinstance(model, Pipeline):
+        raise UnsupportedModelError(
+            "attack moves the inputs of the model itself: give the last step of the Pipeline, and "
+            "data as the steps before it leave them."
+        )
+    oracle = make_oracle(model, parameters=parameters)
+    value = _damping(oracle, train, damping, seed)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from exempla.tasks.attack.network import NetworkScores
+
+        return NetworkScores(model, train, value, parameters, _sample(n_rows(train[1]), seed))
+    from exempla.oracles.sklearn.oracle import SklearnOracle
+    from exempla.tasks.attack.linear import LinearScores
+
+    if not isinstance(oracle, SklearnOracle):
+        raise UnsupportedModelError("attack takes logistic regression and torch classifiers.")
+    oracle.read(train, role="train")
+    return LinearScores(oracle, train, value)
+
+
+def _damping(oracle: Oracle, train: Any, wanted: str | float, seed: int) -> float:
+    """The number given, or the rule's; the larger rule where parameters abound."""
+    wanted = check_damping(wanted)
+    if not isinstance(wanted, str):
+        return float(wanted)
+    examples = oracle.read(train, role="train").take(_sample(n_rows(train[1]), seed))
+    energy = np.concatenate([rows.norm2() for rows in oracle.fisher_rows(examples)])
+    evidence = FisherEvidence(
+        trace=float(energy.sum()) / len(examples),
+        rows=len(energy),
+        energy2=float((energy**2).sum()),
+        squared_norm=0.0,
+        examples=len(examples),
+        parameters=oracle.n_parameters,
+    )
+    auto = "per-row" if oracle.n_parameters <= 4096 else "per-effective-row"
+    return RULES[auto if wanted == "auto" else wanted](evidence).value
+
+
+def _sample(n: int, seed: int) -> np.ndarray:
+    if n <= SAMPLE:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, SAMPLE, replace=False))
+
+
+def _check(side: str, objective: str, budget: float, steps: int, rounds: int) -> None:
+    if side not in ("train", "test"):
+        raise ExemplaError(f"side={side!r} is not known: use 'train' or 'test'.")
+    if objective not in OBJECTIVES:
+        raise ExemplaError(f"objective={objective!r} is not known: use 'influence' or 'distance'.")
+    if not (np.isfinite(budget) and budget > 0):
+        raise ExemplaError(f"budget={budget!r} is not usable: give a positive number.")
+    if steps < 1 or rounds < 1:
+        raise ExemplaError("steps and rounds must be at least 1.")
+
+
+def _step(step: float | None, budget: float, steps: int) -> float:
+    if step is not None:
+        return step
+    return budget if steps == 1 else 2.5 * budget / steps
+
+
+def _target(scores: InputScores, target: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The target with labels; the predicted ones if none were given."""
+    if isinstance(target, tuple) and len(target) > 1 and target[1] is not None:
+        return target[:2], *scores.encode(*target[:2])
+    X: Any = next(iter(target)) if isinstance(target, tuple) else target
+    classes = getattr(scores, "classes", np.arange(1_000_000))
+    tx, _ = scores.encode(X, np.full(n_rows(X), classes[0]))
+    codes = scores.predict(tx)
+    return (X, classes[codes]), tx, codes
+
+
+def _reach(scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any) -> np.ndarray:
+    _, gradient = influence_objective(scores, y, v)(X)
+    return Box(X, *limits).reach(gradient) / len(X)
+
+
+def _rows(
+    points: Any, scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any
+) -> np.ndarray:
+    """Which training rows to perturb."""
+    n = len(X)
+    if isinstance(points, int | np.integer) and not isinstance(points, bool):
+        if not 1 <= points <= n:
+            raise ExemplaError(f"points is {points}: give a number from 1 to {n}, or row numbers.")
+        return np.argsort(-_reach(scores, X, y, v, limits), kind="stable")[:points]
+    rows = np.asarray(points)
+    if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iu":
+        raise ExemplaError("points must be a number, or the numbers of training rows.")
+    if rows.min() < 0 or rows.max() >= n:
+        raise ExemplaError(f"points names row {int(rows.max())}, but there are {n} training rows.")
+    return rows.astype(np.int64)
+
+
+def _replaced(X: Any, rows: np.ndarray, moved: np.ndarray) -> Any:
+    if hasattr(X, "detach"):
+        out = X.detach().clone()
+        out[rows] = out.new_tensor(moved)
+        return out
+    out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, moved.dtype))
+    out[rows] = moved
+    return out
+
+
+def _on_test_side(
+    scores: InputScores, X: np.ndarray, y: np.ndarray, box: Box, steps: int, size: float
+) -> Attack:
+    """FGSM (one step) or PGD on the target points themselves."""
+    before, _ = scores.loss(X, y)
+    moved = ascend(loss_objective(scores, y), X, box, steps, size)
+    after, _ = scores.loss(moved, y)
+    return Attack(
+        indices=np.arange(len(X)),
+        X=moved,
+        original=X,
+        side="test",
+        objective="fgsm" if steps == 1 else "pgd",
+        budget=box.budget,
+        steps=steps,
+        before=-before,
+        after=-after,
+        box=box,
+        flipped=scores.predict(moved) != scores.predict(X),
+    )

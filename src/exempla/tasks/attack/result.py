@@ -1,0 +1,155 @@
+"""What an attack found, and whether it holds once the model is trained on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from exempla.errors import ExemplaError
+from exempla.oracles import make_oracle
+from exempla.tasks.attack.ascent import Box
+from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.verify import half_width
+
+__all__ = ["Attack", "AttackCheck"]
+
+ARMS = ("untouched", "attacked", "random direction")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Perturbed copies of some rows; the caller's data are as they were.
+
+    Attributes
+    ----------
+    indices : int64 array
+        Which rows: of the training data, or of the target when `side` is "test".
+    X : array
+        The perturbed rows.
+    original : array
+        The same rows untouched.
+    budget : float
+        ℓ∞ radius.
+    before, after : arrays
+        Training side: k(z, μ)/n of each row, what the target's mean log-likelihood owes to it.
+        Test side: log p(y | x).
+    """
+
+    indices: np.ndarray
+    X: np.ndarray
+    original: np.ndarray
+    side: str
+    objective: str
+    budget: float
+    steps: int
+    before: np.ndarray
+    after: np.ndarray
+    box: Box = field(repr=False)
+    flipped: np.ndarray | None = None
+    """Test side only: whose prediction changed."""
+    damping: float = 0.0
+    context: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def delta(self) -> np.ndarray:
+        """The perturbation."""
+        return self.X - self.original
+
+    @property
+    def expected(self) -> float:
+        """First-order change of the target's mean log-likelihood."""
+        change = self.after - self.before
+        return float(change.sum() if self.side == "train" else change.mean())
+
+    def apply(self, X: Any) -> Any:
+        """A copy of X with the perturbed rows in place."""
+        if hasattr(X, "detach"):
+            out = X.detach().clone()
+            out[self.indices] = out.new_tensor(self.X)
+            return out
+        out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, self.X.dtype))
+        out[self.indices] = self.X
+        return out
+
+    def random_copy(self, seed: int) -> np.ndarray:
+        """Rows moved as far in random directions: signs by chance, same ball, same range."""
+        signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=self.original.shape)
+        return self.box.project(self.original + self.budget * signs)
+
+    def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
+        """Train on untouched, attacked and randomly moved rows; count flipped predictions.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.preprocessing import scale
+        >>> import exempla
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> X = scale(X)
+        >>> model = LogisticRegression().fit(X[:200], y[:200])
+        >>> found = exempla.attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), budget=1.0)
+        >>> check = found.verify(seeds=2)
+        >>> lower = check.mean("attacked", "log_likelihood")
+        >>> lower < check.mean("random direction", "log_likelihood")
+        True
+        """
+        if self.side != "train" or self.context is None:
+            raise ExemplaError("a test-side attack changes no training: look at .flipped instead.")
+        model, (X, y), target, remembered = self.context
+        fit = remembered if fit is None else fit
+        check_fit(model, fit)
+        lines = []
+        for seed in range(seeds):
+            moved = self.apply(X)
+            moved[self.indices] = _like(self.random_copy(seed), moved)
+            arms = zip(ARMS, (X, self.apply(X), moved), strict=True)
+            fitted = {arm: refit(model, rows, y, None, fit, seed) for arm, rows in arms}
+            clean = _predictions(fitted["untouched"], target)
+            for arm, trained in fitted.items():
+                predicted, likelihood = _predictions(trained, target)
+                flips = float(np.mean(predicted != clean[0]))
+                lines.append((arm, seed, flips, float(np.mean(likelihood))))
+        columns = ["arm", "seed", "flipped", "log_likelihood"]
+        return AttackCheck(pd.DataFrame(lines, columns=columns), len(self.indices), self.budget)
+
+
+@dataclass(frozen=True)
+class AttackCheck:
+    """Flipped target predictions after training, per arm and seed."""
+
+    runs: pd.DataFrame
+    points: int
+    budget: float
+
+    def mean(self, arm: str, measure: str = "flipped") -> float:
+        return float(self.runs.loc[self.runs.arm == arm, measure].mean())
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Mean of each arm with a 95% interval over the seeds."""
+        lines = []
+        for arm, part in self.runs.groupby("arm", sort=False):
+            line: dict[str, Any] = {"arm": arm}
+            for name in ("flipped", "log_likelihood"):
+                values = part[name].to_numpy(dtype=np.float64)
+                line[name], line[f"{name}_±"] = float(values.mean()), half_width(values)
+            lines.append(line)
+        return pd.DataFrame(lines)
+
+    def __str__(self) -> str:
+        head = f"{self.points} training points moved by at most {self.budget:g}\n"
+        return head + self.table.to_string(index=False, float_format="%.4f")
+
+
+def _like(values: np.ndarray, other: Any) -> Any:
+    return other.new_tensor(values) if hasattr(other, "new_tensor") else values
+
+
+def _predictions(model: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
+    oracle = make_oracle(model)
+    examples = oracle.read(target, role="test")
+    return oracle.predict(examples), oracle.log_likelihood(examples)

@@ -1,1 +1,0 @@
-"""Parts of `attack`: gradients in input space, projected ascent, and the result."""

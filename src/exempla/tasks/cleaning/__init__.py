@@ -1,1 +1,0 @@
-"""Parts of `clean`: how much each training example harms a target."""

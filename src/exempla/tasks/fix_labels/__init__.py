@@ -1,0 +1,210 @@
+"""Find wrong labels: which rows to check first, what they should say, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from exempla.checks import check_ids, check_k, check_seed
+from exempla.errors import ExemplaError
+from exempla.progress import showing
+from exempla.tasks.fix_labels.accusers import MIDDLE_DAMPING, Accusers
+from exempla.tasks.fix_labels.calibrated import calibrated
+from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.fix_labels.learner import Fit, make_learner
+from exempla.tasks.fix_labels.problem import read_problem
+from exempla.tasks.fix_labels.result import LabelFixes
+from exempla.tasks.fix_labels.sbq import rank_by_sbq
+from exempla.version import __version__
+
+__all__ = ["LabelFixes", "fix_labels", "fix_labels_from", "gather"]
+
+NOISE = 10.0
+METHODS = ("calibrated", "sbq")
+
+
+def fix_labels(
+    model: Any,
+    train: Any,
+    curated: Any = None,
+    k: int | None = None,
+    method: str = "calibrated",
+    *,
+    fit: Fit | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    sketch: str | int = "auto",
+    noise: float = NOISE,
+    damping: float | None = None,
+    ids: Any = None,
+) -> LabelFixes:
+    """Rank training rows by how likely their labels are wrong.
+
+    Parameters
+    ----------
+    model : scikit-learn classifier or Pipeline, fitted or not, or a torch module with `fit`
+        Copied and refitted several times; the object itself is never changed.
+    train : (X, y) or (X, y, sample_weight)
+        Labels under suspicion. X is whatever the model accepts, raw text included.
+    curated : (X, y)
+        Rows, not among `train`, whose labels are right; a few hundred do much. Without them,
+        training rows on which cross-fitted models agree have to serve, and the expected number
+        of wrong labels is rough: in our trials mostly within a quarter of the truth, and where
+        classes overlap it takes part of the overlap for wrong labels.
+    k : int
+        How many suspects to list; all rows if not given.
+    method : {"calibrated", "sbq"}
+        All evidence, weighed as the curated rows teach, or the paper's SBQ ranking.
+    fit : callable(module, X, y, sample_weight) -> module
+        How a torch module is trained.
+    seed, progress, sketch
+        Seed of every random choice, whether to show progress, and `Explainer`'s sketch.
+    noise, damping
+        Of method "sbq"; the damping is chosen from data if not given.
+    ids : sequence
+        Your own names of the training rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, noisy = scale(X), y.copy()
+    >>> noisy[::20] = 1 - noisy[::20]
+    >>> train, curated = (X[:400], noisy[:400]), (X[400:], y[400:])
+    >>> fixes = fix_labels(LogisticRegression(C=0.1), train, curated, k=20)
+    >>> bool(np.mean(fixes.indices % 20 == 0) > 0.7), 10 < fixes.expected_errors < 30
+    (True, True)
+    >>> len(fixes.accusers[0].indices) > 0
+    True
+    """
+    evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
+    with showing(progress):
+        return fix_labels_from(evidence, k, method, noise=noise, damping=damping, ids=ids)
+
+
+def gather(
+    model: Any,
+    train: Any,
+    curated: Any = None,
+    *,
+    fit: Fit | None = None,
+    seed: int = 0,
+    sketch: str | int = "auto",
+) -> Evidence:
+    """The checked question, ready to collect evidence; methods and baselines can share one."""
+    problem = read_problem(train, curated)
+    learner = make_learner(model, problem.classes, fit)
+    return Evidence(learner, problem, seed=check_seed(seed), sketch=sketch)
+
+
+def fix_labels_from(
+    evidence: Evidence,
+    k: int | None = None,
+    method: str = "calibrated",
+    *,
+    noise: float = NOISE,
+    damping: float | None = None,
+    ids: Any = None,
+) -> LabelFixes:
+    """`fix_labels` on evidence that has been gathered already."""
+    if method not in METHODS:
+        raise ExemplaError(f"method={method!r} is not known: use 'calibrated' or 'sbq'.")
+    n = evidence.problem.n_train
+    k = None if k is None else check_k(k, n, "training rows")
+    names = check_ids(evidence.problem.ids if ids is None else ids, n)
+    if method == "sbq":
+        return _from_sbq(evidence, k, noise, damping, names)
+    return _from_verdict(evidence, k, names)
+
+
+def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
+    verdict = calibrated(evidence)
+    order = verdict.order[:k]
+    p = verdict.probabilities[order]
+    total = float(verdict.probabilities.sum())
+    view = evidence.view
+    seen = {"damping": 0.0, "damping_rule": "no Fisher evidence", "share": 0.0}
+    alignment = np.zeros(len(order))
+    if view is not None:
+        alignment = -evidence.dissimilarity[order, 2 * MIDDLE_DAMPING]
+        seen = {
+            "damping": view.dampings()[MIDDLE_DAMPING],
+            "damping_rule": "1, 10 and 100 x per-row, weighed by calibration; the middle one",
+            "share": view.embedding.evidence.share,
+        }
+    return LabelFixes(
+        weights=p,
+        gains=p,
+        explained=float(p.sum()) / total if total > 0 else 0.0,
+        variance=float(np.sum(p * (1 - p))),
+        mmd2=0.0,
+        rank=len(order),
+        selector="calibrated evidence",
+        noise=0.0,
+        alignment=alignment,
+        method="calibrated",
+        suggested=evidence.problem.classes[verdict.suggested[order]],
+        **seen,
+        **_common(evidence, order, verdict.probabilities, k, ids),
+    )
+
+
+def _from_sbq(
+    evidence: Evidence, k: int | None, noise: float, damping: float | None, ids: np.ndarray | None
+) -> LabelFixes:
+    ranking = rank_by_sbq(evidence, k, noise, damping)
+    order = ranking.order[:k]
+    picked = ranking.selection
+    beyond = np.zeros(max(len(order) - len(picked), 0))
+    wrong = ranking.probabilities > 0.5
+    beliefs = evidence.cross_fitted[: evidence.problem.n_train].copy()
+    beliefs[np.arange(len(beliefs)), evidence.problem.codes[: len(beliefs)]] = -np.inf
+    best = np.where(wrong, np.argmax(beliefs, axis=1), evidence.problem.codes[: len(beliefs)])
+    assert evidence.view is not None  # rank_by_sbq has seen to it
+    return LabelFixes(
+        weights=np.concatenate([picked.weights, beyond])[: len(order)],
+        gains=np.concatenate([picked.gains, beyond])[: len(order)],
+        explained=picked.explained,
+        variance=picked.variance,
+        mmd2=picked.mmd2,
+        rank=picked.rank,
+        damping=ranking.damping,
+        damping_rule=ranking.damping_rule,
+        share=evidence.view.embedding.evidence.share,
+        selector=picked.selector,
+        noise=noise,
+        alignment=ranking.alignment[order],
+        method="sbq",
+        suggested=evidence.problem.classes[best[order]],
+        **_common(evidence, order, ranking.probabilities, k, ids),
+    )
+
+
+def _common(
+    evidence: Evidence,
+    order: np.ndarray,
+    probabilities: np.ndarray,
+    k: int | None,
+    ids: np.ndarray | None,
+) -> dict[str, Any]:
+    """What every method reports alike."""
+    n = evidence.problem.n_train
+    return {
+        "indices": order.astype(np.int64),
+        "side": "opponents",
+        "k": n if k is None else int(k),
+        "labels": "true",
+        "n_train": n,
+        "n_test": len(evidence.teachers),
+        "seed": evidence.seed,
+        "version": __version__,
+        "ids": None if ids is None else ids[order],
+        "probabilities": probabilities[order],
+        "given": evidence.problem.labels(order),
+        "expected_errors": float(probabilities.sum()),
+        "accusers": Accusers(evidence, order),
+    }

@@ -1,0 +1,156 @@
+"""The last linear layer of a model, with its inputs written out once.
+
+Scores at other parameters of this layer need no further pass through the model:
+outputs = a θ, and the score is a gᵀ with g = ∂ log p(y | outputs)/∂ outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from exempla.arrays import Array, is_sparse
+from exempla.errors import UnsupportedModelError
+from exempla.likelihoods import Likelihood
+from exempla.oracles import make_oracle
+from exempla.oracles.base import CLASS_CUT
+from exempla.oracles.sklearn.oracle import SklearnOracle
+
+__all__ = ["Head", "Read", "given_weights", "read_head"]
+
+BATCH = 8192
+
+
+@dataclass(frozen=True)
+class Head:
+    """p(y | x) = family(a θ): one linear layer and the examples that pass through it."""
+
+    a: Array
+    """(n, d_in) inputs of the layer, its ones for a bias included; CSR if the data is."""
+    codes: np.ndarray
+    """Labels as the family wants them."""
+    family: Likelihood
+    theta: np.ndarray
+    """(d_in, d_out) the fitted parameters."""
+    penalty: np.ndarray
+    """(d_in,) L2 coefficients of the mean loss."""
+    scale: np.ndarray | None = None
+    """What the estimator multiplies each example's loss by (class weights), in a refit too."""
+    counts: np.ndarray | None = None
+    """How often each example stands in the data (sample weights); a summary replaces these."""
+
+    def __len__(self) -> int:
+        return int(self.a.shape[0])
+
+    def take(self, rows: np.ndarray) -> Head:
+        """The same layer with some of the examples."""
+        scale = None if self.scale is None else self.scale[rows]
+        counts = None if self.counts is None else self.counts[rows]
+        return replace(self, a=self.a[rows], codes=self.codes[rows], scale=scale, counts=counts)
+
+    def batches(self) -> Iterator[Head]:
+        """The examples in order, a few thousand at a time."""
+        for start in range(0, len(self), BATCH):
+            yield self.take(np.arange(start, min(start + BATCH, len(self))))
+
+    def residuals(self, theta: np.ndarray) -> np.ndarray:
+        """g of each example at parameters (d_in, d_out)."""
+        g = np.asarray(self.family.score(self.a @ theta, self.codes))
+        return g if self.scale is None else g * self.scale[:, None]
+
+    @property
+    def size(self) -> float:
+        """n, or the sum of the counts."""
+        return float(len(self)) if self.counts is None else float(self.counts.sum())
+
+    def fisher(self) -> np.ndarray:
+        """Mean Fisher of the layer, (p, p) in the order of θ.ravel(), without the penalty."""
+        d_in, d_out = self.theta.shape
+        total = np.zeros((d_in, d_out, d_in, d_out))
+        for part in self.batches():
+            moment = part.output_moments()
+            for c in range(d_out):
+                for e in range(c, d_out):
+                    block = inputs_moment(part.a, moment[:, c, e])
+                    total[:, c, :, e] += block
+                    if e > c:
+                        total[:, e, :, c] += block
+        return total.reshape(d_in * d_out, d_in * d_out) / self.size
+
+    def fisher_diagonal(self) -> np.ndarray:
+        """The diagonal of `fisher`, for layers too wide for a matrix."""
+        total = np.zeros(self.theta.shape)
+        for part in self.batches():
+            moment = part.output_moments()
+            squares = part.a.multiply(part.a) if is_sparse(part.a) else part.a**2
+            total += squares.T @ np.einsum("ncc->nc", moment)
+        return total.ravel() / self.size
+
+    def output_moments(self) -> np.ndarray:
+        """E[g gᵀ] over the model's own labels, (n, d_out, d_out), as often as it counts."""
+        d_out = self.theta.shape[1]
+        at, root = self.family.fisher_root(self.a @ self.theta, CLASS_CUT)
+        moment = np.zeros((len(self), d_out, d_out))
+        np.add.at(moment, at, root[:, :, None] * root[:, None, :])
+        for times in (self.scale, self.counts):
+            moment = moment if times is None else moment * times[:, None, None]
+        return moment
+
+
+class Read(NamedTuple):
+    """A training set as `summarize` wants it."""
+
+    head: Head
+    labels: np.ndarray
+    """As the user gave them."""
+    discrete: bool
+    """Whether labels are classes."""
+    ids: np.ndarray | None = None
+
+
+def inputs_moment(a: Array, scale: np.ndarray) -> np.ndarray:
+    """Σ scale_i a_i a_iᵀ."""
+    if is_sparse(a):
+        return (a.multiply(scale[:, None]).T @ a).toarray()
+    return (a * scale[:, None]).T @ a
+
+
+def read_head(model: Any, train: Any, likelihood: Any, parameters: Any, device: Any) -> Read:
+    """The model's last linear layer with the training data in it."""
+    if hasattr(model, "named_modules"):
+        from exempla.tasks.summarize.torch_head import read_torch_head
+
+        return read_torch_head(model, train, likelihood, parameters, device)
+    oracle = make_oracle(model, likelihood, parameters)
+    if not isinstance(oracle, SklearnOracle):
+        raise UnsupportedModelError(
+            f"a {type(model).__name__} cannot be summarised: give a linear model, a perceptron or "
+            "a torch module with a linear last layer."
+        )
+    examples = oracle.read(train, role="train")
+    if len(oracle.layers) > 1:
+        # of a perceptron only the last layer is linear in what it sees
+        oracle = SklearnOracle(model, likelihood, [oracle.layers[-1].name])
+        examples = oracle.read(train, role="train")
+    layer = next(iter(oracle.layers))
+    inputs = [rows.factors[0] for rows in oracle.scores(examples)]
+    a = inputs[0].join(inputs[1:]).a
+    assert examples.codes is not None
+    assert examples.labels is not None
+    theta = oracle.theta.reshape(layer.d_in, layer.d_out)
+    counts = given_weights(train)
+    scale = examples.weights
+    if scale is not None and counts is not None:
+        scale = np.divide(scale, counts, out=np.ones_like(scale), where=counts > 0)
+    head = Head(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts)
+    return Read(head, examples.labels, oracle.family.discrete, examples.ids)
+
+
+def given_weights(train: Any) -> np.ndarray | None:
+    """The sample weights of (X, y, sample_weight)."""
+    if isinstance(train, tuple) and len(train) == 3 and train[2] is not None:
+        return np.asarray(train[2], dtype=np.float64)
+    return None

@@ -1,0 +1,89 @@
+"""The last linear layer of a torch module: its inputs, noted in one forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.torch.inputs.parameters import unwrap
+from exempla.oracles.torch.likelihood.choose import FamilyHead
+from exempla.oracles.torch.oracle import torch_oracle
+from exempla.tasks.summarize.head import Head, Read, given_weights
+
+__all__ = ["read_torch_head"]
+
+AGREES = 1e-3
+"""Log-likelihoods from the noted inputs and from the model itself may differ by this much."""
+
+
+def read_torch_head(
+    model: nn.Module, train: Any, likelihood: Any, parameters: Any, device: Any
+) -> Read:
+    """The module's last linear layer with the training data in it."""
+    name = linear_layer(unwrap(model), parameters)
+    oracle = torch_oracle(model, likelihood, unwrap(model).get_submodule(name), device)
+    examples = oracle.read(train, role="train")
+    if not isinstance(oracle.head, FamilyHead) or oracle.head.link != "logits":
+        raise UnsupportedModelError(
+            f"a model under the {oracle.likelihood} likelihood cannot be summarised: it takes one "
+            "that returns logits, means or log-rates, one vector per example."
+        )
+    # the oracle may work on a copy on another device: the layer is found there by its name
+    layer = unwrap(oracle.model).get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    seen: list[np.ndarray] = []
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0].detach().double().cpu().numpy())
+
+    handle = layer.register_forward_pre_hook(note)
+    try:
+        theirs = oracle.log_likelihood(examples)
+    finally:
+        handle.remove()
+    head = assemble(layer, seen, examples.labels, oracle.head.family, given_weights(train))
+    ours = head.family.log_prob(head.a @ head.theta, head.codes)
+    if not np.allclose(ours, theirs, atol=AGREES, rtol=AGREES):
+        raise UnsupportedModelError(
+            "the chosen layer's outputs are not the model's: name the last linear layer with "
+            "parameters=."
+        )
+    return Read(head, head.codes, head.family.discrete, examples.ids)
+
+
+def assemble(
+    layer: nn.Linear, seen: list[np.ndarray], labels: Any, family: Any, counts: Any
+) -> Head:
+    """Inputs with their ones, labels and parameters in NumPy."""
+    if labels is None:
+        raise ExemplaError("the training data has no labels: give (X, y).")
+    if any(part.ndim != 2 for part in seen):
+        raise UnsupportedModelError(
+            "the last linear layer sees several positions of an example: a summary needs one "
+            "that sees each example once."
+        )
+    a = np.concatenate(seen)
+    theta = layer.weight.detach().double().cpu().numpy().T
+    if layer.bias is not None:
+        theta = np.vstack([theta, layer.bias.detach().double().cpu().numpy()])
+        a = np.hstack([a, np.ones((len(a), 1))])
+    return Head(a, np.asarray(labels), family, theta, np.zeros(len(theta)), None, counts)
+
+
+def linear_layer(model: nn.Module, wanted: Any) -> str:
+    """Name of the wanted linear layer, or of the last one of the module."""
+    if isinstance(wanted, (list, tuple)) and len(wanted) == 1:
+        wanted = wanted[0]
+    found = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    if wanted is None and found:
+        return list(found)[-1]
+    for name, module in found.items():
+        if module is wanted or (isinstance(wanted, str) and wanted in (name, name + ".weight")):
+            return name
+    raise UnsupportedModelError(
+        f"parameters={wanted!r} is not one linear layer of the model; its linear layers are "
+        f"{list(found) or 'none'}."
+    )

@@ -1,0 +1,352 @@
+"""The command line as a user meets it: files in, three files out, clear sentences, exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from exempla.cli.main import build_parser, main
+from exempla.version import __version__
+
+COMMANDS = [
+    "demo", "explain", "fix-labels", "review", "clean", "summarize", "attack", "embed",
+    "reproduce", "bench", "doctor", "completion",
+]  # fmt: skip
+FILES = {"explanation.json", "explanation.csv", "report.html"}
+CONTRACT = {
+    "indices", "weights", "side", "explained", "variance", "damping", "damping_rule", "k", "seed",
+    "version",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    """A table with an id, five measurements and words for labels."""
+    data = load_breast_cancer(as_frame=True)
+    frame = data.frame.iloc[:, [0, 1, 4, 7, 20]].copy()
+    frame.insert(0, "case_id", [f"c{i:03d}" for i in range(len(frame))])
+    frame["diagnosis"] = np.where(data.target == 1, "benign", "malignant")
+    return frame
+
+
+@pytest.fixture(scope="module")
+def table(cancer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "cancer.csv"
+    cancer.to_csv(path, index=False)
+    return path
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def result(folder) -> dict:
+    return json.loads((folder / "explanation.json").read_text())
+
+
+def test_demo_shows_its_work(tmp_path, capsys):
+    assert run("demo", "--out", tmp_path, "-k", 12) == 0
+    said = capsys.readouterr().out
+    assert "mistakes" in said
+    assert {path.name for path in tmp_path.iterdir()} == FILES | {"mistakes.png"}
+    for name in FILES | {"mistakes.png"}:
+        assert str(tmp_path / name) in said
+    found = result(tmp_path)
+    assert found.keys() >= CONTRACT
+    assert len(found["indices"]) == 12
+    assert all(value < 0 for value in found["alignment"]), "opponents only"
+    assert (tmp_path / "mistakes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_explain_csv_names_rows_of_the_file(table, cancer, tmp_path, capsys):
+    assert run("explain", table, "--label", "diagnosis", "-k", 8, "--out", tmp_path) == 0
+    said = capsys.readouterr().out
+    assert said.index("cross-validated accuracy") < said.index("training examples account for")
+    found = result(tmp_path)
+    assert found.keys() >= CONTRACT
+    listed = pd.read_csv(tmp_path / "explanation.csv")
+    assert listed["index"].tolist() == found["indices"]
+    # Rows of the file, not positions in the training part: the labels must match.
+    assert listed["label"].tolist() == cancer["diagnosis"].iloc[found["indices"]].tolist()
+    assert not set(found["indices"]) & set(found["questioned"])
+    page = (tmp_path / "report.html").read_text()
+    assert "c" + f"{found['indices'][0]:03d}" in page
+    assert "exempla explain" in page
+
+
+def test_same_seed_same_answer(table, tmp_path):
+    for name in ("a", "b"):
+        run("explain", table, "--label", "diagnosis", "-k", 5, "--quiet", "--out", tmp_path / name)
+    assert result(tmp_path / "a") == result(tmp_path / "b")
+
+
+def test_json_is_all_that_standard_output_holds(table, tmp_path, capsys):
+    run("explain", table, "--label", "diagnosis", "-k", 3, "--json", "--out", tmp_path)
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["indices"]) == 3
+    assert "cross-validated" in said.err
+
+
+def test_quiet_says_nothing(table, tmp_path, capsys):
+    run("explain", table, "--label", "diagnosis", "-k", 3, "--quiet", "--out", tmp_path)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Model:" not in said.err
+
+
+def test_explain_npz_of_rows(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    np.savez(tmp_path / "digits.npz", X=X[:400], y=y[:400])
+    out = tmp_path / "out"
+    assert run("explain", tmp_path / "digits.npz", "-k", 4, "--quiet", "--out", out) == 0
+    assert len(result(out)["indices"]) == 4
+
+
+def test_explain_a_folder_of_images(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name, level in (("dark", 60), ("light", 190)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(30):
+            pixels = np.clip(rng.normal(level, 90, (6, 6)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    out = tmp_path / "out"
+    assert run("explain", tmp_path / "pictures", "-k", 4, "--ask", "all", "--out", out) == 0
+    assert "60 images in 2 classes" in capsys.readouterr().out
+    listed = pd.read_csv(out / "explanation.csv")
+    # Files are rows in order of their folders: the first 30 are dark.
+    assert listed["label"].tolist() == np.where(listed["index"] < 30, "dark", "light").tolist()
+    assert (out / "report.html").read_text().count("<image id=") >= 4
+
+
+def test_ask_chosen_rows_on_both_sides(table, tmp_path):
+    run("explain", table, "--label", "diagnosis", "-k", 3, "--quiet", "--out", tmp_path / "a")
+    row = result(tmp_path / "a")["questioned"][0]
+    more = ("--ask", row, "--side", "both", "--quiet", "--out", tmp_path / "b")
+    assert run("explain", table, "--label", "diagnosis", "-k", 3, *more) == 0
+    assert result(tmp_path / "b")["questioned"] == [row]
+    assert result(tmp_path / "b")["side"] == "both"
+
+
+def test_test_file_of_its_own(cancer, tmp_path):
+    cancer[:400].to_csv(tmp_path / "train.csv", index=False)
+    cancer[400:].to_csv(tmp_path / "test.csv", index=False)
+    files = (tmp_path / "train.csv", "--test", tmp_path / "test.csv")
+    assert (
+        run("explain", *files, "--label", "diagnosis", "-k", 3, "--quiet", "--out", tmp_path) == 0
+    )
+    assert result(tmp_path)["n_train"] == 400
+    assert max(result(tmp_path)["questioned"]) < len(cancer) - 400
+
+
+def test_own_model_and_fail_above(table, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine_for_exempla.py").write_text(
+        "from sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.compose import make_column_selector, make_column_transformer\n"
+        "from sklearn.pipeline import make_pipeline\n"
+        "from sklearn.preprocessing import StandardScaler\n"
+        "def make():\n"
+        "    numbers = make_column_selector(dtype_include='number')\n"
+        "    scale = make_column_transformer((StandardScaler(), numbers))\n"
+        "    return make_pipeline(scale, LogisticRegression(C=0.01))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = ("explain", table, "--label", "diagnosis", "-k", 3, "--out", tmp_path / "out")
+    assert run(*words, "--model", "mine_for_exempla:make", "--fail-above", 0) == 1
+    assert "more than --fail-above 0 allows" in capsys.readouterr().err
+    assert result(tmp_path / "out")["model"] == "mine_for_exempla:make"
+    assert run(*words, "--fail-above", 0.9, "--quiet") == 0
+
+
+@pytest.fixture(scope="module")
+def noisy(cancer, tmp_path_factory):
+    """20 wrong labels among the rows that are not trusted."""
+    folder = tmp_path_factory.mktemp("noisy")
+    frame = cancer.copy()
+    order = np.random.default_rng(0).permutation(len(frame))
+    wrong = order[150:170]
+    other = {"benign": "malignant", "malignant": "benign"}
+    frame.loc[wrong, "diagnosis"] = frame.loc[wrong, "diagnosis"].map(other)
+    frame["trusted"] = np.where(np.isin(np.arange(len(frame)), order[:150]), "yes", "")
+    frame.to_csv(folder / "noisy.csv", index=False)
+    out = folder / "out"
+    code = run(
+        "fix-labels", folder / "noisy.csv", "--label", "diagnosis", "--curated-column", "trusted",
+        "-k", 30, "--quiet", "--out", out, "--fail-above", 0.5,
+    )  # fmt: skip
+    assert code == 0
+    return folder / "noisy.csv", out, set(wrong.tolist())
+
+
+def test_fix_labels_finds_what_was_flipped(noisy):
+    _, out, wrong = noisy
+    found = result(out)
+    assert len(wrong & set(found["indices"][:20])) >= 12
+    assert 5 < found["expected_errors"] < 60
+    assert {path.name for path in out.iterdir()} >= FILES | {"review.json", "suspects.jsonl"}
+    assert "Which labels are wrong?" in (out / "report.html").read_text()
+
+
+def test_curated_rows_from_a_file_of_their_own(noisy, tmp_path):
+    source, _, wrong = noisy
+    frame = pd.read_csv(source)
+    trusted = frame["trusted"] == "yes"
+    frame[trusted].to_csv(tmp_path / "curated.csv", index=False)
+    frame[~trusted].to_csv(tmp_path / "rest.csv", index=False)
+    words = ("--curated", tmp_path / "curated.csv", "--label", "diagnosis", "--quiet")
+    more = ("--kind", "trusted=ignored", "-k", 20, "--out", tmp_path / "out")
+    assert run("fix-labels", tmp_path / "rest.csv", *words, *more) == 0
+    rows = np.flatnonzero(~trusted)[result(tmp_path / "out")["indices"]]
+    assert len(wrong & set(rows.tolist())) >= 12
+    first = json.loads((tmp_path / "out" / "suspects.jsonl").read_text().splitlines()[0])
+    assert {accuser["source"] for accuser in first["accusers"]} == {"curated"}
+
+
+def test_nothing_decided_exports_the_same_bytes(noisy, capsys):
+    source, out, _ = noisy
+    assert run("review", out, "--export", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["changed"] == 0
+    assert (out / "corrected.csv").read_bytes() == source.read_bytes()
+
+
+def test_suspects_carry_their_evidence(noisy):
+    _, out, _ = noisy
+    cards = [json.loads(line) for line in (out / "suspects.jsonl").read_text().splitlines()]
+    assert len(cards) == 30
+    assert [card["row"] for card in cards] == result(out)["indices"]
+    assert all(card["content"]["cells"] for card in cards)
+    first = cards[0]
+    assert first["accusers"]
+    assert all(a["label"] != first["given"] for a in first["accusers"])
+
+
+def test_clean_writes_the_file_without_the_named_rows(noisy, tmp_path, capsys):
+    source, _, _ = noisy
+    words = ("--label", "diagnosis", "--kind", "trusted=ignored", "-k", 10, "--out", tmp_path)
+    assert run("clean", source, *words) == 0
+    assert "its accuracy on all test rows goes from" in capsys.readouterr().out
+    before, after = pd.read_csv(source), pd.read_csv(tmp_path / "cleaned.csv")
+    gone = set(before["case_id"]) - set(after["case_id"])
+    assert gone == {f"c{i:03d}" for i in result(tmp_path)["indices"]}
+
+
+def test_summarize_writes_weighted_rows(table, cancer, tmp_path, capsys):
+    assert run("summarize", table, "--label", "diagnosis", "-k", 15, "--out", tmp_path) == 0
+    assert "15 weighted rows stand for" in capsys.readouterr().out
+    rows = pd.read_csv(tmp_path / "summary.csv")
+    assert (rows["weight"] > 0).all()
+    assert rows["case_id"].tolist() == cancer["case_id"].iloc[rows["row"]].tolist()
+    assert result(tmp_path)["accuracy_summary"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["explain", "absent.csv", "--label", "y"], "no file 'absent.csv'"),
+        (["explain", "TABLE"], "--label COLUMN"),
+        (["explain", "TABLE", "--label", "diagnosi"], "did you mean 'diagnosis'"),
+        (["explain", "TABLE", "--label", "diagnosis", "-k", "0"], "k"),
+        (["explain", "TABLE", "--label", "diagnosis", "--kind", "oops"], "COLUMN=KIND"),
+        (["explain", "TABLE", "--label", "diagnosis", "--ask", "some"], "errors, all"),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", "nowhere:x"], "'nowhere'"),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", "math:pi"], "give a model"),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", "math"], "package.module:name"),
+        (["explain", "TABLE", "--label", "diagnosis", "--test-size", "0"], "no test rows"),
+        (["demo", "-k", "-3"], "k"),
+        (["review", "nowhere"], "holds no review.json"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, sentence, table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(*[table if word == "TABLE" else word for word in words]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.startswith("exempla: error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_a_folder_that_cannot_be_made(table, tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    assert run("explain", table, "--label", "diagnosis", "--out", tmp_path / "taken" / "x") == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_shares_are_checked_by_the_parser(table, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("explain", table, "--fail-above", "7")
+    assert stop.value.code == 2
+    assert "a number from 0 to 1" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("--version")
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.strip() == f"exempla {__version__}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(command, "--help")
+    assert stop.value.code == 0
+    assert len(capsys.readouterr().out) > 150
+
+
+def test_help_says_that_a_model_runs_code():
+    text = " ".join(
+        build_parser()._subparsers._group_actions[0].choices["explain"].format_help().split()
+    )  # pyright: ignore
+    assert "RUNS THE CODE" in text
+
+
+def test_doctor_knows_the_core(capsys):
+    assert run("doctor", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["exempla"] == __version__
+    assert found["core"]["numpy"] == np.__version__
+
+
+def test_parser_imports_nothing_heavy():
+    code = (
+        "import sys; from exempla.cli.main import build_parser; build_parser();"
+        "print([m for m in ('numpy', 'sklearn', 'torch', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_valid_and_whole(shell, capsys):
+    assert run("completion", shell) == 0
+    script = capsys.readouterr().out
+    assert all(command in script for command in COMMANDS)
+    assert "fail-above" in script
+    if shutil.which(shell) is None:
+        return
+    done = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_and_options(capsys):
+    run("completion", "bash")
+    script = capsys.readouterr().out
+    for words, expected in (("fix", "fix-labels"), ("explain --curated-", "--curated-column")):
+        typed = ["exempla", *words.split()]
+        probe = (
+            f"{script}\nCOMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; _exempla; "
+            'echo "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected]

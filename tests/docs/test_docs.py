@@ -1,0 +1,183 @@
+"""The docs say what is so: their code runs, their commands exist, their numbers are the code's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import exempla
+from exempla.cli.main import build_parser, main
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run_code, make_notebooks = load("run_code"), load("make_notebooks")
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md")])
+TUTORIALS = sorted(DOCS.glob("tutorials/*.md"))
+
+
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS).with_suffix(""))
+
+
+@pytest.mark.parametrize("page", run_code.pages(), ids=name_of)
+def test_code_runs_and_makes_the_pictures(page):
+    wanted = re.findall(r"images/generated/([\w-]+\.png)", page.read_text(encoding="utf-8"))
+    for picture in wanted:
+        (run_code.PICTURES / picture).unlink(missing_ok=True)
+    printed = run_code.printed_by(page, fresh=True)
+    assert any(said.strip() for said in printed), "a page whose code shows nothing"
+    for picture in wanted:
+        assert 1000 < (run_code.PICTURES / picture).stat().st_size < 200_000
+
+
+def test_every_job_has_a_tutorial_with_pictures_and_code():
+    jobs = ["attack", "clean", "explain-errors", "fix-labels", "summarize"]
+    assert [page.stem for page in TUTORIALS] == jobs
+    for page in TUTORIALS:
+        text = page.read_text(encoding="utf-8")
+        assert len(run_code.code_blocks(text)) >= 3
+        assert "images/generated/" in text
+
+
+def test_output_is_shown_under_its_block():
+    page = "```python\nprint(1)\n```\n\n```python\nx = 2\n```\n"
+    shown = run_code.with_output(page, ["1\n", ""])
+    assert shown.count('title="prints"') == 1
+    assert shown.index("print(1)") < shown.index('title="prints"') < shown.index("x = 2")
+
+
+def commands() -> list[str]:
+    blocks = [
+        b for p in PAGES for b in re.findall(r"^```sh\n(.*?)^```", p.read_text(), re.S | re.M)
+    ]
+    return sorted({s for b in blocks for s in b.splitlines() if s.startswith("exempla ")})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_are_understood(line):
+    words = shlex.split(line, comments=True)[1:]
+    assert build_parser().parse_args(words).command == words[0]
+
+
+def test_every_command_is_on_the_command_line_page():
+    from exempla.cli.main import COMMANDS
+
+    page = text_of("command-line.md")
+    assert not [c for c in COMMANDS if f"`exempla {c.replace('_', '-')}`" not in page]
+
+
+def test_the_command_line_page_works(tmp_path, monkeypatch, capsys):
+    run_code.run_page(DOCS / "command-line.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lines = [s for s in commands() if "cells.csv" in s]
+    assert len(lines) == 6
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0, line
+    assert main(["review", "suspects", "--export"]) == 0
+    capsys.readouterr()
+    before, after = Path("cells.csv").read_bytes(), Path("suspects/corrected.csv").read_bytes()
+    assert before == after, "nothing was decided, so nothing may change"
+    for folder in ("why", "suspects", "harmful", "few"):
+        assert (tmp_path / folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", make_notebooks.NAMES)
+def test_notebooks_are_the_tutorials_and_run(name, tmp_path, monkeypatch, capsys):
+    stored = text_of(f"notebooks/{name}.ipynb")
+    assert stored == make_notebooks.write(name), "run: python docs/make_notebooks.py"
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {}
+    cells = [c for c in json.loads(stored)["cells"] if c["cell_type"] == "code"]
+    for cell in cells:
+        assert cell["outputs"] == []
+        exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), space)
+    assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
+        if "://" not in target and "images/generated" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} == listed
+
+
+def test_every_public_name_is_in_the_reference():
+    reference = "".join(page.read_text() for page in DOCS.glob("reference*.md"))
+    listed = set(re.findall(r"^::: exempla\.(\w+)$", reference, re.M))
+    assert set(exempla.__all__) - {"metrics", "__version__"} <= listed
+    assert "::: exempla.metrics.lds" in reference
+
+
+def test_numbers_of_the_method_are_those_of_the_code():
+    from exempla.explainer import DEFAULT_NOISE
+    from exempla.fisher.damping import AUTO, RULES
+    from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, WIDTH
+    from exempla.tasks.summarize.posterior import DRAWS
+
+    method, scaling = text_of("how-it-works.md"), text_of("scaling.md")
+    for rule in RULES:
+        assert f'`"{rule}"`' in method
+    for use, rule in AUTO.items():
+        assert f'`"{rule}"`, default for **{use}**' in method
+    for number in (DUAL_LIMIT, PRIMAL_LIMIT, WIDTH):
+        assert str(number) in method
+        assert str(number) in scaling
+    assert f"The default for explanations is {DEFAULT_NOISE:g}" in method
+    assert DRAWS == 30
+    assert "θ₃₀" in method
+
+
+def test_the_models_page_lists_what_is_supported():
+    from exempla.oracles.sklearn.anatomy import SUPPORTED
+
+    page = text_of("models.md")
+    for name in re.findall(
+        r"\b[A-Z]\w+(?:Regression|RegressionCV|Classifier|Regressor)\b", SUPPORTED
+    ):
+        assert name in page
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_fetches_nothing(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
+    assert len(pages) > 20
+    fetched = (
+        r"<(?:script|img|iframe|source)[^>]+src=\"?https?:"
+        r"|<link[^>]+(?:stylesheet|preconnect)[^>]+https?:"
+    )
+    assert not [found for page in pages for found in re.findall(fetched, page)]
+    assert "of 900 training examples account for" in (tmp_path / "quickstart.html").read_text()
+    assert "prints" in (tmp_path / "tutorials/clean.html").read_text()

@@ -1,0 +1,183 @@
+"""From decisions to files: the list, the patch, and the corrected data in the input's format."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from exempla.errors import ExemplaError
+from exempla.review import Source, Suspect, export_decisions, read_review, write_review
+from exempla.review.export import final_decisions, write_corrected
+from exempla.review.log import DecisionLog, State
+from exempla.tables.corrections.patch import apply_patch
+from tests.review.case import make_folder, served, signed_in
+
+
+def decide(folder: Path, *states: State) -> None:
+    log = DecisionLog(folder / "decisions.sqlite", read_review(folder).key)
+    for state in states:
+        once = f"{state.row}-{log.version}"
+        log.decide(state, seen=log.state(state.row).version, once=once)
+    log.close()
+
+
+def corrected(folder: Path) -> Path:
+    return write_corrected(read_review(folder), export_decisions(folder))
+
+
+SOME = (
+    State(0, "relabel", "news", "surely"),
+    State(3, "keep"),
+    State(6, "remove"),
+    State(9, "skip"),
+    State(12, "pending", None, "look again"),
+)
+
+
+def test_the_final_decisions_carry_everything(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    decide(folder, State(0, "remove"), *SOME)
+    final = {d.row: d for d in export_decisions(folder)}
+    assert {row: d.action for row, d in final.items()} == {
+        0: "relabel", 3: "keep", 6: "remove", 9: "skip", 12: "pending"
+    }  # fmt: skip
+    assert (final[0].id, final[0].old_label, final[0].new_label) == ("m0", "ham", "news")
+    assert (final[0].note, final[12].note) == ("surely", "look again")
+    assert final[0].time.endswith("Z")
+    assert "model says spam 0.970; accused by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
+    written = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))
+    assert [d["row"] for d in written] == sorted(final)
+    assert written[0]["evidence"] == final[0].evidence
+
+
+def test_the_patch_holds_the_changes_and_only_those(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    decide(folder, *SOME)
+    export_decisions(folder)
+    with open(folder / "patch.csv", encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    wanted = ["row", "id", "old", "new", "action", "time", "evidence"]
+    assert set(wanted) <= set(lines[0])
+    assert [[line[name] for name in wanted[:5]] for line in lines] == [
+        ["0", "m0", "ham", "news", "relabel"],
+        ["6", "m6", "ham", "", "remove"],
+    ]
+
+
+def test_without_decisions_the_corrected_file_is_the_original(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    assert corrected(folder).read_bytes() == (tmp_path / "mails.jsonl").read_bytes()
+
+
+def test_the_corrected_file_differs_where_decided_and_the_patch_gives_the_same(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    decide(folder, *SOME)
+    path = corrected(folder)
+    assert path.name == "corrected.jsonl"
+    before = (tmp_path / "mails.jsonl").read_text(encoding="utf-8").splitlines()
+    after = path.read_text(encoding="utf-8").splitlines()
+    assert json.loads(after[0]) == json.loads(before[0]) | {"label": "news"}
+    assert after[1:] == before[1:6] + before[7:]
+    assert apply_patch(tmp_path / "mails.jsonl", folder / "patch.csv") == path.read_bytes()
+
+
+def test_a_csv_keeps_its_every_byte(tmp_path):
+    source = tmp_path / "rows.csv"
+    source.write_bytes(
+        b'\xef\xbb\xbfid;text;y\r\n007;"a;b";ham\r\n008;=1+1;"spam"\r\n009;c;ham\r\n'
+    )
+    suspects = [
+        Suspect(row, g, s, 0.5, 0.5) for row, g, s in [(0, "ham", "spam"), (1, "spam", "ham")]
+    ]
+    folder = tmp_path / "out"
+    write_review(folder, suspects, source=Source(source, "csv", "y"), classes=["ham", "spam"])
+    decide(folder, State(1, "relabel", "ham"))
+    assert corrected(folder).read_bytes() == source.read_bytes().replace(b'"spam"', b'"ham"')
+
+
+def test_an_image_folder_is_copied_into_its_new_classes(tmp_path):
+    from PIL import Image
+
+    root = tmp_path / "digits"
+    for name in ("one/a.png", "one/b.png", "two/c.png"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(root / name)
+    folder = tmp_path / "out"
+    suspects = [Suspect(1, "one", "two", 0.9, 0.9), Suspect(2, "two", "one", 0.9, 0.9)]
+    write_review(folder, suspects, source=Source(root, "images", "label"), classes=["one", "two"])
+    decide(folder, State(1, "relabel", "two"), State(2, "remove"))
+    for _ in range(2):  # a second export replaces the first
+        path = corrected(folder)
+        assert sorted(p.relative_to(path).as_posix() for p in path.rglob("*.png")) == [
+            "one/a.png", "two/b.png"
+        ]  # fmt: skip
+    apply_patch(root, folder / "patch.csv", out=tmp_path / "patched")
+    assert sorted(p.name for p in (tmp_path / "patched").rglob("*.png")) == ["a.png", "b.png"]
+
+
+def test_a_source_that_changed_or_went_is_not_corrected_blindly(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    source = tmp_path / "mails.jsonl"
+    kept = source.read_bytes()
+    source.write_bytes(kept.split(b"\n", 1)[1])
+    with pytest.raises(ExemplaError, match="has changed since"):
+        corrected(folder)
+    source.unlink()
+    with pytest.raises(ExemplaError, match="is gone"):
+        corrected(folder)
+
+
+def test_decisions_on_rows_no_longer_suspected_are_kept(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    decide(folder, State(15, "relabel", "news"))
+    review = read_review(folder)
+    fewer = [Suspect(0, "ham", "spam", 0.5, 0.5)]
+    write_review(
+        folder,
+        fewer,
+        source=Source(tmp_path / "mails.jsonl", "jsonl", "label"),
+        classes=review.classes,
+    )
+    review = read_review(folder)
+    log = DecisionLog(folder / "decisions.sqlite", review.key)
+    (found,) = final_decisions(review, log)
+    log.close()
+    assert (found.row, found.new_label) == (15, "news")
+    assert "no longer listed" in found.evidence
+
+
+def test_exported_files_replace_links_instead_of_following_them(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("decisions.json", "patch.csv", "corrected.jsonl"):
+        (folder / name).symlink_to(victim)
+    decide(folder, *SOME)
+    corrected(folder)
+    assert victim.read_text() == "mine"
+    assert not (folder / "corrected.jsonl").is_symlink()
+
+
+def test_export_and_download_over_http(tmp_path):
+    folder = make_folder(tmp_path, 6)
+    decide(folder, *SOME)
+    with served(folder) as address, signed_in(address) as page:
+        assert page.get("/api/export/corrected").status_code == 404
+        answer = page.post("/api/export", json={}).json()
+        assert answer == {
+            "decisions": 5, "changed": 2, "problem": None,
+            "corrected": "corrected.jsonl", "folder": False,
+        }  # fmt: skip
+        for what, name in (("corrected", "corrected.jsonl"), ("patch", "patch.csv")):
+            found = page.get(f"/api/export/{what}")
+            assert found.content == (folder / name).read_bytes()
+            assert f'attachment; filename="{name}"' in found.headers["content-disposition"]
+        (folder / "patch.csv").unlink()
+        (folder / "patch.csv").symlink_to(tmp_path / "mails.jsonl")
+        assert page.get("/api/export/patch").status_code == 404
+        (tmp_path / "mails.jsonl").unlink()
+        assert "is gone" in page.post("/api/export", json={}).json()["problem"]

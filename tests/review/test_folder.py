@@ -1,0 +1,156 @@
+"""Writing a review folder and reading it back."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.review import Accuser, Content, Source, Suspect, read_review, write_review
+from exempla.review.images import image_bytes
+from tests.review.case import make_folder
+
+SOURCE = Source("rows.csv", "csv", label="label")
+
+
+def test_a_folder_reads_back_as_written(tmp_path):
+    folder = make_folder(tmp_path, 7)
+    review = read_review(folder)
+    assert [s.row for s in review.suspects] == [0, 3, 6, 9, 12, 15, 18]
+    assert review.classes == ("ham", "spam", "news")
+    assert (folder / review.source.path).resolve() == (tmp_path / "mails.jsonl").resolve()
+    card = review.card(9)
+    assert card["id"] == "m9"
+    assert card["content"]["words"][0] == ["cheap pills", 0.4]
+    assert card["accusers"][0]["source"] == "curated"
+    assert card["accusers"][0]["content"]["image"] is True
+    assert "image" not in card["content"], "row 9 has no image"
+    with pytest.raises(KeyError):
+        review.card(1)
+
+
+def test_unicode_and_line_separators_survive(tmp_path):
+    text = "zwei\nZeilen\u2028und\u2029mehr \x85 😀 \ud7ff \x00"
+    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(text=text))
+    other = Suspect(1, "a", "b", 0.5, 0.5, content=Content(text="next"))
+    write_review(tmp_path, [suspect, other], source=SOURCE, classes=["a", "b"])
+    review = read_review(tmp_path)
+    assert review.card(0)["content"]["text"] == text
+    assert review.card(1)["content"]["text"] == "next"
+
+
+def test_the_key_follows_the_data_and_not_the_analysis(tmp_path):
+    first = read_review(make_folder(tmp_path, 5)).key
+    again = read_review(make_folder(tmp_path, 5)).key
+    assert first == again
+    more_data = read_review(make_folder(tmp_path, 6)).key
+    assert more_data != first
+
+
+def test_long_texts_are_cut_and_say_so():
+    content = Content(text="x" * 20_100).to_dict()
+    assert len(content["text"]) == 20_000
+    assert content["cut"] == 100
+
+
+@pytest.mark.parametrize(
+    ("suspects", "classes", "words"),
+    [
+        ([Suspect(1, "a", "b", 0.5, 0.5)] * 2, ["a", "b"], "listed twice"),
+        ([Suspect(1, "a", "c", 0.5, 0.5)], ["a", "b"], "'c' is not among the classes"),
+        ([], [], "non-empty"),
+        ([], ["a", "a"], "without repeats"),
+    ],
+)
+def test_mistakes_are_refused_with_a_reason(tmp_path, suspects, classes, words):
+    with pytest.raises(ExemplaError, match=words):
+        write_review(tmp_path, suspects, source=SOURCE, classes=classes)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
+def test_impossible_probabilities_are_refused(p):
+    with pytest.raises(ExemplaError, match=r"\[0, 1\]"):
+        Suspect(1, "a", "b", p, 0.5)
+    with pytest.raises(ExemplaError, match="finite"):
+        Accuser(1, "a", float("inf")).to_dict()
+
+
+def test_a_torn_folder_is_refused(tmp_path):
+    folder = make_folder(tmp_path, 4)
+    lines = (folder / "suspects.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "suspects.jsonl").write_text("".join(lines[:3]), encoding="utf-8")
+    with pytest.raises(ExemplaError, match="do not belong together"):
+        read_review(folder)
+    (folder / "suspects.jsonl").write_text(lines[0] + '{"row": 3', encoding="utf-8")
+    with pytest.raises(ExemplaError, match="run the command that wrote it again"):
+        read_review(folder)
+
+
+def test_images_are_reencoded_and_found_by_row(tmp_path):
+    from PIL import Image, PngImagePlugin
+
+    secret = PngImagePlugin.PngInfo()
+    secret.add_text("comment", "<script>alert(1)</script>")
+    picture = Image.fromarray(np.full((2000, 1000, 3), 200, np.uint8))
+    picture.save(tmp_path / "photo.png", pnginfo=secret)
+    noise = np.random.default_rng(0).normal(size=(8, 8, 3))
+    rows = [
+        Suspect(row, "a", "b", 0.5, 0.5, content=Content(image=image))
+        for row, image in enumerate([tmp_path / "photo.png", noise])
+    ]
+    write_review(tmp_path / "out", rows, source=SOURCE, classes=["a", "b"])
+    data = image_bytes(tmp_path / "out", "train", 0)
+    assert data is not None
+    assert b"script" not in data
+    with Image.open(tmp_path / "out" / "images" / "train-0.webp") as written:
+        assert written.size == (320, 640)
+    assert image_bytes(tmp_path / "out", "train", 1) is not None
+    assert image_bytes(tmp_path / "out", "train", 2) is None
+
+
+def test_what_is_no_image_is_left_out_with_a_warning(tmp_path):
+    (tmp_path / "x.svg").write_text('<svg onload="alert(1)"/>')
+    row = Suspect(0, "a", "b", 0.5, 0.5, content=Content(image=tmp_path / "x.svg"))
+    with pytest.warns(ExemplaWarning, match="row 0 cannot be shown"):
+        write_review(tmp_path / "out", [row], source=SOURCE, classes=["a", "b"])
+    assert read_review(tmp_path / "out").card(0)["content"]["image"] is False
+
+
+def test_links_in_the_images_folder_are_not_followed(tmp_path):
+    folder = make_folder(tmp_path, 3)
+    secret = tmp_path / "secret.webp"
+    secret.write_bytes((folder / "images" / "train-0.webp").read_bytes())
+    (folder / "images" / "train-77.webp").symlink_to(secret)
+    assert image_bytes(folder, "train", 77) is None
+    os.rename(folder / "images", tmp_path / "elsewhere")
+    (folder / "images").symlink_to(tmp_path / "elsewhere")
+    assert image_bytes(folder, "train", 0) is None
+
+
+def test_half_a_surrogate_does_not_break_the_folder(tmp_path):
+    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(text="bad \udc80 byte"))
+    write_review(tmp_path, [suspect], source=SOURCE, classes=["a", "b"])
+    assert read_review(tmp_path).card(0)["content"]["text"] == "bad ? byte"
+
+
+def test_writing_again_replaces_and_a_failure_leaves_the_old_folder(tmp_path):
+    folder = make_folder(tmp_path, 4)
+
+    def broken():
+        yield Suspect(0, "ham", "spam", 0.5, 0.5)
+        raise RuntimeError("stopped half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        write_review(folder, broken(), source=SOURCE, classes=["ham", "spam"])
+    assert len(read_review(folder).suspects) == 4
+    assert not list(folder.glob(".*"))
+
+
+def test_review_json_is_strict_json_with_a_relative_path(tmp_path):
+    folder = make_folder(tmp_path, 3)
+    header = json.loads((folder / "review.json").read_text(encoding="utf-8"))
+    assert header["source"]["path"] == os.path.join("..", "mails.jsonl")
+    assert header["suspects"] == 3

@@ -1,0 +1,50 @@
+"""Streamed second moments, whole and by Nyström."""
+
+import numpy as np
+import pytest
+
+from exempla.factors import Factors
+from exempla.oracles.base import Layer, ScoreRows
+from exempla.sketch import moments
+from exempla.sketch.moments import Moments
+
+
+def batches(rng, d_in, d_out, sizes=(30, 20)):
+    decay = 0.5 ** np.arange(d_in)
+    return [
+        ScoreRows(
+            np.arange(s),
+            (Factors(rng.normal(size=(s, d_in)) * decay, rng.normal(size=(s, d_out))),),
+        )
+        for s in sizes
+    ]
+
+
+def test_streamed_moments_are_the_sums():
+    rng = np.random.default_rng(0)
+    parts = batches(rng, 6, 3)
+    (result,) = Moments.of((Layer("only", 6, 3, np.zeros(6)),), parts)
+    a = np.vstack([b.factors[0].a for b in parts])
+    g = np.vstack([b.factors[0].g for b in parts])
+    values, _ = np.linalg.eigh(a.T @ a)
+    basis = result.inputs.eigenbasis()
+    np.testing.assert_allclose(basis.values, values[::-1] / values.sum(), rtol=1e-10)
+    assert result.trace == pytest.approx(((a**2).sum(1) * (g**2).sum(1)).sum())
+
+
+def test_nystrom_finds_the_strong_directions(monkeypatch):
+    monkeypatch.setattr(moments, "WHOLE", 10)
+    monkeypatch.setattr(moments, "NYSTROM", 16)
+    rng = np.random.default_rng(0)
+    parts = batches(rng, 40, 3)
+    (result,) = Moments.of((Layer("wide", 40, 3, np.zeros(40)),), parts)
+    a = np.vstack([b.factors[0].a for b in parts])
+    values, vectors = np.linalg.eigh(a.T @ a)
+    basis = result.inputs.eigenbasis()
+    assert basis.vectors.shape[1] <= 16
+    np.testing.assert_allclose(
+        basis.vectors.T @ basis.vectors, np.eye(basis.vectors.shape[1]), atol=1e-8
+    )
+    np.testing.assert_allclose(basis.values[:4], values[::-1][:4] / values.sum(), rtol=1e-2)
+    overlap = np.abs(np.sum(basis.vectors[:, :4] * vectors[:, ::-1][:, :4], axis=0))
+    assert (overlap > 0.99).all()

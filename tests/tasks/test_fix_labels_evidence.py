@@ -1,0 +1,184 @@
+"""The parts of `fix_labels`: folds, planted teachers, Fisher evidence, calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+
+from exempla.data import stack_rows, take_rows
+from exempla.tasks.fix_labels import gather
+from exempla.tasks.fix_labels.calibrated import pooled, ranked
+from exempla.tasks.fix_labels.calibration import share_in_doubt, share_of_guilty, teach
+from exempla.tasks.fix_labels.crossfit import stratified_folds
+
+
+def scattered(n: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that say nothing about their labels."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 4)), rng.integers(0, classes, n)
+
+
+# ---- calibration
+
+
+def log_odds(n: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Honest log-odds at even prior: signals N(±1, 1) give g = 2·signal."""
+    rng = np.random.default_rng(seed)
+    guilty = rng.random(n) < share
+    return 2.0 * rng.normal(np.where(guilty, 1.0, -1.0)), guilty
+
+
+@pytest.mark.parametrize("share", [0.03, 0.2, 0.45])
+def test_the_share_of_guilty_is_found_from_honest_log_odds(share: float) -> None:
+    odds, guilty = log_odds(20_000, share)
+    assert share_of_guilty(odds) == pytest.approx(guilty.mean(), rel=0.12)
+
+
+def test_the_judge_learns_honest_log_odds() -> None:
+    odds, guilty = log_odds(4000, 0.5)
+    signals = np.column_stack([odds / 2.0, np.random.default_rng(1).normal(size=4000)])
+    judge = teach(signals, guilty, np.arange(4000), seed=0)
+    assert np.abs(expit(judge.log_odds(signals)) - expit(odds)).mean() < 0.02
+    assert abs(judge.weights[1]) < 0.1 * judge.weights[0]
+
+
+def test_the_judge_allows_for_teachers_in_doubt() -> None:
+    odds, guilty = log_odds(8000, 0.5)
+    lied = np.random.default_rng(2).random(8000) < 0.2
+    called = guilty ^ lied
+    signals = odds[:, None]
+    naive = teach(signals, called, np.arange(8000), seed=0)
+    wary = teach(signals, called, np.arange(8000), seed=0, doubt=0.2)
+    truth = expit(odds)
+    assert np.abs(expit(wary.log_odds(signals)) - truth).mean() < 0.03
+    assert np.abs(expit(naive.log_odds(signals)) - truth).mean() > 0.1
+
+
+def test_the_surest_are_ordered_by_what_mending_them_is_worth() -> None:
+    X, _ = scattered(4)
+    evidence = gather(LogisticRegression(), (X, np.array([0, 1, 0, 1])))
+    against = np.array([2.0, 5.0, 9.0, 1.0])  # log-odds against the given labels
+    p = expit(np.where([True, False, True, False], -against, against))
+    clean = np.log(np.column_stack([p, 1 - p]))
+    swayed = -clean  # what models say that learned from the suspects must not count
+    wrong = np.array([0.9, 0.9, 0.3, 0.9])
+    order = ranked(evidence, [swayed, swayed, clean], wrong, np.zeros(4))
+    assert order.tolist() == [1, 0, 3, 2]
+
+
+def test_the_nearly_sure_by_what_is_left_to_mend() -> None:
+    X, _ = scattered(4)
+    evidence = gather(LogisticRegression(), (X, np.array([0, 0, 0, 1])))
+
+    def belief(against: list[float]) -> np.ndarray:
+        p = expit(np.array([-1, -1, -1, 1]) * against)
+        return np.log(np.column_stack([p, 1 - p]))
+
+    clean, learned = belief([1.0, 5.0, 4.0, 9.0]), belief([1.0, 4.0, -3.0, 0.0])
+    wrong = pooled(np.array([0.99, 0.98, 0.96, 0.9]), limit=0.99)
+    np.testing.assert_allclose(wrong, [0.99, 0.97, 0.97, 0.9])
+    order = ranked(evidence, [clean, learned, clean], wrong, np.zeros(4))
+    assert order.tolist() == [0, 2, 1, 3]
+
+
+def test_doubt_is_read_off_where_models_are_sure() -> None:
+    rng = np.random.default_rng(0)
+    p = np.concatenate([np.full(500, 0.99), rng.uniform(0.5, 0.7, 500)])
+    labels = np.zeros(1000, dtype=int)
+    labels[:50] = 1  # a tenth of the sure ones
+    labels[500:] = rng.random(500) < 0.4
+    assert share_in_doubt(np.log(np.column_stack([p, 1 - p])), labels) == pytest.approx(0.1)
+
+
+# ---- folds and planted teachers
+
+
+def test_folds_hold_each_label_evenly() -> None:
+    codes = np.repeat([0, 1, 2], [50, 20, 5])
+    fold = stratified_folds(codes, 5, np.random.default_rng(0))
+    counts = np.array([[np.sum((codes == c) & (fold == f)) for f in range(5)] for c in range(3)])
+    assert (counts.max(1) - counts.min(1) <= 1).all()
+
+
+def test_no_row_is_judged_by_a_model_that_saw_it() -> None:
+    X, y = scattered(300)
+    evidence = gather(KNeighborsClassifier(1), (X[:250], y[:250]), (X[250:], y[250:]))
+    own = np.arange(300)
+    remembered = evidence.learned(evidence.problem)[own, evidence.problem.codes]
+    assert (remembered > -1e-6).all()  # the nearest neighbour of a row is the row itself
+    believed = evidence.cross_fitted[own, evidence.problem.codes] > -1.0
+    assert believed.mean() == pytest.approx(0.5, abs=0.12)
+    alone = evidence.curated_only[own[250:], evidence.problem.codes[250:]] > -1.0
+    assert alone.mean() == pytest.approx(0.5, abs=0.25)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_each_teacher_is_planted_once_under_a_wrong_label(classes: int) -> None:
+    X, y = scattered(200, classes)
+    evidence = gather(LogisticRegression(), (X[:120], y[:120]), (X[120:], y[120:]))
+    planted = np.array([draw.planted for draw in evidence.draws])
+    assert (planted[:, 120:].sum(0) == 1).all()
+    assert not planted[:, :120].any()
+    for draw in evidence.draws:
+        changed = draw.problem.codes != evidence.problem.codes
+        assert (changed == draw.planted).all()
+        versions = draw.versions[120:] - 120
+        assert (evidence.guilty[versions] == draw.planted[120:]).all()
+
+
+def test_planted_labels_are_learned_like_given_ones() -> None:
+    X, y = scattered(200)
+    evidence = gather(KNeighborsClassifier(1), (X[:120], y[:120]), (X[120:], y[120:]))
+    draw = evidence.draws[0]
+    log_p = evidence.learned(draw.problem)[np.arange(200), draw.problem.codes]
+    assert (log_p > -1e-6).all()
+
+
+# ---- Fisher evidence
+
+
+def test_similarities_stay_usable_where_scores_vanish() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    X = rng.normal(size=(80, 3)) + 40.0 * (2 * y[:, None] - 1)  # log-odds in the thousands
+    model = LogisticRegression(C=1e6, fit_intercept=False)
+    evidence = gather(model, (X[:60], y[:60]), (X[60:], y[60:]))
+    assert evidence.view is not None
+    similarity = -evidence.dissimilarity[60:]
+    assert np.isfinite(similarity).all()
+    assert (similarity[~evidence.guilty] > 0).all()
+    assert (similarity[evidence.guilty] < 0).all()
+
+
+def test_a_row_is_never_compared_with_itself() -> None:
+    rng = np.random.default_rng(0)
+    X = np.eye(30) * 3.0  # no row resembles another
+    y = rng.integers(0, 2, 30)
+    model = LogisticRegression(fit_intercept=False)
+    evidence = gather(model, (X[:20], y[:20]), (X[20:], y[20:]))
+    assert np.abs(evidence.dissimilarity).max() < 1e-6
+
+
+# ---- rows of any kind
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.arange(6).reshape(3, 2), [[8, 9]]),
+        (sp.csr_matrix(np.arange(6).reshape(3, 2)), np.array([[8, 9]])),
+        (pd.DataFrame(np.arange(6).reshape(3, 2)), np.array([[8, 9]])),
+        ([[0, 1], [2, 3], [4, 5]], [[8, 9]]),
+    ],
+)
+def test_rows_are_stacked_and_taken(first: Any, second: Any) -> None:
+    both = take_rows(stack_rows(first, second), np.array([3, 0]))
+    values = both.toarray() if sp.issparse(both) else np.asarray(both)
+    assert values.tolist() == [[8, 9], [0, 1]]

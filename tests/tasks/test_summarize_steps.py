@@ -1,0 +1,180 @@
+"""The parts of `summarize`, each against a slow or dense twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import nnls
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+
+from exempla.tasks.summarize.classes import stratified_sample, with_every_class
+from exempla.tasks.summarize.head import Head, read_head
+from exempla.tasks.summarize.posterior import posterior
+from exempla.tasks.summarize.totals import best_total, judges
+from exempla.tasks.summarize.weights import fit_weights, nonnegative_minimum
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((90, 4))
+LABELS = RNG.integers(0, 3, 90)
+COUNTS = RNG.poisson(2.0, 90)
+
+
+def head_of(model, y, weights=None) -> Head:
+    data = (X, y) if weights is None else (X, y, weights)
+    return read_head(model, data, "auto", None, None).head
+
+
+CASES = [
+    (LogisticRegression(), (LABELS > 0).astype(int)),
+    (LogisticRegression(), LABELS),
+    (Ridge(), X[:, 0] + RNG.standard_normal(90)),
+    (PoissonRegressor(), COUNTS),
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_block_pivoting_is_nnls(seed):
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((40, 25))
+    b = rng.standard_normal(40)
+    ours = nonnegative_minimum(A.T @ A, A.T @ b)
+    np.testing.assert_allclose(ours, nnls(A, b)[0], atol=1e-9)
+
+
+def test_weights_sum_to_one_and_the_ridge_makes_them_equal():
+    rows = RNG.standard_normal((12, 30))
+    target = rows.mean(0) + 0.2
+    free, tied = fit_weights(rows, target, 1e-9), fit_weights(rows, target, 1e9)
+    assert free.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(tied, 1 / 12, rtol=1e-5)
+    assert np.linalg.norm(free @ rows - target) < np.linalg.norm(tied @ rows - target)
+
+
+def test_no_weight_falls_below_the_floor():
+    rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    weights = fit_weights(rows, np.array([1.0, 0.0]), 0.0, floor=0.1)
+    assert weights.min() > 0.01
+    assert weights[0] > 0.9
+
+
+@pytest.mark.parametrize(("model", "y"), CASES)
+def test_the_fisher_is_the_expectation_over_the_models_labels(model, y):
+    head = head_of(model.fit(X, y), y)
+    oracle_rows = []
+    for i in range(len(head)):
+        at, root = head.family.fisher_root(head.a[i : i + 1] @ head.theta, 0.0)
+        assert (at == 0).all()
+        oracle_rows += [np.outer(head.a[i], r).ravel() for r in root]
+    dense = sum(np.outer(r, r) for r in oracle_rows) / len(head)
+    # classes below the cut carry next to nothing
+    np.testing.assert_allclose(head.fisher(), dense, atol=2e-4 * np.abs(dense).max())
+    np.testing.assert_allclose(head.fisher_diagonal(), np.diag(head.fisher()))
+
+
+@pytest.mark.parametrize(("model", "y"), CASES)
+def test_feature_rows_average_to_the_target(model, y):
+    head = head_of(model.fit(X, y), y)
+    around = posterior(head, 5, np.random.default_rng(1))
+    rows = np.empty((len(head), around.width), dtype=np.float32)
+    around.fill(rows, head)
+    np.testing.assert_allclose(rows.mean(0), around.mean(head), atol=1e-5)
+
+
+def test_rows_are_scores_whitened_by_the_fisher_at_each_draw():
+    y = (LABELS > 0).astype(int)
+    head = head_of(LogisticRegression().fit(X, y), y)
+    around = posterior(head, 5, np.random.default_rng(1))
+    metric = head.fisher() + np.diag(head.penalty) * len(head) / 5
+    np.testing.assert_allclose(around.whitening @ around.whitening.T, np.linalg.inv(metric))
+    rows = np.empty((len(head), around.width), dtype=np.float32)
+    around.fill(rows, head)
+    gram = np.zeros((90, 90))
+    for theta in around.thetas:
+        s = head.a * head.residuals(theta)
+        gram += s @ np.linalg.solve(metric, s.T) / len(around.thetas)
+    np.testing.assert_allclose(rows @ rows.T, gram, atol=1e-4)
+
+
+def test_draws_spread_as_far_as_k_examples_leave_open():
+    y = (LABELS > 0).astype(int)
+    head = head_of(LogisticRegression().fit(X, y), y)
+    few, many = (posterior(head, k, np.random.default_rng(0), draws=4000) for k in (4, 400))
+    metric = head.fisher() + np.diag(head.penalty) * len(head) / 4
+    spread = np.cov((few.thetas - head.theta).reshape(4000, -1).T)
+    np.testing.assert_allclose(spread, np.linalg.inv(metric) / 8, atol=0.1 * spread.max())
+    assert np.std(many.thetas - head.theta) < 0.3 * np.std(few.thetas - head.theta)
+
+
+def test_sparse_and_dense_heads_agree():
+    y = (LABELS > 0).astype(int)
+    model = LogisticRegression().fit(X, y)
+    dense = head_of(model, y)
+    sparse = read_head(model, (sp.csr_array(X), y), "auto", None, None).head
+    np.testing.assert_allclose(sparse.fisher(), dense.fisher(), atol=1e-12)
+    np.testing.assert_allclose(sparse.fisher_diagonal(), dense.fisher_diagonal(), atol=1e-12)
+
+
+def test_every_class_is_shown_and_only_spare_picks_leave():
+    classes = np.array([0, 0, 0, 0, 1, 2, 2])
+    rows = np.eye(7)
+    target = np.arange(7.0)
+    found = with_every_class(np.array([0, 1, 2]), classes, rows, target)
+    assert found.tolist() == [0, 6, 4] or sorted(classes[found]) == [0, 1, 2]
+    assert 6 in found  # the best of class 2
+    unchanged = np.array([0, 4, 5])
+    np.testing.assert_array_equal(with_every_class(unchanged, classes, rows, target), unchanged)
+
+
+def test_a_sample_keeps_rare_classes():
+    classes = np.r_[np.zeros(5000, int), np.ones(3, int)]
+    sample = stratified_sample(classes, np.arange(5003), 200, np.random.default_rng(0))
+    assert len(np.unique(sample)) == 200
+    assert (classes[sample] == 1).sum() == 3
+
+
+def test_a_sample_by_leverage_keeps_what_few_examples_show():
+    leverage = np.ones(5000)
+    leverage[:20] = 500.0
+    rng = np.random.default_rng(0)
+    by_chance = stratified_sample(None, np.arange(5000), 200, rng)
+    by_leverage = stratified_sample(None, np.arange(5000), 200, rng, leverage)
+    assert len(np.unique(by_leverage)) == 200
+    assert (by_leverage < 20).sum() >= 18
+    assert (by_chance < 20).sum() < 5
+
+
+def test_leverage_is_the_squared_norm_of_the_whitened_score():
+    y = (LABELS > 0).astype(int)
+    head = head_of(LogisticRegression().fit(X, y), y)
+    around = posterior(head, 90, np.random.default_rng(1))
+    s = head.a * head.residuals(head.theta)
+    metric = head.fisher() + np.diag(head.penalty)
+    expected = np.einsum("ij,ij->i", s, np.linalg.solve(metric, s.T).T)
+    np.testing.assert_allclose(around.leverage(head), expected)
+
+
+def test_judges_are_the_examples_nobody_picked():
+    y = (LABELS > 0).astype(int)
+    head = head_of(LogisticRegression().fit(X, y), y)
+    choices = [(np.arange(10), np.full(10, 0.1)), (np.arange(5, 15), np.full(10, 0.1))]
+    found = judges(head, choices, np.random.default_rng(0))
+    np.testing.assert_array_equal(found, np.arange(15, 90))
+    nearly_all = [(np.arange(85), np.full(85, 1 / 85))]
+    assert len(judges(head, nearly_all, np.random.default_rng(0))) == 0
+
+
+def test_the_best_total_is_found_and_ties_go_to_n():
+    iris, y = load_iris(return_X_y=True)
+    head = read_head(LogisticRegression(max_iter=500).fit(iris, y), (iris, y), "auto", None, None)
+    picked = (np.arange(10), np.full(10, 0.1))
+
+    def peaked(rows, weights, others):
+        return -np.abs(np.log(weights.sum() / 12.0)) * np.ones(len(others))
+
+    choice, total = best_total([picked], peaked, np.arange(5), head.head, False)
+    assert choice == 0
+    assert 5 < total < 25
+    flat = best_total([picked], lambda *_: np.zeros(5), np.arange(5), head.head, False)
+    assert flat == (0, 150.0)
