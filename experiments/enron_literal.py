@@ -28,13 +28,13 @@ def literal_sbq(evidence: Evidence, k: int) -> np.ndarray:
     oracle = make_oracle(model)
     data = (take_rows(problem.X, problem.train), problem.labels(problem.train))
     embedding = embed_training_set(
-        oracle, data, fisher="empirical", sketch=evidence.sketch, seed=evidence.seed, progress=False
+        oracle, data, fisher="empirical", sketch=evidence.sketch, seed=evidence.seed
     )
     curated = take_rows(problem.X, problem.curated)
     truth = problem.labels(problem.curated)
     wrong = np.flatnonzero(model.predict(curated) != truth)
     mistakes = oracle.read((take_rows(curated, wrong), truth[wrong]), role="test")
-    target, _ = embedding.embed(mistakes, "true", False)
+    target, _ = embedding.embed(mistakes, "true")
     rows = to_numpy(embedding.metric.whiten(embedding.rows, 0.0))
     mu = to_numpy(embedding.metric.whiten(target, 0.0)).mean(0)
     with warnings.catch_warnings():

@@ -107,7 +107,7 @@ def scores(model: LogisticRegression, data: tuple) -> np.ndarray:
 def whiten_like(explainer: Explainer, test: tuple) -> np.ndarray:
     """Test scores in the explainer's metric, undamped."""
     embedding = explainer.embeddings[0]
-    rows, _ = embedding.embed(embedding.oracle.read(test, role="test"), "true", False)
+    rows, _ = embedding.embed(embedding.oracle.read(test, role="test"), "true")
     return np.asarray(embedding.metric.whiten(rows, 0.0))
 
 

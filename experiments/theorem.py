@@ -88,7 +88,7 @@ def real_problem() -> Certificate:
     rows = np.asarray(explainer.features.rows)
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     embedding = explainer.embeddings[0]
-    test, _ = embedding.embed(embedding.oracle.read((X[400:], y[400:]), role="test"), "true", False)
+    test, _ = embedding.embed(embedding.oracle.read((X[400:], y[400:]), role="test"), "true")
     target = np.asarray(embedding.metric.whiten(test, explainer.features.damping))
     target = (target / np.linalg.norm(target, axis=1, keepdims=True)).mean(0)
     found = select(rows, target, 60, SBQ(noise=10.0))

@@ -250,7 +250,7 @@ class _Task:
             others = judges(self.read.head, [(picked, share)], self.rng)
             if len(others):
                 refit = refitter(self.model, self.train, "auto", None, None)
-                chosen = best_total([(picked, share)], refit, others, self.read.head, False)
+                chosen = best_total([(picked, share)], refit, others, self.read.head)
                 weights = share * chosen[1]
         elif self.total == "k":
             weights = share * len(picked)

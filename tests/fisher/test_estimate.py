@@ -22,9 +22,7 @@ def digits() -> tuple[MLPClassifier, np.ndarray, np.ndarray]:
 
 def embedded(digits: tuple[MLPClassifier, np.ndarray, np.ndarray]) -> Embedding:
     model, X, y = digits
-    return embed_training_set(
-        make_oracle(model), (X, y), fisher="true", sketch=40, seed=0, progress=False
-    )
+    return embed_training_set(make_oracle(model), (X, y), fisher="true", sketch=40, seed=0)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -63,7 +63,7 @@ def test_dual_form_knows_what_a_questioned_score_has_outside_the_span():
     damping = 0.05
     embedding = Explainer(model, progress=False).fit((X, y)).embeddings[0]
     oracle = embedding.oracle
-    rows, outside = embedding.embed(oracle.read(test, role="test"), "true", False)
+    rows, outside = embedding.embed(oracle.read(test, role="test"), "true")
     whitened = embedding.metric.whiten(rows, damping)
     norms = (whitened**2).sum(1) + outside * embedding.metric.outside(
         embedding.sketch.outside, damping
@@ -103,9 +103,7 @@ def test_kronecker_keeps_the_strongest_directions(digits, mlp):
     oracle = make_oracle(mlp)
     shares = []
     for width in (5, 20, 80):
-        embedding = embed_training_set(
-            oracle, (X, y), fisher="true", sketch=width, seed=0, progress=False
-        )
+        embedding = embed_training_set(oracle, (X, y), fisher="true", sketch=width, seed=0)
         train = embedding.train
         fisher = dense_rows(oracle.fisher_rows(train))
         kept = np.vstack([embedding.sketch.project(b) for b in oracle.fisher_rows(train)])

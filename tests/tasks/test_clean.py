@@ -103,7 +103,7 @@ def test_what_a_sketch_leaves_out_is_added_back(network: tuple) -> None:
     # with damping far above the Fisher the kernel is the raw product, nothing lost
     huge = 1e6 * rough.evidence.trace
     np.testing.assert_allclose(kernel_with(rough, asked, huge) * huge, raw, atol=1e-3 * raw.max())
-    rows, _ = rough.embed(asked, "true", False)
+    rows, _ = rough.embed(asked, "true")
     kept = np.asarray(rough.rows @ rows.T)
     assert np.abs(kept - raw).max() > 0.05 * raw.max()
 
@@ -120,7 +120,7 @@ def test_the_scale_of_what_is_left_out_is_counted() -> None:
     damping = resolve_damping("per-row", rough.evidence, rough.metric.name).value
     truth = kernel_with(exact, exact.oracle.read(asked, role="test"), damping)
     questioned = rough.oracle.read(asked, role="test")
-    rows, _ = rough.embed(questioned, "true", False)
+    rows, _ = rough.embed(questioned, "true")
     inside = rough.metric.whiten(rough.rows, damping) @ rough.metric.whiten(rows, damping).T
     beyond = raw_products(rough, questioned) - np.asarray(rough.rows @ rows.T)
     naive = np.asarray(inside) + beyond / damping  # as if the Fisher left out were zero

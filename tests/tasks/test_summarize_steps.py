@@ -173,8 +173,8 @@ def test_the_best_total_is_found_and_ties_go_to_n():
     def peaked(rows, weights, others):
         return -np.abs(np.log(weights.sum() / 12.0)) * np.ones(len(others))
 
-    choice, total = best_total([picked], peaked, np.arange(5), head.head, False)
+    choice, total = best_total([picked], peaked, np.arange(5), head.head)
     assert choice == 0
     assert 5 < total < 25
-    flat = best_total([picked], lambda *_: np.zeros(5), np.arange(5), head.head, False)
+    flat = best_total([picked], lambda *_: np.zeros(5), np.arange(5), head.head)
     assert flat == (0, 150.0)
