@@ -162,7 +162,7 @@ def attack_one(problem: Problem, number: int, i: int, budget: float) -> list[dic
             problem.model,
             problem.train,
             target,
-            side="test",
+            perturb="test",
             steps=steps,
             budget=budget,
             bounds=(0.0, 1.0),

@@ -6,6 +6,7 @@
 
 Ask             explain, Explainer, Explanation
 Do a job        explain_errors, fix_labels, clean, summarize, attack
+Get back        Answer, and of its kind LabelFixes, Cleaning, Summary, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
 Measure         metrics, certificate
 Errors          ExemplaError, ExemplaWarning
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from exempla import metrics
     from exempla.errors import ExemplaError, ExemplaWarning
     from exempla.estimator import FisherExplainer
-    from exempla.explainer import Explainer, explain
+    from exempla.explainer import Explainer
     from exempla.influence import hessian_influence
     from exempla.oracles.scores import ArrayScores, ScoreModel
-    from exempla.results import Explanation, Features, Selection
+    from exempla.results import Answer, Explanation, Features, Selection
     from exempla.selection import (
         SBQ,
         Herding,
@@ -39,22 +40,26 @@ if TYPE_CHECKING:
         select_from_kernel,
     )
     from exempla.selection.certificate import certificate
-    from exempla.tasks.attack import attack
-    from exempla.tasks.clean import clean
+    from exempla.tasks.attack import Attack, attack
+    from exempla.tasks.clean import Cleaning, clean
+    from exempla.tasks.explain import explain
     from exempla.tasks.explain_errors import explain_errors
-    from exempla.tasks.fix_labels import fix_labels
-    from exempla.tasks.summarize import summarize
+    from exempla.tasks.fix_labels import LabelFixes, fix_labels
+    from exempla.tasks.summarize import Summary, summarize
+    from exempla.tasks.verify import Verification
 
 # Where each public name lives. Names are imported on first use, so that `import exempla` is
 # quick and nothing heavy loads unless it is asked for.
 _HOMES = {
-    "exempla.explainer": "explain Explainer",
-    "exempla.results": "Explanation Features Selection",
+    "exempla.explainer": "Explainer",
+    "exempla.results": "Answer Explanation Features Selection",
+    "exempla.tasks.explain": "explain",
     "exempla.tasks.explain_errors": "explain_errors",
-    "exempla.tasks.fix_labels": "fix_labels",
-    "exempla.tasks.clean": "clean",
-    "exempla.tasks.summarize": "summarize",
-    "exempla.tasks.attack": "attack",
+    "exempla.tasks.fix_labels": "fix_labels LabelFixes",
+    "exempla.tasks.clean": "clean Cleaning",
+    "exempla.tasks.summarize": "summarize Summary",
+    "exempla.tasks.attack": "attack Attack",
+    "exempla.tasks.verify": "Verification",
     "exempla.selection": "select select_from_kernel SBQ MatchingPursuit StochasticGreedy "
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
@@ -66,8 +71,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "explain", "Explainer", "Explanation", "Features",
+    "explain", "Explainer", "Answer", "Explanation", "Features",
     "explain_errors", "fix_labels", "clean", "summarize", "attack",
+    "LabelFixes", "Cleaning", "Summary", "Attack", "Verification",
     "select", "select_from_kernel", "Selection",
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",

@@ -1,15 +1,27 @@
-"""The one check for each plain option that many doors share: k, seed, a choice of words, a flag."""
+"""The one check for each plain option that many doors share, and options under older names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = ["check_choice", "check_flag", "check_ids", "check_k", "check_seed", "whole_number"]
+__all__ = [
+    "check_choice",
+    "check_flag",
+    "check_ids",
+    "check_k",
+    "check_seed",
+    "renamed_options",
+    "whole_number",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST_SEED = 2**32 - 1
 """What NumPy, torch and scikit-learn all accept."""
@@ -74,3 +86,37 @@ def check_ids(ids: Any, n: int) -> np.ndarray | None:
     if names.shape != (n,):
         raise ExemplaError(f"ids has shape {names.shape}: give one for each of the {n} rows.")
     return names
+
+
+def renamed_options(**names: str) -> Callable[[F], F]:
+    """Let a function take an option under its old name for one more release, with a warning.
+
+    >>> import warnings
+    >>> @renamed_options(errors="ask")
+    ... def job(ask="errors"):
+    ...     return ask
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", FutureWarning)
+    ...     job(errors=[3])
+    [3]
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            for old, new in names.items():
+                if old in options:
+                    if new in options:
+                        raise ExemplaError(f"{old} is the old name of {new}: give only {new}.")
+                    warnings.warn(
+                        f"{function.__name__}({old}=…) is now {new}=…; the old name goes in the "
+                        "next release.",
+                        FutureWarning,
+                        stacklevel=2,
+                    )
+                    options[new] = options.pop(old)
+            return function(*args, **options)
+
+        return cast(F, call)
+
+    return decorate

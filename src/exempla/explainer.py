@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
 
-from exempla.arrays import Array, beside, concatenate, products, to_numpy
+from exempla.arrays import Array, products, to_numpy
+from exempla.checks import check_choice, check_flag, check_ids, check_seed
 from exempla.embedding import Embedding, check_fisher, embed_training_set
-from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.fisher import Damping, check_damping, resolve_damping
+from exempla.errors import ExemplaError
+from exempla.fisher import check_damping
 from exempla.influence import self_influence
+from exempla.kernel import Use, dampings, questioned_rows, training_features
 from exempla.oracles import make_oracles
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
-from exempla.results import Explanation, Features, Selection
+from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector, select
 from exempla.selection.certificate import certificate
 from exempla.sketch import check_sketch
 from exempla.store import on_disk, read_object, write_object
-from exempla.target import mean_embedding, unit_rows
+from exempla.target import mean_embedding
 from exempla.version import __version__
 
-__all__ = ["Explainer", "explain"]
+__all__ = ["Explainer", "Side"]
 
 Side = Literal["opponents", "proponents", "both"]
-Use = Literal["influence", "selection"]
 
 DEFAULT_NOISE = 10.0
 """σ² of the default selector, in units of a unit row: between pure influence ranking (∞) and
@@ -62,8 +63,14 @@ class Explainer:
         Part of the model to look at (torch), all by default.
     store : path
         A folder for the training rows, where they should live on disk rather than in memory.
-    device, seed, progress
-        Where torch runs, the seed of every random choice, and whether to show progress.
+    device : torch device
+        Where a torch model runs.
+    seed : int
+        The seed of every random choice.
+    progress : bool
+        Whether to show progress on long work.
+
+    A fitted Explainer may be asked by several threads at once.
 
     Examples
     --------
@@ -98,13 +105,20 @@ class Explainer:
         self.oracles = make_oracles(self.models, likelihood, parameters, device)
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
-        self.normalize, self.seed, self.progress, self.store = normalize, seed, progress, store
+        self.normalize = check_flag("normalize", normalize)
+        self.progress = check_flag("progress", progress)
+        self.seed, self.store = check_seed(seed), store
         self._embeddings: list[Embedding] | None = None
-        self._features: dict[Use, Features] = {}
+        self._ids: np.ndarray | None = None
+        self._features: tuple[Use, Features] | None = None
         """Of the use asked for last: one at a time, as they are large."""
+        self._lock = RLock()
 
-    def fit(self, train: Any) -> Explainer:
-        """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader."""
+    def fit(self, train: Any, ids: Any = None) -> Explainer:
+        """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader.
+
+        `ids` are your own names of its examples; answers then carry them.
+        """
         fitted = []
         for i, oracle in enumerate(self.oracles):
             with showing(self.progress):
@@ -115,9 +129,11 @@ class Explainer:
                 rows = on_disk(embedding.rows, self.store, f"rows-{i}")
                 embedding = replace(embedding, rows=rows)
             fitted.append(embedding)
-        self._embeddings = fitted
-        self._features = {}
-        self._train_data = train
+        named = fitted[0].train.ids if ids is None else ids
+        with self._lock:
+            self._ids = check_ids(named, len(fitted[0].train))
+            self._embeddings, self._features = fitted, None
+            self._train_data = train
         return self
 
     @property
@@ -134,7 +150,13 @@ class Explainer:
 
     @property
     def n_train(self) -> int:
+        """Number of training examples."""
         return len(self.embeddings[0].train)
+
+    @property
+    def train_data(self) -> Any:
+        """The training data as given to `fit`."""
+        return self._train_data
 
     @property
     def features(self) -> Features:
@@ -144,23 +166,16 @@ class Explainer:
     def features_for(self, use: Use) -> Features:
         """Training rows whitened at the damping of this use, of unit length for selection; the last
         ones are kept."""
-        if use not in self._features:
-            chosen = self._dampings(use)
-            pairs = zip(self.embeddings, chosen)
-            rows = self._joined([e.metric.whiten(e.rows_near_model(), d.value) for e, d in pairs])
-            self._features = {
-                use: Features(
-                    rows=unit_rows(rows) if use == "selection" else rows,
-                    damping=float(np.mean([d.value for d in chosen])),
-                    damping_rule=chosen[0].rule,
-                    share=float(np.mean([e.evidence.share for e in self.embeddings])),
-                )
-            }
-        return self._features[use]
+        with self._lock:
+            if self._features is None or self._features[0] != use:
+                self._features = None  # the old ones make room first
+                self._features = (use, training_features(self.embeddings, self.damping, use))
+            return self._features[1]
 
     def set_damping(self, damping: str | float) -> Explainer:
         """Use another damping from now on; nothing is embedded again."""
-        self.damping, self._features = check_damping(damping), {}
+        with self._lock:
+            self.damping, self._features = check_damping(damping), None
         return self
 
     def explain(
@@ -244,23 +259,41 @@ class Explainer:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
         with showing(self.progress):
-            targets = targets_of(self._test_rows(examples, labels, self._use))
             features = self.features_for(self._use)
-        with warnings.catch_warnings(record=True) as caught, showing(self.progress):
-            warnings.simplefilter("always")
+            targets = targets_of(self._test_rows(examples, labels, features))
             found = select(features.rows, targets, k, selector, side)
-        for warning in caught:
-            warnings.warn(warning.message, warning.category, stacklevel=3)
-            if issubclass(warning.category, ExemplaWarning):
-                notes.append(str(warning.message))
+        question = Question(self, examples[0], test)
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
         return [
-            replace(
-                self._explanation(selection, features, mu, examples[0], labels, k, notes),
-                asked=(test, None),
+            Explanation.of(
+                selection,
+                alignment=to_numpy(features.rows[selection.indices] @ mu).astype(np.float64),
+                certificate=certificate(features.rows, selection, mu).to_dict(),
+                damping=features.damping,
+                damping_rule=features.damping_rule,
+                state=None,
+                **self.circumstances(selection.indices, question, labels, k),
+                warnings=(*notes, *selection.warnings),
             )
             for selection, mu in pairs
         ]
+
+    def circumstances(
+        self, indices: np.ndarray, question: Question, labels: Labels, k: int
+    ) -> dict[str, Any]:
+        """The fields of an `Explanation` that do not depend on how its examples were chosen."""
+        return {
+            "labels": labels,
+            "k": int(k),
+            "share": float(np.mean([e.evidence.share for e in self.embeddings])),
+            "n_train": self.n_train,
+            "n_test": len(question.examples),
+            "seed": self.seed,
+            "version": __version__,
+            "fisher": self.fisher,
+            "ids": None if self._ids is None else self._ids[indices],
+            "question": question,
+        }
 
     def influence(self, test: Any, labels: Labels = "true") -> np.ndarray:
         """What each questioned example's log-likelihood loses if a training example is removed.
@@ -270,7 +303,8 @@ class Explainer:
         """
         examples, labels = self._questioned(test, labels, [])
         total = np.zeros((self.n_train, len(examples[0])))
-        for e, x, d in zip(self.embeddings, examples, self._dampings("influence")):
+        chosen = dampings(self.embeddings, self.damping, "influence")
+        for e, x, d in zip(self.embeddings, examples, chosen, strict=True):
             with showing(self.progress):
                 rows, _ = e.embed(x, labels)
             # the training rows as they are: only the few questioned ones meet M⁻¹
@@ -292,9 +326,9 @@ class Explainer:
             examples = [test]
         else:
             examples, labels = self._questioned(test, labels, [])
-        rows = self.features_for(self._use).rows[np.asarray(indices)]
-        questioned = self._test_rows(examples, labels, self._use)
-        return to_numpy(rows @ questioned.T).astype(np.float64)
+        features = self.features_for(self._use)
+        questioned = self._test_rows(examples, labels, features)
+        return to_numpy(features.rows[np.asarray(indices)] @ questioned.T).astype(np.float64)
 
     def save(self, path: str | Path) -> Path:
         """Keep the fitted Explainer in one file, model and training rows included.
@@ -318,103 +352,29 @@ class Explainer:
         """An Explainer that was saved. Loading runs code in the file: open only what you trust."""
         return read_object(path, Explainer)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=RLock())
+
     @property
     def _use(self) -> Use:
         """What the rows of an explanation are for: unit rows are damped for selection."""
         return "selection" if self.normalize else "influence"
 
-    def _dampings(self, use: Use) -> list[Damping]:
-        return [
-            resolve_damping(self.damping, e.evidence, e.metric.name, use) for e in self.embeddings
-        ]
-
-    def _joined(self, parts: list[Array]) -> Array:
-        """Features of several models side by side: their kernels averaged."""
-        if len(parts) == 1:
-            return parts[0]
-        return concatenate(parts, axis=1) / np.sqrt(len(parts))
-
     def _questioned(
         self, test: Any, labels: Labels, notes: list[str]
     ) -> tuple[list[Examples], Labels]:
         """The questioned examples, read by each model's oracle, and whose labels to use."""
-        if labels not in ("true", "predicted"):
-            raise ExemplaError(f"labels={labels!r} is not known: use 'true' or 'predicted'.")
+        check_choice("labels", labels, ("true", "predicted"))
         examples = [e.oracle.read(test, role="test") for e in self.embeddings]
         if labels == "true" and examples[0].labels is None and examples[0].needs_labels:
             notes.append("the questioned examples have no labels: the predicted ones were used.")
             labels = "predicted"
         return examples, labels
 
-    def _test_rows(self, examples: list[Examples], labels: Labels, use: Use) -> Array:
-        """Whitened rows of the questioned examples, of unit length for selection on unit rows."""
-        parts, outside = [], np.zeros(len(examples[0]))
-        for e, x, d in zip(self.embeddings, examples, self._dampings(use)):
-            rows, beyond = e.embed(x, labels)
-            parts.append(beside(e.metric.whiten(rows, d.value), self.features_for(use).rows))
-            if e.sketch.outside is not None:
-                scale = e.metric.outside(e.sketch.outside, d.value)
-                outside = outside + beyond * scale / len(self.embeddings)
-        joined = self._joined(parts)
-        return unit_rows(joined, outside) if use == "selection" else joined
-
-    def _explanation(
-        self,
-        selection: Selection,
-        features: Features,
-        mu: Array,
-        examples: Examples,
-        labels: Labels,
-        k: int,
-        notes: list[str],
-    ) -> Explanation:
-        train = self.embeddings[0].train
-        picked = selection.indices
-        return Explanation(
-            indices=picked,
-            weights=selection.weights,
-            side=selection.side,
-            gains=selection.gains,
-            explained=selection.explained,
-            variance=selection.variance,
-            mmd2=selection.mmd2,
-            rank=selection.rank,
-            k=k,
-            damping=features.damping,
-            damping_rule=features.damping_rule,
-            share=features.share,
-            selector=selection.selector,
-            noise=selection.noise,
-            labels=labels,
-            alignment=to_numpy(features.rows[picked] @ mu).astype(np.float64),
-            n_train=self.n_train,
-            n_test=len(examples),
-            seed=self.seed,
-            version=__version__,
-            fisher=self.fisher,
-            ids=None if train.ids is None else np.asarray(train.ids)[picked],
-            certificate=certificate(features.rows, selection, mu).to_dict(),
-            warnings=tuple(notes),
-            context=(self, examples),
+    def _test_rows(self, examples: list[Examples], labels: Labels, features: Features) -> Array:
+        return questioned_rows(
+            self.embeddings, examples, labels, self.damping, self._use, features.rows
         )
-
-
-def explain(model: Any, train: Any, test: Any, k: int = 50, **options: Any) -> Explanation:
-    """The k training examples most responsible for the questioned predictions.
-
-    Options go where they belong: `side`, `labels`, `selector`, `weights` to the question, the
-    rest to `Explainer`.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = LogisticRegression(max_iter=500).fit(X, y)
-    >>> answer = explain(model, (X, y), (X[:2], y[:2]), k=3, side="proponents", progress=False)
-    >>> [int(y[i]) for i in answer.indices]
-    [0, 0, 0]
-    """
-    question: Sequence[str] = ("side", "labels", "selector", "weights")
-    asked = {name: options.pop(name) for name in question if name in options}
-    return Explainer(model, **options).fit(train).explain(test, k, **asked)

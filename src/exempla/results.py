@@ -1,28 +1,30 @@
-"""The nouns every other file speaks of: Factors, Features, Selection, Explanation.
+"""What comes back: `Answer`, the base of every result, and on top of it `Selection`, `Explanation`.
 
-Shapes, fixed once:
-    n  rows of a batch             t  training examples        p  width of a feature row
-    s  positions that share a weight (sequence, pixels)        k  selected examples
-Arrays are NumPy or torch alike; `Factors.a` may also be a SciPy CSR matrix.
+    Answer        rows of the training set, most important first, and how to hand them on
+      Selection     + weights of a quadrature and what they explain
+        Explanation   + the question, the metric, and the means to check itself
+
+Results are frozen and small: k entries or a number each. Data and model are only referred to.
+Shapes, fixed once:  t training examples · p width of a feature row · k selected examples
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from exempla.arrays import Array, as_like
-from exempla.factors import Factors
+from exempla.arrays import Array
+from exempla.atomic import replacing, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Array", "Explanation", "Factors", "Features", "Selection", "as_like"]
+__all__ = ["Answer", "Explanation", "Features", "Question", "Selection"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,94 @@ class Features:
     share: float = 1.0
 
 
-@dataclass(frozen=True)
-class Selection:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Answer:
+    """Some rows of the training set, most important first: what every job returns.
+
+    A field declared with `repr=False` is for the program alone: it is not written to files.
+
+    >>> answer = Answer(indices=np.array([7, 3]), ids=np.array(["g", "c"]))
+    >>> answer.to_frame().to_dict("list")
+    {'rank': [1, 2], 'index': [7, 3], 'id': ['g', 'c']}
+    """
+
+    indices: np.ndarray
+    """Rows of the training set (int64)."""
+    ids: np.ndarray | None = None
+    """The user's own names of these rows, if given."""
+    warnings: tuple[str, ...] = ()
+    """What was done differently than asked, in sentences."""
+
+    @classmethod
+    def of(cls, other: Answer, **more: Any) -> Self:
+        """An answer of this kind with the fields of another, and more."""
+        mine = {f.name for f in fields(cls)}
+        shared = {f.name: getattr(other, f.name) for f in fields(other) if f.name in mine}
+        return cls(**{**shared, **more})
+
+    def renumbered(self, rows: np.ndarray) -> Self:
+        """The same answer where training example i is row `rows[i]` of a file."""
+        return replace(self, indices=np.asarray(rows)[self.indices])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def finding(self) -> str:
+        """What was found, in one sentence."""
+        return f"{len(self):,} training examples."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in the answer as plain Python values."""
+        out: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not each.repr or (each.name == "ids" and value is None):
+                continue
+            plain = value.tolist() if isinstance(value, np.ndarray) else value
+            out[each.name] = list(plain) if isinstance(plain, tuple) else plain
+        return out
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line per example, most important first."""
+        import pandas as pd
+
+        columns = {"rank": np.arange(1, len(self) + 1), "index": self.indices, **self._columns()}
+        if self.ids is not None:
+            columns["id"] = self.ids
+        return pd.DataFrame(columns)
+
+    def _columns(self) -> dict[str, Any]:
+        """What the table says of each example beyond its place."""
+        return {}
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write the answer as JSON and return the path."""
+        return write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write `to_frame` as CSV and return the path."""
+        with replacing(path) as file:
+            self.to_frame().to_csv(file, index=False)
+        return Path(path)
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """Write `to_frame` as Parquet and return the path."""
+        with replacing(path) as file:
+            self.to_frame().to_parquet(file, index=False)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.finding}"
+
+    def __str__(self) -> str:
+        from exempla.report.sentences import terminal_text
+
+        return terminal_text(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Selection(Answer):
     """A weighted set of examples that stands in for a target mean embedding.
 
     Attributes
@@ -76,9 +164,12 @@ class Selection:
         ‖μ − Σ w_i f_i‖²; equal to `variance` only without noise.
     rank : int
         Number of linearly independent picks found (without noise, no k above it is possible).
+
+    >>> import numpy as np, exempla
+    >>> exempla.select(np.eye(3), np.array([0.5, 0.25, 0.0]), 1)
+    Selection: 1 row picked by SBQ accounts for 80% of the target.
     """
 
-    indices: np.ndarray
     weights: np.ndarray
     gains: np.ndarray
     explained: float
@@ -95,9 +186,6 @@ class Selection:
     state: Any = field(default=None, repr=False, compare=False)
     """What a later call needs to continue from here (`select(..., start=selection)`)."""
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
     def estimate(self, values: Array) -> Any:
         """Estimate the target's mean of a function from its values on the training rows.
 
@@ -110,13 +198,34 @@ class Selection:
         result = np.tensordot(self.weights, picked, axes=1)
         return float(result) if result.ndim == 0 else result
 
+    @property
+    def finding(self) -> str:
+        rows, verb = ("row", "accounts") if len(self) == 1 else ("rows", "account")
+        return (
+            f"{len(self):,} {rows} picked by {self.selector} {verb} for {self.explained:.0%} of "
+            "the target."
+        )
 
-@dataclass(frozen=True)
-class Explanation:
+    def _columns(self) -> dict[str, Any]:
+        return {"weight": self.weights, "gain": self.gains}
+
+
+class Question(NamedTuple):
+    """What an explanation answers: kept so that it can be checked and shown."""
+
+    explainer: Any
+    """The fitted Explainer."""
+    examples: Any
+    """The questioned examples as the first model's oracle read them."""
+    test: Any
+    """The test data as given."""
+    rows: np.ndarray | None = None
+    """Positions in the test data that were questioned; None for all."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explanation(Selection):
     """The answer to "which training examples are responsible?", with its evidence.
-
-    Everything in it is small (k entries or a number each); the model and the data are only
-    referred to, for `verify`.
 
     >>> import exempla
     >>> from sklearn.datasets import load_iris
@@ -128,86 +237,39 @@ class Explanation:
     ['rank', 'index', 'weight', 'alignment', 'side', 'gain']
     """
 
-    indices: np.ndarray
-    weights: np.ndarray
-    side: str
-    gains: np.ndarray
-    explained: float
-    variance: float
-    mmd2: float
-    rank: int
+    alignment: np.ndarray
+    """z_j = f_j·μ for each selected example: negative for opponents, positive for proponents."""
+    labels: str
+    """Whose labels the target used: "true" or "predicted"."""
     k: int
     damping: float
     damping_rule: str
     share: float
-    selector: str
-    noise: float
-    labels: str
-    """Whose labels the target used: "true" or "predicted"."""
-    alignment: np.ndarray
-    """z_j = f_j·μ for each selected example: negative for opponents, positive for proponents."""
     n_train: int
     n_test: int
     seed: int
     version: str
     fisher: str = "true"
-    ids: np.ndarray | None = None
     certificate: dict[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    context: Any = field(default=None, repr=False, compare=False)
-    """The fitted Explainer and the questioned examples, for `verify`."""
-    asked: Any = field(default=None, repr=False, compare=False)
-    """The test data as given and the positions in it that were questioned, for `verify`."""
+    question: Question | None = field(default=None, repr=False, compare=False)
 
-    def __len__(self) -> int:
-        return len(self.indices)
+    def renumbered(self, rows: np.ndarray) -> Self:
+        # the question speaks of the training set as it was numbered before
+        return replace(super().renumbered(rows), question=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in the explanation as plain Python values."""
-        out: dict[str, Any] = {}
-        for name in self.__dataclass_fields__:
-            if name in ("context", "asked"):
-                continue
-            value = getattr(self, name)
-            if name == "ids" and value is None:
-                continue
-            out[name] = value.tolist() if isinstance(value, np.ndarray) else value
-        out["warnings"] = list(self.warnings)
-        return out
+    @property
+    def finding(self) -> str:
+        from exempla.report.sentences import explained_share
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write the explanation as JSON and return the path."""
-        path = Path(path)
-        path.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
-        return path
+        return explained_share(self)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One line per selected example, most important first."""
-        import pandas as pd
-
-        columns: dict[str, Any] = {
-            "rank": np.arange(1, len(self) + 1),
-            "index": self.indices,
+    def _columns(self) -> dict[str, Any]:
+        return {
             "weight": self.weights,
             "alignment": self.alignment,
             "side": np.where(self.alignment < 0, "opponent", "proponent"),
             "gain": self.gains,
         }
-        if self.ids is not None:
-            columns["id"] = self.ids
-        return pd.DataFrame(columns)
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write `to_frame` as CSV and return the path."""
-        path = Path(path)
-        self.to_frame().to_csv(path, index=False)
-        return path
-
-    def to_parquet(self, path: str | Path) -> Path:
-        """Write `to_frame` as Parquet and return the path."""
-        path = Path(path)
-        self.to_frame().to_parquet(path, index=False)
-        return path
 
     def verify(self, fit: Any = None, seeds: int = 5, holdout: Any = None, **more: Any) -> Any:
         """Does it hold? Refit without these examples, and without as many chosen by chance.
@@ -224,11 +286,6 @@ class Explanation:
         from exempla.report.plots import plot_explanation
 
         return plot_explanation(self)
-
-    def __str__(self) -> str:
-        from exempla.report.sentences import terminal_text
-
-        return terminal_text(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -138,8 +138,8 @@ def test_set_attack_harms_the_set_more_than_attacks_on_its_members() -> None:
 
 def test_test_side_pgd_is_at_least_fgsm() -> None:
     model, train, target = problem("network")
-    fgsm = exempla.attack(model, train, target, side="test", budget=0.2, steps=1)
-    pgd = exempla.attack(model, train, target, side="test", budget=0.2, steps=20)
+    fgsm = exempla.attack(model, train, target, perturb="test", budget=0.2, steps=1)
+    pgd = exempla.attack(model, train, target, perturb="test", budget=0.2, steps=20)
     assert (fgsm.objective, pgd.objective) == ("fgsm", "pgd")
     assert fgsm.after.mean() < fgsm.before.mean()
     assert pgd.after.mean() <= fgsm.after.mean() + 1e-6
@@ -183,7 +183,7 @@ def test_predicted_labels_serve_when_none_are_given() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"side": "both"}, "side="),
+        ({"perturb": "both"}, "perturb="),
         ({"objective": "hinge"}, "objective="),
         ({"budget": 0.0}, "budget="),
         ({"steps": 0}, "at least 1"),

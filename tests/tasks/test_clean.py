@@ -59,7 +59,7 @@ def test_order_is_that_of_influence_on_the_mean_of_the_errors(planted: tuple) ->
 
 def test_most_of_what_is_named_was_planted(planted: tuple) -> None:
     model, train, test = planted
-    found = exempla.clean(model, train, test, FLIPS, target="all", progress=False)
+    found = exempla.clean(model, train, test, FLIPS, ask="all", progress=False)
     assert np.mean(found.indices < FLIPS) > 5 * FLIPS / 300
 
 
@@ -79,7 +79,7 @@ def test_retraining_mends_the_target_more_than_chance_does(planted: tuple) -> No
 
 def test_a_holdout_of_ones_own_is_judged_instead(planted: tuple) -> None:
     model, train, (X, y) = planted
-    found = exempla.clean(model, train, (X[:150], y[:150]), 5, target="all", progress=False)
+    found = exempla.clean(model, train, (X[:150], y[:150]), 5, ask="all", progress=False)
     check = found.verify(seeds=1, holdout=(X[150:], y[150:]))
     refitted = LogisticRegression().fit(*train)
     expected = refitted.score(X[150:], y[150:])
@@ -159,7 +159,7 @@ def test_earlier_checkpoints_are_heard_but_have_no_vote(network: tuple) -> None:
     wrong = np.flatnonzero(predict(model, x) != y.numpy())
     alone = exempla.clean(model, train, (x, y), 5, sketch=10, progress=False)
     found = exempla.clean([model, blank, blank], train, (x, y), 5, sketch=10, progress=False)
-    np.testing.assert_array_equal(found.asked[1], wrong)  # the blank ones get nearly all wrong
+    np.testing.assert_array_equal(found.question.rows, wrong)  # the blank ones get nearly all wrong
     assert not np.allclose(found.effect, alone.effect)
 
 
@@ -173,7 +173,7 @@ def test_the_experiment_ranks_as_clean_does(network: tuple) -> None:
     rankings = FisherRankings(explainer, (x[rows], y[rows]))
     target = np.array([0, 2, 3])
     by_experiment = rankings.influence([target])[0]
-    found = clean_from(explainer, (x, y), 25, target=rows[target])
+    found = clean_from(explainer, (x, y), 25, ask=rows[target])
     np.testing.assert_array_equal(by_experiment[:25], found.indices)
 
 
@@ -223,7 +223,7 @@ def test_fewer_than_asked_for_is_said(planted: tuple) -> None:
     ("options", "words"),
     [
         ({"method": "magic"}, "method="),
-        ({"target": "some"}, "target="),
+        ({"ask": "some"}, "ask="),
         ({"k": 0}, "k is 0"),
         ({"k": 301}, "at most 300"),
     ],

@@ -30,7 +30,7 @@ def test_questions_the_wrong_predictions_and_no_others(problem: tuple) -> None:
     answer = exempla.explain_errors(model, train, (X, y), k=7, progress=False)
     by_hand = Explainer(model, progress=False).fit(train).explain((X[wrong], y[wrong]), k=7)
     np.testing.assert_array_equal(answer.indices, by_hand.indices)
-    np.testing.assert_array_equal(answer.asked[1], wrong)
+    np.testing.assert_array_equal(answer.question.rows, wrong)
     assert answer.n_test == len(wrong)
     assert answer.side == "opponents"
     assert (answer.alignment < 0).all()
@@ -46,8 +46,8 @@ def test_the_caller_may_name_the_rows(problem: tuple) -> None:
     model, train, test = problem
     mask = np.zeros(len(test[1]), dtype=bool)
     mask[[3, 8]] = True
-    by_mask = exempla.explain_errors(model, train, test, k=4, errors=mask, progress=False)
-    by_rows = exempla.explain_errors(model, train, test, k=4, errors=[3, 8], progress=False)
+    by_mask = exempla.explain_errors(model, train, test, k=4, ask=mask, progress=False)
+    by_rows = exempla.explain_errors(model, train, test, k=4, ask=[3, 8], progress=False)
     np.testing.assert_array_equal(by_mask.indices, by_rows.indices)
     assert by_rows.n_test == 2
 
@@ -58,7 +58,7 @@ def test_an_error_is_what_most_models_get_wrong(problem: tuple) -> None:
     third = LogisticRegression(C=1e-3).fit(*train)
     answer = exempla.explain_errors([model, other, third], train, (X, y), k=3, progress=False)
     wrong = np.sum([m.predict(X) != y for m in (model, other, third)], axis=0)
-    np.testing.assert_array_equal(answer.asked[1], np.flatnonzero(wrong >= 2))
+    np.testing.assert_array_equal(answer.question.rows, np.flatnonzero(wrong >= 2))
 
 
 def test_a_torch_data_set_is_asked_by_position() -> None:
@@ -69,7 +69,7 @@ def test_a_torch_data_set_is_asked_by_position() -> None:
     with torch.no_grad():
         wrong = np.flatnonzero(model(data.tensors[0]).argmax(1).numpy() != y)
     answer = exempla.explain_errors(model, data, data, k=3, progress=False)
-    np.testing.assert_array_equal(answer.asked[1], wrong)
+    np.testing.assert_array_equal(answer.question.rows, wrong)
     assert len(answer) == 3
 
 
@@ -92,7 +92,7 @@ def test_nothing_wrong_is_said(problem: tuple) -> None:
 def test_rows_that_make_no_sense_are_refused(problem: tuple, errors: list, words: str) -> None:
     model, train, test = problem
     with pytest.raises(ExemplaError, match=words):
-        exempla.explain_errors(model, train, test, errors=errors, progress=False)
+        exempla.explain_errors(model, train, test, ask=errors, progress=False)
 
 
 def test_labels_and_classes_are_needed(problem: tuple) -> None:

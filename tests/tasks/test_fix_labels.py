@@ -105,7 +105,7 @@ def test_without_curated_rows() -> None:
     fixes = fix_labels(LogisticRegression(C=0.1), train, progress=False)
     assert found(fixes, train[1], truth) >= 0.8
     assert fixes.expected_errors == pytest.approx((train[1] != truth).sum(), rel=0.35)
-    accusation = fixes.accusers[0]
+    accusation = fixes.contradicting[0]
     assert accusation.source == "train"
     assert fixes.indices[0] not in accusation.indices
 
@@ -143,7 +143,7 @@ def test_sbq_lists_opponents_and_finds_most(cancer: Any) -> None:
     )
     assert wrong[fixes.indices].mean() >= 0.7
     assert (fixes.alignment < 0).all()
-    assert (fixes.gains > 0).all()
+    assert (fixes.weights != 0).all()
     assert 0.0 < fixes.explained < 1.0
     assert fixes.damping > 0
     assert "per-row" in fixes.damping_rule
@@ -170,14 +170,14 @@ def test_k_cuts_the_same_list(cancer: Any, cancer_fixes: LabelFixes) -> None:
     train, curated, _ = cancer
     short = fix_labels(LogisticRegression(C=0.1), train, curated, k=7, progress=False)
     assert short.indices.tolist() == cancer_fixes.indices[:7].tolist()
-    assert len(short) == short.k == len(short.accusers) == 7
+    assert len(short) == short.k == len(short.contradicting) == 7
     assert short.expected_errors == pytest.approx(cancer_fixes.expected_errors)
 
 
 def test_accusers_are_curated_rows_of_another_label(cancer: Any, cancer_fixes: LabelFixes) -> None:
     _, curated, _ = cancer
     for rank in range(5):
-        accusation = cancer_fixes.accusers[rank]
+        accusation = cancer_fixes.contradicting[rank]
         assert accusation.source == "curated"
         assert accusation.row == cancer_fixes.indices[rank]
         assert 1 <= len(accusation) <= 5
@@ -186,7 +186,7 @@ def test_accusers_are_curated_rows_of_another_label(cancer: Any, cancer_fixes: L
         assert (accusation.weights > 0).all()
         assert (np.diff(accusation.weights) <= 0).all()
     with pytest.raises(IndexError):
-        cancer_fixes.accusers[len(cancer_fixes)]
+        cancer_fixes.contradicting[len(cancer_fixes)]
 
 
 def test_the_result_becomes_a_table_and_json(cancer_fixes: LabelFixes, tmp_path: Any) -> None:
@@ -284,7 +284,7 @@ def test_a_model_without_scores_is_judged_by_its_predictions(cancer: Any) -> Non
         fixes = fix_labels(forest, train, curated, progress=False)
     assert found(fixes, train[1], truth) >= 0.7
     with pytest.raises(ExemplaError, match="no scores"):
-        fixes.accusers[0]
+        fixes.contradicting[0]
     with (
         pytest.warns(ExemplaWarning),
         pytest.raises(ExemplaError, match="needs a model with scores"),
@@ -315,7 +315,7 @@ def test_torch_modules_come_with_their_fit(cancer: Any) -> None:
     fixes = fix_labels(module, given, trusted, fit=fit, progress=False)
     assert found(fixes, train[1], truth) >= 0.75
     assert torch.equal(module.weight.detach(), before)
-    assert len(fixes.accusers[0]) >= 1
+    assert len(fixes.contradicting[0]) >= 1
     with pytest.raises(ExemplaError, match="give fit="):
         fix_labels(module, given, trusted)
 
@@ -342,7 +342,7 @@ TWO = np.arange(10) % 2
         ((ROWS, TWO), None, {"k": 11}, "at most 10"),
         ((ROWS, TWO), None, {"k": 0}, "at least one of the 10"),
         ((ROWS, TWO), None, {"k": 2.5}, "1 to 10"),
-        ((ROWS, TWO), None, {"method": "magic"}, "'calibrated' or 'sbq'"),
+        ((ROWS, TWO), None, {"method": "magic"}, "calibrated, sbq"),
         ((ROWS, TWO), None, {"seed": -1}, "seed"),
         ((ROWS, TWO), None, {"ids": [1, 2]}, "one for each of the 10 rows"),
         ((ROWS, TWO), None, {"fit": "adam"}, "fit must be a function"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exempla.results import Explanation
+from exempla.results import Selection
 
 __all__ = ["Curve", "explained_shares"]
 
@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 640.0, 220.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 34.0
 
 
-def explained_shares(explanation: Explanation) -> np.ndarray:
+def explained_shares(explanation: Selection) -> np.ndarray:
     """Share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖².
 
     >>> from exempla.report.curve import explained_shares

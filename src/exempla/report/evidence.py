@@ -24,13 +24,10 @@ def evidence_of(explanation: Explanation) -> np.ndarray | None:
     >>> evidence_of(answer).shape
     (3, 2)
     """
-    context: Any = explanation.context
-    if not isinstance(context, tuple) or len(context) != 2:
-        return None
-    explainer, examples = context
-    if len(getattr(explainer, "oracles", ())) != 1:
+    question = explanation.question
+    if question is None or len(question.explainer.oracles) != 1:
         return None  # several models read the questioned examples each in their own way
-    return explainer.affinity(explanation.indices, examples, explanation.labels)
+    return question.explainer.affinity(explanation.indices, question.examples, explanation.labels)
 
 
 def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:

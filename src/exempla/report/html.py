@@ -10,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from exempla.atomic import write_text
 from exempla.errors import ExemplaError
 from exempla.report.about import About
 from exempla.report.page import Page, build_page, strength_class
 from exempla.report.views import View
-from exempla.results import Explanation
+from exempla.results import Explanation, Selection
 
 __all__ = ["explanation_fragment", "render_report", "write_report"]
 
 
 def write_report(
-    explanation: Explanation,
+    explanation: Selection,
     path: str | Path,
     *,
     train_view: View | None = None,
@@ -69,14 +70,14 @@ def save_page(page: Page, path: str | Path) -> Path:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(page), encoding="utf-8")
+        write_text(path, render(page))
     except OSError as error:
         raise ExemplaError(f"The report cannot be written to {path} ({error.strerror}).") from error
     return path
 
 
 def render_report(
-    explanation: Explanation,
+    explanation: Selection,
     *,
     train_view: View | None = None,
     test_view: View | None = None,

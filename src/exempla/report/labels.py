@@ -1,10 +1,11 @@
-"""The report of suspicious labels: each suspect beside the trusted rows that accuse it."""
+"""The report of suspicious labels: each suspect beside the trusted rows that contradict it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from exempla.checks import renamed_options
 from exempla.report.about import About, versions
 from exempla.report.html import save_page
 from exempla.report.page import WIDE_CAUSES, Asked, Page, card_of, made_of
@@ -13,26 +14,27 @@ from exempla.report.views import View
 
 __all__ = ["write_label_report"]
 
-HEADING = "Suspicious labels, and the examples that accuse them"
+HEADING = "Suspicious labels, and the examples that contradict them"
 HELP = (
     "On the left a training example whose label may be wrong; on the right trusted examples whose "
     "labels it contradicts, with the share of its pull that each contradicts."
 )
 
 
+@renamed_options(accuser_view="contradicting_view")
 def write_label_report(
     fixes: Any,
     path: str | Path,
     *,
     train_view: View,
-    accuser_view: View,
+    contradicting_view: View,
     about: About,
     limit: int = 200,
 ) -> Path:
     """Write the result of `fix_labels` as one self-contained HTML file and return its path.
 
-    `accuser_view` shows the rows that `fixes.accusers` names: curated rows, or training rows where
-    there were none.
+    `contradicting_view` shows the rows that `fixes.contradicting` names: curated rows, or training
+    rows where there were none.
 
     >>> import pathlib, tempfile
     >>> from sklearn.datasets import load_iris
@@ -43,7 +45,7 @@ def write_label_report(
     >>> fixes = exempla.fix_labels(LogisticRegression(max_iter=500), (X, y), k=5, progress=False)
     >>> view = TableView(X, labels=y)
     >>> page = write_label_report(fixes, pathlib.Path(tempfile.mkdtemp()) / "report.html",
-    ...     train_view=view, accuser_view=view, about=About())
+    ...     train_view=view, contradicting_view=view, about=About())
     >>> "Which labels are wrong?" in page.read_text()
     True
     """
@@ -51,11 +53,13 @@ def write_label_report(
     count = min(limit, len(fixes))
     page = Page(
         question=about.question or "Which labels are wrong?",
-        answer=about.answer or label_answer(fixes),
+        answer=about.answer or fixes.finding,
         about=about,
         trust=_trust(fixes, about),
         warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
-        asked=tuple(_suspect(fixes, r, train_view, accuser_view, gallery) for r in range(count)),
+        asked=tuple(
+            _suspect(fixes, r, train_view, contradicting_view, gallery) for r in range(count)
+        ),
         more_asked=len(fixes) - count,
         pictures=gallery.encoded(),
         versions=versions(),
@@ -66,32 +70,23 @@ def write_label_report(
     return save_page(page, path)
 
 
-def label_answer(fixes: Any) -> str:
-    """The answer in one sentence."""
-    likely = int((fixes.probabilities > 0.5).sum())
-    return (
-        f"About {fixes.expected_errors:,.0f} of {fixes.n_train:,} labels are expected to be wrong; "
-        f"{likely:,} of the {len(fixes):,} listed here more likely than not."
-    )
-
-
 def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
     lines = [("Model", about.accuracy, about.model)] if about.accuracy else []
     lines.append(("Method", fixes.method, fixes.selector))
-    lines.append(("Trusted examples", f"{fixes.n_test:,}", "what the evidence is weighed by"))
+    lines.append(("Trusted examples", f"{fixes.n_trusted:,}", "what the evidence is weighed by"))
     if fixes.damping > 0:
         lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
     return lines
 
 
-def _suspect(fixes: Any, rank: int, train: View, accusers: View, gallery: Gallery) -> Asked:
+def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Asked:
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
     chance = f"{fixes.probabilities[rank]:.0%} wrong"
     verdict = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
     card = card_of(train, int(fixes.indices[rank]), gallery, verdict=verdict)
-    found = fixes.accusers[rank]
+    found = fixes.contradicting[rank]
     causes = tuple(
-        card_of(accusers, int(place), gallery, side="opponent", bearing=f"−{weight:.2f}")
+        card_of(others, int(place), gallery, side="opponent", bearing=f"−{weight:.2f}")
         for place, weight in zip(found.indices, found.weights, strict=True)
     )
     seen = len(causes) if card.picture else WIDE_CAUSES

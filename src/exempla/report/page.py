@@ -14,7 +14,7 @@ from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.sentences import answer, percent, question, trust
 from exempla.report.thumbnails import Gallery, Thumbnail
 from exempla.report.views import MOST_CELLS, Content, View, confusions
-from exempla.results import Explanation
+from exempla.results import Explanation, Selection
 
 WIDE_CAUSES = 2
 """Causes beside a text or a table row before the others fold away; pictures are all shown."""
@@ -85,7 +85,7 @@ class Page:
     explained: str = ""
     noise: str = ""
     weight_unit: str = ""
-    explanation: Explanation | None = None
+    explanation: Selection | None = None
 
     @property
     def marked(self) -> bool:
@@ -95,13 +95,14 @@ class Page:
         return any(strength_class(strength) for strength in strengths)
 
 
-def made_of(explanation: Explanation) -> str:
+def made_of(found: Any) -> str:
     """Seed and metric in a few words."""
-    return f"seed {explanation.seed} · {explanation.fisher} Fisher"
+    fisher = f" · {found.fisher} Fisher" if isinstance(found, Explanation) else ""
+    return f"seed {found.seed}{fisher}"
 
 
 def build_page(
-    explanation: Explanation,
+    explanation: Selection,
     train_view: View | None,
     test_view: View | None,
     about: About,
@@ -112,7 +113,11 @@ def build_page(
     """Gather what is shown: at most `limit` examples of each kind, `beside` causes each."""
     gallery = Gallery()
     train = _maker(explanation, train_view or View(), gallery)
-    asked = _asked(explanation, test_view, train, gallery, evidence, limit, beside)
+    asked: tuple[Asked, ...] = ()
+    more = 0
+    if isinstance(explanation, Explanation):
+        asked = _asked(explanation, test_view, train, gallery, evidence, limit, beside)
+        more = explanation.n_test - len(asked) if asked else 0
     picked = tuple(train(place) for place in range(min(limit, len(explanation))))
     return Page(
         question=question(explanation, about),
@@ -121,7 +126,7 @@ def build_page(
         trust=trust(explanation, about),
         warnings=tuple(dict.fromkeys((*about.warnings, *explanation.warnings))),
         asked=asked,
-        more_asked=explanation.n_test - len(asked) if asked else 0,
+        more_asked=more,
         picked=picked,
         more_picked=len(explanation) - len(picked),
         curve=Curve.of(explained_shares(explanation)),
@@ -138,7 +143,7 @@ def build_page(
 Maker = Callable[..., Card]
 
 
-def _maker(explanation: Explanation, view: View, gallery: Gallery) -> Maker:
+def _maker(explanation: Selection, view: View, gallery: Gallery) -> Maker:
     """A function that makes the card of the pick at a place, each looked up once."""
     contents: dict[int, tuple[Content, Thumbnail | None]] = {}
     unit = weight_unit(explanation)
@@ -152,12 +157,18 @@ def _maker(explanation: Explanation, view: View, gallery: Gallery) -> Maker:
             *contents[place],
             index=index,
             weight=f"{explanation.weights[place] / unit:+.2f}".replace("-", "−"),
-            side="opponent" if explanation.alignment[place] < 0 else "proponent",
+            side=_side(explanation, place),
             bearing=bearing,
             rank=place + 1,
         )
 
     return make
+
+
+def _side(found: Selection, place: int) -> str:
+    if not isinstance(found, Explanation):
+        return ""
+    return "opponent" if found.alignment[place] < 0 else "proponent"
 
 
 def _asked(
@@ -201,7 +212,7 @@ def _picture(content: Content, gallery: Gallery) -> Thumbnail | None:
     return None if content.image is None else gallery.add(content.image)
 
 
-def weight_unit(explanation: Explanation) -> float:
+def weight_unit(explanation: Selection) -> float:
     """The power of ten that makes the weights readable: 1 unless they are tiny or huge."""
     largest = float(np.max(np.abs(explanation.weights), initial=0.0))
     if largest == 0.0 or 0.5 <= largest < 1000:

@@ -8,9 +8,18 @@ import numpy as np
 
 from exempla.report.about import About
 from exempla.report.views import View
-from exempla.results import Explanation
+from exempla.results import Answer, Explanation, Selection
 
-__all__ = ["Trust", "answer", "percent", "question", "terminal_text", "trust", "trust_in_model"]
+__all__ = [
+    "Trust",
+    "answer",
+    "explained_share",
+    "percent",
+    "question",
+    "terminal_text",
+    "trust",
+    "trust_in_model",
+]
 
 Trust = tuple[str, str, str]
 """(heading, value, remark) of one line of the trust section."""
@@ -36,9 +45,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {single if count == 1 else noun}"
 
 
-def question(explanation: Explanation, about: About) -> str:
+def question(explanation: Selection, about: About) -> str:
     """What was asked."""
-    if about.question:
+    if about.question or not isinstance(explanation, Explanation):
         return about.question
     verb = {
         "opponents": "pushed the model towards",
@@ -49,13 +58,20 @@ def question(explanation: Explanation, about: About) -> str:
     return f"Which training examples {verb} {these} {asked.removeprefix('1 ')}?"
 
 
-def answer(explanation: Explanation, about: About, train_view: View | None = None) -> str:
+def answer(found: Selection, about: About, train_view: View | None = None) -> str:
     """The answer in one sentence."""
     if about.answer:
         return about.answer
+    if not isinstance(found, Explanation):
+        return found.finding
+    return explained_share(found, about.asked, doubtful(found, train_view))
+
+
+def explained_share(explanation: Explanation, asked: str = "predictions", doubted: int = 0) -> str:
+    """How much of the question the picked examples account for, in one sentence."""
     count = len(explanation)
     verb = "accounts" if count == 1 else "account"
-    what = f"these {about.asked} have in common" if explanation.n_test > 1 else "moved it"
+    what = f"these {asked} have in common" if explanation.n_test > 1 else "moved it"
     parts = [
         f"{count:,} of {explanation.n_train:,} training examples {verb} for "
         f"{percent(explanation.explained)} of what {what}"
@@ -63,7 +79,6 @@ def answer(explanation: Explanation, about: About, train_view: View | None = Non
     opposed = int(np.sum(np.asarray(explanation.alignment) < 0))
     if explanation.side == "both":
         parts.append(f"{opposed:,} push against the right answer")
-    doubted = doubtful(explanation, train_view)
     if doubted:
         they = "has a label" if doubted == 1 else "have labels"
         parts.append(f"{doubted:,} of them {they} the model itself disagrees with")
@@ -86,21 +101,23 @@ def trust_in_model(about: About) -> list[Trust]:
     return [("Model", about.model, "its accuracy was not measured")] if about.model else []
 
 
-def trust(explanation: Explanation, about: About) -> list[Trust]:
+def trust(found: Selection, about: About) -> list[Trust]:
     """How sure this is: one line per thing that could be wrong."""
     lines = trust_in_model(about)
-    lines.append(("Damping", f"{explanation.damping:.3g}", explanation.damping_rule))
-    exact = explanation.share >= 0.9995
+    noise = f", noise {found.noise:g}" if found.noise else ""
+    if not isinstance(found, Explanation):
+        return [*lines, ("Selection", f"{found.selector}{noise}", found.finding)]
+    lines.append(("Damping", f"{found.damping:.3g}", found.damping_rule))
+    exact = found.share >= 0.9995
     lines.append(
         (
             "Kept of the Fisher information",
-            "all" if exact else percent(explanation.share),
+            "all" if exact else percent(found.share),
             "exact" if exact else "the rest was left out by the sketch",
         )
     )
-    noise = f", noise {explanation.noise:g}" if explanation.noise else ""
-    lines.append(("Selection", f"{explanation.selector}{noise}", _selected(explanation)))
-    lines += _certified(explanation)
+    lines.append(("Selection", f"{found.selector}{noise}", _selected(found)))
+    lines += _certified(found)
     return lines
 
 
@@ -123,15 +140,16 @@ def _certified(explanation: Explanation) -> list[Trust]:
     return [("Certificate", f"at least {percent(value)}", meaning)] if value > 0 else []
 
 
-def terminal_text(explanation: Explanation, rows: int = 10) -> str:
-    """The explanation as a few lines of plain text."""
-    head = [
-        answer(explanation, About()),
-        f"side {explanation.side} · labels {explanation.labels} · selector {explanation.selector}"
-        f" (noise {explanation.noise:g}) · damping {explanation.damping:.3g}"
-        f" ({explanation.damping_rule}) · Fisher kept {percent(explanation.share)}",
-    ]
-    head += [f"warning: {warning}" for warning in explanation.warnings]
-    table = explanation.to_frame().head(rows).to_string(index=False, float_format="{:.3g}".format)
-    more = len(explanation) - rows
+def terminal_text(found: Answer, rows: int = 10) -> str:
+    """An answer as a few lines of plain text."""
+    head = [found.finding]
+    if isinstance(found, Explanation):
+        head.append(
+            f"side {found.side} · labels {found.labels} · selector {found.selector}"
+            f" (noise {found.noise:g}) · damping {found.damping:.3g}"
+            f" ({found.damping_rule}) · Fisher kept {percent(found.share)}"
+        )
+    head += [f"warning: {warning}" for warning in found.warnings]
+    table = found.to_frame().head(rows).to_string(index=False, float_format="{:.3g}".format)
+    more = len(found) - rows
     return "\n".join([*head, table, *([f"… and {more:,} more"] if more > 0 else [])])

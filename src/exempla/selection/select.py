@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,9 @@ def select(
     results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]
     for i, result in enumerate(results):
         if len(result) < k:
-            warnings.warn(
-                _shortfall(result, k, None if single else i), ExemplaWarning, stacklevel=2
-            )
+            why = _shortfall(result, k, None if single else i)
+            warnings.warn(why, ExemplaWarning, stacklevel=2)
+            results[i] = replace(result, warnings=(why,))
     return results[0] if single else results
 
 

@@ -7,31 +7,48 @@ from typing import Any
 
 import numpy as np
 
+from exempla.checks import check_choice, renamed_options
 from exempla.data import take_examples
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer, Side
 from exempla.oracles import is_checkpoint
+from exempla.oracles.base import Labels
 from exempla.results import Explanation
+from exempla.selection import Selector
 
-__all__ = ["explain_errors", "wrong_predictions"]
+__all__ = ["explain_errors", "questioned_rows", "wrong_predictions"]
 
-QUESTION = ("labels", "selector", "weights")
-"""Options that belong to the question; the others go to `Explainer`."""
+ASK = ("errors", "all")
 
 
+@renamed_options(errors="ask")
 def explain_errors(
     model: Any,
     train: Any,
     test: Any,
     k: int = 50,
     side: Side = "opponents",
-    errors: Any = None,
-    **options: Any,
+    ask: Any = "errors",
+    *,
+    labels: Labels = "true",
+    selector: Selector | None = None,
+    weights: Any = None,
+    ids: Any = None,
+    likelihood: Any = "auto",
+    fisher: str = "true",
+    sketch: str | int = "auto",
+    damping: str | float = "auto",
+    normalize: bool = True,
+    parameters: Any = None,
+    store: Any = None,
+    device: Any = None,
+    seed: int = 0,
+    progress: bool = True,
 ) -> Explanation:
     """The k training examples most responsible for the model's wrong predictions.
 
     Opponents, the default, push against the true labels of the misjudged examples: they are the
-    ones to blame. Proponents are the ones that spoke for the true labels and were not heard.
+    ones to blame. Proponents are the ones that support the true labels, too weakly.
 
     Parameters
     ----------
@@ -44,10 +61,14 @@ def explain_errors(
         How many training examples to pick.
     side : {"opponents", "proponents", "both"}
         Against the true labels, for them, or either.
-    errors : indices or boolean mask, optional
-        Your own choice of test rows to ask about, instead of all wrong predictions.
-    options
-        Those of `Explainer` and of `Explainer.explain`.
+    ask : {"errors", "all"}, indices or boolean mask
+        Which test rows the question is about: all wrong predictions, all rows, or your own choice.
+    labels, selector, weights
+        As for `Explainer.explain`.
+    ids : sequence
+        Your own names of the training examples.
+    likelihood, fisher, sketch, damping, normalize, parameters, store, device, seed, progress
+        As for `Explainer`.
 
     Examples
     --------
@@ -61,21 +82,35 @@ def explain_errors(
     >>> len(answer), bool((answer.alignment < 0).all())
     (5, True)
     """
-    asked = {name: options.pop(name) for name in QUESTION if name in options}
-    explainer = Explainer(model, **options).fit(train)
-    positions = wrong_predictions(explainer, test, errors)
-    answer = explainer.explain(take_examples(test, positions), k, side, **asked)
-    return replace(answer, asked=(test, positions))
+    explainer = Explainer(
+        model, likelihood=likelihood, fisher=fisher, sketch=sketch, damping=damping,
+        normalize=normalize, parameters=parameters, store=store, device=device, seed=seed,
+        progress=progress,
+    ).fit(train, ids)  # fmt: skip
+    rows = questioned_rows(explainer, test, ask)
+    some = test if rows is None else take_examples(test, rows)
+    answer = explainer.explain(some, k, side, labels, selector, weights=weights)
+    assert answer.question is not None
+    return replace(answer, question=answer.question._replace(test=test, rows=rows))
 
 
-def wrong_predictions(explainer: Explainer, test: Any, errors: Any = None) -> np.ndarray:
-    """Positions of the questioned rows: the caller's own, or what most models get wrong.
+def questioned_rows(explainer: Explainer, test: Any, ask: Any) -> np.ndarray | None:
+    """Positions of the test rows that are asked about; None for all of them."""
+    if ask is None:  # the old way to leave it open
+        ask = "errors"
+    if isinstance(ask, str):
+        return (
+            None if check_choice("ask", ask, ASK) == "all" else wrong_predictions(explainer, test)
+        )
+    return named_rows(ask, len(explainer.embeddings[0].oracle.read(test, role="test")))
+
+
+def wrong_predictions(explainer: Explainer, test: Any) -> np.ndarray:
+    """Positions of the test rows that most models get wrong.
 
     Earlier checkpoints of a model, given as weights, know less than it does and have no vote.
     """
     read = [e.oracle.read(test, role="test") for e in explainer.embeddings]
-    if errors is not None:
-        return named_rows(errors, len(read[0]))
     labels = read[0].labels
     if labels is None:
         raise ExemplaError("the test data has no labels, so no error can be told: give (X, y).")
@@ -89,7 +124,7 @@ def wrong_predictions(explainer: Explainer, test: Any, errors: Any = None) -> np
     if len(found) == 0:
         raise ExemplaError(
             f"the model makes no error on these {len(read[0])} examples, so there is nothing to "
-            "explain: give other test data, or name rows with errors=."
+            "explain: give other test data, or name rows with ask=."
         )
     return found
 
@@ -99,7 +134,7 @@ def misjudged(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if predicted.shape != labels.shape or (labels.dtype.kind == "f" and not is_whole(labels)):
         raise ExemplaError(
             "wrong predictions can be told for class labels alone: for other targets name the "
-            "rows with errors=."
+            "rows with ask=."
         )
     return predicted != labels
 
@@ -113,10 +148,10 @@ def named_rows(wanted: Any, n: int) -> np.ndarray:
     rows = np.asarray(wanted)
     if rows.dtype == bool:
         if rows.shape != (n,):
-            raise ExemplaError(f"errors= is a mask of {rows.shape} for {n} test examples.")
+            raise ExemplaError(f"ask= is a mask of {rows.shape} for {n} test examples.")
         rows = np.flatnonzero(rows)
     if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iu":
-        raise ExemplaError("errors= must name at least one test row, by positions or a mask.")
+        raise ExemplaError("ask= must name at least one test row, by positions or a mask.")
     if rows.min() < 0 or rows.max() >= n:
-        raise ExemplaError(f"errors= names row {int(rows.max())}, but there are {n} test examples.")
+        raise ExemplaError(f"ask= names row {int(rows.max())}, but there are {n} test examples.")
     return rows.astype(np.int64)

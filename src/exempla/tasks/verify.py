@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from exempla.checks import whole_number
 from exempla.data import arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
-from exempla.results import Explanation
+from exempla.results import Explanation, Question
 from exempla.tasks.retrain import Fit, check_fit, refit
 
 __all__ = ["Verification", "verify"]
@@ -36,6 +37,19 @@ class Verification:
         `log_likelihood`, means over the set.
     removed : int
         How many training examples the two removal arms lacked.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, model = scale(X), LogisticRegression()
+    >>> model = model.fit(X[:300], y[:300])
+    >>> found = exempla.explain_errors(model, (X[:300], y[:300]), (X[300:], y[300:]), k=5)
+    >>> found.verify(seeds=2).table.columns[:3].tolist()
+    ['judged', 'arm', 'accuracy']
     """
 
     runs: pd.DataFrame
@@ -108,15 +122,18 @@ def verify(
     >>> better > checked.mean("questioned", "random removed")
     True
     """
-    if not isinstance(explanation.context, tuple):
-        raise ExemplaError("this explanation came without its Explainer: verify a fresh one.")
-    if isinstance(seeds, bool) or not isinstance(seeds, int | np.integer) or seeds < 1:
+    question = explanation.question
+    if question is None:
+        raise ExemplaError(
+            "this explanation does not hold its question: verify the result of explain, "
+            "explain_errors or clean itself, not a copy that was saved or renumbered."
+        )
+    if not whole_number(seeds) or seeds < 1:
         raise ExemplaError(f"seeds is {seeds!r}: give a whole number of at least 1.")
-    explainer = explanation.context[0]
-    model = explainer.models[0]
+    model = question.explainer.models[0]
     check_fit(model, fit)
-    X, y, weights = arrays_of(explainer._train_data, "training data")
-    judged = judged_sets(explanation, holdout)
+    X, y, weights = arrays_of(question.explainer.train_data, "training data")
+    judged = judged_sets(question, holdout)
     n, selected = n_rows(X), np.asarray(explanation.indices)
     lines = []
     for seed in range(first_seed, first_seed + int(seeds)):
@@ -131,14 +148,9 @@ def verify(
     return Verification(pd.DataFrame(lines), len(selected))
 
 
-def judged_sets(explanation: Explanation, holdout: Any) -> dict[str, Any]:
+def judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
     """The questioned predictions and those that were not."""
-    if explanation.asked is None:
-        raise ExemplaError(
-            "this explanation does not hold its test data: verify the result of explain, "
-            "explain_errors or clean itself, not a copy that was saved."
-        )
-    test, positions = explanation.asked
+    test, positions = question.test, question.rows
     if positions is None:
         sets = {"questioned": test}
     else:

@@ -7,7 +7,6 @@ trained again without the named rows, and what that does to the test rows is sai
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from typing import Any
 
 from exempla.cli.shared.arguments import add_file_arguments
@@ -42,7 +41,7 @@ def run(options: Namespace) -> int:
             raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
         k = given.at_most(options.k)
         found: Any = clean(
-            given.inner, given.train(), asked.test, k, target="all", seed=options.seed,
+            given.inner, given.train(), asked.test, k, ask="all", seed=options.seed,
             progress=console.progress,
         )  # fmt: skip
         evidence = evidence_of(found)
@@ -59,7 +58,7 @@ def run(options: Namespace) -> int:
         rows = [Decision(int(row), "remove") for row in removed]
         place = folder / f"cleaned{suffix}"
         paths["data"] = export(given.table, rows, place, label=given.label.name)
-    found = replace(found, indices=removed, context=None)
+    found = found.renumbered(given.parts.train)
     about = About(
         question="Which training rows should go, so that these errors are mended?",
         answer=what,

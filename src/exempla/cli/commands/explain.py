@@ -7,7 +7,6 @@ printed, and the training rows most responsible for its errors on the test rows 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from typing import Any
 
 from exempla.cli.shared.arguments import add_file_arguments
@@ -62,7 +61,7 @@ def run(options: Namespace) -> int:
         )
     evidence = evidence_of(explanation)
     # From positions in the training part to rows of the file.
-    explanation = replace(explanation, indices=given.parts.train[explanation.indices], context=None)
+    explanation = explanation.renumbered(given.parts.train)
     about = About(
         **given.facts(),
         command=command_line(options),

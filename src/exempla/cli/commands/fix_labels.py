@@ -7,7 +7,6 @@ Rows whose labels you trust (--curated, --curated-column) make the result much b
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from typing import Any
 
 from exempla.cli.shared.arguments import add_file_arguments
@@ -20,9 +19,6 @@ FEWEST, MOST = 200, 2000
 """How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
 most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
 while the order is good: a list cut short would hide errors from the person who reviews it."""
-PER_ROW = (
-    "indices", "ids", "weights", "gains", "alignment", "probabilities", "given", "suggested",
-)  # fmt: skip
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -51,7 +47,6 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.writing import say_files, write_tables
     from exempla.errors import ExemplaError
     from exempla.report import About, write_label_report
-    from exempla.report.labels import label_answer
     from exempla.tasks.fix_labels import fix_labels
 
     with reading(options, test_size=0.0) as (given, console, folder):
@@ -92,11 +87,11 @@ def run(options: Namespace) -> int:
         found,
         folder / "report.html",
         train_view=suspects.train_view(),
-        accuser_view=suspects.accuser_view(),
+        contradicting_view=suspects.accuser_view(),
         about=about,
     )
     suspects.write_review(folder, options)
-    console.say(label_answer(found))
+    console.say(found.finding)
     say_files(console, paths)
     console.say(f"Decide about them: exempla review {folder}")
     return _verdict(console, options, found)
@@ -108,8 +103,7 @@ def _listed(fixes: Any, k: int | None) -> Any:
         return fixes
     fewest = max(20, min(FEWEST, fixes.n_train // 10))
     count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
-    cut = {name: values[:count] for name in PER_ROW if (values := getattr(fixes, name)) is not None}
-    return replace(fixes, **cut, k=count)
+    return fixes.first(count)
 
 
 def _verdict(console: Console, options: Namespace, found: Any) -> int:

@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, summarise, judge, write."""
-    from exempla.cli.shared.summary import as_explanation, judged, write_rows
+    from exempla.cli.shared.summary import judged, write_rows
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.report import About
@@ -43,7 +43,7 @@ def run(options: Namespace) -> int:
             seed=options.seed, progress=console.progress,
         )  # fmt: skip
         whole, small = judged(given, picked)
-    found = as_explanation(given, picked, options)
+    found = picked.renumbered(given.parts.train)
     measure = "R²" if given.regression else "accuracy"
     what = f"{len(picked):,} weighted rows stand for {len(given.parts.train):,}"
     if small is not None and whole is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from sklearn.base import clone
 from exempla.cli.shared.images import ImageClassifier
 from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
-from exempla.results import Explanation, Selection
-from exempla.version import __version__
+from exempla.results import Selection
 
-__all__ = ["as_explanation", "judged", "write_rows"]
+__all__ = ["judged", "write_rows"]
 
 
 def judged(given: UserFile, picked: Selection) -> tuple[float | None, float | None]:
@@ -41,34 +39,7 @@ def _weights(model: Any, weights: np.ndarray) -> dict[str, Any]:
     return {"sample_weight": weights}
 
 
-def as_explanation(given: UserFile, picked: Selection, options: Namespace) -> Explanation:
-    """The summary in the form every command leaves behind, with rows of the file."""
-    n = len(given.parts.train)
-    return Explanation(
-        indices=given.parts.train[picked.indices],
-        weights=picked.weights,
-        side=picked.side,
-        gains=picked.gains,
-        explained=picked.explained,
-        variance=picked.variance,
-        mmd2=picked.mmd2,
-        rank=picked.rank,
-        k=options.k,
-        damping=0.0,
-        damping_rule="none: the posterior around the fitted model takes its place",
-        share=1.0,
-        selector=picked.selector,
-        noise=picked.noise,
-        labels="true",
-        alignment=np.abs(picked.weights),
-        n_train=n,
-        n_test=n,
-        seed=options.seed,
-        version=__version__,
-    )
-
-
-def write_rows(folder: Path, given: UserFile, found: Explanation) -> Path:
+def write_rows(folder: Path, given: UserFile, found: Selection) -> Path:
     """The rows themselves, with their weights, as Parquet or CSV."""
     rows = given.table.data.take(found.indices).to_pandas()
     name = "weight" if "weight" not in rows.columns else "exempla_weight"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ class Suspects:
 
     def in_file_rows(self) -> Any:
         """The same with indices that are rows of the file."""
-        rows = self.given.parts.train[self.fixes.indices]
-        return replace(self.fixes, indices=rows, context=None)
+        return self.fixes.renumbered(self.given.parts.train)
 
     @cached_property
     def _train(self) -> RowView:
@@ -61,7 +60,7 @@ class Suspects:
         own: Any = parts.X_train if parts.X_curated is None else parts.X_curated
         labels = parts.y_train if parts.y_curated is None else parts.y_curated
         table = given.table if parts.curated_table is None else parts.curated_table
-        named = [self.fixes.accusers[rank].indices for rank in range(len(self.fixes.indices))]
+        named = [self.fixes.contradicting[rank].indices for rank in range(len(self.fixes.indices))]
         who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
         found = decisive_parts(given.model, take_rows(own, who), labels[who]) if len(who) else None
         return row_view(
@@ -106,7 +105,7 @@ class Suspects:
         for rank, position in enumerate(fixes.indices.tolist()):
             row = int(parts.train[position])
             shown = self._train.show(row)
-            accused = fixes.accusers[rank]
+            accused = fixes.contradicting[rank]
             own = parts.curated if curated else parts.train
             yield Suspect(
                 row,

@@ -10,7 +10,7 @@ from exempla.cli.shared.console import Console
 from exempla.errors import ExemplaError
 from exempla.report import About, View, write_report
 from exempla.report.sentences import answer
-from exempla.results import Explanation
+from exempla.results import Answer, Selection
 
 __all__ = [
     "make_folder", "say_files", "say_where", "table_of", "write_results", "write_tables",
@@ -30,7 +30,7 @@ def make_folder(path: Path) -> Path:
 
 def write_results(
     folder: Path,
-    explanation: Explanation,
+    explanation: Selection,
     *,
     train_view: View,
     test_view: View | None = None,
@@ -52,7 +52,7 @@ def write_results(
 
 
 def write_tables(
-    folder: Path, explanation: Explanation, train_view: View, extra: dict[str, Any] | None = None
+    folder: Path, explanation: Answer, train_view: View, extra: dict[str, Any] | None = None
 ) -> dict[str, Path]:
     """Write explanation.json and explanation.csv."""
     values = {**explanation.to_dict(), **(extra or {})}
@@ -63,7 +63,7 @@ def write_tables(
     return {"result": result, "table": table}
 
 
-def table_of(explanation: Explanation, train_view: View) -> Any:
+def table_of(explanation: Answer, train_view: View) -> Any:
     """The picked examples with their labels, one line each."""
     frame = explanation.to_frame()
     shown = [train_view.show(int(index)) for index in explanation.indices]
@@ -73,7 +73,7 @@ def table_of(explanation: Explanation, train_view: View) -> Any:
 
 
 def say_where(
-    console: Console, explanation: Explanation, about: About, paths: dict[str, Path]
+    console: Console, explanation: Selection, about: About, paths: dict[str, Path]
 ) -> None:
     """The answer in one sentence, and where to read more; the whole of it for programs."""
     console.say(answer(explanation, about))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
-from exempla.data import arrays_of, n_rows
+from exempla.arrays import is_tensor
+from exempla.checks import check_choice, check_ids, check_seed, renamed_options, whole_number
+from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.fisher.damping import RULES, FisherEvidence, check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Oracle
+from exempla.progress import showing, track
 from exempla.tasks.attack.ascent import (
     Box,
     ascend,
@@ -34,13 +38,14 @@ SAMPLE = 2048
 """Training examples from which the metric of a network is estimated, at most."""
 
 
+@renamed_options(side="perturb")
 def attack(
     model: Any,
     train: Any,
     target: Any,
     *,
     points: Any = 2,
-    side: str = "train",
+    perturb: str = "train",
     objective: str = "influence",
     budget: float = 0.1,
     steps: int = 20,
@@ -50,7 +55,9 @@ def attack(
     parameters: Any = None,
     fit: Fit | None = None,
     rounds: int = 1,
+    ids: Any = None,
     seed: int = 0,
+    progress: bool = True,
 ) -> Attack:
     """Perturb a few training points so that a set of target predictions gets worse.
 
@@ -66,7 +73,7 @@ def attack(
     points : int or indices
         How many training points to perturb (those with the most reach, see `weak_points`), or
         which.
-    side : {"train", "test"}
+    perturb : {"train", "test"}
         Perturb training points, or, for comparison, the target points themselves. One test-side
         step is FGSM, several are PGD.
     objective : {"influence", "distance"}
@@ -81,6 +88,10 @@ def attack(
         With several rounds (of `steps` each) the model is trained on the perturbed data after
         each, the attack goes on from there, and what in truth harmed the target most is returned.
         A torch module needs `fit` for that.
+    ids : sequence
+        Your own names of the training examples.
+    seed, progress
+        Seed of every random choice, and whether to show progress on long work.
 
     Examples
     --------
@@ -94,38 +105,44 @@ def attack(
     >>> found.X.shape, found.expected < 0, bool(abs(found.delta).max() <= 0.5 + 1e-12)
     ((2, 30), True, True)
     """
-    _check(side, objective, budget, steps, rounds)
+    check_choice("perturb", perturb, ("train", "test"))
+    _check(objective, budget, steps, rounds)
     given = arrays_of(train, "training data")[:2]
+    names = check_ids(index_of(*given) if ids is None else ids, n_rows(given[1]))
     if rounds > 1:
         check_fit(model, fit)
-    scores = input_scores(model, given, damping, parameters, seed)
-    X, y = scores.encode(*given)
-    target, tx, ty = _target(scores, target)
-    lowest, highest = valid_range(bounds, X)
-    size = _step(step, budget, steps * rounds)
-    if side == "test":
-        return _on_test_side(scores, tx, ty, Box(tx, budget, lowest, highest), steps, size)
-    v = scores.solve(scores.mean_score(tx, ty))
-    rows = _rows(points, scores, X, y, v, (budget, lowest, highest))
-    box = Box(X[rows], budget, lowest, highest)
-    labels = y[rows]
+    with showing(progress):
+        scores = input_scores(model, given, damping, parameters, check_seed(seed))
+        X, y = scores.encode(*given)
+        target, tx, ty = _target(scores, target)
+        lowest, highest = valid_range(bounds, X)
+        size = _step(step, budget, steps * rounds)
+        if perturb == "test":
+            return _on_test_side(scores, tx, ty, Box(tx, budget, lowest, highest), steps, size)
+        v = scores.solve(scores.mean_score(tx, ty))
+        rows = _rows(points, scores, X, y, v, (budget, lowest, highest))
+        box = Box(X[rows], budget, lowest, highest)
+        labels = y[rows]
 
-    def trained_on(moved: np.ndarray) -> InputScores:
-        changed = _replaced(given[0], rows, moved)
-        again = refit(model, changed, given[1], None, fit, seed)
-        return input_scores(again, (changed, given[1]), damping, parameters, seed)
+        def trained_on(moved: np.ndarray) -> InputScores:
+            changed = _replaced(given[0], rows, moved)
+            again = refit(model, changed, given[1], None, fit, seed)
+            return input_scores(again, (changed, given[1]), damping, parameters, seed)
 
-    chosen = OBJECTIVES[objective]
-    moved = ascend(chosen(scores, labels, v), X[rows], box, steps, size)
-    if rounds > 1:
-        moved = _in_rounds(moved, trained_on, chosen, (tx, ty, labels), box, steps, size, rounds)
-    before, _ = scores.pull(X[rows], labels, v)
-    after, _ = scores.pull(moved, labels, v)
+        chosen = OBJECTIVES[objective]
+        moved = ascend(chosen(scores, labels, v), X[rows], box, steps, size)
+        if rounds > 1:
+            moved = _in_rounds(
+                moved, trained_on, chosen, (tx, ty, labels), box, steps, size, rounds
+            )
+        before, _ = scores.pull(X[rows], labels, v)
+        after, _ = scores.pull(moved, labels, v)
     return Attack(
         indices=rows,
+        ids=None if names is None else names[rows],
         X=moved,
         original=X[rows],
-        side="train",
+        perturbed="train",
         objective=objective,
         budget=float(budget),
         steps=steps * rounds,
@@ -133,6 +150,7 @@ def attack(
         after=after / len(X),
         box=box,
         damping=scores.damping,
+        seed=int(seed),
         context=(model, given, target, fit),
     )
 
@@ -153,7 +171,7 @@ def _in_rounds(
     """
     tx, ty, labels = target
     best, worst_loss = moved, -np.inf
-    for turn in range(rounds):
+    for turn in track(range(rounds), "training on the moved points", rounds):
         scores = trained_on(moved)
         loss = float(scores.loss(tx, ty)[0].mean())
         if loss > worst_loss:
@@ -252,15 +270,12 @@ def _sample(n: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(n, SAMPLE, replace=False))
 
 
-def _check(side: str, objective: str, budget: float, steps: int, rounds: int) -> None:
-    if side not in ("train", "test"):
-        raise ExemplaError(f"side={side!r} is not known: use 'train' or 'test'.")
-    if objective not in OBJECTIVES:
-        raise ExemplaError(f"objective={objective!r} is not known: use 'influence' or 'distance'.")
-    if not (np.isfinite(budget) and budget > 0):
+def _check(objective: str, budget: float, steps: int, rounds: int) -> None:
+    check_choice("objective", objective, tuple(OBJECTIVES))
+    if not isinstance(budget, Real) or not (np.isfinite(budget) and budget > 0):
         raise ExemplaError(f"budget={budget!r} is not usable: give a positive number.")
-    if steps < 1 or rounds < 1:
-        raise ExemplaError("steps and rounds must be at least 1.")
+    if not whole_number(steps) or not whole_number(rounds) or steps < 1 or rounds < 1:
+        raise ExemplaError("steps and rounds must be whole numbers of at least 1.")
 
 
 def _step(step: float | None, budget: float, steps: int) -> float:
@@ -290,7 +305,7 @@ def _rows(
 ) -> np.ndarray:
     """Which training rows to perturb."""
     n = len(X)
-    if isinstance(points, int | np.integer) and not isinstance(points, bool):
+    if whole_number(points):
         if not 1 <= points <= n:
             raise ExemplaError(f"points is {points}: give a number from 1 to {n}, or row numbers.")
         return np.argsort(-_reach(scores, X, y, v, limits), kind="stable")[:points]
@@ -303,7 +318,7 @@ def _rows(
 
 
 def _replaced(X: Any, rows: np.ndarray, moved: np.ndarray) -> Any:
-    if hasattr(X, "detach"):
+    if is_tensor(X):
         out = X.detach().clone()
         out[rows] = out.new_tensor(moved)
         return out
@@ -323,7 +338,7 @@ def _on_test_side(
         indices=np.arange(len(X)),
         X=moved,
         original=X,
-        side="test",
+        perturbed="test",
         objective="fgsm" if steps == 1 else "pgd",
         budget=box.budget,
         steps=steps,

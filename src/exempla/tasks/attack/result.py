@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from exempla.arrays import is_tensor
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
+from exempla.results import Answer
 from exempla.tasks.attack.ascent import Box
 from exempla.tasks.retrain import Fit, check_fit, refit
 from exempla.tasks.verify import half_width
+from exempla.version import __version__
 
 __all__ = ["Attack", "AttackCheck"]
 
 ARMS = ("untouched", "attacked", "random direction")
 
 
-@dataclass(frozen=True)
-class Attack:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Attack(Answer):
     """Perturbed copies of some rows; the caller's data are as they were.
 
     Attributes
     ----------
     indices : int64 array
-        Which rows: of the training data, or of the target when `side` is "test".
+        Which rows: of the training data, or of the target when `perturbed` is "test".
+    perturbed : str
+        "train" or "test".
     X : array
         The perturbed rows.
     original : array
@@ -38,10 +44,9 @@ class Attack:
         Test side: log p(y | x).
     """
 
-    indices: np.ndarray
-    X: np.ndarray
-    original: np.ndarray
-    side: str
+    X: np.ndarray = field(repr=False)
+    original: np.ndarray = field(repr=False)
+    perturbed: str
     objective: str
     budget: float
     steps: int
@@ -51,7 +56,36 @@ class Attack:
     flipped: np.ndarray | None = None
     """Test side only: whose prediction changed."""
     damping: float = 0.0
+    seed: int = 0
+    version: str = __version__
     context: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def side(self) -> str:
+        """The old name of `perturbed`."""
+        warnings.warn("Attack.side is now Attack.perturbed.", FutureWarning, stacklevel=2)
+        return self.perturbed
+
+    @property
+    def finding(self) -> str:
+        what = "training points" if self.perturbed == "train" else "target points"
+        return (
+            f"{len(self):,} {what} moved by at most {self.budget:g} change the target's mean "
+            f"log-likelihood by {self.expected:.3g}, to first order."
+        )
+
+    def _columns(self) -> dict[str, Any]:
+        return {"before": self.before, "after": self.after}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; `weights` is how far each point was turned against the
+        target."""
+        return {
+            **super().to_dict(),
+            "side": "opponents",
+            "weights": (self.before - self.after).tolist(),
+            "expected": self.expected,
+        }
 
     @property
     def delta(self) -> np.ndarray:
@@ -62,11 +96,11 @@ class Attack:
     def expected(self) -> float:
         """First-order change of the target's mean log-likelihood."""
         change = self.after - self.before
-        return float(change.sum() if self.side == "train" else change.mean())
+        return float(change.sum() if self.perturbed == "train" else change.mean())
 
     def apply(self, X: Any) -> Any:
         """A copy of X with the perturbed rows in place."""
-        if hasattr(X, "detach"):
+        if is_tensor(X):
             out = X.detach().clone()
             out[self.indices] = out.new_tensor(self.X)
             return out
@@ -97,7 +131,7 @@ class Attack:
         >>> lower < check.mean("random direction", "log_likelihood")
         True
         """
-        if self.side != "train" or self.context is None:
+        if self.perturbed != "train" or self.context is None:
             raise ExemplaError("a test-side attack changes no training: look at .flipped instead.")
         model, (X, y), target, remembered = self.context
         fit = remembered if fit is None else fit

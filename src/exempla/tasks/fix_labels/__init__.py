@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from exempla.checks import check_ids, check_k, check_seed
+from exempla.checks import check_choice, check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
+from exempla.fisher import check_damping
 from exempla.progress import showing
 from exempla.tasks.fix_labels.accusers import MIDDLE_DAMPING, Accusers
 from exempla.tasks.fix_labels.calibrated import calibrated
@@ -36,7 +37,7 @@ def fix_labels(
     progress: bool = True,
     sketch: str | int = "auto",
     noise: float = NOISE,
-    damping: float | None = None,
+    damping: str | float = "auto",
     ids: Any = None,
 ) -> LabelFixes:
     """Rank training rows by how likely their labels are wrong.
@@ -61,7 +62,7 @@ def fix_labels(
     seed, progress, sketch
         Seed of every random choice, whether to show progress, and `Explainer`'s sketch.
     noise, damping
-        Of method "sbq"; the damping is chosen from data if not given.
+        Of method "sbq"; the damping is "auto", chosen from data, or a number.
     ids : sequence
         Your own names of the training rows.
 
@@ -78,7 +79,7 @@ def fix_labels(
     >>> fixes = fix_labels(LogisticRegression(C=0.1), train, curated, k=20)
     >>> bool(np.mean(fixes.indices % 20 == 0) > 0.7), 10 < fixes.expected_errors < 30
     (True, True)
-    >>> len(fixes.accusers[0].indices) > 0
+    >>> len(fixes.contradicting[0].indices) > 0
     True
     """
     evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
@@ -107,18 +108,30 @@ def fix_labels_from(
     method: str = "calibrated",
     *,
     noise: float = NOISE,
-    damping: float | None = None,
+    damping: str | float = "auto",
     ids: Any = None,
 ) -> LabelFixes:
     """`fix_labels` on evidence that has been gathered already."""
-    if method not in METHODS:
-        raise ExemplaError(f"method={method!r} is not known: use 'calibrated' or 'sbq'.")
+    check_choice("method", method, METHODS)
+    fixed = _given_damping(damping)
     n = evidence.problem.n_train
     k = None if k is None else check_k(k, n, "training rows")
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
     if method == "sbq":
-        return _from_sbq(evidence, k, noise, damping, names)
+        return _from_sbq(evidence, k, noise, fixed, names)
     return _from_verdict(evidence, k, names)
+
+
+def _given_damping(damping: str | float | None) -> float | None:
+    """The number given; None where it is to be chosen from data."""
+    wanted = "auto" if damping is None else check_damping(damping)
+    if isinstance(wanted, str):
+        if wanted != "auto":
+            raise ExemplaError(
+                f"damping={wanted!r} is no rule of fix_labels: give 'auto' or a number."
+            )
+        return None
+    return float(wanted)
 
 
 def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
@@ -138,13 +151,9 @@ def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> 
         }
     return LabelFixes(
         weights=p,
-        gains=p,
         explained=float(p.sum()) / total if total > 0 else 0.0,
         variance=float(np.sum(p * (1 - p))),
-        mmd2=0.0,
-        rank=len(order),
         selector="calibrated evidence",
-        noise=0.0,
         alignment=alignment,
         method="calibrated",
         suggested=evidence.problem.classes[verdict.suggested[order]],
@@ -167,11 +176,8 @@ def _from_sbq(
     assert evidence.view is not None  # rank_by_sbq has seen to it
     return LabelFixes(
         weights=np.concatenate([picked.weights, beyond])[: len(order)],
-        gains=np.concatenate([picked.gains, beyond])[: len(order)],
         explained=picked.explained,
         variance=picked.variance,
-        mmd2=picked.mmd2,
-        rank=picked.rank,
         damping=ranking.damping,
         damping_rule=ranking.damping_rule,
         share=evidence.view.embedding.evidence.share,
@@ -195,16 +201,14 @@ def _common(
     n = evidence.problem.n_train
     return {
         "indices": order.astype(np.int64),
-        "side": "opponents",
         "k": n if k is None else int(k),
-        "labels": "true",
         "n_train": n,
-        "n_test": len(evidence.teachers),
+        "n_trusted": len(evidence.teachers),
         "seed": evidence.seed,
         "version": __version__,
         "ids": None if ids is None else ids[order],
         "probabilities": probabilities[order],
         "given": evidence.problem.labels(order),
         "expected_errors": float(probabilities.sum()),
-        "accusers": Accusers(evidence, order),
+        "contradicting": Accusers(evidence, order),
     }

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import warnings
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
-from exempla.results import Explanation
-
-if TYPE_CHECKING:
-    import pandas as pd
+from exempla.results import Answer
 
 __all__ = ["LabelFixes"]
 
 
-@dataclass(frozen=True)
-class LabelFixes(Explanation):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LabelFixes(Answer):
     """Likely wrong labels, most suspicious first, and what they should be.
-
-    The fields of `Explanation` keep their meaning where they have one: `alignment` is each row's
-    mean Fisher similarity with the trusted rows (negative: it pushes against them), `weights` are
-    the probabilities (the quadrature weights if the method is "sbq"), `explained` is the share of
-    the expected errors that the listed rows hold (of ‖μ‖² for "sbq") and `variance` that of the
-    number of wrong labels among them (the posterior's for "sbq").
 
     Attributes
     ----------
@@ -35,38 +27,88 @@ class LabelFixes(Explanation):
         Its label, and the likeliest one, which is the given one where that is the better bet.
     expected_errors : float
         Expected number of wrong labels in the whole training set.
-    accusers : sequence of Accusation
+    contradicting : sequence
         Of each listed row: the curated rows that speak against its label, worked out when looked
         at.
     method : str
         "calibrated" or "sbq".
+    alignment : float array
+        Mean Fisher similarity with the trusted rows: negative where the row pushes against them.
+    weights : float array
+        What the rows were ordered by: the probabilities, or the quadrature weights of "sbq".
+    explained : float
+        Share of the expected errors that the listed rows hold; for "sbq" of ‖μ‖².
+    variance : float
+        Variance of the number of wrong labels among the listed rows; for "sbq" the posterior's.
+    n_trusted : int
+        How many rows the evidence was calibrated on.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, model = scale(X), LogisticRegression()
+    >>> fixes = exempla.fix_labels(model, (X[:400], y[:400]), (X[400:], y[400:]), k=5)
+    >>> fixes.to_frame().columns.tolist()
+    ['rank', 'index', 'given', 'suggested', 'probability', 'alignment']
     """
 
-    probabilities: np.ndarray = field(default_factory=lambda: np.array([]))
-    given: np.ndarray = field(default_factory=lambda: np.array([]))
-    suggested: np.ndarray = field(default_factory=lambda: np.array([]))
-    expected_errors: float = 0.0
-    accusers: Any = field(default=(), repr=False, compare=False)
-    method: str = "calibrated"
+    probabilities: np.ndarray
+    given: np.ndarray
+    suggested: np.ndarray
+    expected_errors: float
+    method: str
+    weights: np.ndarray
+    alignment: np.ndarray
+    explained: float
+    variance: float
+    damping: float
+    damping_rule: str
+    share: float
+    selector: str
+    k: int
+    n_train: int
+    n_trusted: int
+    seed: int
+    version: str
+    noise: float = 0.0
+    side: str = "opponents"
+    contradicting: Any = field(default=(), repr=False, compare=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, without the accusers."""
-        out = super().to_dict()
-        out.pop("accusers")
-        return out
+    def first(self, count: int) -> LabelFixes:
+        """The same answer with only the first rows listed."""
+        n = len(self)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        cut = {
+            name: value[:count]
+            for name, value in values.items()
+            if isinstance(value, np.ndarray) and len(value) == n
+        }
+        return replace(self, **cut, k=min(count, n))
 
-    def to_frame(self) -> pd.DataFrame:
-        """One line per listed row, most suspicious first."""
-        import pandas as pd
+    @property
+    def accusers(self) -> Any:
+        """The old name of `contradicting`."""
+        warnings.warn(
+            "LabelFixes.accusers is now LabelFixes.contradicting.", FutureWarning, stacklevel=2
+        )
+        return self.contradicting
 
-        columns: dict[str, Any] = {
-            "rank": np.arange(1, len(self) + 1),
-            "index": self.indices,
+    @property
+    def finding(self) -> str:
+        likely = int((self.probabilities > 0.5).sum())
+        return (
+            f"About {self.expected_errors:,.0f} of {self.n_train:,} labels are expected to be "
+            f"wrong; {likely:,} of the {len(self):,} listed here more likely than not."
+        )
+
+    def _columns(self) -> dict[str, Any]:
+        return {
             "given": self.given,
             "suggested": self.suggested,
             "probability": self.probabilities,
             "alignment": self.alignment,
         }
-        if self.ids is not None:
-            columns["id"] = self.ids
-        return pd.DataFrame(columns)

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.checks import check_k
+from exempla.checks import check_choice, check_ids, check_k, check_seed
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.fisher import check_damping
 from exempla.progress import say, showing
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
@@ -23,13 +24,17 @@ from exempla.tasks.retrain import fitted
 from exempla.tasks.summarize.classes import stratified_sample, with_every_class
 from exempla.tasks.summarize.head import Read, read_head
 from exempla.tasks.summarize.posterior import Posterior, posterior
-from exempla.tasks.summarize.refit import refitter
+from exempla.tasks.summarize.refit import Refit, refitter
+from exempla.tasks.summarize.result import Summary
 from exempla.tasks.summarize.totals import best_total, judges
 from exempla.tasks.summarize.weights import fit_weights
+from exempla.version import __version__
 
-__all__ = ["summarize"]
+__all__ = ["Summary", "summarize"]
 
 Total = Literal["auto", "k", "n"]
+TOTALS = ("auto", "k", "n")
+NO_DAMPING = "none: the posterior around the fitted model takes its place"
 
 MOST_NONNEGATIVE = 300
 """Up to so many picks the weights are refitted ≥ 0 after each pick; beyond, where almost every
@@ -51,14 +56,16 @@ def summarize(
     k: int,
     total: Total = "auto",
     *,
-    fit: Any = None,
-    likelihood: Any = "auto",
-    parameters: Any = None,
     selector: Selector | None = None,
+    fit: Any = None,
+    ids: Any = None,
+    likelihood: Any = "auto",
+    damping: str | float = "auto",
+    parameters: Any = None,
     device: Any = None,
     seed: int = 0,
     progress: bool = True,
-) -> Selection:
+) -> Summary:
     """k training examples, with weights, that stand for the whole training set.
 
     Refit any estimator on them: ``estimator.fit(X[s.indices], y[s.indices],
@@ -80,20 +87,24 @@ def summarize(
         What the weights sum to. "auto" refits at nine totals between 1 and n, and takes the one
         under which the training examples outside the summary are most likely. Up to 300 picks it
         does so for two summaries, one that matches the classes' shares too and one that does not.
-    fit : callable
-        ``fit(module, X, y, sample_weight) -> module``, needed for torch with total="auto". It is
-        given a copy of the model.
-    likelihood, parameters, device
-        As for `Explainer`; `parameters` names the one linear layer to use.
     selector : Selector
         By default `NonNegative` up to 300 picks, then SBQ with noise 0.001 × the median squared
         row norm. Whatever it is, the weights are fitted again, nonnegative, afterwards.
+    fit : callable
+        ``fit(module, X, y, sample_weight) -> module``, needed for torch with total="auto". It is
+        given a copy of the model.
+    ids : sequence
+        Your own names of the training examples.
+    likelihood, parameters, device
+        As for `Explainer`; `parameters` names the one linear layer to use.
+    damping : "auto" or float
+        Added to the Fisher's eigenvalues before draws are made; "auto" adds nothing.
     seed, progress
         The seed of every random choice, and whether to show progress.
 
     Returns
     -------
-    Selection
+    Summary
         `indices` into the training data, `weights` > 0, and how well the posterior scores are
         matched: `explained`, `mmd2` are those of the weights, scaled to sum 1. Every class that
         occurs in the training labels is among the picks (if k ≥ the number of classes).
@@ -111,53 +122,65 @@ def summarize(
     >>> bool(small.score(X, y) > 0.95)
     True
     """
-    if total not in ("auto", "k", "n"):
-        raise ExemplaError(f"total={total!r} is not known: use 'auto', 'k' or 'n'.")
+    check_choice("total", total, TOTALS)
+    shrunk = _damping(damping)
     if isinstance(model, list | tuple):
         raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
+    rng = np.random.default_rng(check_seed(seed))
     with showing(progress):
-        return _summary(model, train, k, total, selector, likelihood, parameters, fit, device, seed)
+        model = fitted(model, train, seed)
+        refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
+        read = read_head(model, train, likelihood, parameters, device)
+        k = check_k(k, len(read.head))
+        names = check_ids(read.ids if ids is None else ids, len(read.head))
+        pool = _candidates(read, posterior(read.head, k, rng, damping=shrunk), k, rng)
+        # without a refit to judge by, the safe choice: classes keep their shares
+        both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
+        options = (False, True) if both else (True,)
+        choices = [_choose(read, pool, k, selector, by_class, rng) for by_class in options]
+        best, amount = len(choices) - 1, float(k) if total == "k" else read.head.size
+        if refit is not None:
+            best, amount = _chosen_total(choices, refit, read, k, rng)
+    picked = choices[best].selection
+    return Summary.of(
+        picked,
+        weights=picked.weights * amount,
+        total=float(amount),
+        k=k,
+        n_train=len(read.head),
+        seed=int(seed),
+        version=__version__,
+        damping=shrunk,
+        damping_rule=NO_DAMPING if damping == "auto" else "given",
+        ids=None if names is None else names[picked.indices],
+        state=None,
+    )
 
 
-def _summary(
-    model: Any,
-    train: Any,
-    k: int,
-    total: Total,
-    selector: Selector | None,
-    likelihood: Any,
-    parameters: Any,
-    fit: Any,
-    device: Any,
-    seed: int,
-) -> Selection:
-    model = fitted(model, train, seed)
-    refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
-    read = read_head(model, train, likelihood, parameters, device)
-    n = len(read.head)
-    k = check_k(k, n)
-    rng = np.random.default_rng(seed)
-    around = posterior(read.head, k, rng)
-    pool = _candidates(read, around, k, rng)
-    # without a refit to judge by, the safe choice: classes keep their shares
-    both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
-    options = (False, True) if both else (True,)
-    choices = [_choose(read, pool, k, selector, by_class, rng) for by_class in options]
-    best, amount = len(choices) - 1, float(k) if total == "k" else read.head.size
-    if refit is not None:
-        weighted = [(c.selection.indices, c.selection.weights) for c in choices]
-        others = judges(read.head, weighted, rng)
-        if len(others):
-            best, amount = best_total(weighted, refit, others, read.head)
-        else:
-            warnings.warn(
-                f"too few examples are left beside {k} of {n} to choose the total weight by: it "
-                "is n; give total='k' or 'n' to say it yourself",
-                ExemplaWarning,
-                stacklevel=2,
-            )
-    choice = choices[best]
-    return replace(choice.selection, weights=choice.selection.weights * amount, state=None)
+def _damping(damping: str | float) -> float:
+    """What to add to the Fisher's eigenvalues: nothing by default, as directions without
+    information are left out anyway."""
+    wanted = check_damping(damping)
+    if isinstance(wanted, str) and wanted != "auto":
+        raise ExemplaError(f"damping={wanted!r} is no rule of summarize: give 'auto' or a number.")
+    return 0.0 if isinstance(wanted, str) else float(wanted)
+
+
+def _chosen_total(
+    choices: list[Any], refit: Refit, read: Read, k: int, rng: np.random.Generator
+) -> tuple[int, float]:
+    """Which choice of examples, and what its weights should sum to, judged by a refit."""
+    weighted = [(c.selection.indices, c.selection.weights) for c in choices]
+    others = judges(read.head, weighted, rng)
+    if len(others):
+        return best_total(weighted, refit, others, read.head)
+    warnings.warn(
+        f"too few examples are left beside {k} of {len(read.head)} to choose the total weight by: "
+        "it is n; give total='k' or 'n' to say it yourself",
+        ExemplaWarning,
+        stacklevel=3,
+    )
+    return len(choices) - 1, read.head.size
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,15 @@ class Posterior:
 
 
 def posterior(
-    head: Head, k: int, rng: np.random.Generator, draws: int = DRAWS, spread: float = 0.5
+    head: Head,
+    k: int,
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+    spread: float = 0.5,
+    damping: float = 0.0,
 ) -> Posterior:
     """Draw parameters around θ̂, with `spread` times the variance that k examples leave open."""
-    penalty = np.repeat(head.penalty, head.theta.shape[1]) * head.size / k
+    penalty = np.repeat(head.penalty, head.theta.shape[1]) * head.size / k + damping
     if head.theta.size <= FULL_FISHER:
         values, vectors = np.linalg.eigh(head.fisher() + np.diag(penalty))
         kept = values > NEGLIGIBLE * values.max()

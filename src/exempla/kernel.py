@@ -1,0 +1,69 @@
+"""The Fisher kernel of one or several models at one damping: rows whose dot products it is.
+
+Training rows and questioned rows are whitened alike; several models' rows stand side by side, so
+that their kernels are averaged. For selection on unit rows the two uses of the kernel part here:
+rows for selection have unit length and a damping of their own, rows for influence have neither.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from exempla.arrays import Array, beside, concatenate
+from exempla.embedding import Embedding
+from exempla.fisher import Damping, resolve_damping
+from exempla.oracles.base import Examples, Labels
+from exempla.results import Features
+from exempla.target import unit_rows
+
+__all__ = ["Use", "dampings", "joined", "questioned_rows", "training_features"]
+
+Use = Literal["influence", "selection"]
+
+
+def dampings(embeddings: list[Embedding], wanted: str | float, use: Use) -> list[Damping]:
+    """The damping of each model for this use, with how it was chosen."""
+    return [resolve_damping(wanted, e.evidence, e.metric.name, use) for e in embeddings]
+
+
+def joined(parts: list[Array]) -> Array:
+    """Rows of several models side by side: their kernels averaged."""
+    if len(parts) == 1:
+        return parts[0]
+    return concatenate(parts, axis=1) / np.sqrt(len(parts))
+
+
+def training_features(embeddings: list[Embedding], wanted: str | float, use: Use) -> Features:
+    """Every training row, whitened at the damping of this use."""
+    chosen = dampings(embeddings, wanted, use)
+    pairs = zip(embeddings, chosen, strict=True)
+    rows = joined([e.metric.whiten(e.rows_near_model(), d.value) for e, d in pairs])
+    return Features(
+        rows=unit_rows(rows) if use == "selection" else rows,
+        damping=float(np.mean([d.value for d in chosen])),
+        damping_rule=chosen[0].rule,
+        share=float(np.mean([e.evidence.share for e in embeddings])),
+    )
+
+
+def questioned_rows(
+    embeddings: list[Embedding],
+    examples: list[Examples],
+    labels: Labels,
+    wanted: str | float,
+    use: Use,
+    like: Array,
+) -> Array:
+    """The questioned examples, read by each model's oracle, whitened and placed where the training
+    rows `like` are. A unit row's length counts what the sketch does not show of it."""
+    parts, outside = [], np.zeros(len(examples[0]))
+    for e, x, d in zip(embeddings, examples, dampings(embeddings, wanted, use), strict=True):
+        rows, beyond = e.embed(x, labels)
+        parts.append(beside(e.metric.whiten(rows, d.value), like))
+        if e.sketch.outside is not None:
+            scale = e.metric.outside(e.sketch.outside, d.value)
+            outside = outside + beyond * scale / len(embeddings)
+    rows = joined(parts)
+    return unit_rows(rows, outside) if use == "selection" else rows
