@@ -108,7 +108,7 @@ def test_inert_and_offline(tab, pages, kind):
 def test_pictures_are_drawn(tab, pages, answer):
     page = tab(pages["images"])
     assert page.locator("defs image").count() == len(set(answer.indices.tolist()) | set(range(30)))
-    shot = page.locator(".asked .picture").first.screenshot()
+    shot = page.locator(".comparison .picture").first.screenshot()
     import io
 
     from PIL import Image
@@ -152,7 +152,7 @@ def test_readable_without_script(chromium, pages, answer):
     page = context.new_page()
     page.goto(pages["tables"])
     assert not page.locator("#theme").is_visible()
-    assert page.locator(".asked .card").first.is_visible()
+    assert page.locator(".comparison .card").first.is_visible()
     page.locator("summary").first.click()
     assert page.locator("details[open]").count() >= 1
     context.close()

@@ -83,7 +83,7 @@ class Page(HTMLParser):
 
 def test_says_what_the_explanation_says(answer, views, tmp_path):
     about = About(
-        command="exempla again --seed 0", accuracy="93.1%", model="a model", asked="errors"
+        command="exempla again --seed 0", accuracy="93.1%", model="a model", noun="errors"
     )
     path = write_report(
         answer, tmp_path / "deep" / "r.html", train_view=views[0], test_view=views[1], about=about
@@ -139,7 +139,7 @@ def test_hostile_words_stay_words(answer, kind):
         "image": ImageView(np.zeros((n, 4, 4)), **common),
     }[kind]
     fields = dict.fromkeys(("question", "answer", "data", "model", "accuracy"), HOSTILE)
-    about = About(**fields, command=HOSTILE, notes=(HOSTILE,), warnings=(HOSTILE,), asked=HOSTILE)
+    about = About(**fields, command=HOSTILE, notes=(HOSTILE,), warnings=(HOSTILE,), noun=HOSTILE)
     assert m <= n
     page = Page(render_report(answer, train_view=view, test_view=view, about=about))
     assert sum(tag == "script" for tag, _ in page.tags) == 1
@@ -218,7 +218,7 @@ def test_notebook_and_terminal_and_figure(answer, tmp_path):
 
 
 def test_picture_of_mistakes(answer, views, tmp_path):
-    figure = plot_evidence(answer, *views, tmp_path / "m.png", questioned=4, beside=3, columns=2)
+    figure = plot_evidence(answer, *views, tmp_path / "m.png", questioned=4, others=3, columns=2)
     assert Image.open(tmp_path / "m.png").format == "PNG"
     titles = [axes.get_title() for axes in figure.axes]
     assert sum(title.startswith("true ") for title in titles) == 4

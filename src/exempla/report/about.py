@@ -29,10 +29,10 @@ class About:
         What the reader should know: how many errors there were, which rows were left out.
     warnings : tuple of str
         What speaks against trusting the answer.
-    asked : str
+    noun : str
         What the questioned predictions are, in the plural ("errors", "predictions").
 
-    >>> About(data="digits", asked="errors").data
+    >>> About(data="digits", noun="errors").data
     'digits'
     """
 
@@ -44,7 +44,7 @@ class About:
     command: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    asked: str = "predictions"
+    noun: str = "predictions"
 
 
 def versions() -> list[tuple[str, str]]:

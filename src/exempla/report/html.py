@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from exempla.atomic import write_text
+from exempla.checks import renamed_options
 from exempla.errors import ExemplaError
 from exempla.report.about import About
 from exempla.report.page import Page, build_page, strength_class
@@ -20,6 +21,7 @@ from exempla.results import Explanation, Selection
 __all__ = ["explanation_fragment", "render_report", "write_report"]
 
 
+@renamed_options(beside="others")
 def write_report(
     explanation: Selection,
     path: str | Path,
@@ -29,7 +31,7 @@ def write_report(
     about: About | None = None,
     evidence: np.ndarray | None = None,
     limit: int = 200,
-    beside: int = 6,
+    others: int = 6,
 ) -> Path:
     """Write the explanation as one self-contained HTML file and return its path.
 
@@ -44,7 +46,7 @@ def write_report(
     evidence : (k, n_test) array
         How much each picked example bears on each questioned one; by default computed by the
         Explainer that made the explanation, if it is still at hand.
-    limit, beside : int
+    limit, others : int
         At most this many questioned and picked examples are shown, with this many causes each;
         what is left out is counted on the page.
 
@@ -61,7 +63,7 @@ def write_report(
     >>> "petal length" in page.read_text()
     True
     """
-    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, beside)
+    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, others)
     return save_page(page, path)
 
 
@@ -76,6 +78,7 @@ def save_page(page: Page, path: str | Path) -> Path:
     return path
 
 
+@renamed_options(beside="others")
 def render_report(
     explanation: Selection,
     *,
@@ -84,10 +87,10 @@ def render_report(
     about: About | None = None,
     evidence: np.ndarray | None = None,
     limit: int = 200,
-    beside: int = 6,
+    others: int = 6,
 ) -> str:
     """The page as a string; see `write_report`."""
-    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, beside)
+    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, others)
     return render(page)
 
 
@@ -103,7 +106,7 @@ def render(page: Page) -> str:
 
 def explanation_fragment(explanation: Explanation) -> str:
     """The explanation for a notebook: a small table that takes on the notebook's own look."""
-    page = build_page(explanation, None, None, About(), None, limit=10, beside=0)
+    page = build_page(explanation, None, None, About(), None, limit=10, others=0)
     return _template("fragment.html").render(page=page)
 
 

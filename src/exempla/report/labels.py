@@ -8,7 +8,7 @@ from typing import Any
 from exempla.checks import renamed_options
 from exempla.report.about import About, versions
 from exempla.report.html import save_page
-from exempla.report.page import WIDE_CAUSES, Asked, Page, card_of, made_of
+from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, made_of
 from exempla.report.thumbnails import Gallery
 from exempla.report.views import View
 
@@ -57,15 +57,15 @@ def write_label_report(
         about=about,
         trust=_trust(fixes, about),
         warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
-        asked=tuple(
+        comparisons=tuple(
             _suspect(fixes, r, train_view, contradicting_view, gallery) for r in range(count)
         ),
-        more_asked=len(fixes) - count,
+        more_comparisons=len(fixes) - count,
         pictures=gallery.encoded(),
         versions=versions(),
         made=made_of(fixes),
-        asked_heading=HEADING,
-        asked_help=HELP,
+        comparisons_heading=HEADING,
+        comparisons_help=HELP,
     )
     return save_page(page, path)
 
@@ -79,15 +79,15 @@ def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Asked:
+def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Comparison:
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
     chance = f"{fixes.probabilities[rank]:.0%} wrong"
-    verdict = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
-    card = card_of(train, int(fixes.indices[rank]), gallery, verdict=verdict)
+    remark = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
+    card = card_of(train, int(fixes.indices[rank]), gallery, remark=remark)
     found = fixes.contradicting[rank]
     causes = tuple(
         card_of(others, int(place), gallery, side="opponent", bearing=f"−{weight:.2f}")
         for place, weight in zip(found.indices, found.weights, strict=True)
     )
     seen = len(causes) if card.picture else WIDE_CAUSES
-    return Asked(card, causes[:seen], causes[seen:])
+    return Comparison(card, causes[:seen], causes[seen:])

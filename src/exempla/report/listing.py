@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exempla.report.about import About, versions
 from exempla.report.html import save_page
-from exempla.report.page import WIDE_CAUSES, Asked, Page, card_of
+from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of
 from exempla.report.sentences import Trust, trust_in_model
 from exempla.report.thumbnails import Gallery
 from exempla.report.views import View
@@ -23,7 +23,7 @@ class Listed:
 
     row: int
     said: str = ""
-    beside: tuple[tuple[int, str], ...] = ()
+    neighbours: tuple[tuple[int, str], ...] = ()
 
 
 def write_listing(
@@ -50,8 +50,8 @@ def write_listing(
     True
     """
     gallery = Gallery()
-    alone = [card_of(view, r.row, gallery, verdict=r.said) for r in rows if not r.beside]
-    asked = [_with_others(r, view, gallery) for r in rows if r.beside]
+    alone = [card_of(view, r.row, gallery, remark=r.said) for r in rows if not r.neighbours]
+    comparisons = [_with_others(r, view, gallery) for r in rows if r.neighbours]
     page = Page(
         question=about.question,
         answer=about.answer,
@@ -61,9 +61,9 @@ def write_listing(
         versions=versions(),
         made=f"seed {seed}",
         pictures=gallery.encoded(),
-        asked=tuple(asked),
-        asked_heading=heading,
-        asked_help=help,
+        comparisons=tuple(comparisons),
+        comparisons_heading=heading,
+        comparisons_help=help,
         bearing_word=word,
         listed=tuple(alone),
         listed_heading=heading,
@@ -72,8 +72,8 @@ def write_listing(
     return save_page(page, path)
 
 
-def _with_others(listed: Listed, view: View, gallery: Gallery) -> Asked:
-    card = card_of(view, listed.row, gallery, verdict=listed.said)
-    others = tuple(card_of(view, row, gallery, bearing=said) for row, said in listed.beside)
+def _with_others(listed: Listed, view: View, gallery: Gallery) -> Comparison:
+    card = card_of(view, listed.row, gallery, remark=listed.said)
+    others = tuple(card_of(view, row, gallery, bearing=said) for row, said in listed.neighbours)
     seen = len(others) if card.picture else WIDE_CAUSES
-    return Asked(card, others[:seen], others[seen:])
+    return Comparison(card, others[:seen], others[seen:])

@@ -19,7 +19,7 @@ from exempla.results import Explanation, Selection
 WIDE_CAUSES = 2
 """Causes beside a text or a table row before the others fold away; pictures are all shown."""
 
-__all__ = ["Asked", "Card", "Page", "build_page", "card_of", "made_of"]
+__all__ = ["Comparison", "Card", "Page", "build_page", "card_of", "made_of"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Card:
     bearing: str = ""
     """How much it bears on the prediction it stands beside."""
     rank: int = 0
-    verdict: str = ""
+    remark: str = ""
     """What is said about it in place of "true … → said …"."""
 
     @property
@@ -47,8 +47,9 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One questioned prediction and the training examples behind it."""
+class Comparison:
+    """One example and the training examples shown next to it: a questioned prediction and those
+    behind it, or a suspect and those that contradict it."""
 
     card: Card
     causes: tuple[Card, ...]
@@ -69,14 +70,14 @@ class Page:
     """Seed and metric, as "How to repeat this" names them."""
     pictures: list[tuple[Thumbnail, str]]
     warnings: tuple[str, ...] = ()
-    asked: tuple[Asked, ...] = ()
-    more_asked: int = 0
-    asked_heading: str = ""
-    asked_help: str = ""
+    comparisons: tuple[Comparison, ...] = ()
+    more_comparisons: int = 0
+    comparisons_heading: str = ""
+    comparisons_help: str = ""
     bearing_word: str = "bears"
     """What the number of an example beside another says."""
     listed: tuple[Card, ...] = ()
-    """Examples by themselves, each with its verdict."""
+    """Examples by themselves, each with its remark."""
     listed_heading: str = ""
     listed_help: str = ""
     picked: tuple[Card, ...] = ()
@@ -90,7 +91,7 @@ class Page:
     @property
     def marked(self) -> bool:
         """Whether any word or column of a questioned example is marked as decisive."""
-        shown = [asked.card.content for asked in self.asked]
+        shown = [each.card.content for each in self.comparisons]
         strengths = [p[-1] for c in shown for p in (*c.pieces, *c.cells)]
         return any(strength_class(strength) for strength in strengths)
 
@@ -108,16 +109,16 @@ def build_page(
     about: About,
     evidence: np.ndarray | None,
     limit: int,
-    beside: int,
+    others: int,
 ) -> Page:
-    """Gather what is shown: at most `limit` examples of each kind, `beside` causes each."""
+    """Gather what is shown: at most `limit` examples of each kind, `others` causes each."""
     gallery = Gallery()
     train = _maker(explanation, train_view or View(), gallery)
-    asked: tuple[Asked, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
     more = 0
     if isinstance(explanation, Explanation):
-        asked = _asked(explanation, test_view, train, gallery, evidence, limit, beside)
-        more = explanation.n_test - len(asked) if asked else 0
+        comparisons = _comparisons(explanation, test_view, train, gallery, evidence, limit, others)
+        more = explanation.n_test - len(comparisons) if comparisons else 0
     picked = tuple(train(place) for place in range(min(limit, len(explanation))))
     return Page(
         question=question(explanation, about),
@@ -125,8 +126,8 @@ def build_page(
         about=about,
         trust=trust(explanation, about),
         warnings=tuple(dict.fromkeys((*about.warnings, *explanation.warnings))),
-        asked=asked,
-        more_asked=more,
+        comparisons=comparisons,
+        more_comparisons=more,
         picked=picked,
         more_picked=len(explanation) - len(picked),
         curve=Curve.of(explained_shares(explanation)),
@@ -171,15 +172,15 @@ def _side(found: Selection, place: int) -> str:
     return "opponent" if found.alignment[place] < 0 else "proponent"
 
 
-def _asked(
+def _comparisons(
     explanation: Explanation,
     view: View | None,
     train: Maker,
     gallery: Gallery,
     evidence: np.ndarray | None,
     limit: int,
-    beside: int,
-) -> tuple[Asked, ...]:
+    others: int,
+) -> tuple[Comparison, ...]:
     if view is None:
         return ()
     evidence = evidence_of(explanation) if evidence is None else evidence
@@ -187,7 +188,7 @@ def _asked(
     if evidence is None:
         order, best = list(range(count)), [np.arange(0)] * explanation.n_test
     else:
-        best = strongest(evidence, explanation.side, beside)
+        best = strongest(evidence, explanation.side, others)
         order = varied_order(evidence, best, confusions(view, explanation.n_test))[:count]
     out = []
     for j in order:
@@ -198,7 +199,7 @@ def _asked(
             if evidence is not None
         )
         seen = len(causes) if card.picture else WIDE_CAUSES
-        out.append(Asked(card, causes[:seen], causes[seen:]))
+        out.append(Comparison(card, causes[:seen], causes[seen:]))
     return tuple(out)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from exempla.checks import renamed_options
 from exempla.report.curve import explained_shares
 from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.thumbnails import as_image
@@ -45,6 +46,7 @@ def plot_explanation(explanation: Explanation) -> Figure:
     return figure
 
 
+@renamed_options(beside="others")
 def plot_evidence(
     explanation: Explanation,
     train_view: View,
@@ -52,7 +54,7 @@ def plot_evidence(
     path: str | Path | None = None,
     *,
     questioned: int = 8,
-    beside: int = 4,
+    others: int = 4,
     columns: int = 2,
     evidence: np.ndarray | None = None,
 ) -> Figure:
@@ -78,10 +80,10 @@ def plot_evidence(
     found = evidence_of(explanation) if evidence is None else evidence
     if found is None:
         found = np.repeat(np.asarray(explanation.alignment)[:, None], explanation.n_test, axis=1)
-    best = strongest(found, explanation.side, beside)
+    best = strongest(found, explanation.side, others)
     shown = varied_order(found, best, confusions(test_view, len(best)))[:questioned]
     columns = max(1, min(columns, len(shown)))
-    rows, width = -(-len(shown) // columns), 1 + beside + 1  # the last is a gap between blocks
+    rows, width = -(-len(shown) // columns), 1 + others + 1  # the last is a gap between blocks
     ratios = ([1.0] * (width - 1) + [0.12]) * columns
     figure = Figure(figsize=(0.95 * sum(ratios) + 0.1, 1.14 * rows + 0.1), layout="constrained")
     grid: Any = figure.subplots(rows, len(ratios), squeeze=False, width_ratios=ratios)
@@ -90,9 +92,9 @@ def plot_evidence(
     for place, j in enumerate(shown):
         row, column = divmod(place, columns)
         line = grid[row, column * width : (column + 1) * width]
-        asked = test_view.show(j)
-        said = f", said {asked.predicted}" if asked.predicted is not None else ""
-        _draw(line[0], asked, f"true {asked.label}{said}", INK, bold=True)
+        questioned = test_view.show(j)
+        said = f", said {questioned.predicted}" if questioned.predicted is not None else ""
+        _draw(line[0], questioned, f"true {questioned.label}{said}", INK, bold=True)
         for axes, i in zip(line[1:-1], best[j]):
             example = train_view.show(int(explanation.indices[i]))
             colour = OPPONENT if found[i, j] < 0 else PROPONENT

@@ -54,8 +54,8 @@ def question(explanation: Selection, about: About) -> str:
         "proponents": "support",
     }.get(explanation.side, "are most responsible for")
     these = "this" if explanation.n_test == 1 else "these"
-    asked = plural(explanation.n_test, about.asked)
-    return f"Which training examples {verb} {these} {asked.removeprefix('1 ')}?"
+    these_many = plural(explanation.n_test, about.noun)
+    return f"Which training examples {verb} {these} {these_many.removeprefix('1 ')}?"
 
 
 def answer(found: Selection, about: About, train_view: View | None = None) -> str:
@@ -64,14 +64,14 @@ def answer(found: Selection, about: About, train_view: View | None = None) -> st
         return about.answer
     if not isinstance(found, Explanation):
         return found.finding
-    return explained_share(found, about.asked, doubtful(found, train_view))
+    return explained_share(found, about.noun, doubtful(found, train_view))
 
 
-def explained_share(explanation: Explanation, asked: str = "predictions", doubted: int = 0) -> str:
+def explained_share(explanation: Explanation, noun: str = "predictions", doubted: int = 0) -> str:
     """How much of the question the picked examples account for, in one sentence."""
     count = len(explanation)
     verb = "accounts" if count == 1 else "account"
-    what = f"these {asked} have in common" if explanation.n_test > 1 else "moved it"
+    what = f"these {noun} have in common" if explanation.n_test > 1 else "moved it"
     parts = [
         f"{count:,} of {explanation.n_train:,} training examples {verb} for "
         f"{percent(explanation.explained)} of what {what}"

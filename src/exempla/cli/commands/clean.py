@@ -66,7 +66,7 @@ def run(options: Namespace) -> int:
         command=command_line(options),
         notes=("The errors were chosen to be mended: only new test rows tell whether the model "
                "became better.",),
-        asked="errors",
+        noun="errors",
     )  # fmt: skip
     extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
     paths |= write_results(

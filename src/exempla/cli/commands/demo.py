@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
         model="logistic regression",
         accuracy=f"{accuracy} on {digits.n_test:,} unseen digits",
         command=command_line(options),
-        asked="mistakes",
+        noun="mistakes",
     )
     train_view, test_view = digits.views()
     paths = write_results(

@@ -90,7 +90,7 @@ def _write_page(
     cosines[np.arange(len(some)), some] = -np.inf
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(rows) - 1)]
     listed = [
-        Listed(int(rows[i]), beside=tuple((int(rows[j]), f"{line[j]:+.2f}") for j in near))
+        Listed(int(rows[i]), neighbours=tuple((int(rows[j]), f"{line[j]:+.2f}") for j in near))
         for i, near, line in zip(some, nearest, cosines, strict=True)
     ]
     shown = np.unique(rows[np.concatenate([some, nearest.ravel()])])

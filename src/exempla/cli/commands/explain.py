@@ -67,7 +67,7 @@ def run(options: Namespace) -> int:
         command=command_line(options),
         notes=asked.notes,
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
-        asked=asked.noun,
+        noun=asked.noun,
     )
     paths = write_results(
         folder,

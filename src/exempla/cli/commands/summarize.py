@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
         answer=f"{what}.",
         **given.facts(),
         command=command_line(options),
-        asked="rows",
+        noun="rows",
     )
     paths = {"data": write_rows(folder, given, found)}
     paths |= write_results(
