@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from exempla.atomic import replacing
 from exempla.checks import renamed_options
 from exempla.report.curve import explained_shares
 from exempla.report.evidence import evidence_of, strongest, varied_order
@@ -92,15 +93,16 @@ def plot_evidence(
     for place, j in enumerate(shown):
         row, column = divmod(place, columns)
         line = grid[row, column * width : (column + 1) * width]
-        questioned = test_view.show(j)
-        said = f", said {questioned.predicted}" if questioned.predicted is not None else ""
-        _draw(line[0], questioned, f"true {questioned.label}{said}", INK, bold=True)
+        content = test_view.show(j)
+        said = f", said {content.predicted}" if content.predicted is not None else ""
+        _draw(line[0], content, f"true {content.label}{said}", INK, bold=True)
         for axes, i in zip(line[1:-1], best[j]):
             example = train_view.show(int(explanation.indices[i]))
             colour = OPPONENT if found[i, j] < 0 else PROPONENT
             _draw(axes, example, f"label {example.label}  {found[i, j]:+.2f}", colour)
     if path is not None:
-        figure.savefig(path, dpi=110)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=110, format="png")
     return figure
 
 
