@@ -16,6 +16,7 @@ __all__ = [
     "check_flag",
     "check_ids",
     "check_k",
+    "check_rows",
     "check_seed",
     "renamed_options",
     "whole_number",
@@ -82,10 +83,36 @@ def check_ids(ids: Any, n: int) -> np.ndarray | None:
     """The user's own names of the rows, one each."""
     if ids is None:
         return None
-    names = np.asarray(ids)
+    try:
+        names = np.asarray(ids)
+    except ValueError:
+        raise ExemplaError(
+            f"ids are not a list of names: give one for each of the {n} rows."
+        ) from None
     if names.shape != (n,):
         raise ExemplaError(f"ids has shape {names.shape}: give one for each of the {n} rows.")
     return names
+
+
+def check_rows(rows: Any, n: int, name: str, what: str = "examples") -> np.ndarray:
+    """Positions of rows, given as such or as a boolean mask.
+
+    >>> check_rows([True, False, True], 3, "ask").tolist(), check_rows([2], 3, "ask").tolist()
+    ([0, 2], [2])
+    """
+    try:
+        found = np.asarray(rows)
+    except ValueError:
+        found = np.empty(0, dtype=object)
+    if found.dtype == bool:
+        if found.shape != (n,):
+            raise ExemplaError(f"{name} is a mask of {found.shape} for {n} {what}.")
+        found = np.flatnonzero(found)
+    if found.ndim != 1 or len(found) == 0 or found.dtype.kind not in "iu":
+        raise ExemplaError(f"{name} must name at least one of the {n} {what}: positions or a mask.")
+    if found.min() < 0 or found.max() >= n:
+        raise ExemplaError(f"{name} names row {int(found.max())}, but there are {n} {what}.")
+    return found.astype(np.int64)
 
 
 def renamed_options(**names: str) -> Callable[[F], F]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.arrays import Array, products, to_numpy
-from exempla.checks import check_choice, check_flag, check_ids, check_seed
+from exempla.checks import check_choice, check_flag, check_ids, check_rows, check_seed
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
@@ -310,6 +310,8 @@ class Explainer:
             # the training rows as they are: only the few questioned ones meet M⁻¹
             total += products(e.rows_near_model(), e.metric.solve(rows, d.value))
         total /= len(self.embeddings) * self.n_train
+        if not np.isfinite(total).all():
+            raise ExemplaError("influence overflows: are the inputs of all examples scaled alike?")
         return total
 
     def self_influence(self) -> np.ndarray:
@@ -322,13 +324,17 @@ class Explainer:
         f_i·f_j, the kernel that `explain` selects with: negative where the training example pushes
         against the questioned label. Its mean over the questioned examples is their alignment.
         """
+        chosen = check_rows(indices, self.n_train, "indices", "training examples")
         if isinstance(test, Examples):
             examples = [test]
         else:
             examples, labels = self._questioned(test, labels, [])
         features = self.features_for(self._use)
         questioned = self._test_rows(examples, labels, features)
-        return to_numpy(features.rows[np.asarray(indices)] @ questioned.T).astype(np.float64)
+        found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)
+        if not np.isfinite(found).all():
+            raise ExemplaError("the kernel overflows: are the inputs of all examples scaled alike?")
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Keep the fitted Explainer in one file, model and training rows included.

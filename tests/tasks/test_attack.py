@@ -189,7 +189,7 @@ def test_predicted_labels_serve_when_none_are_given() -> None:
         ({"steps": 0}, "at least 1"),
         ({"points": 0}, "points is 0"),
         ({"points": [999]}, "row 999"),
-        ({"points": [0.5]}, "points must be"),
+        ({"points": [0.5]}, "points must name"),
         ({"bounds": (1.0, 0.0)}, "bounds"),
         ({"bounds": "none"}, "bounds="),
     ],

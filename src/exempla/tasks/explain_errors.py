@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.checks import check_choice, renamed_options
+from exempla.checks import check_choice, check_rows, renamed_options
 from exempla.data import take_examples
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer, Side
@@ -102,7 +102,8 @@ def questioned_rows(explainer: Explainer, test: Any, ask: Any) -> np.ndarray | N
         return (
             None if check_choice("ask", ask, ASK) == "all" else wrong_predictions(explainer, test)
         )
-    return named_rows(ask, len(explainer.embeddings[0].oracle.read(test, role="test")))
+    n = len(explainer.embeddings[0].oracle.read(test, role="test"))
+    return check_rows(ask, n, "ask", "test examples")
 
 
 def wrong_predictions(explainer: Explainer, test: Any) -> np.ndarray:
@@ -141,17 +142,3 @@ def misjudged(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def is_whole(values: np.ndarray) -> bool:
     return bool(np.all(values == np.round(values)))
-
-
-def named_rows(wanted: Any, n: int) -> np.ndarray:
-    """Rows given as positions or as a mask, checked."""
-    rows = np.asarray(wanted)
-    if rows.dtype == bool:
-        if rows.shape != (n,):
-            raise ExemplaError(f"ask= is a mask of {rows.shape} for {n} test examples.")
-        rows = np.flatnonzero(rows)
-    if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iu":
-        raise ExemplaError("ask= must name at least one test row, by positions or a mask.")
-    if rows.min() < 0 or rows.max() >= n:
-        raise ExemplaError(f"ask= names row {int(rows.max())}, but there are {n} test examples.")
-    return rows.astype(np.int64)

@@ -12,12 +12,19 @@ import pandas as pd
 from sklearn.pipeline import Pipeline
 
 from exempla.arrays import is_tensor
-from exempla.checks import check_choice, check_ids, check_seed, renamed_options, whole_number
+from exempla.checks import (
+    check_choice,
+    check_ids,
+    check_rows,
+    check_seed,
+    renamed_options,
+    whole_number,
+)
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.fisher.damping import RULES, FisherEvidence, check_damping
 from exempla.oracles import make_oracle
-from exempla.oracles.base import Oracle
+from exempla.oracles.base import Examples, Oracle
 from exempla.progress import showing, track
 from exempla.tasks.attack.ascent import (
     Box,
@@ -230,27 +237,28 @@ def input_scores(
             "data as the steps before it leave them."
         )
     oracle = make_oracle(model, parameters=parameters)
-    value = _damping(oracle, train, damping, seed)
+    examples = oracle.read(train, role="train")
+    value = _damping(oracle, examples, damping, seed)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from exempla.tasks.attack.network import NetworkScores
 
-        return NetworkScores(model, train, value, parameters, _sample(n_rows(train[1]), seed))
+        sample = _sample(len(examples), seed)
+        return NetworkScores(oracle, model, train, value, parameters, sample)
     from exempla.oracles.sklearn.oracle import SklearnOracle
     from exempla.tasks.attack.linear import LinearScores
 
     if not isinstance(oracle, SklearnOracle):
         raise UnsupportedModelError("attack takes logistic regression and torch classifiers.")
-    oracle.read(train, role="train")
     return LinearScores(oracle, train, value)
 
 
-def _damping(oracle: Oracle, train: Any, wanted: str | float, seed: int) -> float:
+def _damping(oracle: Oracle, examples: Examples, wanted: str | float, seed: int) -> float:
     """The number given, or the rule's; the larger rule where parameters abound."""
     wanted = check_damping(wanted)
     if not isinstance(wanted, str):
         return float(wanted)
-    examples = oracle.read(train, role="train").take(_sample(n_rows(train[1]), seed))
+    examples = examples.take(_sample(len(examples), seed))
     energy = np.concatenate([rows.norm2() for rows in oracle.fisher_rows(examples)])
     evidence = FisherEvidence(
         trace=float(energy.sum()) / len(examples),
@@ -286,6 +294,7 @@ def _step(step: float | None, budget: float, steps: int) -> float:
 
 def _target(scores: InputScores, target: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """The target with labels; the predicted ones if none were given."""
+    scores.oracle.read(target, role="test")  # says what is wrong with it, if anything is
     if isinstance(target, tuple) and len(target) > 1 and target[1] is not None:
         return target[:2], *scores.encode(*target[:2])
     X: Any = next(iter(target)) if isinstance(target, tuple) else target
@@ -309,12 +318,7 @@ def _rows(
         if not 1 <= points <= n:
             raise ExemplaError(f"points is {points}: give a number from 1 to {n}, or row numbers.")
         return np.argsort(-_reach(scores, X, y, v, limits), kind="stable")[:points]
-    rows = np.asarray(points)
-    if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iu":
-        raise ExemplaError("points must be a number, or the numbers of training rows.")
-    if rows.min() < 0 or rows.max() >= n:
-        raise ExemplaError(f"points names row {int(rows.max())}, but there are {n} training rows.")
-    return rows.astype(np.int64)
+    return check_rows(points, n, "points", "training rows")
 
 
 def _replaced(X: Any, rows: np.ndarray, moved: np.ndarray) -> Any:

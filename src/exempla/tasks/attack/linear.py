@@ -41,7 +41,7 @@ class LinearScores(InputScores):
         self.classes = np.asarray(oracle._parts.classes)
         self.ridge = np.repeat(layers[0].penalty, layers[0].d_out) + damping
         self.bias = self.theta.shape[0] > oracle._parts.network.n_features
-        self.damping = damping
+        self.oracle, self.damping = oracle, damping
         X, _ = self.encode(*train[:2])
         self.train = (self._inputs(X), self._probabilities(X))
         self._factor: Any = None
@@ -49,10 +49,8 @@ class LinearScores(InputScores):
     def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         if is_sparse(X):
             raise ExemplaError("attack needs dense rows, as it moves every feature: X.toarray().")
-        y = np.asarray(y)
-        codes = np.searchsorted(self.classes, y).clip(0, len(self.classes) - 1)
-        if not np.array_equal(self.classes[codes], y):
-            raise ExemplaError("y has labels the model was not trained on.")
+        labels = self.oracle.read((X, y), role="test").labels
+        codes = np.searchsorted(self.classes, np.asarray(labels))
         return np.array(as_matrix(X), dtype=np.float64), codes
 
     def _inputs(self, X: np.ndarray) -> np.ndarray:
@@ -95,6 +93,8 @@ class LinearScores(InputScores):
             return conjugate_gradient(self.product, mu, tolerance=1e-9, most=2000)
         if self._factor is None:
             M = self.metric()
+            if not np.isfinite(M).all():
+                raise ExemplaError("the model's Fisher overflows: are the inputs scaled?")
             # a hair above zero, relative to the whole: softmax has a direction without effect
             M[np.diag_indices_from(M)] += 1e-12 * np.trace(M)
             self._factor = cho_factor(M)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from exempla.errors import ExemplaError
+from exempla.oracles.base import Oracle
 from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
 from exempla.tasks.attack.scores import InputScores, conjugate_gradient
 
@@ -30,12 +31,14 @@ class NetworkScores(InputScores):
 
     def __init__(
         self,
+        oracle: Oracle,
         model: torch.nn.Module,
         train: Any,
         damping: float,
         parameters: Any,
         sample: np.ndarray,
     ) -> None:
+        self.oracle = oracle
         names = select_parameters(unwrap(model), parameters)
         self.model = copy.deepcopy(unwrap(model)).eval()
         for parameter in self.model.parameters():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from exempla.errors import ExemplaError
+from exempla.oracles.base import Oracle
 
 __all__ = ["InputScores", "conjugate_gradient"]
 
@@ -25,6 +26,8 @@ class InputScores(ABC):
     """A classifier seen from its inputs. X is an array (n, …); y are codes 0 … C−1."""
 
     damping: float
+    oracle: Oracle
+    """Reads and checks the caller's data."""
 
     @abstractmethod
     def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
