@@ -12,10 +12,11 @@ from exempla.progress import showing
 from exempla.tasks.fix_labels.accusers import MIDDLE_DAMPING, Accusers
 from exempla.tasks.fix_labels.calibrated import calibrated
 from exempla.tasks.fix_labels.evidence import Evidence
-from exempla.tasks.fix_labels.learner import Fit, make_learner
+from exempla.tasks.fix_labels.learner import make_learner
 from exempla.tasks.fix_labels.problem import read_problem
 from exempla.tasks.fix_labels.result import LabelFixes
 from exempla.tasks.fix_labels.sbq import rank_by_sbq
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 __all__ = ["LabelFixes", "fix_labels", "fix_labels_from", "gather"]

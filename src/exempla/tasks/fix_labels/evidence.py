@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from exempla.data import take_rows
 from exempla.errors import ExemplaWarning, UnsupportedModelError
-from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold
+from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold, predicted
 from exempla.tasks.fix_labels.fisher import FisherView, look
 from exempla.tasks.fix_labels.learner import Learner
 from exempla.tasks.fix_labels.problem import LabelProblem
@@ -118,8 +117,7 @@ class Evidence:
     def learned(self, problem: LabelProblem) -> np.ndarray:
         """By a model of all rows: what is left of a doubt after the label has been learned."""
         everything = np.arange(len(problem))
-        model = self.learner.fitted(problem.X, problem.labels(everything), problem.weights)
-        return self.learner.log_proba(model, problem.X)
+        return predicted(self.learner, problem, everything, everything, self.seed)
 
     # ---- the Fisher kernel's say
 
@@ -129,7 +127,7 @@ class Evidence:
         train, problem = self.problem.train, self.problem
         weights = problem.weights_of(train)
         return self.learner.fitted(
-            take_rows(problem.X, train), problem.labels(train), weights, quiet=False
+            problem.inputs(train), problem.labels(train), weights, self.seed, quiet=False
         )
 
     @cached_property
@@ -171,7 +169,9 @@ class Evidence:
         if self.trusted or self.view is None:
             return self.dissimilarity[draw.versions]
         problem = draw.problem
-        model = self.learner.fitted(problem.X, problem.labels(problem.train), problem.weights)
+        model = self.learner.fitted(
+            problem.X, problem.labels(problem.train), problem.weights, self.seed
+        )
         view = self._look(model, problem, self.teachers[:0])
         agree = np.argmax(out_of_fold[self.teachers], 1) == problem.codes[self.teachers]
         return -view.similarities(self.teachers[agree] if agree.any() else self.teachers)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import as_like, concatenate, to_numpy
-from exempla.data import take_rows
 from exempla.embedding import Embedding, embed_training_set
 from exempla.fisher.damping import per_row
 from exempla.oracles import make_oracle
@@ -100,7 +99,7 @@ def look(
     labels point in exactly opposite directions; the longer one gives the direction of both.
     """
     train = problem.train
-    data = (take_rows(problem.X, train), problem.labels(train))
+    data = (problem.inputs(train), problem.labels(train))
     if problem.weights is not None:
         data = (*data, problem.weights_of(train))
     embedding = embed_training_set(
@@ -141,7 +140,7 @@ def unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
 def _embed(
     embedding: Embedding, problem: LabelProblem, rows: np.ndarray, codes: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    data = (take_rows(problem.X, rows), problem.classes[codes])
+    data = (problem.inputs(rows), problem.classes[codes])
     return embedding.embed(embedding.oracle.read(data, role="test"), "true")
 
 
