@@ -1,4 +1,16 @@
-"""Find wrong labels: which rows to check first, what they should say, and how sure that is."""
+"""Find wrong labels: which rows to check first, what they should say, and how sure that is.
+
+    problem        the question, checked
+    learner        how the model is fitted again, and what it then says of each label
+    crossfit       what models say that have not seen a row
+    fisher         whether a row pushes the model the way trusted rows do
+    evidence       all of it, for the training rows and for rows whose labels are known or flipped
+    calibration    how much each kind of evidence weighs, and the share of wrong labels
+    calibrated     the default: probabilities, order and suggestions
+    sbq            the paper's ranking
+    contradicting  the examples that contradict a suspect's label
+    result         what comes back
+"""
 
 from __future__ import annotations
 
@@ -9,8 +21,8 @@ import numpy as np
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.progress import showing
-from exempla.tasks.fix_labels.accusers import MIDDLE_DAMPING, Accusers
 from exempla.tasks.fix_labels.calibrated import calibrated
+from exempla.tasks.fix_labels.contradicting import MIDDLE_DAMPING, ContradictingExamples
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.learner import make_learner
 from exempla.tasks.fix_labels.problem import read_problem
@@ -56,7 +68,7 @@ def fix_labels(
     k : int
         How many suspects to list; all rows if not given.
     method : {"calibrated", "sbq"}
-        All evidence, weighed as the curated rows teach, or the paper's SBQ ranking.
+        All evidence, weighed as it proves itself on the curated rows, or the paper's SBQ ranking.
     fit : callable(module, X, y, sample_weight) -> module
         How a torch module is trained.
     seed, progress, sketch
@@ -119,14 +131,14 @@ def fix_labels_from(
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
     if method == "sbq":
         return _from_sbq(evidence, k, noise, damping, names)
-    return _from_verdict(evidence, k, names)
+    return _from_calibrated(evidence, k, names)
 
 
-def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
-    verdict = calibrated(evidence)
-    order = verdict.order[:k]
-    p = verdict.probabilities[order]
-    total = float(verdict.probabilities.sum())
+def _from_calibrated(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
+    found = calibrated(evidence)
+    order = found.order[:k]
+    p = found.probabilities[order]
+    total = float(found.probabilities.sum())
     view = evidence.view
     seen = {"damping": 0.0, "damping_rule": "no Fisher evidence", "share": 0.0}
     alignment = np.zeros(len(order))
@@ -148,9 +160,9 @@ def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> 
         noise=0.0,
         alignment=alignment,
         method="calibrated",
-        suggested=evidence.problem.classes[verdict.suggested[order]],
+        suggested=evidence.problem.classes[found.suggested[order]],
         **seen,
-        **_common(evidence, order, verdict.probabilities, k, ids),
+        **_common(evidence, order, found.probabilities, k, ids),
     )
 
 
@@ -162,9 +174,10 @@ def _from_sbq(
     picked = ranking.selection
     beyond = np.zeros(max(len(order) - len(picked), 0))
     wrong = ranking.probabilities > 0.5
-    beliefs = evidence.cross_fitted[: evidence.problem.n_train].copy()
-    beliefs[np.arange(len(beliefs)), evidence.problem.codes[: len(beliefs)]] = -np.inf
-    best = np.where(wrong, np.argmax(beliefs, axis=1), evidence.problem.codes[: len(beliefs)])
+    n, given = evidence.problem.n_train, evidence.problem.codes[: evidence.problem.n_train]
+    others = evidence.cross_fitted[:n].copy()
+    others[np.arange(n), given] = -np.inf
+    best = np.where(wrong, np.argmax(others, axis=1), given)
     assert evidence.view is not None  # rank_by_sbq has seen to it
     return LabelFixes(
         weights=np.concatenate([picked.weights, beyond])[: len(order)],
@@ -200,12 +213,12 @@ def _common(
         "k": n if k is None else int(k),
         "labels": "true",
         "n_train": n,
-        "n_test": len(evidence.teachers),
+        "n_test": len(evidence.calibration_rows),
         "seed": evidence.seed,
         "version": __version__,
         "ids": None if ids is None else ids[order],
         "probabilities": probabilities[order],
         "given": evidence.problem.labels(order),
         "expected_errors": float(probabilities.sum()),
-        "accusers": Accusers(evidence, order),
+        "accusers": ContradictingExamples(evidence, order),
     }

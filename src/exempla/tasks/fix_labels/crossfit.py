@@ -1,4 +1,4 @@
-"""Cross-fitting: what a model that never saw a row believes of its label."""
+"""Cross-fitting: what a model that never saw a row predicts of its label."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["curated_only", "out_of_fold", "predicted", "stratified_folds"]
 FOLDS = 5
 CURATED_FOLDS = 10
 """The curated set is small: more folds make the cross-fitted models nearly as good as the one
-fitted to all of it, which judges the training rows."""
+fitted to all of it, which predicts the training rows."""
 
 
 def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
@@ -41,8 +41,8 @@ def out_of_fold(
 ) -> np.ndarray:
     """log p(c | x) of every row, (n + m, C), from a model fitted to the other folds.
 
-    Training and curated rows share the folds: each is judged by a model that saw the other
-    folds of both. `learn_from` marks the rows a model may learn from; all are judged.
+    Training and curated rows share the folds: each is predicted by a model that saw the
+    other folds of both. `learn_from` marks the rows a model may learn from; all are predicted.
     """
     allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
     fold = stratified_folds(problem.codes, folds, np.random.default_rng(seed))

@@ -116,4 +116,4 @@ def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
 
 def _raise(problems: list[str]) -> None:
     if problems:
-        raise ExemplaError(f"the labels cannot be judged: {'; '.join(problems)}.")
+        raise ExemplaError(f"the labels cannot be checked: {'; '.join(problems)}.")
