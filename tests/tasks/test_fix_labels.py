@@ -152,6 +152,23 @@ def test_sbq_lists_opponents_and_finds_most(cancer: Any) -> None:
     assert everyone.indices[: len(fixes)].tolist() == fixes.indices.tolist()
 
 
+def test_damping_is_auto_a_rule_or_a_number(cancer: Any) -> None:
+    train, curated, _ = cancer
+    listed: dict[Any, LabelFixes] = {
+        damping: fix_labels(
+            LogisticRegression(C=0.1), train, curated, k=10, method="sbq", damping=damping,
+            progress=False,
+        )
+        for damping in ("auto", None, "per-row", 0.5, 1)
+    }  # fmt: skip
+    assert listed["auto"].indices.tolist() == listed[None].indices.tolist()
+    assert listed["auto"].damping == listed[None].damping
+    assert "tells wrong from right labels best" in listed["auto"].damping_rule
+    assert listed["per-row"].damping_rule.startswith("per-row")
+    assert (listed[0.5].damping, listed[0.5].damping_rule) == (0.5, "given")
+    assert listed[1].damping == 1.0
+
+
 # ---- what the result holds
 
 
@@ -342,7 +359,14 @@ TWO = np.arange(10) % 2
         ((ROWS, TWO), None, {"k": 11}, "at most 10"),
         ((ROWS, TWO), None, {"k": 0}, "at least one of the 10"),
         ((ROWS, TWO), None, {"k": 2.5}, "1 to 10"),
-        ((ROWS, TWO), None, {"method": "magic"}, "'calibrated' or 'sbq'"),
+        ((ROWS, TWO), None, {"method": "magic"}, "use one of calibrated, sbq"),
+        ((ROWS, TWO), None, {"method": ["sbq"]}, "use one of calibrated, sbq"),
+        ((ROWS, TWO), None, {"damping": "strong"}, "damping='strong' is not known"),
+        ((ROWS, TWO), None, {"damping": -1.0, "method": "sbq"}, "at least zero"),
+        ((ROWS, TWO), None, {"damping": [1.0], "method": "sbq"}, "not a number"),
+        ((ROWS, TWO), None, {"noise": "a", "method": "sbq"}, "noise is 'a'"),
+        ((ROWS, TWO), None, {"sketch": "wide"}, "sketch"),
+        ((ROWS, TWO), None, {"seed": "a"}, "seed is 'a'"),
         ((ROWS, TWO), None, {"seed": -1}, "seed"),
         ((ROWS, TWO), None, {"ids": [1, 2]}, "one for each of the 10 rows"),
         ((ROWS, TWO), None, {"fit": "adam"}, "fit must be a function"),

@@ -1,15 +1,15 @@
 """Find wrong labels: which rows to check first, what they should say, and how sure that is.
 
-    problem        the question, checked
-    learner        how the model is fitted again, and what it then says of each label
-    crossfit       what models say that have not seen a row
-    fisher         whether a row pushes the model the way trusted rows do
-    evidence       all of it, for the training rows and for rows whose labels are known or flipped
-    calibration    how much each kind of evidence weighs, and the share of wrong labels
-    calibrated     the default: probabilities, order and suggestions
-    sbq            the paper's ranking
-    contradicting  the examples that contradict a suspect's label
-    result         what comes back
+problem        the question, checked
+learner        how the model is fitted again, and what it then says of each label
+crossfit       what models say that have not seen a row
+fisher         whether a row pushes the model the way trusted rows do
+evidence       all of it, for the training rows and for rows whose labels are known or flipped
+calibration    how much each kind of evidence weighs, and the share of wrong labels
+calibrated     the default: probabilities, order and suggestions
+sbq            the paper's ranking
+contradicting  the examples that contradict a suspect's label
+result         what comes back
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from exempla.checks import check_ids, check_k, check_seed
-from exempla.errors import ExemplaError
+from exempla.checks import check_choice, check_ids, check_k, check_seed
+from exempla.fisher import check_damping
 from exempla.progress import showing
+from exempla.selection.selector import check_noise
+from exempla.sketch import check_sketch
 from exempla.tasks.fix_labels.calibrated import calibrated
 from exempla.tasks.fix_labels.contradicting import MIDDLE_DAMPING, ContradictingExamples
 from exempla.tasks.fix_labels.evidence import Evidence
@@ -111,7 +113,7 @@ def gather(
     """The checked question, ready to collect evidence; methods and baselines can share one."""
     problem = read_problem(train, curated)
     learner = make_learner(model, problem.classes, fit)
-    return Evidence(learner, problem, seed=check_seed(seed), sketch=sketch)
+    return Evidence(learner, problem, seed=check_seed(seed), sketch=check_sketch(sketch))
 
 
 def fix_labels_from(
@@ -120,12 +122,13 @@ def fix_labels_from(
     method: str = "calibrated",
     *,
     noise: float = NOISE,
-    damping: float | None = None,
+    damping: str | float | None = None,
     ids: Any = None,
 ) -> LabelFixes:
     """`fix_labels` on evidence that has been gathered already."""
-    if method not in METHODS:
-        raise ExemplaError(f"method={method!r} is not known: use 'calibrated' or 'sbq'.")
+    check_choice("method", method, METHODS)
+    check_damping("auto" if damping is None else damping)
+    check_noise(noise)
     n = evidence.problem.n_train
     k = None if k is None else check_k(k, n, "training rows")
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
@@ -167,7 +170,11 @@ def _from_calibrated(evidence: Evidence, k: int | None, ids: np.ndarray | None) 
 
 
 def _from_sbq(
-    evidence: Evidence, k: int | None, noise: float, damping: float | None, ids: np.ndarray | None
+    evidence: Evidence,
+    k: int | None,
+    noise: float,
+    damping: str | float | None,
+    ids: np.ndarray | None,
 ) -> LabelFixes:
     ranking = rank_by_sbq(evidence, k, noise, damping)
     order = ranking.order[:k]

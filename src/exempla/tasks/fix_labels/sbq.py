@@ -16,6 +16,7 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.fisher import check_damping, resolve_damping
 from exempla.fisher.damping import per_row
 from exempla.results import Selection
 from exempla.selection import SBQ, select
@@ -44,8 +45,14 @@ class Ranking:
     damping_rule: str
 
 
-def rank_by_sbq(evidence: Evidence, k: int | None, noise: float, damping: float | None) -> Ranking:
-    """Pick the first k by SBQ; the others follow by z."""
+def rank_by_sbq(
+    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
+) -> Ranking:
+    """Pick the first k by SBQ; the others follow by z.
+
+    `damping` is a number, a rule's name, or "auto" (None is its old spelling): chosen from data.
+    """
+    wanted = check_damping("auto" if damping is None else damping)
     view = evidence.view
     if view is None:
         raise ExemplaError(
@@ -53,7 +60,11 @@ def rank_by_sbq(evidence: Evidence, k: int | None, noise: float, damping: float 
             "or a model exempla can explain, such as LogisticRegression."
         )
     n = evidence.problem.n_train
-    value, rule = _choose_damping(evidence, view) if damping is None else (float(damping), "given")
+    if wanted == "auto":
+        value, rule = _choose_damping(evidence, view)
+    else:
+        chosen = resolve_damping(wanted, view.embedding.evidence, view.embedding.metric.name)
+        value, rule = chosen.value, chosen.rule
     unit = view.unit(np.arange(len(view.rows)), value)
     mu = unit[evidence.reference].mean(0)
     z = (unit @ mu).astype(np.float64)
