@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import to_numpy
-from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.tasks.fix_labels import gather
-from exempla.tasks.fix_labels.crossfit import FOLDS, stratified_folds
+from exempla.tasks.fix_labels.crossfit import FOLDS, predicted, stratified_folds
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.fisher import FisherView
-from exempla.tasks.fix_labels.learner import Fit
+from exempla.tasks.retrain import Fit
 from experiments.baselines.rbf import rbf_sbq
 
 __all__ = ["LABEL_BASELINES", "rank", "scores"]
@@ -148,14 +147,11 @@ def _cross_validated(evidence: Evidence, always: np.ndarray) -> np.ndarray:
     return out
 
 
-def _loss_of(evidence: Evidence, learn: np.ndarray, judge: np.ndarray) -> np.ndarray:
+def _loss_of(evidence: Evidence, learn: np.ndarray, held: np.ndarray) -> np.ndarray:
     """−log p of the given labels of some rows, by a model of others."""
-    problem, learner = evidence.problem, evidence.learner
-    model = learner.fitted(
-        take_rows(problem.X, learn), problem.labels(learn), problem.weights_of(learn)
-    )
-    log_proba = learner.log_proba(model, take_rows(problem.X, judge))
-    return -log_proba[np.arange(len(judge)), problem.codes[judge]]
+    problem = evidence.problem
+    log_proba = predicted(evidence.learner, problem, learn, held, evidence.seed)
+    return -log_proba[np.arange(len(held)), problem.codes[held]]
 
 
 def _view(evidence: Evidence) -> FisherView:

@@ -42,7 +42,7 @@ def rbf_sbq(evidence: Evidence) -> np.ndarray:
     basis = Nystroem(gamma=gamma, n_components=width, random_state=evidence.seed)
     features = unit_rows(basis.fit_transform(inputs))
     rows = (features[:, :, None] * sides[problem.codes][:, None, :]).reshape(len(problem), -1)
-    mu = rows[np.repeat(evidence.teachers, 2)[evidence.reference - n]].mean(0)
+    mu = rows[np.repeat(evidence.calibration_rows, 2)[evidence.reference - n]].mean(0)
     z = rows[:n] @ mu
     picks = min(int((z < 0).sum()), MOST_PICKS)
     score = -z / max(float(np.abs(z).max()), 1e-300)

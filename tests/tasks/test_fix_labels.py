@@ -1,4 +1,4 @@
-"""`fix_labels` finds planted errors, says how sure it is, and leaves the caller's things alone."""
+"""`fix_labels` finds flipped labels, says how sure it is, and leaves the caller's things alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from exempla.tasks.fix_labels import LabelFixes, fix_labels
 from experiments.simulate_curation import simulate_curation
 
 
-def planted(
+def flipped(
     X: Any, y: np.ndarray, share: float = 0.1, seed: int = 0, n_curated: int = 150
 ) -> tuple[tuple[Any, np.ndarray], tuple[Any, np.ndarray], np.ndarray]:
     """(train, curated, truth): a share of the training labels replaced by others."""
@@ -39,7 +39,7 @@ def planted(
 
 
 def found(fixes: LabelFixes, noisy: np.ndarray, truth: np.ndarray) -> float:
-    """Share of the planted errors among as many first suspects."""
+    """Share of the flipped labels among as many first suspects."""
     wrong = noisy != truth
     return float(wrong[fixes.indices[: wrong.sum()]].mean())
 
@@ -47,7 +47,7 @@ def found(fixes: LabelFixes, noisy: np.ndarray, truth: np.ndarray) -> float:
 @pytest.fixture(scope="module")
 def cancer() -> tuple[Any, Any, np.ndarray]:
     X, y = load_breast_cancer(return_X_y=True)
-    return planted(scale(X), y, share=0.15)
+    return flipped(scale(X), y, share=0.15)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def overlapping(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 # ---- what it finds
 
 
-def test_finds_most_planted_errors_and_counts_them(cancer: Any, cancer_fixes: LabelFixes) -> None:
+def test_finds_most_flipped_labels_and_counts_them(cancer: Any, cancer_fixes: LabelFixes) -> None:
     train, _, truth = cancer
     wrong = train[1] != truth
     assert found(cancer_fixes, train[1], truth) >= 0.85
@@ -79,7 +79,7 @@ def test_probabilities_are_calibrated_on_overlapping_classes() -> None:
     probability, wrong = [], []
     for seed in range(4):
         X, y = overlapping(1300, seed)
-        train, curated, truth = planted(X, y, share=0.2, seed=seed, n_curated=300)
+        train, curated, truth = flipped(X, y, share=0.2, seed=seed, n_curated=300)
         fixes = fix_labels(LogisticRegression(), train, curated, seed=seed, progress=False)
         probability.append(fixes.probabilities)
         wrong.append((train[1] != truth)[fixes.indices])
@@ -92,29 +92,29 @@ def test_probabilities_are_calibrated_on_overlapping_classes() -> None:
             assert w[inside].mean() == pytest.approx(p[inside].mean(), abs=0.12), (low, high)
 
 
-def test_a_clean_training_set_is_not_accused() -> None:
+def test_a_clean_training_set_has_no_suspects() -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    train, curated, _ = planted(scale(X), y, share=0.0)
+    train, curated, _ = flipped(scale(X), y, share=0.0)
     fixes = fix_labels(LogisticRegression(C=0.1), train, curated, progress=False)
     assert fixes.expected_errors < 0.03 * len(train[1])
 
 
 def test_without_curated_rows() -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    train, _, truth = planted(scale(X), y, share=0.15, n_curated=1)
+    train, _, truth = flipped(scale(X), y, share=0.15, n_curated=1)
     fixes = fix_labels(LogisticRegression(C=0.1), train, progress=False)
     assert found(fixes, train[1], truth) >= 0.8
     assert fixes.expected_errors == pytest.approx((train[1] != truth).sum(), rel=0.35)
-    accusation = fixes.contradicting[0]
-    assert accusation.source == "train"
-    assert fixes.indices[0] not in accusation.indices
+    contradiction = fixes.contradicting[0]
+    assert contradiction.source == "train"
+    assert fixes.indices[0] not in contradiction.indices
 
 
 def test_without_curated_rows_a_model_that_memorises_counts_too() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
     X = rng.normal(size=(300, 400)) + np.where(np.arange(400) < 40, 1.0, 0.0) * y[:, None]
-    train, _, truth = planted(X, y, share=0.15, n_curated=1)
+    train, _, truth = flipped(X, y, share=0.15, n_curated=1)
     model = LogisticRegression(C=10.0)
     assert model.fit(*train).score(*train) == 1.0
     fixes = fix_labels(model, train, progress=False)
@@ -124,7 +124,7 @@ def test_without_curated_rows_a_model_that_memorises_counts_too() -> None:
 
 def test_more_than_two_classes() -> None:
     X, y = load_digits(return_X_y=True)
-    train, curated, truth = planted(X[:700] / 16.0, y[:700], share=0.1, n_curated=200)
+    train, curated, truth = flipped(X[:700] / 16.0, y[:700], share=0.1, n_curated=200)
     model = LogisticRegression(max_iter=200)
     fixes = fix_labels(model, train, curated, progress=False)
     wrong = train[1] != truth
@@ -152,6 +152,23 @@ def test_sbq_lists_opponents_and_finds_most(cancer: Any) -> None:
     assert everyone.indices[: len(fixes)].tolist() == fixes.indices.tolist()
 
 
+def test_damping_is_auto_a_rule_or_a_number(cancer: Any) -> None:
+    train, curated, _ = cancer
+    listed: dict[Any, LabelFixes] = {
+        damping: fix_labels(
+            LogisticRegression(C=0.1), train, curated, k=10, method="sbq", damping=damping,
+            progress=False,
+        )
+        for damping in ("auto", None, "per-row", 0.5, 1)
+    }  # fmt: skip
+    assert listed["auto"].indices.tolist() == listed[None].indices.tolist()
+    assert listed["auto"].damping == listed[None].damping
+    assert "tells wrong from right labels best" in listed["auto"].damping_rule
+    assert listed["per-row"].damping_rule.startswith("per-row")
+    assert (listed[0.5].damping, listed[0.5].damping_rule) == (0.5, "given")
+    assert listed[1].damping == 1.0
+
+
 # ---- what the result holds
 
 
@@ -174,17 +191,17 @@ def test_k_cuts_the_same_list(cancer: Any, cancer_fixes: LabelFixes) -> None:
     assert short.expected_errors == pytest.approx(cancer_fixes.expected_errors)
 
 
-def test_accusers_are_curated_rows_of_another_label(cancer: Any, cancer_fixes: LabelFixes) -> None:
+def test_curated_rows_of_another_label_contradict(cancer: Any, cancer_fixes: LabelFixes) -> None:
     _, curated, _ = cancer
     for rank in range(5):
-        accusation = cancer_fixes.contradicting[rank]
-        assert accusation.source == "curated"
-        assert accusation.row == cancer_fixes.indices[rank]
-        assert 1 <= len(accusation) <= 5
-        assert (accusation.labels == curated[1][accusation.indices]).all()
-        assert (accusation.labels != cancer_fixes.given[rank]).all()
-        assert (accusation.weights > 0).all()
-        assert (np.diff(accusation.weights) <= 0).all()
+        contradiction = cancer_fixes.contradicting[rank]
+        assert contradiction.source == "curated"
+        assert contradiction.row == cancer_fixes.indices[rank]
+        assert 1 <= len(contradiction) <= 5
+        assert (contradiction.labels == curated[1][contradiction.indices]).all()
+        assert (contradiction.labels != cancer_fixes.given[rank]).all()
+        assert (contradiction.weights > 0).all()
+        assert (np.diff(contradiction.weights) <= 0).all()
     with pytest.raises(IndexError):
         cancer_fixes.contradicting[len(cancer_fixes)]
 
@@ -212,7 +229,7 @@ def test_the_same_seed_gives_the_same_answer(cancer: Any, cancer_fixes: LabelFix
 def test_string_labels_and_data_frames() -> None:
     X, y = load_wine(return_X_y=True)
     names = np.array(["barolo", "grignolino", "barbera"])[y]
-    train, curated, truth = planted(X, names, share=0.1, n_curated=50)
+    train, curated, truth = flipped(X, names, share=0.1, n_curated=50)
     index = [f"row-{i}" for i in range(len(truth))]
     frame = pd.DataFrame(train[0], index=index)
     model = make_pipeline(StandardScaler(), LogisticRegression())
@@ -239,7 +256,7 @@ def test_raw_text() -> None:
         for c in y
     ]
     labels = np.array(["sport", "politics"])[y]
-    (_, noisy), _, _ = planted(np.arange(200)[:, None], labels[:200], n_curated=1)
+    (_, noisy), _, _ = flipped(np.arange(200)[:, None], labels[:200], n_curated=1)
     wrong = np.zeros(200, dtype=bool)
     wrong[rng.choice(200, 20, replace=False)] = True
     noisy = np.where(wrong, np.where(labels[:200] == "sport", "politics", "sport"), labels[:200])
@@ -264,7 +281,7 @@ def test_the_callers_model_is_not_changed(cancer: Any) -> None:
     assert len(again) == 3
 
 
-def test_rows_of_weight_zero_teach_nothing(cancer: Any) -> None:
+def test_nothing_is_learnt_from_rows_of_weight_zero(cancer: Any) -> None:
     train, curated, truth = cancer
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(200, train[0].shape[1])) * 3
@@ -277,7 +294,7 @@ def test_rows_of_weight_zero_teach_nothing(cancer: Any) -> None:
     assert wrong[ours[: wrong.sum()]].mean() >= 0.8
 
 
-def test_a_model_without_scores_is_judged_by_its_predictions(cancer: Any) -> None:
+def test_of_a_model_without_scores_only_predictions_count(cancer: Any) -> None:
     train, curated, truth = cancer
     forest = RandomForestClassifier(n_estimators=20, random_state=0, max_depth=6)
     with pytest.warns(ExemplaWarning, match="Fisher evidence is left out"):
@@ -342,7 +359,14 @@ TWO = np.arange(10) % 2
         ((ROWS, TWO), None, {"k": 11}, "at most 10"),
         ((ROWS, TWO), None, {"k": 0}, "at least one of the 10"),
         ((ROWS, TWO), None, {"k": 2.5}, "1 to 10"),
-        ((ROWS, TWO), None, {"method": "magic"}, "calibrated, sbq"),
+        ((ROWS, TWO), None, {"method": "magic"}, "use one of calibrated, sbq"),
+        ((ROWS, TWO), None, {"method": ["sbq"]}, "use one of calibrated, sbq"),
+        ((ROWS, TWO), None, {"damping": "strong"}, "damping='strong' is not known"),
+        ((ROWS, TWO), None, {"damping": -1.0, "method": "sbq"}, "at least zero"),
+        ((ROWS, TWO), None, {"damping": [1.0], "method": "sbq"}, "not a number"),
+        ((ROWS, TWO), None, {"noise": "a", "method": "sbq"}, "noise is 'a'"),
+        ((ROWS, TWO), None, {"sketch": "wide"}, "sketch"),
+        ((ROWS, TWO), None, {"seed": "a"}, "seed is 'a'"),
         ((ROWS, TWO), None, {"seed": -1}, "seed"),
         ((ROWS, TWO), None, {"ids": [1, 2]}, "one for each of the 10 rows"),
         ((ROWS, TWO), None, {"fit": "adam"}, "fit must be a function"),

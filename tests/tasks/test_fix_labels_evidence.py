@@ -1,4 +1,4 @@
-"""The parts of `fix_labels`: folds, planted teachers, Fisher evidence, calibration."""
+"""The parts of `fix_labels`: folds, flipped calibration rows, Fisher evidence, the calibrator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from exempla.data import stack_rows, take_rows
 from exempla.tasks.fix_labels import gather
 from exempla.tasks.fix_labels.calibrated import pooled, ranked
-from exempla.tasks.fix_labels.calibration import share_in_doubt, share_of_guilty, teach
+from exempla.tasks.fix_labels.calibration import fit_calibrator, share_in_doubt, share_wrong
 from exempla.tasks.fix_labels.crossfit import stratified_folds
 
 
@@ -31,31 +31,31 @@ def scattered(n: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.n
 def log_odds(n: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Honest log-odds at even prior: signals N(±1, 1) give g = 2·signal."""
     rng = np.random.default_rng(seed)
-    guilty = rng.random(n) < share
-    return 2.0 * rng.normal(np.where(guilty, 1.0, -1.0)), guilty
+    wrong = rng.random(n) < share
+    return 2.0 * rng.normal(np.where(wrong, 1.0, -1.0)), wrong
 
 
 @pytest.mark.parametrize("share", [0.03, 0.2, 0.45])
-def test_the_share_of_guilty_is_found_from_honest_log_odds(share: float) -> None:
-    odds, guilty = log_odds(20_000, share)
-    assert share_of_guilty(odds) == pytest.approx(guilty.mean(), rel=0.12)
+def test_the_share_of_wrong_labels_is_found_from_honest_log_odds(share: float) -> None:
+    odds, wrong = log_odds(20_000, share)
+    assert share_wrong(odds) == pytest.approx(wrong.mean(), rel=0.12)
 
 
-def test_the_judge_learns_honest_log_odds() -> None:
-    odds, guilty = log_odds(4000, 0.5)
+def test_the_calibrator_learns_honest_log_odds() -> None:
+    odds, wrong = log_odds(4000, 0.5)
     signals = np.column_stack([odds / 2.0, np.random.default_rng(1).normal(size=4000)])
-    judge = teach(signals, guilty, np.arange(4000), seed=0)
-    assert np.abs(expit(judge.log_odds(signals)) - expit(odds)).mean() < 0.02
-    assert abs(judge.weights[1]) < 0.1 * judge.weights[0]
+    calibrator = fit_calibrator(signals, wrong, np.arange(4000), seed=0)
+    assert np.abs(expit(calibrator.log_odds(signals)) - expit(odds)).mean() < 0.02
+    assert abs(calibrator.weights[1]) < 0.1 * calibrator.weights[0]
 
 
-def test_the_judge_allows_for_teachers_in_doubt() -> None:
-    odds, guilty = log_odds(8000, 0.5)
-    lied = np.random.default_rng(2).random(8000) < 0.2
-    called = guilty ^ lied
+def test_the_calibrator_allows_for_calibration_rows_in_doubt() -> None:
+    odds, wrong = log_odds(8000, 0.5)
+    mistaken = np.random.default_rng(2).random(8000) < 0.2
+    called = wrong ^ mistaken
     signals = odds[:, None]
-    naive = teach(signals, called, np.arange(8000), seed=0)
-    wary = teach(signals, called, np.arange(8000), seed=0, doubt=0.2)
+    naive = fit_calibrator(signals, called, np.arange(8000), seed=0)
+    wary = fit_calibrator(signals, called, np.arange(8000), seed=0, doubt=0.2)
     truth = expit(odds)
     assert np.abs(expit(wary.log_odds(signals)) - truth).mean() < 0.03
     assert np.abs(expit(naive.log_odds(signals)) - truth).mean() > 0.1
@@ -77,11 +77,11 @@ def test_the_nearly_sure_by_what_is_left_to_mend() -> None:
     X, _ = scattered(4)
     evidence = gather(LogisticRegression(), (X, np.array([0, 0, 0, 1])))
 
-    def belief(against: list[float]) -> np.ndarray:
+    def prediction(against: list[float]) -> np.ndarray:
         p = expit(np.array([-1, -1, -1, 1]) * against)
         return np.log(np.column_stack([p, 1 - p]))
 
-    clean, learned = belief([1.0, 5.0, 4.0, 9.0]), belief([1.0, 4.0, -3.0, 0.0])
+    clean, learned = prediction([1.0, 5.0, 4.0, 9.0]), prediction([1.0, 4.0, -3.0, 0.0])
     wrong = pooled(np.array([0.99, 0.98, 0.96, 0.9]), limit=0.99)
     np.testing.assert_allclose(wrong, [0.99, 0.97, 0.97, 0.9])
     order = ranked(evidence, [clean, learned, clean], wrong, np.zeros(4))
@@ -97,7 +97,7 @@ def test_doubt_is_read_off_where_models_are_sure() -> None:
     assert share_in_doubt(np.log(np.column_stack([p, 1 - p])), labels) == pytest.approx(0.1)
 
 
-# ---- folds and planted teachers
+# ---- folds and flipped calibration rows
 
 
 def test_folds_hold_each_label_evenly() -> None:
@@ -107,33 +107,33 @@ def test_folds_hold_each_label_evenly() -> None:
     assert (counts.max(1) - counts.min(1) <= 1).all()
 
 
-def test_no_row_is_judged_by_a_model_that_saw_it() -> None:
+def test_no_row_is_predicted_by_a_model_that_saw_it() -> None:
     X, y = scattered(300)
     evidence = gather(KNeighborsClassifier(1), (X[:250], y[:250]), (X[250:], y[250:]))
     own = np.arange(300)
     remembered = evidence.learned(evidence.problem)[own, evidence.problem.codes]
     assert (remembered > -1e-6).all()  # the nearest neighbour of a row is the row itself
-    believed = evidence.cross_fitted[own, evidence.problem.codes] > -1.0
-    assert believed.mean() == pytest.approx(0.5, abs=0.12)
+    right = evidence.cross_fitted[own, evidence.problem.codes] > -1.0
+    assert right.mean() == pytest.approx(0.5, abs=0.12)
     alone = evidence.curated_only[own[250:], evidence.problem.codes[250:]] > -1.0
     assert alone.mean() == pytest.approx(0.5, abs=0.25)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_each_teacher_is_planted_once_under_a_wrong_label(classes: int) -> None:
+def test_each_calibration_row_is_flipped_once_to_a_wrong_label(classes: int) -> None:
     X, y = scattered(200, classes)
     evidence = gather(LogisticRegression(), (X[:120], y[:120]), (X[120:], y[120:]))
-    planted = np.array([draw.planted for draw in evidence.draws])
-    assert (planted[:, 120:].sum(0) == 1).all()
-    assert not planted[:, :120].any()
+    flipped = np.array([draw.flipped for draw in evidence.draws])
+    assert (flipped[:, 120:].sum(0) == 1).all()
+    assert not flipped[:, :120].any()
     for draw in evidence.draws:
         changed = draw.problem.codes != evidence.problem.codes
-        assert (changed == draw.planted).all()
+        assert (changed == draw.flipped).all()
         versions = draw.versions[120:] - 120
-        assert (evidence.guilty[versions] == draw.planted[120:]).all()
+        assert (evidence.wrong[versions] == draw.flipped[120:]).all()
 
 
-def test_planted_labels_are_learned_like_given_ones() -> None:
+def test_flipped_labels_are_learned_like_given_ones() -> None:
     X, y = scattered(200)
     evidence = gather(KNeighborsClassifier(1), (X[:120], y[:120]), (X[120:], y[120:]))
     draw = evidence.draws[0]
@@ -153,8 +153,8 @@ def test_similarities_stay_usable_where_scores_vanish() -> None:
     assert evidence.view is not None
     similarity = -evidence.dissimilarity[60:]
     assert np.isfinite(similarity).all()
-    assert (similarity[~evidence.guilty] > 0).all()
-    assert (similarity[evidence.guilty] < 0).all()
+    assert (similarity[~evidence.wrong] > 0).all()
+    assert (similarity[evidence.wrong] < 0).all()
 
 
 def test_a_row_is_never_compared_with_itself() -> None:

@@ -1,4 +1,16 @@
-"""Find wrong labels: which rows to check first, what they should say, and how sure that is."""
+"""Find wrong labels: which rows to check first, what they should say, and how sure that is.
+
+problem        the question, checked
+learner        how the model is fitted again, and what it then says of each label
+crossfit       what models say that have not seen a row
+fisher         whether a row pushes the model the way trusted rows do
+evidence       all of it, for the training rows and for rows whose labels are known or flipped
+calibration    how much each kind of evidence weighs, and the share of wrong labels
+calibrated     the default: probabilities, order and suggestions
+sbq            the paper's ranking
+contradicting  the examples that contradict a suspect's label
+result         what comes back
+"""
 
 from __future__ import annotations
 
@@ -7,16 +19,18 @@ from typing import Any
 import numpy as np
 
 from exempla.checks import check_choice, check_ids, check_k, check_seed
-from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.progress import showing
-from exempla.tasks.fix_labels.accusers import MIDDLE_DAMPING, Accusers
+from exempla.selection.selector import check_noise
+from exempla.sketch import check_sketch
 from exempla.tasks.fix_labels.calibrated import calibrated
+from exempla.tasks.fix_labels.contradicting import MIDDLE_DAMPING, ContradictingExamples
 from exempla.tasks.fix_labels.evidence import Evidence
-from exempla.tasks.fix_labels.learner import Fit, make_learner
+from exempla.tasks.fix_labels.learner import make_learner
 from exempla.tasks.fix_labels.problem import read_problem
 from exempla.tasks.fix_labels.result import LabelFixes
 from exempla.tasks.fix_labels.sbq import rank_by_sbq
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 __all__ = ["LabelFixes", "fix_labels", "fix_labels_from", "gather"]
@@ -56,7 +70,7 @@ def fix_labels(
     k : int
         How many suspects to list; all rows if not given.
     method : {"calibrated", "sbq"}
-        All evidence, weighed as the curated rows teach, or the paper's SBQ ranking.
+        All evidence, weighed as it proves itself on the curated rows, or the paper's SBQ ranking.
     fit : callable(module, X, y, sample_weight) -> module
         How a torch module is trained.
     seed, progress, sketch
@@ -99,7 +113,7 @@ def gather(
     """The checked question, ready to collect evidence; methods and baselines can share one."""
     problem = read_problem(train, curated)
     learner = make_learner(model, problem.classes, fit)
-    return Evidence(learner, problem, seed=check_seed(seed), sketch=sketch)
+    return Evidence(learner, problem, seed=check_seed(seed), sketch=check_sketch(sketch))
 
 
 def fix_labels_from(
@@ -113,32 +127,21 @@ def fix_labels_from(
 ) -> LabelFixes:
     """`fix_labels` on evidence that has been gathered already."""
     check_choice("method", method, METHODS)
-    fixed = _given_damping(damping)
+    check_damping("auto" if damping is None else damping)
+    check_noise(noise)
     n = evidence.problem.n_train
     k = None if k is None else check_k(k, n, "training rows")
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
     if method == "sbq":
-        return _from_sbq(evidence, k, noise, fixed, names)
-    return _from_verdict(evidence, k, names)
+        return _from_sbq(evidence, k, noise, damping, names)
+    return _from_calibrated(evidence, k, names)
 
 
-def _given_damping(damping: str | float | None) -> float | None:
-    """The number given; None where it is to be chosen from data."""
-    wanted = "auto" if damping is None else check_damping(damping)
-    if isinstance(wanted, str):
-        if wanted != "auto":
-            raise ExemplaError(
-                f"damping={wanted!r} is no rule of fix_labels: give 'auto' or a number."
-            )
-        return None
-    return float(wanted)
-
-
-def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
-    verdict = calibrated(evidence)
-    order = verdict.order[:k]
-    p = verdict.probabilities[order]
-    total = float(verdict.probabilities.sum())
+def _from_calibrated(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
+    found = calibrated(evidence)
+    order = found.order[:k]
+    p = found.probabilities[order]
+    total = float(found.probabilities.sum())
     view = evidence.view
     seen = {"damping": 0.0, "damping_rule": "no Fisher evidence", "share": 0.0}
     alignment = np.zeros(len(order))
@@ -156,23 +159,28 @@ def _from_verdict(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> 
         selector="calibrated evidence",
         alignment=alignment,
         method="calibrated",
-        suggested=evidence.problem.classes[verdict.suggested[order]],
+        suggested=evidence.problem.classes[found.suggested[order]],
         **seen,
-        **_common(evidence, order, verdict.probabilities, k, ids),
+        **_common(evidence, order, found.probabilities, k, ids),
     )
 
 
 def _from_sbq(
-    evidence: Evidence, k: int | None, noise: float, damping: float | None, ids: np.ndarray | None
+    evidence: Evidence,
+    k: int | None,
+    noise: float,
+    damping: str | float | None,
+    ids: np.ndarray | None,
 ) -> LabelFixes:
     ranking = rank_by_sbq(evidence, k, noise, damping)
     order = ranking.order[:k]
     picked = ranking.selection
     beyond = np.zeros(max(len(order) - len(picked), 0))
     wrong = ranking.probabilities > 0.5
-    beliefs = evidence.cross_fitted[: evidence.problem.n_train].copy()
-    beliefs[np.arange(len(beliefs)), evidence.problem.codes[: len(beliefs)]] = -np.inf
-    best = np.where(wrong, np.argmax(beliefs, axis=1), evidence.problem.codes[: len(beliefs)])
+    n, given = evidence.problem.n_train, evidence.problem.codes[: evidence.problem.n_train]
+    others = evidence.cross_fitted[:n].copy()
+    others[np.arange(n), given] = -np.inf
+    best = np.where(wrong, np.argmax(others, axis=1), given)
     assert evidence.view is not None  # rank_by_sbq has seen to it
     return LabelFixes(
         weights=np.concatenate([picked.weights, beyond])[: len(order)],
@@ -203,12 +211,12 @@ def _common(
         "indices": order.astype(np.int64),
         "k": n if k is None else int(k),
         "n_train": n,
-        "n_trusted": len(evidence.teachers),
+        "n_trusted": len(evidence.calibration_rows),
         "seed": evidence.seed,
         "version": __version__,
         "ids": None if ids is None else ids[order],
         "probabilities": probabilities[order],
         "given": evidence.problem.labels(order),
         "expected_errors": float(probabilities.sum()),
-        "contradicting": Accusers(evidence, order),
+        "contradicting": ContradictingExamples(evidence, order),
     }

@@ -1,4 +1,4 @@
-"""The default of `fix_labels`: weigh every kind of evidence as the curated examples teach.
+"""The default of `fix_labels`: all evidence, each kind weighed by its worth on calibration rows.
 
     round 0      Fisher similarity at three dampings; log-odds against the label by a model that
                  learned it, by models of the other folds, and by models of curated rows alone
@@ -14,24 +14,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, log_softmax, logit
 
-from exempla.tasks.fix_labels.calibration import Judge, share_in_doubt, share_of_guilty, teach
+from exempla.tasks.fix_labels.calibration import (
+    Calibrator,
+    fit_calibrator,
+    share_in_doubt,
+    share_wrong,
+)
 from exempla.tasks.fix_labels.evidence import Draw, Evidence, log_odds_against
 
-__all__ = ["Verdict", "calibrated"]
+__all__ = ["LabelAssessment", "calibrated"]
 
 ROUNDS = 2
 NEARLY_SURE = 0.95
 """At most one in twenty rows of this probability is right as it is."""
 LEARNED = 1
-"""Which of a hearing's beliefs is that of a model that learned the label."""
+"""Which of a draw's predictions is that of a model that learned the label."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is believed of every training row's label."""
+class LabelAssessment:
+    """What is estimated of every training row's label."""
 
     probabilities: np.ndarray
-    """(n,) that the given label is wrong; never surer than m teachers can vouch for, m/(m + 3), and
+    """(n,) that the given label is wrong; never surer than m calibration rows allow, m/(m + 3), and
     one value for all between NEARLY_SURE and that."""
     log_odds: np.ndarray
     """(n,) of the same at even prior odds, without that limit."""
@@ -39,133 +44,141 @@ class Verdict:
     """(n,) rows, most suspicious first."""
     suggested: np.ndarray
     """(n,) codes of the likeliest labels, the given ones included."""
-    judge: Judge
+    calibrator: Calibrator
 
 
 @dataclass(frozen=True)
-class Hearing:
-    """One draw's evidence so far: beliefs are (n + m, C) arrays of log p(c | x)."""
+class DrawEvidence:
+    """One draw's evidence so far: predictions are (n + m, C) arrays of log p(c | x)."""
 
     draw: Draw
-    beliefs: list[np.ndarray]
+    predictions: list[np.ndarray]
     fisher: np.ndarray
-    """(n + m, d): the Fisher kernel's say on each row under its label in this draw."""
+    """(n + m, d): the Fisher kernel's signals of each row under its label in this draw."""
 
     @property
     def signals(self) -> np.ndarray:
-        """(n + m, s): what each belief has against the labels, and the Fisher kernel."""
-        return np.column_stack([*(against(self.draw, b) for b in self.beliefs), self.fisher])
+        """(n + m, s): what each prediction has against the labels, and the Fisher kernel."""
+        return np.column_stack([*(against(self.draw, p) for p in self.predictions), self.fisher])
 
 
-def calibrated(evidence: Evidence) -> Verdict:
-    """Judge, drop the suspects, look again."""
-    hearings = [opened(evidence, draw) for draw in evidence.draws]
-    judge, odds, share = judged(evidence, hearings)
+def calibrated(evidence: Evidence) -> LabelAssessment:
+    """Weigh the evidence, drop the suspects, look again."""
+    seen = [first_round(evidence, draw) for draw in evidence.draws]
+    calibrator, odds, share = weighed(evidence, seen)
     for _ in range(ROUNDS):
         suspects = [np.flatnonzero(expit(o + logit(share)) > 0.5) for o in odds]
-        if not all(_can_do_without(h.draw, s) for h, s in zip(hearings, suspects, strict=True)):
+        if not all(_can_do_without(e.draw, s) for e, s in zip(seen, suspects, strict=True)):
             break
-        hearings = [reopened(evidence, h, s) for h, s in zip(hearings, suspects, strict=True)]
-        judge, odds, share = judged(evidence, hearings)
-    return concluded(evidence, hearings, judge, odds, share)
+        seen = [next_round(evidence, e, s) for e, s in zip(seen, suspects, strict=True)]
+        calibrator, odds, share = weighed(evidence, seen)
+    return assessed(evidence, seen, calibrator, odds, share)
 
 
-def opened(evidence: Evidence, draw: Draw) -> Hearing:
+def first_round(evidence: Evidence, draw: Draw) -> DrawEvidence:
     """Round 0 of one draw."""
-    beliefs = [
+    predictions = [
         evidence.out_of_fold(draw.problem, draw.seed),
         evidence.learned(draw.problem),
     ]
     if evidence.trusted:
-        beliefs.append(evidence.curated_only)
-    return Hearing(draw, beliefs, evidence.fisher(draw, beliefs[0]))
+        predictions.append(evidence.curated_only)
+    return DrawEvidence(draw, predictions, evidence.fisher(draw, predictions[0]))
 
 
-def reopened(evidence: Evidence, hearing: Hearing, suspects: np.ndarray) -> Hearing:
+def next_round(evidence: Evidence, seen: DrawEvidence, suspects: np.ndarray) -> DrawEvidence:
     """The same evidence, and models that did not learn from the suspects; in place of the last."""
     start = 3 if evidence.trusted else 2
-    belief = evidence.out_of_fold(hearing.draw.problem, hearing.draw.seed + 1, suspects)
-    return replace(hearing, beliefs=[*hearing.beliefs[:start], belief])
+    without = evidence.out_of_fold(seen.draw.problem, seen.draw.seed + 1, suspects)
+    return replace(seen, predictions=[*seen.predictions[:start], without])
 
 
-def against(draw: Draw, belief: np.ndarray) -> np.ndarray:
+def against(draw: Draw, prediction: np.ndarray) -> np.ndarray:
     """Log-odds against each row's label in this draw, squashed: log-odds of 30 and of 10 both
-    mean "surely", and the judge is linear."""
-    return np.arcsinh(log_odds_against(belief[np.arange(len(belief)), draw.problem.codes]))
+    mean "surely", and the calibrator is linear."""
+    own = prediction[np.arange(len(prediction)), draw.problem.codes]
+    return np.arcsinh(log_odds_against(own))
 
 
-def judged(evidence: Evidence, hearings: list[Hearing]) -> tuple[Judge, list[np.ndarray], float]:
-    """Teach one judge on the teachers of all draws; its log-odds of every row in each draw, and
-    the share of wrong labels among the training rows."""
-    problem, teachers = evidence.problem, evidence.teachers
-    doubt = 0.0 if evidence.trusted else doubt_of_stand_ins(evidence, hearings)
-    judge = teach(
-        np.concatenate([h.signals[teachers] for h in hearings]),
-        np.concatenate([h.draw.planted[teachers] for h in hearings]),
-        np.tile(teachers, len(hearings)),
+def weighed(
+    evidence: Evidence, seen: list[DrawEvidence]
+) -> tuple[Calibrator, list[np.ndarray], float]:
+    """One calibrator from the calibration rows of all draws; its log-odds of every row in each
+    draw, and the share of wrong labels among the training rows."""
+    problem, rows = evidence.problem, evidence.calibration_rows
+    doubt = 0.0 if evidence.trusted else doubt_of_stand_ins(evidence, seen)
+    calibrator = fit_calibrator(
+        np.concatenate([e.signals[rows] for e in seen]),
+        np.concatenate([e.draw.flipped[rows] for e in seen]),
+        np.tile(rows, len(seen)),
         seed=evidence.seed,
         doubt=doubt,
         wrong_labels=len(problem.classes) - 1,
     )
-    odds = [judge.log_odds(h.signals) for h in hearings]
-    share = doubt if doubt else share_of_guilty(over_draws(evidence, hearings, odds))
-    return judge, odds, share
+    odds = [calibrator.log_odds(e.signals) for e in seen]
+    share = doubt if doubt else share_wrong(over_draws(evidence, seen, odds))
+    return calibrator, odds, share
 
 
-def doubt_of_stand_ins(evidence: Evidence, hearings: list[Hearing]) -> float:
-    """The smallest share in doubt by beliefs of models that have not seen the label: those of the
-    other folds, and from round 1 on those without the suspects. (The learned belief has seen it.)
+def doubt_of_stand_ins(evidence: Evidence, seen: list[DrawEvidence]) -> float:
+    """The smallest share in doubt by models that have not seen the label: those of the other
+    folds, and from round 1 on those without the suspects. (The model that learned it has seen it.)
     """
     n = evidence.problem.n_train
-    unseen = {0, len(hearings[0].beliefs) - 1} - {LEARNED}
+    unseen = {0, len(seen[0].predictions) - 1} - {LEARNED}
     return min(
         share_in_doubt(
-            np.mean([h.beliefs[i][:n] for h in hearings], axis=0), evidence.problem.codes[:n]
+            np.mean([e.predictions[i][:n] for e in seen], axis=0), evidence.problem.codes[:n]
         )
         for i in unseen
     )
 
 
-def over_draws(evidence: Evidence, hearings: list[Hearing], values: list[np.ndarray]) -> np.ndarray:
+def over_draws(
+    evidence: Evidence, seen: list[DrawEvidence], values: list[np.ndarray]
+) -> np.ndarray:
     """Mean over the draws in which a training row has its given label, (n, …)."""
     n = evidence.problem.n_train
-    kept = np.array([~h.draw.planted[:n] for h in hearings], dtype=float)
+    kept = np.array([~e.draw.flipped[:n] for e in seen], dtype=float)
     stacked = np.array([value[:n] for value in values])
     kept = kept.reshape(kept.shape + (1,) * (stacked.ndim - 2))
     return (kept * stacked).sum(0) / kept.sum(0)
 
 
-def concluded(
+def assessed(
     evidence: Evidence,
-    hearings: list[Hearing],
-    judge: Judge,
+    seen: list[DrawEvidence],
+    calibrator: Calibrator,
     odds: list[np.ndarray],
     share: float,
-) -> Verdict:
-    """One verdict from all draws."""
-    mean = over_draws(evidence, hearings, odds)
-    # Rule of three: had not one of m teachers been misjudged, up to 3/m of all might still be.
-    limit = len(evidence.teachers) / (len(evidence.teachers) + 3.0)
+) -> LabelAssessment:
+    """One estimate from all draws."""
+    mean = over_draws(evidence, seen, odds)
+    # Rule of three: had all of m calibration rows been told right, 3/m of all might still not be.
+    m = len(evidence.calibration_rows)
+    limit = m / (m + 3.0)
     wrong = pooled(np.minimum(expit(mean + logit(share)), limit), limit)
-    count = len(hearings[0].beliefs)
-    beliefs = [
-        over_draws(evidence, hearings, [h.beliefs[i] for h in hearings]) for i in range(count)
+    predictions = [
+        over_draws(evidence, seen, [e.predictions[i] for e in seen])
+        for i in range(len(seen[0].predictions))
     ]
-    order = ranked(evidence, beliefs, wrong, mean)
-    return Verdict(wrong, mean, order, likeliest_labels(evidence, beliefs, judge, wrong), judge)
+    order = ranked(evidence, predictions, wrong, mean)
+    suggested = likeliest_labels(evidence, predictions, calibrator, wrong)
+    return LabelAssessment(wrong, mean, order, suggested, calibrator)
 
 
 def pooled(wrong: np.ndarray, limit: float) -> np.ndarray:
     """Probabilities with those between NEARLY_SURE and the limit at their mean.
 
-    A few hundred teachers hold a handful of such cases: they cannot tell 0.96 from 0.99.
+    Among a few hundred calibration rows are a handful of such cases: they cannot tell 0.96 from
+    0.99.
     """
     nearly = (wrong >= NEARLY_SURE) & (wrong < limit)
     return np.where(nearly, wrong[nearly].mean(), wrong) if nearly.any() else wrong
 
 
 def ranked(
-    evidence: Evidence, beliefs: list[np.ndarray], wrong: np.ndarray, odds: np.ndarray
+    evidence: Evidence, predictions: list[np.ndarray], wrong: np.ndarray, odds: np.ndarray
 ) -> np.ndarray:
     """By probability; the equally sure by what mending them is worth.
 
@@ -177,26 +190,30 @@ def ranked(
     """
     rows = np.arange(len(wrong))
     given = evidence.problem.codes[rows]
-    learned = log_odds_against(beliefs[LEARNED][rows, given])
-    clean = [log_odds_against(b[rows, given]) for b in beliefs[LEARNED + 1 :] or beliefs[:1]]
+    learned = log_odds_against(predictions[LEARNED][rows, given])
+    unswayed = predictions[LEARNED + 1 :] or predictions[:1]
+    clean = [log_odds_against(p[rows, given]) for p in unswayed]
     worth = np.where(wrong == wrong.max(), np.sum(clean, axis=0), clean[-1] - learned)
     return np.lexsort((-odds, -worth, -wrong))
 
 
 def likeliest_labels(
-    evidence: Evidence, beliefs: list[np.ndarray], judge: Judge, wrong: np.ndarray
+    evidence: Evidence,
+    predictions: list[np.ndarray],
+    calibrator: Calibrator,
+    wrong: np.ndarray,
 ) -> np.ndarray:
     """argmax over labels: the given one has 1 − P(wrong), the others share P(wrong).
 
-    They share it by what the judge thinks of the models' beliefs in them.
+    They share it by the calibrator's weight of what the models predict of them.
     """
     rows = np.arange(len(wrong))
     given = evidence.problem.codes[rows]
-    scaled = judge.weights[: len(beliefs)] / judge.scale[: len(beliefs)]
-    guilt = [w * np.arcsinh(log_odds_against(b)) for w, b in zip(scaled, beliefs, strict=True)]
-    innocence = -np.sum(guilt, axis=0)
-    innocence[rows, given] = -np.inf
-    posterior = log_softmax(innocence, axis=1) + np.log(np.maximum(wrong, 1e-300))[:, None]
+    scaled = calibrator.weights[: len(predictions)] / calibrator.scale[: len(predictions)]
+    pairs = zip(scaled, predictions, strict=True)
+    support = -np.sum([w * np.arcsinh(log_odds_against(p)) for w, p in pairs], axis=0)
+    support[rows, given] = -np.inf
+    posterior = log_softmax(support, axis=1) + np.log(np.maximum(wrong, 1e-300))[:, None]
     posterior[rows, given] = np.log1p(-np.minimum(wrong, 1 - 1e-15))
     return np.argmax(posterior, axis=1)
 

@@ -1,19 +1,19 @@
-"""From signals to a probability: the curated examples teach how much each kind of evidence weighs.
+"""From signals to a probability: calibration rows show how much each kind of evidence weighs.
 
-Each curated row is seen once with its true label (innocent) and once with each wrong one (guilty).
-A small logistic regression tells the two apart; on the training rows it gives log-odds of guilt at
-even prior odds. There the share π of wrong labels is not one half but unknown. It is the fixed
-point of (expectation-maximisation for a shift of the prior)
+Each calibration row is seen once with its true label (right) and once with another (wrong). A small
+logistic regression, the calibrator, tells the two apart; on the training rows it gives log-odds g
+of a wrong label at even prior odds. There the share π of wrong labels is not one half but unknown.
+It is the fixed point of (expectation-maximisation for a shift of the prior)
 
     π = mean_i σ(g_i + logit π),      P(label i is wrong) = σ(g_i + logit π),
 
 so Σ_i P(label i is wrong) = π·n is the expected number of wrong labels.
 
-Without curated rows the teachers are training rows, a share ρ of them wrong: what is called guilty
-is innocent with probability ρ/(C − 1), and what is called innocent guilty with probability ρ. Then
-P(called guilty | signals) = (1 − a)·σ(g) + b·σ(−g), a and b following from ρ. The data cannot tell
-ρ from natural overlap of the classes (fitted along with the weights it collapses to zero), so it
-is read off where there is no overlap: `share_in_doubt`, and taken as π.
+Without curated rows the calibration rows are training rows, a share ρ of them wrong: what is called
+wrong is right with probability ρ/(C − 1), and what is called right is wrong with probability ρ.
+Then P(called wrong | signals) = (1 − a)·σ(g) + b·σ(−g), a and b following from ρ. The data cannot
+tell ρ from natural overlap of the classes (fitted along with the weights it collapses to zero), so
+it is read off where there is no overlap: `share_in_doubt`, and taken as π.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-__all__ = ["Judge", "share_in_doubt", "share_of_guilty", "teach"]
+__all__ = ["Calibrator", "fit_calibrator", "share_in_doubt", "share_wrong"]
 
 STRENGTHS = (1.0, 10.0, 100.0)
 """Penalties on the squared weights (of standardised signals), tried by cross-validation."""
@@ -32,12 +32,12 @@ FOLDS = 5
 STEPS = 1000
 SMALLEST_SHARE = 1e-6
 MOST_DOUBT = 0.45
-"""Beyond this share of wrong labels the given ones teach nothing."""
+"""Beyond this share of wrong labels nothing can be learnt from the given ones."""
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Log-odds of guilt, linear in standardised signals."""
+class Calibrator:
+    """Log-odds of a wrong label, linear in standardised signals."""
 
     center: np.ndarray
     scale: np.ndarray
@@ -51,69 +51,71 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Versions of teachers: signals, what they are called, and how much each counts."""
+class CalibrationSet:
+    """Versions of calibration rows: signals, whether called wrong, and how much each counts."""
 
     signals: np.ndarray
-    guilty: np.ndarray
+    wrong: np.ndarray
     share: np.ndarray
-    missed: float = 0.0
-    """a: how often a guilty version is called innocent."""
-    framed: float = 0.0
-    """b: how often an innocent version is called guilty."""
+    wrong_called_right: float = 0.0
+    """a: how often that happens."""
+    right_called_wrong: float = 0.0
+    """b: how often that happens."""
 
-    def part(self, rows: np.ndarray) -> Lesson:
+    def part(self, rows: np.ndarray) -> CalibrationSet:
         return replace(
-            self, signals=self.signals[rows], guilty=self.guilty[rows], share=self.share[rows]
+            self, signals=self.signals[rows], wrong=self.wrong[rows], share=self.share[rows]
         )
 
     def loss(self, log_odds: np.ndarray) -> tuple[float, np.ndarray]:
         """−log-likelihood of what the versions are called, and its slope in the log-odds."""
-        if self.missed == self.framed == 0.0:
-            value = self.share @ np.logaddexp(0.0, np.where(self.guilty, -log_odds, log_odds))
-            return float(value), self.share * (expit(log_odds) - self.guilty)
+        a, b = self.wrong_called_right, self.right_called_wrong
+        if a == b == 0.0:
+            value = self.share @ np.logaddexp(0.0, np.where(self.wrong, -log_odds, log_odds))
+            return float(value), self.share * (expit(log_odds) - self.wrong)
         p = expit(log_odds)
-        called = (1.0 - self.missed) * p + self.framed * (1.0 - p)
-        value = -self.share @ np.where(self.guilty, np.log(called), np.log1p(-called))
-        slope = self.share * np.where(self.guilty, -1.0 / called, 1.0 / (1.0 - called))
-        return float(value), slope * (1.0 - self.missed - self.framed) * p * (1.0 - p)
+        called = (1.0 - a) * p + b * (1.0 - p)
+        value = -self.share @ np.where(self.wrong, np.log(called), np.log1p(-called))
+        slope = self.share * np.where(self.wrong, -1.0 / called, 1.0 / (1.0 - called))
+        return float(value), slope * (1.0 - a - b) * p * (1.0 - p)
 
 
-def teach(
+def fit_calibrator(
     signals: np.ndarray,
-    guilty: np.ndarray,
+    wrong: np.ndarray,
     groups: np.ndarray,
     *,
     seed: int,
     doubt: float = 0.0,
     wrong_labels: int = 1,
-) -> Judge:
-    """Fit the judge; the penalty is the one under which held-out teachers are likeliest.
+) -> Calibrator:
+    """Fit it; the penalty is the one under which held-out calibration rows are likeliest.
 
-    `groups` says which row a version belongs to: versions of a row stay together. `doubt` is ρ.
+    `groups` says which row a version belongs to: versions of a row stay together. `doubt` is ρ,
+    `wrong_labels` C − 1.
     """
     members, codes = np.unique(groups, return_inverse=True)
     # Both kinds weigh the same in all, however many wrong labels there are.
-    share = np.where(guilty, 1.0 / guilty.sum(), 1.0 / (~guilty).sum()) * len(members)
+    share = np.where(wrong, 1.0 / wrong.sum(), 1.0 / (~wrong).sum()) * len(members)
     lucky = doubt / wrong_labels
-    lesson = Lesson(
-        signals, guilty, share, doubt / (1 + doubt - lucky), lucky / (1 - doubt + lucky)
+    known = CalibrationSet(
+        signals, wrong, share, doubt / (1 + doubt - lucky), lucky / (1 - doubt + lucky)
     )
     fold = (np.random.default_rng(seed).permutation(len(members)) % FOLDS)[codes]
     losses = np.zeros(len(STRENGTHS))
     for f in range(min(FOLDS, len(members))):
-        held = lesson.part(fold == f)
+        held = known.part(fold == f)
         for i, penalty in enumerate(STRENGTHS):
-            judge = _fit(lesson.part(fold != f), penalty)
-            losses[i] += held.loss(judge.log_odds(held.signals))[0]
-    return _fit(lesson, STRENGTHS[int(np.argmin(losses))])
+            calibrator = _fit(known.part(fold != f), penalty)
+            losses[i] += held.loss(calibrator.log_odds(held.signals))[0]
+    return _fit(known, STRENGTHS[int(np.argmin(losses))])
 
 
-def share_of_guilty(log_odds: np.ndarray) -> float:
+def share_wrong(log_odds: np.ndarray) -> float:
     """π: the share of wrong labels under which the log-odds are self-consistent.
 
     >>> import numpy as np
-    >>> round(share_of_guilty(np.repeat([-9.0, 9.0], [80, 20])), 2)
+    >>> round(share_wrong(np.repeat([-9.0, 9.0], [80, 20])), 2)
     0.2
     """
     share = 0.5
@@ -144,17 +146,17 @@ def share_in_doubt(log_proba: np.ndarray, codes: np.ndarray) -> float:
     return float(np.clip(wrong, SMALLEST_SHARE, MOST_DOUBT))
 
 
-def _fit(lesson: Lesson, penalty: float) -> Judge:
+def _fit(known: CalibrationSet, penalty: float) -> Calibrator:
     """min over w of loss + penalty/2·‖w‖² on standardised signals, the bias free."""
-    center = np.average(lesson.signals, axis=0, weights=lesson.share)
-    scale = np.sqrt(np.average((lesson.signals - center) ** 2, axis=0, weights=lesson.share))
+    center = np.average(known.signals, axis=0, weights=known.share)
+    scale = np.sqrt(np.average((known.signals - center) ** 2, axis=0, weights=known.share))
     scale = np.where(scale > 0, scale, 1.0)
-    Z = np.column_stack([(lesson.signals - center) / scale, np.ones(len(lesson.signals))])
-    ridge = np.append(np.full(lesson.signals.shape[1], penalty), 0.0)
+    Z = np.column_stack([(known.signals - center) / scale, np.ones(len(known.signals))])
+    ridge = np.append(np.full(known.signals.shape[1], penalty), 0.0)
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = lesson.loss(Z @ w)
+        value, slope = known.loss(Z @ w)
         return value + 0.5 * float(ridge @ w**2), Z.T @ slope + ridge * w
 
     w = minimize(objective, np.zeros(Z.shape[1]), jac=True, method="L-BFGS-B").x
-    return Judge(center, scale, w[:-1], float(w[-1]), penalty)
+    return Calibrator(center, scale, w[:-1], float(w[-1]), penalty)

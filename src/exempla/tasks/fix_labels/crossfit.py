@@ -1,20 +1,19 @@
-"""Cross-fitting: what a model that never saw a row believes of its label."""
+"""Cross-fitting: what a model that never saw a row predicts of its label."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from exempla.data import take_rows
 from exempla.progress import track
 from exempla.tasks.fix_labels.learner import Learner
 from exempla.tasks.fix_labels.problem import LabelProblem
 
-__all__ = ["curated_only", "out_of_fold", "stratified_folds"]
+__all__ = ["curated_only", "out_of_fold", "predicted", "stratified_folds"]
 
 FOLDS = 5
 CURATED_FOLDS = 10
 """The curated set is small: more folds make the cross-fitted models nearly as good as the one
-fitted to all of it, which judges the training rows."""
+fitted to all of it, which predicts the training rows."""
 
 
 def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
@@ -42,19 +41,17 @@ def out_of_fold(
 ) -> np.ndarray:
     """log p(c | x) of every row, (n + m, C), from a model fitted to the other folds.
 
-    Training and curated rows share the folds: each is judged by a model that saw the other
-    folds of both. `learn_from` marks the rows a model may learn from; all are judged.
+    Training and curated rows share the folds: each is predicted by a model that saw the
+    other folds of both. `learn_from` marks the rows a model may learn from; all are predicted.
     """
     allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
     fold = stratified_folds(problem.codes, folds, np.random.default_rng(seed))
     out = np.empty((len(problem), len(problem.classes)))
     for f in track(range(folds), what, folds):
-        held = fold == f
-        rows = np.flatnonzero(allowed & ~held)
-        model = learner.fitted(
-            take_rows(problem.X, rows), problem.labels(rows), problem.weights_of(rows)
-        )
-        out[held] = learner.log_proba(model, take_rows(problem.X, np.flatnonzero(held)))
+        held = np.flatnonzero(fold == f)
+        if len(held):
+            rows = np.flatnonzero(allowed & (fold != f))
+            out[held] = predicted(learner, problem, rows, held, seed + f)
     return out
 
 
@@ -67,13 +64,13 @@ def curated_only(learner: Learner, problem: LabelProblem, seed: int) -> np.ndarr
     for f in range(folds):
         rows, held = curated[fold != f], curated[fold == f]
         if len(held):
-            out[held] = _judged(learner, problem, rows, held)
-    out[train] = _judged(learner, problem, curated, train)
+            out[held] = predicted(learner, problem, rows, held, seed + f)
+    out[train] = predicted(learner, problem, curated, train, seed)
     return out
 
 
-def _judged(
-    learner: Learner, problem: LabelProblem, rows: np.ndarray, held: np.ndarray
+def predicted(
+    learner: Learner, problem: LabelProblem, rows: np.ndarray, held: np.ndarray, seed: int
 ) -> np.ndarray:
     """log p(c | x) of the held rows by a model of `rows`; class shares if those have one class."""
     codes = problem.codes[rows]
@@ -81,6 +78,6 @@ def _judged(
         share = np.bincount(codes, minlength=len(problem.classes)) + 1.0
         return np.tile(np.log(share / share.sum()), (len(held), 1))
     model = learner.fitted(
-        take_rows(problem.X, rows), problem.labels(rows), problem.weights_of(rows)
+        problem.inputs(rows), problem.labels(rows), problem.weights_of(rows), seed
     )
-    return learner.log_proba(model, take_rows(problem.X, held))
+    return learner.log_proba(model, problem.inputs(held))

@@ -1,14 +1,14 @@
-"""All evidence about the labels of one problem, each kind gathered when first asked for.
+"""All evidence about the labels of one problem, each kind gathered when it is first needed.
 
-What is judged is a row under a label. The *teachers* show what right and wrong look like: each is
-seen under its given label (innocent) and under one wrong label drawn by chance (guilty). Teachers
-are the curated rows; without any, a sample of training rows stands in, an unknown share of them
-wrong themselves (`calibration.teach` then allows for that).
+What is looked at is a row under a label. The *calibration rows* show what right and wrong look
+like: each is seen under its given label (right) and under one drawn by chance (wrong). They are the
+curated rows; without any, a sample of training rows stands in, an unknown share of them wrong
+themselves (`calibration.fit_calibrator` then allows for that).
 
-A training row's label was there while models were fitted, and so it must be with the teachers, or
-the two cannot be compared. So in each `Draw` a part of the teachers is planted under the wrong
-label among all rows; everything is done to the whole; what the models then think of a planted
-label is what they think of a wrong one.
+A training row's label was there while models were fitted, and so it must be with the calibration
+rows, or the two cannot be compared. So in each `Draw` a part of them is flipped to the wrong label
+among all rows; everything is done to the whole; what the models then think of a flipped label is
+what they think of a wrong one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from exempla.data import take_rows
 from exempla.errors import ExemplaWarning, UnsupportedModelError
-from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold
-from exempla.tasks.fix_labels.fisher import FisherView, look
+from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold, predicted
+from exempla.tasks.fix_labels.fisher import FisherView, view_versions
 from exempla.tasks.fix_labels.learner import Learner
 from exempla.tasks.fix_labels.problem import LabelProblem
 
@@ -32,15 +31,15 @@ __all__ = ["Draw", "Evidence", "log_odds_against"]
 STAND_INS = 1000
 """Training rows that stand in for curated ones."""
 DRAWS = 3
-"""Each teacher is planted in one draw and innocent in the others."""
+"""Each calibration row is flipped in one draw and as given in the others."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """All rows, some teachers among them under a wrong label."""
+    """All rows, some calibration rows among them under a wrong label."""
 
     problem: LabelProblem
-    planted: np.ndarray
+    flipped: np.ndarray
     """(n + m,) which rows are."""
     versions: np.ndarray
     """(n + m,) where the Fisher evidence keeps each row under the label it has here."""
@@ -62,42 +61,42 @@ class Evidence:
         self.seed, self.sketch = seed, sketch
         self.trusted = len(problem.curated) > 0
         rng = np.random.default_rng(seed)
-        self.teachers = problem.curated
+        self.calibration_rows = problem.curated
         if not self.trusted:
             count = min(STAND_INS, problem.n_train)
-            self.teachers = np.sort(rng.choice(problem.n_train, count, replace=False))
-        C, m = len(problem.classes), len(self.teachers)
-        own = problem.codes[self.teachers]
-        self.teacher_codes = np.stack([own, (own + rng.integers(1, C, m)) % C], axis=1)
+            self.calibration_rows = np.sort(rng.choice(problem.n_train, count, replace=False))
+        C, m = len(problem.classes), len(self.calibration_rows)
+        own = problem.codes[self.calibration_rows]
+        self.calibration_codes = np.stack([own, (own + rng.integers(1, C, m)) % C], axis=1)
         """(m, 2): the given label and a wrong one."""
         self.part = rng.permutation(m) % DRAWS
-        """The draw in which each teacher is planted."""
-        self.guilty = np.tile([False, True], m)
-        """Of the teachers' versions, two each: those under the wrong label."""
+        """The draw in which each calibration row is flipped."""
+        self.wrong = np.tile([False, True], m)
+        """Of the calibration rows' versions, two each: those under the wrong label."""
         self.as_given = problem.n_train + 2 * np.arange(m)
-        """Positions of the teachers' versions under their given label, after the training rows."""
+        """Positions of their versions under the given label, after the training rows."""
 
     @cached_property
     def draws(self) -> list[Draw]:
-        """As many problems as draws, each with its own planted teachers."""
+        """As many problems as draws, each with its own flipped labels."""
         out = []
         for d in range(DRAWS):
             here = self.part == d
             codes = self.problem.codes.copy()
-            codes[self.teachers[here]] = self.teacher_codes[here, 1]
+            codes[self.calibration_rows[here]] = self.calibration_codes[here, 1]
             versions = np.arange(len(self.problem))
-            versions[self.teachers] = self.as_given + here
-            planted = np.zeros(len(self.problem), dtype=bool)
-            planted[self.teachers[here]] = True
+            versions[self.calibration_rows] = self.as_given + here
+            flipped = np.zeros(len(self.problem), dtype=bool)
+            flipped[self.calibration_rows[here]] = True
             problem = replace(self.problem, codes=codes)
-            out.append(Draw(problem, planted, versions, self.seed + 101 * d))
+            out.append(Draw(problem, flipped, versions, self.seed + 101 * d))
         return out
 
-    # ---- beliefs: log p(c | x) of every row, (n + m, C)
+    # ---- predictions: log p(c | x) of every row, (n + m, C)
 
     @cached_property
     def cross_fitted(self) -> np.ndarray:
-        """By models of the other folds, nothing planted."""
+        """By models of the other folds, nothing flipped."""
         return self.out_of_fold(self.problem, self.seed)
 
     @cached_property
@@ -118,10 +117,9 @@ class Evidence:
     def learned(self, problem: LabelProblem) -> np.ndarray:
         """By a model of all rows: what is left of a doubt after the label has been learned."""
         everything = np.arange(len(problem))
-        model = self.learner.fitted(problem.X, problem.labels(everything), problem.weights)
-        return self.learner.log_proba(model, problem.X)
+        return predicted(self.learner, problem, everything, everything, self.seed)
 
-    # ---- the Fisher kernel's say
+    # ---- the Fisher kernel's part
 
     @cached_property
     def model(self) -> Any:
@@ -129,14 +127,14 @@ class Evidence:
         train, problem = self.problem.train, self.problem
         weights = problem.weights_of(train)
         return self.learner.fitted(
-            take_rows(problem.X, train), problem.labels(train), weights, quiet=False
+            problem.inputs(train), problem.labels(train), weights, self.seed, quiet=False
         )
 
     @cached_property
     def view(self) -> FisherView | None:
         """The versions in Fisher space; None, and said, if the model has no score."""
         try:
-            return self._look(self.model, self.problem, self.teachers)
+            return self._view(self.model, self.problem, self.calibration_rows)
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",
@@ -145,46 +143,43 @@ class Evidence:
             )
             return None
 
-    def _look(self, model: Any, problem: LabelProblem, teachers: np.ndarray) -> FisherView:
-        return look(
-            model,
-            problem,
-            teachers,
-            self.teacher_codes[: len(teachers)],
-            sketch=self.sketch,
-            seed=self.seed,
-        )
+    def _view(self, model: Any, problem: LabelProblem, calibration: np.ndarray) -> FisherView:
+        codes = self.calibration_codes[: len(calibration)]
+        return view_versions(model, problem, calibration, codes, sketch=self.sketch, seed=self.seed)
 
     @cached_property
     def dissimilarity(self) -> np.ndarray:
         """(versions, d): minus the Fisher similarities with the trusted versions."""
         if self.view is None:
-            return np.zeros((self.problem.n_train + 2 * len(self.teachers), 0))
+            return np.zeros((self.problem.n_train + 2 * len(self.calibration_rows), 0))
         return -self.view.similarities(self.reference)
 
     def fisher(self, draw: Draw, out_of_fold: np.ndarray) -> np.ndarray:
         """(n + m, d): the same for all rows under their labels in a draw.
 
         Curated rows are new to the model. Stand-ins are not: it has learned their given labels,
-        and would tell those from any other, right or wrong. So it learns them as planted.
+        and would tell those from any other, right or wrong. So it learns them as flipped.
         """
         if self.trusted or self.view is None:
             return self.dissimilarity[draw.versions]
-        problem = draw.problem
-        model = self.learner.fitted(problem.X, problem.labels(problem.train), problem.weights)
-        view = self._look(model, problem, self.teachers[:0])
-        agree = np.argmax(out_of_fold[self.teachers], 1) == problem.codes[self.teachers]
-        return -view.similarities(self.teachers[agree] if agree.any() else self.teachers)
+        problem, rows = draw.problem, self.calibration_rows
+        model = self.learner.fitted(
+            problem.X, problem.labels(problem.train), problem.weights, self.seed
+        )
+        view = self._view(model, problem, rows[:0])
+        agree = np.argmax(out_of_fold[rows], 1) == problem.codes[rows]
+        return -view.similarities(rows[agree] if agree.any() else rows)
 
     @cached_property
     def reference(self) -> np.ndarray:
-        """The versions others are compared with: the teachers under their given labels.
+        """The versions others are compared with: the calibration rows under their given labels.
 
         Stand-ins count only where models of the other folds agree with their label.
         """
         if self.trusted:
             return self.as_given
-        agree = np.argmax(self.cross_fitted[self.teachers], 1) == self.teacher_codes[:, 0]
+        said = np.argmax(self.cross_fitted[self.calibration_rows], 1)
+        agree = said == self.calibration_codes[:, 0]
         return self.as_given[agree] if agree.any() else self.as_given
 
 

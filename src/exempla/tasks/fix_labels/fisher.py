@@ -4,7 +4,7 @@ For a version (x, c) of a row, f = the score ∇ log p(c | x) whitened by the da
 to unit length. Its cosines with the curated rows' f under their true labels are near zero for
 unrelated rows, positive for kin, negative for kin under the wrong label. Two summaries of them:
 
-    mean    (1/m) Σ_j cos_j          every curated row has its say
+    mean    (1/m) Σ_j cos_j          every curated row counts
     sharp   (1/m) Σ_j cos_j³         the few that really resemble the row decide
 
 each at several dampings, since no single one suits every problem.
@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import as_like, concatenate, to_numpy
-from exempla.data import take_rows
 from exempla.embedding import Embedding, embed_training_set
 from exempla.fisher.damping import per_row
 from exempla.oracles import make_oracle
 from exempla.target import unit_rows
 from exempla.tasks.fix_labels.problem import LabelProblem
 
-__all__ = ["DAMPINGS", "FisherView", "look"]
+__all__ = ["DAMPINGS", "FisherView", "view_versions"]
 
 DAMPINGS = (1.0, 10.0, 100.0)
 """In units of the mean energy of one Fisher row ("per-row")."""
@@ -38,7 +37,7 @@ class FisherView:
 
     embedding: Embedding
     rows: np.ndarray
-    """Positions in the problem, one per version: the training rows, then the teachers' versions."""
+    """Positions in the problem, one per version: training rows, then calibration rows, two each."""
     signs: np.ndarray
     """+1, or −1 where the stored score is that of the other of two labels."""
     lengths: np.ndarray
@@ -85,46 +84,46 @@ class FisherView:
         return np.stack([cosine.sum(1) / others, (cosine**3).sum(1) / others], axis=1)
 
 
-def look(
+def view_versions(
     model: Any,
     problem: LabelProblem,
-    teachers: np.ndarray,
-    teacher_codes: np.ndarray,
+    calibration: np.ndarray,
+    codes: np.ndarray,
     *,
     sketch: str | int,
     seed: int,
 ) -> FisherView:
-    """Embed the training rows as given, and any teachers, each under its `teacher_codes` (m, v).
+    """Embed the training rows as given, and any calibration rows, each under its codes (m, v).
 
     `model` is fitted to the training rows alone. With two classes the scores of a row under both
     labels point in exactly opposite directions; the longer one gives the direction of both.
     """
     train = problem.train
-    data = (take_rows(problem.X, train), problem.labels(train))
+    data = (problem.inputs(train), problem.labels(train))
     if problem.weights is not None:
         data = (*data, problem.weights_of(train))
     embedding = embed_training_set(
         make_oracle(model), data, fisher="true", sketch=sketch, seed=seed
     )
     given, lengths = unit_length(embedding.rows, np.zeros(len(train)))
-    repeated = np.repeat(teachers, teacher_codes.shape[1])
+    repeated = np.repeat(calibration, codes.shape[1])
     if not len(repeated):
         return FisherView(
             embedding, train, np.ones(len(train)), lengths, in_single(given), np.zeros(len(train))
         )
-    rows, outside = _embed(embedding, problem, repeated, teacher_codes.ravel())
-    taught, taught_lengths = unit_length(rows, outside)
-    outside = outside / np.where(taught_lengths > 0, taught_lengths, 1.0) ** 2
+    rows, outside = _embed(embedding, problem, repeated, codes.ravel())
+    more, more_lengths = unit_length(rows, outside)
+    outside = outside / np.where(more_lengths > 0, more_lengths, 1.0) ** 2
     source, signs = np.arange(len(repeated)), np.ones(len(repeated))
     if len(problem.classes) == 2:
-        longer = 2 * (source // 2) + np.repeat(np.argmax(taught_lengths.reshape(-1, 2), 1), 2)
+        longer = 2 * (source // 2) + np.repeat(np.argmax(more_lengths.reshape(-1, 2), 1), 2)
         source, signs = longer, np.where(source == longer, 1.0, -1.0)
     return FisherView(
         embedding,
         rows=np.concatenate([train, repeated]),
         signs=np.concatenate([np.ones(len(train)), signs]),
-        lengths=np.concatenate([lengths, taught_lengths]),
-        scores=concatenate([in_single(given), in_single(taught)[source]]),
+        lengths=np.concatenate([lengths, more_lengths]),
+        scores=concatenate([in_single(given), in_single(more)[source]]),
         outside=np.concatenate([np.zeros(len(train)), outside[source]]),
     )
 
@@ -141,7 +140,7 @@ def unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
 def _embed(
     embedding: Embedding, problem: LabelProblem, rows: np.ndarray, codes: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    data = (take_rows(problem.X, rows), problem.classes[codes])
+    data = (problem.inputs(rows), problem.classes[codes])
     return embedding.embed(embedding.oracle.read(data, role="test"), "true")
 
 

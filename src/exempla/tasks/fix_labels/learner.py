@@ -1,28 +1,18 @@
-"""How a copy of the caller's model is fitted, and what it then believes of each label."""
+"""How a fresh copy of the caller's model is fitted, and what it then says of each label."""
 
 from __future__ import annotations
 
-import copy
-import inspect
-import sys
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.pipeline import Pipeline
 
 from exempla.data import n_rows
-from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.errors import UnsupportedModelError
 from exempla.oracles import make_oracle
+from exempla.tasks.retrain import Fit, check_fit, refit
 
-__all__ = ["Fit", "Learner"]
-
-Fit = Callable[[Any, Any, np.ndarray, np.ndarray | None], Any]
-"""fit(module, X, y, sample_weight) -> fitted module."""
+__all__ = ["Learner", "make_learner"]
 
 FLOOR = 1e-12
 """Smallest probability a signal distinguishes from zero."""
@@ -30,27 +20,20 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Learner:
-    """The caller's model as a recipe: every fit starts from a fresh copy."""
+    """The caller's model as a recipe: every fit starts afresh."""
 
     model: Any
     classes: np.ndarray
     fit: Fit | None = None
 
     def fitted(
-        self, X: Any, y: np.ndarray, weights: np.ndarray | None = None, quiet: bool = True
+        self, X: Any, y: np.ndarray, weights: np.ndarray | None, seed: int, quiet: bool = True
     ) -> Any:
-        """A copy of the model, fitted to labels in the user's vocabulary."""
-        if self.fit is not None:
-            model = self.fit(copy.deepcopy(self.model), X, y, weights)
-            if model is None:
-                raise ExemplaError("fit returned None: it must return the fitted module.")
-            return model
-        model: Any = clone(self.model)
-        with warnings.catch_warnings():
-            if quiet:  # one message from the fit on all rows is enough
-                warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(X, y, **_weight_argument(model, weights))
-        return model
+        """The model fitted to labels in the user's vocabulary.
+
+        An estimator keeps the `random_state` its owner gave it.
+        """
+        return refit(self.model, X, y, weights, self.fit, seed, keep_random_state=True, quiet=quiet)
 
     def log_proba(self, fitted: Any, X: Any) -> np.ndarray:
         """log p(c | x) for every class c the training data know, (n, C), never below log FLOOR."""
@@ -68,32 +51,10 @@ class Learner:
 
 def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
     """Check that this model can be refitted and gives probabilities."""
-    torch = sys.modules.get("torch")
-    is_module = torch is not None and isinstance(model, torch.nn.Module)
-    if fit is not None and not callable(fit):
-        raise ExemplaError("fit must be a function fit(module, X, y, sample_weight) -> module.")
-    if is_module and fit is None:
-        raise ExemplaError(
-            "a torch module does not say how it is trained: "
-            "give fit=callable(module, X, y, sample_weight) -> module."
-        )
-    if inspect.isclass(model):
-        raise ExemplaError(f"{model.__name__} is a class: give an object, {model.__name__}().")
-    if not is_module and fit is None and not _gives_probabilities(model):
+    check_fit(model, fit)
+    if fit is None and not hasattr(model, "predict_proba"):
         raise UnsupportedModelError(
             f"{type(model).__name__} gives no class probabilities, which finding wrong labels "
             "needs: use a classifier with predict_proba, such as LogisticRegression."
         )
     return Learner(model, classes, fit)
-
-
-def _gives_probabilities(model: Any) -> bool:
-    return hasattr(model, "fit") and hasattr(model, "predict_proba")
-
-
-def _weight_argument(model: Any, weights: np.ndarray | None) -> dict[str, np.ndarray]:
-    if weights is None:
-        return {}
-    if isinstance(model, Pipeline):
-        return {f"{model.steps[-1][0]}__sample_weight": weights}
-    return {"sample_weight": weights}

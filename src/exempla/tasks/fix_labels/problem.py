@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from exempla.data import listing, n_rows, stack_rows, unpack
+from exempla.data import listing, n_rows, stack_rows, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles.sklearn.labels import plain_labels
 
@@ -37,6 +37,11 @@ class LabelProblem:
     @property
     def curated(self) -> np.ndarray:
         return np.arange(self.n_train, len(self))
+
+    def inputs(self, rows: np.ndarray) -> Any:
+        """X of these rows; X itself, not a copy, if they are all."""
+        everything = len(rows) == len(self) and np.array_equal(rows, np.arange(len(self)))
+        return self.X if everything else take_rows(self.X, rows)
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """Given labels in the user's vocabulary."""
@@ -111,4 +116,4 @@ def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
 
 def _raise(problems: list[str]) -> None:
     if problems:
-        raise ExemplaError(f"the labels cannot be judged: {'; '.join(problems)}.")
+        raise ExemplaError(f"the labels cannot be checked: {'; '.join(problems)}.")

@@ -2,8 +2,8 @@
 
 Candidates are the opponents of the curated labels, z_j = f_j·μ < 0; noise σ² = 10 keeps the choice
 between pure influence (σ² → ∞) and pure diversity (σ² = 0), both of which find fewer wrong labels.
-The damping is the one at which the teachers' own versions, innocent and guilty, are told apart
-best by z, a row never vouching for itself: a rule on data.
+The damping is the one at which the calibration rows' versions, right and wrong, are told apart best
+by z, a row never counted for itself: a rule on data.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.fisher import check_damping, resolve_damping
 from exempla.fisher.damping import per_row
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.tasks.fix_labels.calibration import share_in_doubt, share_of_guilty, teach
+from exempla.tasks.fix_labels.calibration import fit_calibrator, share_in_doubt, share_wrong
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.fisher import FisherView
 
@@ -44,8 +45,14 @@ class Ranking:
     damping_rule: str
 
 
-def rank_by_sbq(evidence: Evidence, k: int | None, noise: float, damping: float | None) -> Ranking:
-    """Pick the first k by SBQ; the others follow by z."""
+def rank_by_sbq(
+    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
+) -> Ranking:
+    """Pick the first k by SBQ; the others follow by z.
+
+    `damping` is a number, a rule's name, or "auto" (None is its old spelling): chosen from data.
+    """
+    wanted = check_damping("auto" if damping is None else damping)
     view = evidence.view
     if view is None:
         raise ExemplaError(
@@ -53,7 +60,11 @@ def rank_by_sbq(evidence: Evidence, k: int | None, noise: float, damping: float 
             "or a model exempla can explain, such as LogisticRegression."
         )
     n = evidence.problem.n_train
-    value, rule = _choose_damping(evidence, view) if damping is None else (float(damping), "given")
+    if wanted == "auto":
+        value, rule = _choose_damping(evidence, view)
+    else:
+        chosen = resolve_damping(wanted, view.embedding.evidence, view.embedding.metric.name)
+        value, rule = chosen.value, chosen.rule
     unit = view.unit(np.arange(len(view.rows)), value)
     mu = unit[evidence.reference].mean(0)
     z = (unit @ mu).astype(np.float64)
@@ -68,39 +79,39 @@ def rank_by_sbq(evidence: Evidence, k: int | None, noise: float, damping: float 
 
 
 def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
-    """The multiple of "per-row" with the largest AUC of −z, guilty against innocent versions."""
+    """The multiple of "per-row" with the largest AUC of −z, wrong against right versions."""
     unit = per_row(view.embedding.evidence).value
     versions = np.arange(evidence.problem.n_train, len(view.rows))
     best, auc = MULTIPLES[0], -1.0
     for multiple in MULTIPLES:
         z = view.compare(versions, evidence.reference, multiple * unit)[:, 0]
-        found = separation(-z[~evidence.guilty], -z[evidence.guilty])
+        found = separation(-z[~evidence.wrong], -z[evidence.wrong])
         if found > auc:
             best, auc = multiple, found
     return (
         best * unit,
-        f"{best:g} x per-row: tells guilty from innocent versions best (AUC {auc:.3f})",
+        f"{best:g} x per-row: tells wrong from right labels best (AUC {auc:.3f})",
     )
 
 
-def separation(innocent: np.ndarray, guilty: np.ndarray) -> float:
-    """AUC: how often a guilty version looks more suspicious than an innocent one.
+def separation(right: np.ndarray, wrong: np.ndarray) -> float:
+    """AUC: how often a wrong version looks more suspicious than a right one.
 
     >>> import numpy as np
     >>> separation(np.array([0.0, 1.0]), np.array([2.0, 0.5]))
     0.75
     """
-    ranks = rankdata(np.concatenate([guilty, innocent]))[: len(guilty)]
-    g, i = len(guilty), len(innocent)
-    return float((ranks.sum() - g * (g + 1) / 2) / (g * i))
+    ranks = rankdata(np.concatenate([wrong, right]))[: len(wrong)]
+    w, r = len(wrong), len(right)
+    return float((ranks.sum() - w * (w + 1) / 2) / (w * r))
 
 
 def _probabilities(
     evidence: Evidence, view: FisherView, unit: np.ndarray, z: np.ndarray
 ) -> np.ndarray:
-    """P(label is wrong) from z alone, calibrated on the teachers' versions."""
+    """P(label is wrong) from z alone, calibrated on the calibration rows' versions."""
     n, m = evidence.problem.n_train, len(evidence.reference)
-    # A reference row must not vouch for itself: take its own part out of the mean.
+    # A reference row must not count for itself: take its own part out of the mean.
     version_of = np.full(len(evidence.problem), -1)
     version_of[view.rows[evidence.reference]] = evidence.reference
     twin = version_of[view.rows]
@@ -109,13 +120,13 @@ def _probabilities(
     doubt = 0.0
     if not evidence.trusted:
         doubt = share_in_doubt(evidence.cross_fitted[:n], evidence.problem.codes[:n])
-    judge = teach(
+    calibrator = fit_calibrator(
         signal[n:],
-        evidence.guilty,
-        np.repeat(evidence.teachers, 2),
+        evidence.wrong,
+        np.repeat(evidence.calibration_rows, 2),
         seed=evidence.seed,
         doubt=doubt,
         wrong_labels=len(evidence.problem.classes) - 1,
     )
-    odds = judge.log_odds(signal[:n])
-    return expit(odds + logit(share_of_guilty(odds) if evidence.trusted else doubt))
+    odds = calibrator.log_odds(signal[:n])
+    return expit(odds + logit(share_wrong(odds) if evidence.trusted else doubt))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
 from exempla.data import take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.tasks.retrain import is_module, refit
 
 __all__ = ["Refit", "refitter"]
 
@@ -24,7 +21,9 @@ Refit = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(picked rows, weights, other rows) → log-likelihood of the others after a refit."""
 
 
-def refitter(model: Any, train: Any, likelihood: Any, fit: Any, device: Any) -> Refit:
+def refitter(
+    model: Any, train: Any, likelihood: Any, fit: Any, device: Any, seed: int = 0
+) -> Refit:
     """How well a fit on some weighted training rows predicts others."""
     given = unpack(train, []) if isinstance(train, tuple) else None
     if given is None or given.y is None:
@@ -32,22 +31,22 @@ def refitter(model: Any, train: Any, likelihood: Any, fit: Any, device: Any) -> 
             "total='auto' refits the model, for which the training data must be (X, y): give "
             "arrays, or choose total='k' or total='n'."
         )
-    if fit is None and hasattr(model, "named_modules"):
+    if fit is None and is_module(model):
         raise ExemplaError(
             "total='auto' refits the model, and a torch module does not know how: give "
             "fit=callable(module, X, y, sample_weight), or choose total='k' or total='n'."
         )
     if fit is not None:
         # as the user gave them: tensors stay tensors
-        return _by_callable(model, train[0], train[1], likelihood, fit, device)
-    return _by_estimator(model, given, likelihood)
+        return _by_callable(model, train[0], train[1], likelihood, fit, device, seed)
+    return _by_estimator(model, given, likelihood, seed)
 
 
-def _by_callable(model: Any, X: Any, y: Any, likelihood: Any, fit: Any, device: Any) -> Refit:
+def _by_callable(
+    model: Any, X: Any, y: Any, likelihood: Any, fit: Any, device: Any, seed: int
+) -> Refit:
     def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-        fitted = fit(copy.deepcopy(model), take_rows(X, picked), take_rows(y, picked), weights)
-        if fitted is None:
-            raise ExemplaError("fit returned nothing: let it return the fitted model.")
+        fitted = refit(model, take_rows(X, picked), take_rows(y, picked), weights, fit, seed)
         oracle = make_oracle(fitted, likelihood, None, device)
         test = (take_rows(X, others), take_rows(y, others))
         return oracle.log_likelihood(oracle.read(test, role="test"))
@@ -55,7 +54,7 @@ def _by_callable(model: Any, X: Any, y: Any, likelihood: Any, fit: Any, device: 
     return evaluate
 
 
-def _by_estimator(model: Any, given: Any, likelihood: Any) -> Refit:
+def _by_estimator(model: Any, given: Any, likelihood: Any, seed: int) -> Refit:
     """Steps before the last one stay as they were fitted on all the data."""
     transform, last = unwrap(model)
     last = without_search(last)
@@ -67,15 +66,9 @@ def _by_estimator(model: Any, given: Any, likelihood: Any) -> Refit:
     inputs = given.X if transform is None else transform(given.X)
 
     def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-        with warnings.catch_warnings():
-            # a total under which the fit does not converge will not be chosen for its likelihood
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            fresh: Any = clone(last)
-            fitted = fresh.fit(
-                take_rows(inputs, picked), take_rows(given.y, picked), sample_weight=weights
-            )
-        oracle = make_oracle(fitted, likelihood)
         some = (take_rows(inputs, picked), take_rows(given.y, picked), weights)
+        # quiet: a total under which the fit does not converge is not chosen for its likelihood
+        oracle = make_oracle(refit(last, *some, None, seed, keep_random_state=True), likelihood)
         oracle.read(some, role="train")  # a Gaussian's variance is that of the summary
         test = (take_rows(inputs, others), take_rows(given.y, others))
         return oracle.log_likelihood(oracle.read(test, role="test"))

@@ -1,4 +1,4 @@
-"""Who accuses a suspect: the curated rows that its label contradicts, with weights.
+"""Which examples contradict a suspect's label: curated rows, with weights.
 
 The suspect's score under its given label is explained by curated scores under their true labels:
 SBQ on the unit rows of curated examples with another label, opponents only, target = the suspect's
@@ -17,7 +17,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.selection import SBQ, select
 from exempla.tasks.fix_labels.evidence import Evidence
 
-__all__ = ["Accusation", "Accusers"]
+__all__ = ["MIDDLE_DAMPING", "ContradictingExamples", "Contradiction"]
 
 NOISE = 1.0
 MIDDLE_DAMPING = 1
@@ -25,8 +25,8 @@ MIDDLE_DAMPING = 1
 
 
 @dataclass(frozen=True)
-class Accusation:
-    """The curated rows that speak against one training row's label, strongest first."""
+class Contradiction:
+    """The examples that contradict one training row's label, strongest first."""
 
     row: int
     indices: np.ndarray
@@ -42,37 +42,37 @@ class Accusation:
         return len(self.indices)
 
 
-class Accusers:
-    """Accusations by rank of the suspect, each worked out when it is first looked at.
+class ContradictingExamples:
+    """A `Contradiction` for each suspect by rank, worked out when first looked at.
 
-    `accusers[0]` belongs to the most suspicious row.
+    `[0]` belongs to the most suspicious row.
     """
 
     def __init__(self, evidence: Evidence, suspects: np.ndarray, count: int = 5) -> None:
         self._evidence, self._suspects, self._count = evidence, suspects, count
-        self._known: dict[int, Accusation] = {}
+        self._known: dict[int, Contradiction] = {}
         self._anchors: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self._suspects)
 
-    def __getitem__(self, rank: int) -> Accusation:
+    def __getitem__(self, rank: int) -> Contradiction:
         if not -len(self) <= rank < len(self):
             raise IndexError(f"there are {len(self)} suspects, and none at rank {rank}")
         row = int(self._suspects[rank])
         if row not in self._known:
-            self._known[row] = self._accuse(row)
+            self._known[row] = self._of(row)
         return self._known[row]
 
     def __repr__(self) -> str:
-        return f"<accusers of {len(self)} suspects, worked out when asked for>"
+        return f"<examples that contradict {len(self)} suspects, worked out when looked at>"
 
-    def _accuse(self, row: int) -> Accusation:
+    def _of(self, row: int) -> Contradiction:
         evidence = self._evidence
         view = evidence.view
         if view is None:
             raise ExemplaError(
-                "this model has no scores, so nothing can be said about who accuses a row: "
+                "this model has no scores, so nothing can be said about what contradicts a row: "
                 "use a model exempla can explain, such as LogisticRegression."
             )
         damping = view.dampings()[MIDDLE_DAMPING]
@@ -81,28 +81,28 @@ class Accusers:
         rows = view.rows[evidence.reference]
         given = evidence.problem.codes[row]
         others = (rows != row) & (evidence.problem.codes[rows] != given)
-        target = view.unit(np.array([row]), damping)[0]
         found, weights = np.array([], dtype=np.int64), np.array([])
+        target = view.unit(np.array([row]), damping)[0]
         if np.any(target) and others.any():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExemplaWarning)  # fewer than count is no news
-                chosen = select(
-                    self._anchors[others],
-                    target,
-                    min(self._count, int(others.sum())),
-                    SBQ(noise=NOISE),
-                    side="opponents",
-                )
-            against = chosen.weights < 0
-            order = np.argsort(chosen.weights[against], kind="stable")
-            found = np.flatnonzero(others)[chosen.indices[against][order]]
-            weights = -chosen.weights[against][order]
-        positions = view.rows[evidence.reference[found]]
+            found, weights = self._chosen(self._anchors[others], target)
+        positions = rows[others][found]
         offset = evidence.problem.n_train if evidence.trusted else 0
-        return Accusation(
+        return Contradiction(
             row=row,
             indices=positions - offset,
             labels=evidence.problem.labels(positions),
             weights=weights,
             source="curated" if evidence.trusted else "train",
         )
+
+    def _chosen(self, anchors: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of the opponents that explain the target, and how much each contradicts it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExemplaWarning)  # fewer than count is no news
+            chosen = select(
+                anchors, target, min(self._count, len(anchors)), SBQ(noise=NOISE), side="opponents"
+            )
+        against = chosen.weights < 0
+        found, weights = chosen.indices[against], -chosen.weights[against]
+        order = np.argsort(-weights, kind="stable")
+        return found[order], weights[order]
