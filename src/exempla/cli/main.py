@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from exempla.errors import ExemplaError
+from exempla.cli.shared.failures import exit_code
 from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
@@ -18,9 +17,6 @@ COMMANDS = (
     "bench", "doctor", "completion",
 )  # fmt: skip
 """Modules of `exempla.cli.commands`, in the order the help lists them."""
-
-OK, FOUND, MISTAKE = 0, 1, 2
-"""Exit codes: all well; more was found than --fail-above allows; the command could not be done."""
 
 DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
 EPILOG = """\
@@ -75,24 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
     options.arguments = arguments
-    try:
-        return int(options.run(options))
-    except ExemplaError as error:
-        return _refuse(str(error))
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has had enough: not our user's mistake.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except OSError as error:
-        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.")
-    except KeyboardInterrupt:
-        print("\nexempla: stopped.", file=sys.stderr)
-        return 130
-
-
-def _refuse(sentence: str) -> int:
-    print(f"exempla: error: {sentence}", file=sys.stderr)
-    return MISTAKE
+    return exit_code(lambda: options.run(options))
 
 
 if __name__ == "__main__":
