@@ -326,7 +326,7 @@ def test_parser_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh", "powershell"])
 def test_completion_is_valid_and_whole(shell, capsys):
     assert run("completion", shell) == 0
     script = capsys.readouterr().out
@@ -338,15 +338,33 @@ def test_completion_is_valid_and_whole(shell, capsys):
     assert done.returncode == 0, done.stderr
 
 
+def test_only_completion_loads_shtab():
+    code = "import sys; from exempla.cli.main import main; main(sys.argv[1:]);"
+    code += "print('shtab' in sys.modules)"
+    for words, loaded in ((["review", "nowhere"], "False"), (["completion", "tcsh"], "True")):
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == loaded
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_commands_and_options(capsys):
+def test_bash_completes_commands_options_and_paths(tmp_path, capsys):
     run("completion", "bash")
     script = capsys.readouterr().out
-    for words, expected in (("fix", "fix-labels"), ("explain --curated-", "--curated-column")):
+    (tmp_path / "mails.csv").touch()
+    (tmp_path / "mails").mkdir()
+    for words, expected in (
+        ("fix", ["fix-labels"]),
+        ("explain --curated-", ["--curated-column"]),
+        ("explain --side op", ["opponents"]),
+        ("explain mai", ["mails", "mails.csv"]),
+        ("explain mails.csv --out mai", ["mails"]),
+    ):
         typed = ["exempla", *words.split()]
         probe = (
-            f"{script}\nCOMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; _exempla; "
-            'echo "${COMPREPLY[@]}"'
+            f"{script}\nCOMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; "
+            '_shtab_exempla exempla "${COMP_WORDS[COMP_CWORD]}" 2>/dev/null; echo "${COMPREPLY[@]}"'
         )
-        done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True)
-        assert done.stdout.split() == [expected]
+        command = ["bash", "-c", probe]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert sorted(done.stdout.split()) == expected

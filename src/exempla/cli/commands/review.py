@@ -12,13 +12,17 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from exempla.cli.shared.console import Console
+from exempla.cli.shared.options import completed
 
 HELP = "decide about suspicious labels in your browser, and export the corrected file"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The folder and the server."""
-    parser.add_argument("folder", metavar="DIR", type=Path, help="written by exempla fix-labels")
+    folder = parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="written by exempla fix-labels"
+    )
+    completed(folder, "DIRECTORY")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: any free one)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument(

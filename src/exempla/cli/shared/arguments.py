@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
+from exempla.cli.shared.options import completed
+
 __all__ = ["add_file_arguments"]
 
 
 def add_file_arguments(parser: ArgumentParser) -> None:
     """Everything about the file and the model."""
     data = parser.add_argument_group("the data")
-    data.add_argument(
+    file = data.add_argument(
         "file", metavar="FILE", help="CSV, TSV, JSONL, Parquet, NPZ (X, y), or a folder of images"
     )
     data.add_argument("--label", metavar="COLUMN", help="the column to predict")
@@ -30,14 +32,18 @@ def add_file_arguments(parser: ArgumentParser) -> None:
         default="auto",
         help="whether the label is a class or a number (default: judged from its values)",
     )
-    data.add_argument("--test", metavar="FILE", help="questioned rows, in a file of their own")
+    test = data.add_argument(
+        "--test", metavar="FILE", help="questioned rows, in a file of their own"
+    )
     data.add_argument(
         "--test-size",
         metavar="SHARE",
         type=float,
         help="else this share of the rows (default: 0.2; none for fix-labels)",
     )
-    data.add_argument("--curated", metavar="FILE", help="rows whose labels can be trusted")
+    curated = data.add_argument(
+        "--curated", metavar="FILE", help="rows whose labels can be trusted"
+    )
     data.add_argument(
         "--curated-column", metavar="COLUMN", help="a column that marks trusted rows with 1 or yes"
     )
@@ -55,3 +61,5 @@ def add_file_arguments(parser: ArgumentParser) -> None:
         help="your own scikit-learn model, or a function that makes one, as package.module:name; "
         "THIS RUNS THE CODE of that module (default: a model that suits the columns)",
     )
+    for path in (file, test, curated):
+        completed(path, "FILE")

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+import sys
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["add_fail_above", "add_output", "command_line", "fails", "share"]
+__all__ = ["add_fail_above", "add_output", "command_line", "completed", "fails", "share"]
+
+
+def completed(action: Action, by: Literal["FILE", "DIRECTORY"]) -> None:
+    """Let shells complete this argument by paths.
+
+    Only the completion command loads shtab: its 60 ms would delay every other one.
+    """
+    if shtab := sys.modules.get("shtab"):
+        action.complete = getattr(shtab, by)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def share(text: str) -> float:
@@ -39,13 +49,14 @@ def fails(options: Namespace, found: float) -> bool:
 
 def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
     """--out, --quiet, --json, --seed."""
-    parser.add_argument(
+    out = parser.add_argument(
         "--out",
         metavar="DIR",
         type=Path,
         default=Path(default),
         help=f"folder for the results (default: {default})",
     )
+    completed(out, "DIRECTORY")
     parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON; sentences go to stderr"
