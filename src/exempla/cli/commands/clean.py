@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    fails,
+)
 
 HELP = "which rows of your file harm a model, and what happens without them?"
 
@@ -27,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Read, train, find the harmful rows, retrain without them, write."""
     from exempla.cli.shared.asking import choose_questions
+    from exempla.cli.shared.output import named_after, published
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
@@ -34,7 +41,12 @@ def run(options: Namespace) -> int:
     from exempla.tables import Decision, export
     from exempla.tasks.clean import clean
 
-    with reading(options, test_size=0.2) as (given, console, folder):
+    name = named_after("cleaned", options.file)
+    with reading(options, 0.2, [] if Path(options.file).is_dir() else [name]) as (
+        given,
+        console,
+        folder,
+    ):
         if given.regression:
             raise ExemplaError("clean asks about wrong predictions of classes, not of numbers.")
         asked = choose_questions(given, "errors", "opponents")
@@ -53,12 +65,6 @@ def run(options: Namespace) -> int:
         f"{mended:.0%} of its {len(asked.positions):,} errors; its accuracy on all test rows goes "
         f"from {before:.1%} to {after:.1%}."
     )
-    paths = {}
-    if given.table.format != "images":
-        suffix = "".join(given.table.path.suffixes[-2:])
-        rows = [Decision(int(row), "remove") for row in removed]
-        place = folder / f"cleaned{suffix}"
-        paths["data"] = export(given.table, rows, place, label=given.label.name)
     found = replace(found, indices=removed, context=None)
     about = About(
         question="Which training rows should go, so that these errors are mended?",
@@ -70,12 +76,16 @@ def run(options: Namespace) -> int:
         asked="errors",
     )  # fmt: skip
     extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
-    paths |= write_results(
-        folder, found, train_view=asked.train_view(found), test_view=asked.test_view(),
-        about=about, evidence=evidence, extra=extra,
-    )  # fmt: skip
+    with published(folder, options) as stage:
+        paths = write_results(
+            stage, found, train_view=asked.train_view(found), test_view=asked.test_view(),
+            about=about, evidence=evidence, extra=extra,
+        )  # fmt: skip
+        if given.table.format != "images":
+            rows = [Decision(int(row), "remove") for row in removed]
+            paths["data"] = export(given.table, rows, stage / name, label=given.label.name)
     console.say(what)
-    say_files(console, paths)
+    say_files(console, folder, paths)
     return int(fails(options, mended))
 
 

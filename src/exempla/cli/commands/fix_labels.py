@@ -10,9 +10,14 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import Any
 
-from exempla.cli.shared.arguments import add_file_arguments
 from exempla.cli.shared.console import Console
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    fails,
+)
 
 HELP = "which labels of your file are wrong?"
 
@@ -20,6 +25,10 @@ FEWEST, MOST = 200, 2000
 """How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
 most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
 while the order is good: a list cut short would hide errors from the person who reviews it."""
+REVIEW = (
+    "review.json", "suspects.jsonl", "images", "decisions.sqlite", "decisions.json", "patch.csv",
+)  # fmt: skip
+"""What the review page keeps in the folder."""
 PER_ROW = (
     "indices", "ids", "weights", "gains", "alignment", "probabilities", "given", "suggested",
 )  # fmt: skip
@@ -46,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, judge every label, write the report and the review folder."""
+    from exempla.cli.shared.output import named_after, published
     from exempla.cli.shared.suspects import Suspects
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_tables
@@ -54,7 +64,8 @@ def run(options: Namespace) -> int:
     from exempla.report.labels import label_answer
     from exempla.tasks.fix_labels import fix_labels
 
-    with reading(options, test_size=0.0) as (given, console, folder):
+    later = named_after("corrected", options.file)
+    with reading(options, 0.0, others=[*REVIEW, later]) as (given, console, folder):
         if given.regression:
             raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
         parts = given.parts
@@ -82,22 +93,24 @@ def run(options: Namespace) -> int:
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
     )
     found = suspects.in_file_rows()
-    paths = write_tables(
-        folder,
-        found,
-        suspects.train_view(),
-        {"file": given.table.path.name, "label": given.label.name},
-    )
-    paths["report"] = write_label_report(
-        found,
-        folder / "report.html",
-        train_view=suspects.train_view(),
-        accuser_view=suspects.accuser_view(),
-        about=about,
-    )
-    suspects.write_review(folder, options)
+    with published(folder, options) as stage:
+        paths = write_tables(
+            stage,
+            found,
+            suspects.train_view(),
+            {"file": given.table.path.name, "label": given.label.name},
+        )
+        paths["report"] = write_label_report(
+            found,
+            stage / "report.html",
+            train_view=suspects.train_view(),
+            accuser_view=suspects.accuser_view(),
+            about=about,
+        )
+        # in its place already, for decisions lie beside it: a manifest says that it is complete
+        suspects.write_review(folder, options)
     console.say(label_answer(found))
-    say_files(console, paths)
+    say_files(console, folder, paths)
     console.say(f"Decide about them: exempla review {folder}")
     return _verdict(console, options, found)
 

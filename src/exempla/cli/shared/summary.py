@@ -15,7 +15,7 @@ from exempla.data import take_rows
 from exempla.results import Explanation, Selection
 from exempla.version import __version__
 
-__all__ = ["as_explanation", "judged", "write_rows"]
+__all__ = ["FILES", "as_explanation", "judged", "write_rows"]
 
 
 def judged(given: UserFile, picked: Selection) -> tuple[float | None, float | None]:
@@ -68,7 +68,10 @@ def as_explanation(given: UserFile, picked: Selection, options: Namespace) -> Ex
     )
 
 
-def write_rows(folder: Path, given: UserFile, found: Explanation) -> Path:
+FILES = ("summary.csv", "summary.parquet")
+
+
+def write_rows(stage: Path, given: UserFile, found: Explanation) -> Path:
     """The rows themselves, with their weights, as Parquet or CSV."""
     rows = given.table.data.take(found.indices).to_pandas()
     name = "weight" if "weight" not in rows.columns else "exempla_weight"
@@ -76,7 +79,7 @@ def write_rows(folder: Path, given: UserFile, found: Explanation) -> Path:
     rows.insert(1, name, found.weights)
     if given.table.format == "parquet":
         rows.columns = [str(column) for column in rows.columns]
-        rows.to_parquet(folder / "summary.parquet", index=False)
-        return folder / "summary.parquet"
-    rows.to_csv(folder / "summary.csv", index=False)
-    return folder / "summary.csv"
+        rows.to_parquet(stage / "summary.parquet", index=False)
+        return stage / "summary.parquet"
+    rows.to_csv(stage / "summary.csv", index=False)
+    return stage / "summary.csv"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from exempla.cli.shared.images import (
     split_pictures,
 )
 from exempla.cli.shared.models import load_model
+from exempla.cli.shared.output import prepare_folder
 from exempla.cli.shared.rows import RowView, row_view
-from exempla.cli.shared.writing import make_folder
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.tables import (
@@ -133,13 +133,22 @@ class UserFile:
 
 
 @contextmanager
-def reading(options: Namespace, test_size: float) -> Iterator[tuple[UserFile, Console, Path]]:
+def reading(
+    options: Namespace, test_size: float, files: Iterable[str] = (), others: Iterable[str] = ()
+) -> Iterator[tuple[UserFile, Console, Path]]:
     """The user's file read and fitted, with the console, which hears warnings, and the folder for
-    the results."""
+    the results (`files` and `others`: see `prepare_folder`)."""
     console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        yield read_user_file(options, console, test_size), console, folder
+    new = not options.out.exists()
+    folder = prepare_folder(options, files, others)
+    try:
+        with console.hearing_warnings():
+            yield read_user_file(options, console, test_size), console, folder
+    except BaseException:
+        if new:  # nothing was found: no empty folder stays behind
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:
