@@ -95,9 +95,16 @@ def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, floa
     from sklearn.base import clone
 
     from exempla.data import take_rows
+    from exempla.errors import ExemplaError
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)
+    gone = np.setdiff1d(parts.y_train, parts.y_train[kept])
+    if len(gone):
+        raise ExemplaError(
+            f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "
+            f"{gone[0]!s} is left to learn from; name fewer with -k."
+        )
     again: Any = clone(given.model)
     again.fit(take_rows(parts.X_train, kept), parts.y_train[kept])
     right = again.predict(parts.X_test).astype(str) == parts.y_test.astype(str)

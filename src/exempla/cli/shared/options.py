@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 __all__ = [
-    "add_fail_above", "add_file_arguments", "add_output", "command_line", "completed", "fails",
-    "share",
+    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_line",
+    "completed", "fails", "share",
 ]  # fmt: skip
 
 
@@ -92,6 +92,17 @@ def share(text: str) -> float:
     if not 0.0 <= value <= 1.0:
         raise ArgumentTypeError(f"{text!r} is not a share; give a number from 0 to 1")
     return value
+
+
+def check_numbers(options: Namespace) -> None:
+    """Refuse a seed or a k that makes no sense, before any work is done."""
+    from exempla.checks import check_seed
+    from exempla.errors import ExemplaError
+
+    check_seed(options.seed)
+    k = getattr(options, "k", None)
+    if k is not None and k < 1:
+        raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
 
 
 def add_fail_above(parser: Any, finding: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from exempla.atomic import MANIFEST, check_targets, make_folder, probe, publishing
-from exempla.cli.shared.options import command_line
+from exempla.cli.shared.options import check_numbers, command_line
 from exempla.errors import ExemplaError
 from exempla.version import __version__
 
@@ -38,6 +38,7 @@ def prepare_folder(
 
     `files` are written besides those of every command; `others` belong to the review page.
     """
+    check_numbers(options)
     folder: Path = options.out
     names = (*ALWAYS, *files, MANIFEST)
     for given in (getattr(options, name, None) for name in ("file", "test", "curated")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from exempla.cli.shared.images import (
     image_classifier,
     split_pictures,
 )
-from exempla.cli.shared.models import load_model
+from exempla.cli.shared.models import blaming, load_model
 from exempla.cli.shared.output import prepare_folder
 from exempla.cli.shared.rows import RowView, row_view
 from exempla.data import take_rows
@@ -178,12 +178,14 @@ def read_user_file(options: Namespace, console: Console, test_size: float) -> Us
         model = default_model(table, columns, rows=parts.train, seed=options.seed)
         described = describe(model)
     few = {"folds": 3, "max_rows": MOST_IMAGES} if pictures else {}
-    accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
-    found = UserFile(table, columns, parts, model, accuracy, described)
-    console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
-    if accuracy.warning:
-        console.warn(accuracy.warning)
-    model.fit(X, y)
+    own = blaming(f"--model {options.model} cannot be trained on this file")
+    with own if options.model else nullcontext():
+        accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
+        found = UserFile(table, columns, parts, model, accuracy, described)
+        console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
+        if accuracy.warning:
+            console.warn(accuracy.warning)
+        model.fit(X, y)
     return found
 
 
