@@ -29,7 +29,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing; the exit code tells")
     parser.add_argument("--json", action="store_true", help="print the figures inside JSON")
     options = parser.parse_args(words)
-    return exit_code(lambda: run(options))
+    return exit_code(lambda: run(options), ["bench", *(words or sys.argv[1:])])
 
 
 def run(options: Namespace) -> int:

@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     options = parser.parse_args(words)
-    return exit_code(lambda: run(options))
+    return exit_code(lambda: run(options), ["reproduce", *(words or sys.argv[1:])])
 
 
 @dataclass

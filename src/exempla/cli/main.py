@@ -6,7 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
+from exempla.cli.shared.console import plain
 from exempla.cli.shared.failures import exit_code
 from exempla.version import __version__
 
@@ -21,8 +23,16 @@ COMMANDS = (
 DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
 EPILOG = """\
 Start with `exempla demo`, then `exempla explain YOURFILE --label COLUMN`.
-Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input.
+Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input,
+3 a fault of exempla itself, with a crash report.
 """
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that prints nothing a terminal would obey."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(plain(message, sys.stderr))
 
 
 class OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
@@ -40,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     >>> build_parser().parse_args(["demo", "--quiet"]).command
     'demo'
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exempla",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -62,15 +72,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; a user's mistake is one sentence, no traceback.
+    """Run one command and return its exit code; whatever fails is one sentence, no traceback.
 
-    >>> main(["explain", "absent.csv", "--label", "y", "--out", "/dev/null/x"])
+    >>> main(["review", "no-such-folder"])
     2
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
     options.arguments = arguments
-    return exit_code(lambda: options.run(options))
+    folder = getattr(options, "out", None)
+    return exit_code(lambda: options.run(options), arguments, folder)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from exempla.cli.shared.console import Console
+from exempla.cli.shared.console import Console, plain
 from exempla.cli.shared.options import completed
 
 HELP = "decide about suspicious labels in your browser, and export the corrected file"
@@ -62,7 +63,7 @@ def _serve(options: Namespace, console: Console) -> int:
             if found:
                 print(json.dumps({"address": found.group(0)}), flush=True)
         elif found or not options.quiet:
-            print(line, flush=True)
+            print(plain(line, sys.stdout), flush=True)
 
     serve(options.folder, options.port, not options.no_browser, announce)
     console.say(

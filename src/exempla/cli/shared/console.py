@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
-__all__ = ["Console"]
+__all__ = ["Console", "plain"]
+
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and newline
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # which turn the direction of text
+    "\u2028\u2029\ud800-\udfff]"  # line ends, and halves of characters
+)
+
+
+def plain(text: str, stream: TextIO | None = None) -> str:
+    """The text with everything a terminal would obey, not show, made visible: file, column and
+    class names come from strangers.
+
+    With a stream, what its encoding lacks is made visible too.
+
+    >>> print(plain("a\\x1b[2Jb"))
+    a\\x1b[2Jb
+    """
+    shown = HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class Console:
@@ -38,11 +59,13 @@ class Console:
     def say(self, text: str = "") -> None:
         """Something worth knowing; not said when quiet."""
         if not self.quiet:
-            print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+            stream = sys.stderr if self.as_json else sys.stdout
+            print(plain(text, stream), file=stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Something the user must know even when quiet."""
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        line = " ".join(text.split())
+        print(plain(f"warning: {line}", sys.stderr), file=sys.stderr, flush=True)
 
     def result(self, values: dict[str, Any]) -> None:
         """The machine-readable result, where --json asked for it."""

@@ -8,6 +8,8 @@ from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any, Literal
 
+from exempla.cli.shared.console import plain
+
 __all__ = [
     "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_line",
     "completed", "fails", "share",
@@ -137,9 +139,9 @@ def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
 
 
 def command_line(options: Namespace) -> str:
-    """What the user typed, ready to be typed again.
+    """What the user typed, ready to be typed again, but for names that are no text.
 
     >>> command_line(Namespace(arguments=["explain", "my file.csv", "--label", "y"]))
     "exempla explain 'my file.csv' --label y"
     """
-    return shlex.join(["exempla", *options.arguments])
+    return plain(shlex.join(["exempla", *options.arguments]))

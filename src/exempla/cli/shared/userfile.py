@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.cli.shared.console import Console
+from exempla.cli.shared.console import Console, plain
 from exempla.cli.shared.images import (
     ImageClassifier,
     has_images,
@@ -121,7 +121,8 @@ class UserFile:
         """What a report says of the file and its model."""
         accuracy, against = self.accuracy_words()
         model = f"{against}; {self.described}"
-        return {"data": self.table.path.name, "model": model, "accuracy": accuracy}
+        # a name may be no text at all, and the page is
+        return {"data": plain(self.table.path.name), "model": model, "accuracy": accuracy}
 
     def accuracy_words(self) -> tuple[str, str]:
         """The cross-validated accuracy, and what to compare it with."""
