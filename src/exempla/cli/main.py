@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -77,9 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["review", "no-such-folder"])
     2
     """
+    # What Python took to come here is processor time; called from Python, that is not ours to say.
+    before = time.process_time() if arguments is None else 0.0
+    started = time.perf_counter() - before
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
-    options.arguments = arguments
+    options.arguments, options.started = arguments, started
     folder = getattr(options, "out", None)
     return exit_code(lambda: options.run(options), arguments, folder)
 

@@ -42,19 +42,21 @@ class Console:
     done
     """
 
-    def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
+    def __init__(
+        self, quiet: bool = False, as_json: bool = False, started: float | None = None
+    ) -> None:
         self.quiet, self.as_json = quiet, as_json
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started
 
     @classmethod
     def of(cls, options: Namespace) -> Console:
         """The console the user asked for."""
-        return cls(options.quiet, options.json)
+        return cls(options.quiet, options.json, getattr(options, "started", None))
 
     @property
     def progress(self) -> bool:
-        """Whether progress bars may be shown."""
-        return not self.quiet and sys.stderr.isatty()
+        """Whether progress may be shown: bars in a terminal, else a line now and then."""
+        return not self.quiet
 
     def say(self, text: str = "") -> None:
         """Something worth knowing; not said when quiet."""
@@ -73,7 +75,7 @@ class Console:
             print(json.dumps(values, indent=2, allow_nan=False), flush=True)
 
     def seconds(self) -> float:
-        """Since the command started."""
+        """Since the command started, Python's own start included."""
         return time.perf_counter() - self.started
 
     @contextmanager

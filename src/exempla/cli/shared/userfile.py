@@ -23,6 +23,7 @@ from exempla.cli.shared.output import prepare_folder
 from exempla.cli.shared.rows import RowView, row_view
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
+from exempla.progress import showing
 from exempla.tables import (
     Column,
     CrossValidation,
@@ -143,7 +144,7 @@ def reading(
     new = not options.out.exists()
     folder = prepare_folder(options, files, others)
     try:
-        with console.hearing_warnings():
+        with console.hearing_warnings(), showing(console.progress):
             yield read_user_file(options, console, test_size), console, folder
     except BaseException:
         if new:  # nothing was found: no empty folder stays behind
