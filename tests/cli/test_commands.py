@@ -17,6 +17,10 @@ from exempla.cli.shared.checkout import find_checkout
 from exempla.errors import ExemplaError
 
 ROOT = Path(__file__).parents[2]
+CONTRACT = {
+    "indices", "weights", "side", "explained", "variance", "damping", "damping_rule", "k", "seed",
+    "version",
+}  # fmt: skip
 
 
 def run(*words: object) -> int:
@@ -84,7 +88,14 @@ def test_attack_moves_rows_of_the_file(numbers, tmp_path, capsys):
     assert run(*words, "--points", 3) == 0
     assert "Rows moved: " in capsys.readouterr().out
     found = json.loads((tmp_path / "explanation.json").read_text())
+    assert found.keys() >= CONTRACT
     assert len(found["rows"]) == 3
+    assert (
+        found["indices"]
+        == found["rows"]
+        == pd.read_csv(tmp_path / "explanation.csv")["index"][:3].tolist()
+    ), "rows of the file, those with the most reach first"
+    assert sum(found["weights"]) == pytest.approx(found["expected"])
     assert not set(found["rows"]) & set(found["target"])
     assert found["expected"] < 0
     assert found["flipped"] >= found["flipped_by_chance"]
@@ -121,6 +132,8 @@ def test_embed_writes_the_vectors_behind_influence(numbers, tmp_path, capsys):
     table = pd.read_csv(tmp_path / "explanation.csv")
     assert table["label"].tolist() == frame["diagnosis"].iloc[table["index"]].tolist()
     assert manifest["damping"] >= 0
+    assert manifest.keys() >= CONTRACT
+    assert manifest["indices"] == table["index"].tolist()
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosines = unit[0] @ unit.T
     nearest = np.argsort(-cosines)[1]

@@ -54,7 +54,7 @@ def run(options: Namespace) -> int:
     """Read, train, attack, retrain, write."""
     from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_files, write_json
+    from exempla.cli.shared.writing import contract, say_files, write_json
     from exempla.data import take_rows
     from exempla.tasks.attack import attack, weak_points
 
@@ -78,11 +78,14 @@ def run(options: Namespace) -> int:
         f"random, {by_chance:.0%}."
     )
     weak["index"], weak["label"] = parts.train[weak["index"]], parts.y_train[weak["index"]]
-    values = {
-        "file": given.table.path.name, "answer": answer, "rows": rows, "budget": found.budget,
-        "target": parts.test[positions].tolist(), "expected": found.expected,
-        "flipped": flipped, "flipped_by_chance": by_chance, "seed": options.seed,
-    }  # fmt: skip
+    # Moved, each of them pushes against the target: its weight is what that costs, to first order.
+    values = contract(
+        options, rows, weights=(found.after - found.before).tolist(), side="opponents",
+        damping=float(found.damping), damping_rule=getattr(found, "damping_rule", "auto"),
+        file=given.table.path.name, answer=answer, rows=rows, budget=found.budget,
+        target=parts.test[positions].tolist(), expected=found.expected,
+        flipped=flipped, flipped_by_chance=by_chance,
+    )  # fmt: skip
     with published(folder, options) as stage:
         paths = {"result": write_json(stage, values), "table": stage / "explanation.csv"}
         weak.to_csv(paths["table"], index=False)

@@ -35,31 +35,29 @@ def run(options: Namespace) -> int:
     from exempla.arrays import to_numpy
     from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_files, write_json
+    from exempla.cli.shared.writing import contract, say_files, write_json
     from exempla.explainer import Explainer
-    from exempla.version import __version__
 
     with reading(options, 0.0, FILES.values()) as (given, console, folder):
         explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
         features = explainer.fit(given.train()).features
     vectors: Any = to_numpy(features.rows)
     parts = given.parts
-    made = {
-        "indices": parts.train.tolist(),
-        "file": given.table.path.name,
-        "label": given.label.name,
-        "model": given.described,
-        "cross_validated_accuracy": given.accuracy.mean,
-        "rows": vectors.shape[0],
-        "dimensions": vectors.shape[1],
-        "dtype": str(vectors.dtype),
-        "damping": features.damping,
-        "damping_rule": features.damping_rule,
-        "share": features.share,
-        "command": command_line(options),
-        "seed": options.seed,
-        "version": __version__,
-    }
+    made = contract(
+        options,
+        parts.train.tolist(),
+        file=given.table.path.name,
+        label=given.label.name,
+        model=given.described,
+        cross_validated_accuracy=given.accuracy.mean,
+        rows=vectors.shape[0],
+        dimensions=vectors.shape[1],
+        dtype=str(vectors.dtype),
+        damping=features.damping,
+        damping_rule=features.damping_rule,
+        share=features.share,
+        command=command_line(options),
+    )
     with published(folder, options) as stage:
         paths = {name: stage / file for name, file in FILES.items()}
         np.save(paths["data"], vectors, allow_pickle=False)

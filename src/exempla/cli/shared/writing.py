@@ -7,6 +7,7 @@ will be.
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from exempla.cli.shared.console import Console
 from exempla.report import About, View, write_report
 from exempla.report.sentences import answer
 from exempla.results import Explanation
+from exempla.version import __version__
 
-__all__ = ["say_files", "say_where", "write_json", "write_results", "write_tables"]
+__all__ = ["contract", "say_files", "say_where", "write_json", "write_results", "write_tables"]
 
 
 def write_results(
@@ -49,6 +51,22 @@ def write_tables(
     table = stage / "explanation.csv"
     _listed(explanation, train_view).to_csv(table, index=False)
     return {"result": write_json(stage, {**explanation.to_dict(), **(extra or {})}), "table": table}
+
+
+def contract(options: Namespace, indices: list[int], **known: Any) -> dict[str, Any]:
+    """What programs find in every explanation.json, where the answer is no weighted selection:
+    what it does not have is null."""
+    return {
+        "indices": indices,
+        "weights": None,
+        "side": None,
+        "explained": None,
+        "variance": None,
+        "k": len(indices),
+        "seed": options.seed,
+        "version": __version__,
+        **known,
+    }
 
 
 def write_json(stage: Path, values: dict[str, Any]) -> Path:
