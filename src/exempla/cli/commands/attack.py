@@ -16,7 +16,7 @@ from exempla.cli.shared.options import (
     add_file_arguments,
     add_output,
     command_line,
-    fails,
+    verdict,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run(options: Namespace) -> int:
         paths["report"] = _write_page(stage, given, weak, rows, answer, what, options)
     console.say(f"{answer} Rows moved: {', '.join(map(str, rows))}.")
     say_files(console, folder, paths)
-    return int(fails(options, flipped))
+    return verdict(console, options, flipped, "of these predictions flip")
 
 
 def _check(given: Any, model: Any) -> None:

@@ -16,7 +16,7 @@ from exempla.cli.shared.options import (
     add_file_arguments,
     add_output,
     command_line,
-    fails,
+    verdict,
 )
 
 HELP = "which rows of your file harm a model, and what happens without them?"
@@ -78,7 +78,7 @@ def run(options: Namespace) -> int:
     extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
     with published(folder, options) as stage:
         paths = write_results(
-            stage, found, train_view=asked.train_view(found), test_view=asked.test_view(),
+            stage, found, train_view=given.view(found.indices, why=True), test_view=asked.test_view(),
             about=about, evidence=evidence, extra=extra,
         )  # fmt: skip
         if given.table.format != "images":
@@ -86,7 +86,7 @@ def run(options: Namespace) -> int:
             paths["data"] = export(given.table, rows, stage / name, label=given.label.name)
     console.say(what)
     say_files(console, folder, paths)
-    return int(fails(options, mended))
+    return verdict(console, options, mended, "of the errors are mended")
 
 
 def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, float]:

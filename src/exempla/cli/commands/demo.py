@@ -24,9 +24,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """The demonstration, told as it happens."""
     from exempla.cli.shared.output import prepare_folder, published
-    from exempla.cli.shared.writing import say_where, write_results
+    from exempla.cli.shared.writing import say_files, write_results
     from exempla.explainer import Explainer
     from exempla.report import About, plot_evidence
+    from exempla.report.sentences import answer
 
     console = Console.of(options)
     folder = prepare_folder(options, ["mistakes.png"])
@@ -62,7 +63,8 @@ def run(options: Namespace) -> int:
         f"3. Picked the {len(explanation)} training images most responsible for those mistakes "
         f"(damping {explanation.damping:.2g}, {explanation.damping_rule})."
     )
-    say_where(console, explanation, about, folder, paths)
+    console.say(answer(explanation, about))
+    say_files(console, folder, paths)
     return 0
 
 

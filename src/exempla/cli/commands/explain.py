@@ -15,7 +15,7 @@ from exempla.cli.shared.options import (
     add_file_arguments,
     add_output,
     command_line,
-    fails,
+    verdict,
 )
 
 HELP = "which rows of your file are responsible for a model's errors?"
@@ -49,10 +49,11 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.asking import choose_questions
     from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_where, write_results
+    from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.report import About, evidence_of
+    from exempla.report.sentences import answer
 
     with reading(options, 0.2) as (given, console, folder):
         asked = choose_questions(given, options.ask, options.side)
@@ -80,20 +81,15 @@ def run(options: Namespace) -> int:
         paths = write_results(
             stage,
             explanation,
-            train_view=asked.train_view(explanation),
+            train_view=given.view(explanation.indices, why=True),
             test_view=asked.test_view(),
             about=about,
             evidence=evidence,
             extra=_extra(given, asked),
         )
-    say_where(console, explanation, about, folder, paths)
-    if fails(options, asked.error_share):
-        console.warn(
-            f"{asked.error_share:.1%} of the test rows are predicted wrongly, more than "
-            f"--fail-above {options.fail_above:g} allows."
-        )
-        return 1
-    return 0
+    console.say(answer(explanation, about))
+    say_files(console, folder, paths)
+    return verdict(console, options, asked.error_share, "of the test rows are predicted wrongly")
 
 
 def _extra(given: Any, asked: Any) -> dict[str, Any]:

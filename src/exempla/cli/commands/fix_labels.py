@@ -10,13 +10,12 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import Any
 
-from exempla.cli.shared.console import Console
 from exempla.cli.shared.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
     command_line,
-    fails,
+    verdict,
 )
 
 HELP = "which labels of your file are wrong?"
@@ -112,7 +111,8 @@ def run(options: Namespace) -> int:
     console.say(label_answer(found))
     say_files(console, folder, paths)
     console.say(f"Decide about them: exempla review {folder}")
-    return _verdict(console, options, found)
+    wrong = found.expected_errors / max(found.n_train, 1)
+    return verdict(console, options, wrong, "of the labels are expected to be wrong")
 
 
 def _listed(fixes: Any, k: int | None) -> Any:
@@ -123,14 +123,3 @@ def _listed(fixes: Any, k: int | None) -> Any:
     count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
     cut = {name: values[:count] for name in PER_ROW if (values := getattr(fixes, name)) is not None}
     return replace(fixes, **cut, k=count)
-
-
-def _verdict(console: Console, options: Namespace, found: Any) -> int:
-    wrong = found.expected_errors / max(found.n_train, 1)
-    if not fails(options, wrong):
-        return 0
-    console.warn(
-        f"{wrong:.1%} of the labels are expected to be wrong, more than --fail-above "
-        f"{options.fail_above:g} allows."
-    )
-    return 1

@@ -14,7 +14,7 @@ from exempla.cli.shared.options import (
     add_file_arguments,
     add_output,
     command_line,
-    fails,
+    verdict,
 )
 
 HELP = "your file in k weighted rows"
@@ -73,4 +73,4 @@ def run(options: Namespace) -> int:
     console.say(f"{what}.")
     say_files(console, folder, paths)
     lost = (whole - small) if whole is not None and small is not None else 0.0
-    return int(fails(options, lost))
+    return verdict(console, options, lost, f"of {measure} is lost")

@@ -8,11 +8,11 @@ from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any, Literal
 
-from exempla.cli.shared.console import plain
+from exempla.cli.shared.console import Console, plain
 
 __all__ = [
     "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_line",
-    "completed", "fails", "share",
+    "completed", "share", "verdict",
 ]  # fmt: skip
 
 
@@ -114,9 +114,12 @@ def add_fail_above(parser: Any, finding: str) -> None:
     )
 
 
-def fails(options: Namespace, found: float) -> bool:
-    """Whether this share is more than --fail-above allows."""
-    return options.fail_above is not None and found > options.fail_above
+def verdict(console: Console, options: Namespace, found: float, what: str) -> int:
+    """Exit code 1, and why, if this share is more than --fail-above allows; `what` says of what."""
+    if options.fail_above is None or found <= options.fail_above:
+        return 0
+    console.warn(f"{found:.1%} {what}, more than --fail-above {options.fail_above:g} allows.")
+    return 1
 
 
 def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:

@@ -20,7 +20,7 @@ from exempla.cli.shared.images import (
 )
 from exempla.cli.shared.models import blaming, load_model
 from exempla.cli.shared.output import prepare_folder
-from exempla.cli.shared.rows import RowView, row_view
+from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import showing
@@ -106,16 +106,17 @@ class UserFile:
         """k, or all training rows if they are fewer; what makes no sense is left to be refused."""
         return min(k, len(self.parts.train)) if k > 0 else k
 
-    def view(self, rows: np.ndarray) -> RowView:
-        """How to show these training rows, by their numbers in the file."""
+    def view(self, rows: np.ndarray, why: bool = False) -> RowView:
+        """How to show these training rows, by their numbers in the file; with `why`, what decided
+        about each is marked."""
         positions = np.searchsorted(self.parts.train, rows)
-        said = self.model.predict(take_rows(self.parts.X_train, positions))
-        labels, size = self.parts.y_train[positions], len(self.table)
+        X, labels = take_rows(self.parts.X_train, positions), self.parts.y_train[positions]
         return row_view(
             self.table,
             self.columns,
-            labels=spread(labels, rows, size),
-            predicted=spread(said, rows, size),
+            labels=spread(labels, rows, len(self.table)),
+            predicted=spread(self.model.predict(X), rows, len(self.table)),
+            **(decisive(self.model, X, labels, rows.tolist()) if why else {}),
         )
 
     def facts(self) -> dict[str, Any]:

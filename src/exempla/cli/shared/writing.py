@@ -14,11 +14,10 @@ from typing import Any
 from exempla.atomic import write_text
 from exempla.cli.shared.console import Console
 from exempla.report import About, View, write_report
-from exempla.report.sentences import answer
 from exempla.results import Explanation
 from exempla.version import __version__
 
-__all__ = ["contract", "say_files", "say_where", "write_json", "write_results", "write_tables"]
+__all__ = ["contract", "say_files", "write_json", "write_results", "write_tables"]
 
 
 def write_results(
@@ -82,14 +81,6 @@ def _listed(explanation: Explanation, train_view: View) -> Any:
     frame["label"] = [content.label for content in shown]
     frame["predicted"] = [content.predicted for content in shown]
     return frame
-
-
-def say_where(
-    console: Console, explanation: Explanation, about: About, folder: Path, paths: dict[str, Path]
-) -> None:
-    """The answer in one sentence, and where to read more; the whole of it for programs."""
-    console.say(answer(explanation, about))
-    say_files(console, folder, paths)
 
 
 WORDS = {
