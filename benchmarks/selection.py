@@ -165,17 +165,22 @@ def against_sklearn(t: int, p: int, k: int, rounds: int) -> None:
         print(f"{label:34}{taken[label]:12.3f}{taken[label] / k / taken['read']:16.2f}{residual}")
 
 
+def measure(rounds: int, quick: bool) -> None:
+    """Every comparison, on one thread."""
+    warnings.simplefilter("ignore")
+    scale = 40 if quick else 1
+    with threadpool_limits(1):
+        one_pick(400_000 // scale, 256, rounds)
+        many_targets(100_000 // scale, 256, 64, min(3, rounds))
+        against_sklearn(40_000 // scale, 128, 50, min(3, rounds))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    scale = 40 if options.quick else 1
-    with threadpool_limits(1):
-        one_pick(400_000 // scale, 256, options.rounds)
-        many_targets(100_000 // scale, 256, 64, min(3, options.rounds))
-        against_sklearn(40_000 // scale, 128, 50, min(3, options.rounds))
+    measure(options.rounds, options.quick)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,35 @@
 
 A temporary file in the same folder, flushed to the disk, renamed over the target, the folder
 flushed too: after a crash at any moment the old file is there, or the new one, never a part.
+
+A set of files is written with `publishing`: they are made in a hidden folder beside their targets
+and moved in place together. Their manifest goes first and comes last, so a folder that has one
+holds what it says; one without it was caught in the middle.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["replacing", "write_bytes", "write_text"]
+from exempla.errors import ExemplaError
+
+__all__ = [
+    "MANIFEST", "check_targets", "make_folder", "probe", "publishing", "replacing", "write_bytes",
+    "write_text",
+]  # fmt: skip
+
+MANIFEST = "manifest.json"
+"""Size and checksum of every file of a set."""
+FORMAT = "exempla-manifest-1"
+_STAGE, _PART = ".exempla-", ".part"
 
 
 @contextmanager
@@ -30,7 +47,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     # a name of its own for every writer: two at once never share a scratch file
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -56,10 +73,139 @@ def write_text(path: str | Path, text: str) -> Path:
     return write_bytes(path, text.encode("utf-8"))
 
 
+@contextmanager
+def publishing(folder: str | Path, about: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """A hidden folder for a set of files, which appear in `folder` together when the block ends.
+
+    manifest.json, which holds `about` and the size and SHA-256 of every file, is taken away before
+    the first file is replaced and written after the last: killed at any moment, a run leaves the
+    earlier files with their manifest, or no manifest. If the block raises, nothing has happened.
+
+    >>> place = tempfile.TemporaryDirectory()
+    >>> with publishing(place.name, {"command": "example"}) as stage:
+    ...     _ = (stage / "a.txt").write_text("one")
+    ...     _ = (stage / "b.txt").write_text("two")
+    >>> made = json.loads((Path(place.name) / "manifest.json").read_text())
+    >>> made["command"], {name: file["size"] for name, file in made["files"].items()}
+    ('example', {'a.txt': 3, 'b.txt': 3})
+    >>> place.cleanup()
+    """
+    folder = Path(folder)
+    with _locked(folder):  # nobody takes the new stage for a dead one before it is locked
+        _remove_dead_stages(folder)
+        stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
+        alive = _lock(stage, wait=True)
+    try:
+        yield stage
+        names = _seal(stage, file_mode(folder), dict(about or {}))
+        with _locked(folder):  # two runs into one folder: one after the other
+            check_targets(folder, names)
+            _move(stage, folder, names)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        _unlock(alive)
+
+
+def _seal(stage: Path, mode: int, about: dict[str, Any]) -> list[str]:
+    """Flush the staged files, write their manifest beside them, and return their names."""
+    names = sorted(path.name for path in stage.iterdir())
+    files = {}
+    for name in names:
+        with open(stage / name, "rb+") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files[name] = {"size": file.tell(), "sha256": digest}
+        os.chmod(stage / name, mode)
+    manifest = {"format": FORMAT, **about, "files": files}
+    write_text(stage / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    os.chmod(stage / MANIFEST, mode)
+    return names
+
+
+def check_targets(folder: Path, names: Iterable[str]) -> None:
+    """Refuse to publish where something stands that is not ours to replace."""
+    for name in names:
+        place = folder / name
+        if place.is_dir() and not place.is_symlink():
+            raise ExemplaError(f"{place} is a folder, and a file of that name is to be written.")
+    manifest = folder / MANIFEST
+    if manifest.exists() and not _is_ours(manifest):
+        raise ExemplaError(
+            f"{manifest} was not written by exempla and would be replaced; move it, or choose "
+            "another folder."
+        )
+
+
+def _is_ours(manifest: Path) -> bool:
+    try:
+        return json.loads(manifest.read_bytes())["format"] == FORMAT
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _move(stage: Path, folder: Path, names: list[str]) -> None:
+    (folder / MANIFEST).unlink(missing_ok=True)
+    flush_folder(folder)
+    for name in names:
+        os.replace(stage / name, folder / name)  # a link at the target is replaced, not followed
+    flush_folder(folder)
+    os.replace(stage / MANIFEST, folder / MANIFEST)
+    flush_folder(folder)
+
+
+def _remove_dead_stages(folder: Path) -> None:
+    """What killed runs left: stages that no living process holds."""
+    for stage in folder.glob(f"{_STAGE}*{_PART}"):
+        if stage.is_symlink():
+            continue
+        if stage.is_file():  # of a probe
+            stage.unlink(missing_ok=True)
+        elif (held := _lock(stage, wait=False)) is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+            _unlock(held)
+
+
+def make_folder(path: str | Path) -> Path:
+    """The folder, made if it is not there with all above it, for its owner alone; for the group
+    too where the folder above is shared with one.
+
+    >>> place = tempfile.TemporaryDirectory()
+    >>> oct(make_folder(Path(place.name) / "a" / "b").stat().st_mode & 0o777)
+    '0o700'
+    >>> place.cleanup()
+    """
+    path = Path(path)
+    if path.is_dir():
+        return path
+    above = make_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    if _shared(above):  # after mkdir, which heeds the umask; bits it inherited stay
+        path.chmod((path.stat().st_mode & 0o7777) | 0o070)
+    return path
+
+
+def probe(folder: Path) -> None:
+    """Raise the OSError now that writing into this folder would raise later."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=_STAGE, suffix=_PART)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(bytes(4096))  # something, or a full disk is not noticed
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
 def file_mode(folder: Path) -> int:
     """Readable by the owner alone, as results hold private data; in a folder that its owner made
     writable for a group, by that group too."""
-    return 0o660 if folder.stat().st_mode & 0o020 else 0o600
+    return 0o660 if _shared(folder) else 0o600
+
+
+def _shared(folder: Path) -> bool:
+    """Writable for a group on purpose; what all the world may write to, such as /tmp, is no sign
+    of that."""
+    return folder.stat().st_mode & 0o022 == 0o020
 
 
 def flush_folder(folder: Path) -> None:
@@ -70,4 +216,36 @@ def flush_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     finally:
+        os.close(handle)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone in this folder, where the system has locks."""
+    held = _lock(folder, wait=True)
+    try:
+        yield
+    finally:
+        _unlock(held)
+
+
+def _lock(folder: Path, wait: bool) -> int | None:
+    """A lock on the folder itself, which ends with the process; None if it cannot be had (somebody
+    holds it, or the system has no locks on folders)."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _unlock(handle: int | None) -> None:
+    if handle is not None:
         os.close(handle)

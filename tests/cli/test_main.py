@@ -20,7 +20,7 @@ COMMANDS = [
     "demo", "explain", "fix-labels", "review", "clean", "summarize", "attack", "embed",
     "reproduce", "bench", "doctor", "completion",
 ]  # fmt: skip
-FILES = {"explanation.json", "explanation.csv", "report.html"}
+FILES = {"explanation.json", "explanation.csv", "report.html", "manifest.json"}
 CONTRACT = {
     "indices", "weights", "side", "explained", "variance", "damping", "damping_rule", "k", "seed",
     "version",
@@ -57,7 +57,7 @@ def test_demo_shows_its_work(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "mistakes" in said
     assert {path.name for path in tmp_path.iterdir()} == FILES | {"mistakes.png"}
-    for name in FILES | {"mistakes.png"}:
+    for name in FILES - {"manifest.json"} | {"mistakes.png"}:
         assert str(tmp_path / name) in said
     found = result(tmp_path)
     assert found.keys() >= CONTRACT
@@ -166,6 +166,74 @@ def test_own_model_and_fail_above(table, tmp_path, monkeypatch, capsys):
     assert run(*words, "--fail-above", 0.9, "--quiet") == 0
 
 
+BROKEN = {
+    "syntax": ("def make(:", "cannot be imported (SyntaxError: "),
+    "raises": ("1 / 0", "cannot be imported (ZeroDivisionError: division by zero)"),
+    "lacks": ("import no_such_library", "(ModuleNotFoundError: No module named 'no_such_library')"),
+    "leaves": ("import sys; sys.exit('bye')", "cannot be imported (SystemExit: bye)"),
+    "factory": ("def make():\n  raise KeyError('gone')", "arguments (KeyError: 'gone')"),
+    "needs": ("def make(depth): pass", "missing 1 required positional argument: 'depth'"),
+    "words": (
+        "from sklearn.linear_model import LogisticRegression as make",
+        "cannot be trained on this file (ValueError: could not convert string to float",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_model_is_one_sentence(kind, table, tmp_path, monkeypatch, capsys):
+    code, sentence = BROKEN[kind]
+    (tmp_path / f"broken_{kind}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    words = ("explain", table, "--label", "diagnosis", "--kind", "case_id=category", "--quiet")
+    assert run(*words, "--model", f"broken_{kind}:make") == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_files_of_the_current_folder_pass_for_no_library(table, tmp_path):
+    """Neither one that is loaded later (by the report, by plots) nor an optional one."""
+    planted = "open('ran', 'w'); raise SystemExit('planted code ran')"
+    for name in ("jinja2", "matplotlib", "cupy", "sklearn", "shtab"):
+        (tmp_path / f"{name}.py").write_text(planted)
+    (tmp_path / "helper.py").write_text("C = 0.5")
+    (tmp_path / "mine.py").write_text(
+        "from sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.pipeline import make_pipeline\n"
+        "import helper\n"
+        "def make():\n"
+        "    return LogisticRegression(C=helper.C, max_iter=2000)\n"
+    )
+    code = (
+        "import os, sys; from exempla.cli.main import main; before = list(sys.path)\n"
+        "os.chdir(sys.argv[1])\n"
+        "code = main(sys.argv[2:]); assert sys.path == before; sys.exit(code)"
+    )
+    words = ["explain", str(table), "--label", "diagnosis", "--quiet", "--out", "out", "--model"]
+    for model in ("sklearn.linear_model:LogisticRegression", "mine:make"):
+        command = [sys.executable, "-P", "-c", code, str(tmp_path), *words, model]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert json.loads((tmp_path / "out" / "explanation.json").read_text())["model"] == "mine:make"
+
+
+def test_clean_leaves_something_to_learn_from(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 2))
+    y = np.where(X[:, 0] + 1.2 * rng.normal(size=20) > 0, "a", "b")
+    pd.DataFrame({"u": X[:, 0], "v": X[:, 1], "y": y}).to_csv(tmp_path / "few.csv", index=False)
+    codes = set()
+    for seed in range(6):
+        words = ("--label", "y", "-k", 50, "--seed", seed, "--out", tmp_path / "out", "--quiet")
+        codes.add(run("clean", tmp_path / "few.csv", *words))
+        error = capsys.readouterr().err.splitlines()
+        if any("is left to learn from; name fewer with -k" in line for line in error):
+            return
+    pytest.fail(f"no file was small enough: {codes}")
+
+
 @pytest.fixture(scope="module")
 def noisy(cancer, tmp_path_factory):
     """20 wrong labels among the rows that are not trusted."""
@@ -254,14 +322,24 @@ def test_summarize_writes_weighted_rows(table, cancer, tmp_path, capsys):
         (["explain", "absent.csv", "--label", "y"], "no file 'absent.csv'"),
         (["explain", "TABLE"], "--label COLUMN"),
         (["explain", "TABLE", "--label", "diagnosi"], "did you mean 'diagnosis'"),
-        (["explain", "TABLE", "--label", "diagnosis", "-k", "0"], "k"),
+        (["explain", "TABLE", "--label", "diagnosis", "-k", "0"], "k is 0; ask for at least one"),
         (["explain", "TABLE", "--label", "diagnosis", "--kind", "oops"], "COLUMN=KIND"),
         (["explain", "TABLE", "--label", "diagnosis", "--ask", "some"], "errors, all"),
         (["explain", "TABLE", "--label", "diagnosis", "--model", "nowhere:x"], "'nowhere'"),
         (["explain", "TABLE", "--label", "diagnosis", "--model", "math:pi"], "give a model"),
         (["explain", "TABLE", "--label", "diagnosis", "--model", "math"], "package.module:name"),
         (["explain", "TABLE", "--label", "diagnosis", "--test-size", "0"], "no test rows"),
-        (["demo", "-k", "-3"], "k"),
+        (["demo", "-k", "-3"], "k is -3; ask for at least one"),
+        (["demo", "-k", "5000"], "k is 5000, but there are only 898"),
+        (["demo", "--seed", "-1"], "seed is -1"),
+        (
+            ["summarize", "TABLE", "--label", "diagnosis", "--seed", str(2**33)],
+            "seed is 8589934592",
+        ),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", "../x:y"], "package.module:name"),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", ".x:y"], "package.module:name"),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", "x:y:z"], "package.module:name"),
+        (["explain", "TABLE", "--label", "diagnosis", "--model", ":y"], "package.module:name"),
         (["review", "nowhere"], "holds no review.json"),
     ],
 )
@@ -295,7 +373,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == f"exempla {__version__}"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("reproduce", "bench")])
 def test_every_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as stop:
         run(command, "--help")
@@ -326,7 +404,7 @@ def test_parser_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh", "powershell"])
 def test_completion_is_valid_and_whole(shell, capsys):
     assert run("completion", shell) == 0
     script = capsys.readouterr().out
@@ -338,15 +416,33 @@ def test_completion_is_valid_and_whole(shell, capsys):
     assert done.returncode == 0, done.stderr
 
 
+def test_only_completion_loads_shtab():
+    code = "import sys; from exempla.cli.main import main; main(sys.argv[1:]);"
+    code += "print('shtab' in sys.modules)"
+    for words, loaded in ((["review", "nowhere"], "False"), (["completion", "tcsh"], "True")):
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == loaded
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_commands_and_options(capsys):
+def test_bash_completes_commands_options_and_paths(tmp_path, capsys):
     run("completion", "bash")
     script = capsys.readouterr().out
-    for words, expected in (("fix", "fix-labels"), ("explain --curated-", "--curated-column")):
+    (tmp_path / "mails.csv").touch()
+    (tmp_path / "mails").mkdir()
+    for words, expected in (
+        ("fix", ["fix-labels"]),
+        ("explain --curated-", ["--curated-column"]),
+        ("explain --side op", ["opponents"]),
+        ("explain mai", ["mails", "mails.csv"]),
+        ("explain mails.csv --out mai", ["mails"]),
+    ):
         typed = ["exempla", *words.split()]
         probe = (
-            f"{script}\nCOMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; _exempla; "
-            'echo "${COMPREPLY[@]}"'
+            f"{script}\nCOMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; "
+            '_shtab_exempla exempla "${COMP_WORDS[COMP_CWORD]}" 2>/dev/null; echo "${COMPREPLY[@]}"'
         )
-        done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True)
-        assert done.stdout.split() == [expected]
+        command = ["bash", "-c", probe]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert sorted(done.stdout.split()) == expected

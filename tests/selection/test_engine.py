@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from decimal import Decimal
 from unittest import mock
@@ -252,6 +254,33 @@ def test_threads_change_nothing(monkeypatch):
         two = select(rows, target, 5, SBQ(0.1))
     assert np.array_equal(one.indices, two.indices)
     assert np.array_equal(one.weights, two.weights)
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from exempla import SBQ, select
+
+rng = np.random.default_rng(0)
+rows, target = rng.normal(size=(80_000, 16)).astype(np.float32), rng.normal(size=16)
+expected = select(rows, target, 5, SBQ(0.1)).indices.tolist()
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        same = select(rows, target, 5, SBQ(0.1)).indices.tolist() == expected
+        os._exit(0 if same else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, code
+assert select(rows, target, 5, SBQ(0.1)).indices.tolist() == expected
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_after_several_threads_lives():
+    several = {"EXEMPLA_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORKED]
+    done = subprocess.run(command, env=os.environ | several, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
-from exempla.errors import ExemplaError
+from exempla.cli.shared.console import plain
+from exempla.cli.shared.failures import exit_code
 from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
@@ -19,14 +21,19 @@ COMMANDS = (
 )  # fmt: skip
 """Modules of `exempla.cli.commands`, in the order the help lists them."""
 
-OK, FOUND, MISTAKE = 0, 1, 2
-"""Exit codes: all well; more was found than --fail-above allows; the command could not be done."""
-
 DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
 EPILOG = """\
 Start with `exempla demo`, then `exempla explain YOURFILE --label COLUMN`.
-Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input.
+Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input,
+3 a fault of exempla itself, with a crash report.
 """
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that prints nothing a terminal would obey."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(plain(message, sys.stderr))
 
 
 class OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
@@ -44,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     >>> build_parser().parse_args(["demo", "--quiet"]).command
     'demo'
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exempla",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -61,38 +68,24 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run, parser=parser)
+        command.set_defaults(run=module.run)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; a user's mistake is one sentence, no traceback.
+    """Run one command and return its exit code; whatever fails is one sentence, no traceback.
 
-    >>> main(["completion", "fish"]) == 0  # doctest: +ELLIPSIS
-    complete...
-    True
+    >>> main(["review", "no-such-folder"])
+    2
     """
+    # What Python took to come here is processor time; called from Python, that is not ours to say.
+    before = time.process_time() if arguments is None else 0.0
+    started = time.perf_counter() - before
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
-    options.arguments = arguments
-    try:
-        return int(options.run(options))
-    except ExemplaError as error:
-        return _refuse(str(error))
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has had enough: not our user's mistake.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except OSError as error:
-        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.")
-    except KeyboardInterrupt:
-        print("\nexempla: stopped.", file=sys.stderr)
-        return 130
-
-
-def _refuse(sentence: str) -> int:
-    print(f"exempla: error: {sentence}", file=sys.stderr)
-    return MISTAKE
+    options.arguments, options.started = arguments, started
+    folder = getattr(options, "out", None)
+    return exit_code(lambda: options.run(options), arguments, folder)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from exempla.cli.shared.userfile import UserFile
@@ -47,12 +52,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, attack, retrain, write."""
+    from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_files
+    from exempla.cli.shared.writing import contract, say_files, write_json
     from exempla.data import take_rows
     from exempla.tasks.attack import attack, weak_points
 
-    with reading(options, test_size=0.2) as (given, console, folder):
+    with reading(options, 0.2) as (given, console, folder):
         model, prepare = given.head(options.model is None)
         _check(given, model)
         positions, what = _target(given, options.ask)
@@ -72,15 +78,21 @@ def run(options: Namespace) -> int:
         f"random, {by_chance:.0%}."
     )
     weak["index"], weak["label"] = parts.train[weak["index"]], parts.y_train[weak["index"]]
-    paths = _write_tables(folder, weak, {
-        "file": given.table.path.name, "answer": answer, "rows": rows, "budget": found.budget,
-        "target": parts.test[positions].tolist(), "expected": found.expected,
-        "flipped": flipped, "flipped_by_chance": by_chance, "seed": options.seed,
-    })  # fmt: skip
-    paths["report"] = _write_page(folder, given, weak, rows, answer, what, options)
+    # Moved, each of them pushes against the target: its weight is what that costs, to first order.
+    values = contract(
+        options, rows, weights=(found.after - found.before).tolist(), side="opponents",
+        damping=float(found.damping), damping_rule=getattr(found, "damping_rule", "auto"),
+        file=given.table.path.name, answer=answer, rows=rows, budget=found.budget,
+        target=parts.test[positions].tolist(), expected=found.expected,
+        flipped=flipped, flipped_by_chance=by_chance,
+    )  # fmt: skip
+    with published(folder, options) as stage:
+        paths = {"result": write_json(stage, values), "table": stage / "explanation.csv"}
+        weak.to_csv(paths["table"], index=False)
+        paths["report"] = _write_page(stage, given, weak, rows, answer, what, options)
     console.say(f"{answer} Rows moved: {', '.join(map(str, rows))}.")
-    say_files(console, paths)
-    return int(fails(options, flipped))
+    say_files(console, folder, paths)
+    return verdict(console, options, flipped, "of these predictions flip")
 
 
 def _check(given: Any, model: Any) -> None:
@@ -128,18 +140,8 @@ def _target(given: Any, ask: str | None) -> tuple[Any, str]:
     return chosen, f"the {len(chosen)} least sure test rows rightly predicted as {label}"
 
 
-def _write_tables(folder: Path, weak: Any, values: dict[str, Any]) -> dict[str, Path]:
-    """explanation.json, and the rows by how much moving each could do."""
-    import json
-
-    paths = {"result": folder / "explanation.json", "table": folder / "explanation.csv"}
-    paths["result"].write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    weak.to_csv(paths["table"], index=False)
-    return paths
-
-
 def _write_page(
-    folder: Path,
+    stage: Path,
     given: UserFile,
     weak: Any,
     moved: list[int],
@@ -156,7 +158,7 @@ def _write_page(
         for row, label, reach in shown[["index", "label", "reach"]].itertuples(index=False)
     ]
     return write_listing(
-        folder / "report.html",
+        stage / "report.html",
         rows,
         view=given.view(shown["index"].to_numpy()),
         about=About(

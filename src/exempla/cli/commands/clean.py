@@ -7,10 +7,16 @@ trained again without the named rows, and what that does to the test rows is sai
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    verdict,
+)
 
 HELP = "which rows of your file harm a model, and what happens without them?"
 
@@ -26,6 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Read, train, find the harmful rows, retrain without them, write."""
     from exempla.cli.shared.asking import choose_questions
+    from exempla.cli.shared.output import named_after, published
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
@@ -33,7 +40,12 @@ def run(options: Namespace) -> int:
     from exempla.tables import Decision, export
     from exempla.tasks.clean import clean
 
-    with reading(options, test_size=0.2) as (given, console, folder):
+    name = named_after("cleaned", options.file)
+    with reading(options, 0.2, [] if Path(options.file).is_dir() else [name]) as (
+        given,
+        console,
+        folder,
+    ):
         if given.regression:
             raise ExemplaError("clean asks about wrong predictions of classes, not of numbers.")
         asked = choose_questions(given, "errors", "opponents")
@@ -52,12 +64,6 @@ def run(options: Namespace) -> int:
         f"{mended:.0%} of its {len(asked.positions):,} errors; its accuracy on all test rows goes "
         f"from {before:.1%} to {after:.1%}."
     )
-    paths = {}
-    if given.table.format != "images":
-        suffix = "".join(given.table.path.suffixes[-2:])
-        rows = [Decision(int(row), "remove") for row in removed]
-        place = folder / f"cleaned{suffix}"
-        paths["data"] = export(given.table, rows, place, label=given.label.name)
     found = found.renumbered(given.parts.train)
     about = About(
         question="Which training rows should go, so that these errors are mended?",
@@ -69,13 +75,22 @@ def run(options: Namespace) -> int:
         noun="errors",
     )  # fmt: skip
     extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
-    paths |= write_results(
-        folder, found, train_view=asked.train_view(found), test_view=asked.test_view(),
-        about=about, evidence=evidence, extra=extra,
-    )  # fmt: skip
+    with published(folder, options) as stage:
+        paths = write_results(
+            stage,
+            found,
+            train_view=given.view(found.indices, why=True),
+            test_view=asked.test_view(),
+            about=about,
+            evidence=evidence,
+            extra=extra,
+        )
+        if given.table.format != "images":
+            rows = [Decision(int(row), "remove") for row in removed]
+            paths["data"] = export(given.table, rows, stage / name, label=given.label.name)
     console.say(what)
-    say_files(console, paths)
-    return int(fails(options, mended))
+    say_files(console, folder, paths)
+    return verdict(console, options, mended, "of the errors are mended")
 
 
 def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, float]:
@@ -84,9 +99,16 @@ def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, floa
     from sklearn.base import clone
 
     from exempla.data import take_rows
+    from exempla.errors import ExemplaError
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)
+    gone = np.setdiff1d(parts.y_train, parts.y_train[kept])
+    if len(gone):
+        raise ExemplaError(
+            f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "
+            f"{gone[0]!s} is left to learn from; name fewer with -k."
+        )
     again: Any = clone(given.model)
     again.fit(take_rows(parts.X_train, kept), parts.y_train[kept])
     right = again.predict(parts.X_test).astype(str) == parts.y_test.astype(str)

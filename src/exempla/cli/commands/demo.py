@@ -23,12 +23,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """The demonstration, told as it happens."""
-    from exempla.cli.shared.writing import make_folder, say_where, write_results
+    from exempla.cli.shared.output import prepare_folder, published
+    from exempla.cli.shared.writing import say_files, write_results
     from exempla.explainer import Explainer
     from exempla.report import About, plot_evidence
+    from exempla.report.sentences import answer
 
     console = Console.of(options)
-    folder = make_folder(options.out)
+    folder = prepare_folder(options, ["mistakes.png"])
     digits = _train(options.seed)
     console.say(
         f"1. Trained logistic regression on {len(digits.train[1]):,} handwritten digits "
@@ -51,16 +53,18 @@ def run(options: Namespace) -> int:
         noun="mistakes",
     )
     train_view, test_view = digits.views()
-    paths = write_results(
-        folder, explanation, train_view=train_view, test_view=test_view, about=about
-    )
-    paths["picture"] = folder / "mistakes.png"
-    plot_evidence(explanation, train_view, test_view, paths["picture"])
+    with published(folder, options) as stage:
+        paths = write_results(
+            stage, explanation, train_view=train_view, test_view=test_view, about=about
+        )
+        paths["picture"] = stage / "mistakes.png"
+        plot_evidence(explanation, train_view, test_view, paths["picture"])
     console.say(
         f"3. Picked the {len(explanation)} training images most responsible for those mistakes "
         f"(damping {explanation.damping:.2g}, {explanation.damping_rule})."
     )
-    say_where(console, explanation, about, paths)
+    console.say(answer(explanation, about))
+    say_files(console, folder, paths)
     return 0
 
 

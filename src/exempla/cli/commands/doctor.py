@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
 from exempla.cli.shared.console import Console
-from exempla.version import __version__
+from exempla.cli.shared.installed import core, extras, here
 
 HELP = "print versions, devices and what is installed"
-
-CORE = ("numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "safetensors")
-CORE += ("tqdm", "jinja2", "matplotlib", "array-api-compat")
-EXTRAS = {
-    "torch": ("torch",),
-    "hf": ("transformers", "datasets"),
-    "ray": ("ray",),
-    "review": ("fastapi", "uvicorn"),
-}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -60,26 +49,17 @@ def examine() -> dict[str, Any]:
     True
     """
     return {
-        "exempla": __version__,
-        "python": platform.python_version(),
+        **here(),
         "executable": sys.executable,
-        "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
         "memory": _memory(),
-        "core": {name: _version(name) for name in CORE},
-        "extras": {extra: {n: _version(n) for n in names} for extra, names in EXTRAS.items()},
+        "core": core(),
+        "extras": extras(),
         "devices": _devices(),
         "numba cache": _numba_cache(),
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _memory() -> str:

@@ -11,8 +11,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.options import add_output, command_line
+from exempla.cli.shared.options import add_file_arguments, add_output, command_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,45 +29,44 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, embed; write rows.npy, which row is which, how it was made, and a page."""
-    import json
-
     import numpy as np
     import pandas as pd
 
     from exempla.arrays import to_numpy
+    from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_files
+    from exempla.cli.shared.writing import contract, say_files, write_json
     from exempla.explainer import Explainer
-    from exempla.version import __version__
 
-    with reading(options, test_size=0.0) as (given, console, folder):
+    with reading(options, 0.0, FILES.values()) as (given, console, folder):
         explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
         features = explainer.fit(given.train()).features
     vectors: Any = to_numpy(features.rows)
-    paths = {name: folder / file for name, file in FILES.items()}
-    np.save(paths["data"], vectors, allow_pickle=False)
     parts = given.parts
-    table = pd.DataFrame({"index": parts.train, "label": parts.y_train})
-    table.to_csv(paths["table"], index=False)
-    manifest = {
-        "file": given.table.path.name,
-        "label": given.label.name,
-        "model": given.described,
-        "cross_validated_accuracy": given.accuracy.mean,
-        "rows": vectors.shape[0],
-        "dimensions": vectors.shape[1],
-        "dtype": str(vectors.dtype),
-        "damping": features.damping,
-        "damping_rule": features.damping_rule,
-        "share": features.share,
-        "command": command_line(options),
-        "seed": options.seed,
-        "version": __version__,
-    }
-    paths["result"].write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    _write_page(paths["report"], given, vectors, manifest, options)
+    made = contract(
+        options,
+        parts.train.tolist(),
+        file=given.table.path.name,
+        label=given.label.name,
+        model=given.described,
+        cross_validated_accuracy=given.accuracy.mean,
+        rows=vectors.shape[0],
+        dimensions=vectors.shape[1],
+        dtype=str(vectors.dtype),
+        damping=features.damping,
+        damping_rule=features.damping_rule,
+        share=features.share,
+        command=command_line(options),
+    )
+    with published(folder, options) as stage:
+        paths = {name: stage / file for name, file in FILES.items()}
+        np.save(paths["data"], vectors, allow_pickle=False)
+        table = pd.DataFrame({"index": parts.train, "label": parts.y_train})
+        table.to_csv(paths["table"], index=False)
+        write_json(stage, made)
+        _write_page(paths["report"], given, vectors, made, options)
     console.say(f"{vectors.shape[0]:,} rows are now vectors of {vectors.shape[1]:,} numbers.")
-    say_files(console, paths)
+    say_files(console, folder, paths)
     return 0
 
 

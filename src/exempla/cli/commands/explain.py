@@ -9,8 +9,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    verdict,
+)
 
 HELP = "which rows of your file are responsible for a model's errors?"
 
@@ -41,13 +46,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Read, train, say how good the model is, explain, write."""
     from exempla.cli.shared.asking import choose_questions
+    from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_where, write_results
+    from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.report import About, evidence_of
+    from exempla.report.sentences import answer
 
-    with reading(options, test_size=0.2) as (given, console, folder):
+    with reading(options, 0.2) as (given, console, folder):
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
             console.say(note)
@@ -69,23 +76,19 @@ def run(options: Namespace) -> int:
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
         noun=asked.noun,
     )
-    paths = write_results(
-        folder,
-        explanation,
-        train_view=asked.train_view(explanation),
-        test_view=asked.test_view(),
-        about=about,
-        evidence=evidence,
-        extra=_extra(given, asked),
-    )
-    say_where(console, explanation, about, paths)
-    if fails(options, asked.error_share):
-        console.warn(
-            f"{asked.error_share:.1%} of the test rows are predicted wrongly, more than "
-            f"--fail-above {options.fail_above:g} allows."
+    with published(folder, options) as stage:
+        paths = write_results(
+            stage,
+            explanation,
+            train_view=given.view(explanation.indices, why=True),
+            test_view=asked.test_view(),
+            about=about,
+            evidence=evidence,
+            extra=_extra(given, asked),
         )
-        return 1
-    return 0
+    console.say(answer(explanation, about))
+    say_files(console, folder, paths)
+    return verdict(console, options, asked.error_share, "of the test rows are predicted wrongly")
 
 
 def _extra(given: Any, asked: Any) -> dict[str, Any]:

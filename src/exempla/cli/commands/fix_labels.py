@@ -9,9 +9,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.console import Console
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    verdict,
+)
 
 HELP = "which labels of your file are wrong?"
 
@@ -19,6 +23,10 @@ FEWEST, MOST = 200, 2000
 """How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
 most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
 while the order is good: a list cut short would hide errors from the person who reviews it."""
+REVIEW = (
+    "review.json", "suspects.jsonl", "images", "decisions.sqlite", "decisions.json", "patch.csv",
+)  # fmt: skip
+"""What the review page keeps in the folder."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, judge every label, write the report and the review folder."""
+    from exempla.cli.shared.output import named_after, published
     from exempla.cli.shared.suspects import Suspects
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_tables
@@ -49,7 +58,8 @@ def run(options: Namespace) -> int:
     from exempla.report import About, write_label_report
     from exempla.tasks.fix_labels import fix_labels
 
-    with reading(options, test_size=0.0) as (given, console, folder):
+    later = named_after("corrected", options.file)
+    with reading(options, 0.0, others=[*REVIEW, later]) as (given, console, folder):
         if given.regression:
             raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
         parts = given.parts
@@ -77,24 +87,27 @@ def run(options: Namespace) -> int:
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
     )
     found = suspects.in_file_rows()
-    paths = write_tables(
-        folder,
-        found,
-        suspects.train_view(),
-        {"file": given.table.path.name, "label": given.label.name},
-    )
-    paths["report"] = write_label_report(
-        found,
-        folder / "report.html",
-        train_view=suspects.train_view(),
-        contradicting_view=suspects.accuser_view(),
-        about=about,
-    )
-    suspects.write_review(folder, options)
+    with published(folder, options) as stage:
+        paths = write_tables(
+            stage,
+            found,
+            suspects.train_view(),
+            {"file": given.table.path.name, "label": given.label.name},
+        )
+        paths["report"] = write_label_report(
+            found,
+            stage / "report.html",
+            train_view=suspects.train_view(),
+            contradicting_view=suspects.accuser_view(),
+            about=about,
+        )
+        # in its place already, for decisions lie beside it: a manifest says that it is complete
+        suspects.write_review(folder, options)
     console.say(found.finding)
-    say_files(console, paths)
+    say_files(console, folder, paths)
     console.say(f"Decide about them: exempla review {folder}")
-    return _verdict(console, options, found)
+    wrong = found.expected_errors / max(found.n_train, 1)
+    return verdict(console, options, wrong, "of the labels are expected to be wrong")
 
 
 def _listed(fixes: Any, k: int | None) -> Any:
@@ -104,14 +117,3 @@ def _listed(fixes: Any, k: int | None) -> Any:
     fewest = max(20, min(FEWEST, fixes.n_train // 10))
     count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
     return fixes.first(count)
-
-
-def _verdict(console: Console, options: Namespace, found: Any) -> int:
-    wrong = found.expected_errors / max(found.n_train, 1)
-    if not fails(options, wrong):
-        return 0
-    console.warn(
-        f"{wrong:.1%} of the labels are expected to be wrong, more than --fail-above "
-        f"{options.fail_above:g} allows."
-    )
-    return 1

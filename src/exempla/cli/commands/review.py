@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from exempla.cli.shared.console import Console
+from exempla.cli.shared.console import Console, plain
+from exempla.cli.shared.options import completed
 
 HELP = "decide about suspicious labels in your browser, and export the corrected file"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The folder and the server."""
-    parser.add_argument("folder", metavar="DIR", type=Path, help="written by exempla fix-labels")
+    folder = parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="written by exempla fix-labels"
+    )
+    completed(folder, "DIRECTORY")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: any free one)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument(
@@ -58,7 +63,7 @@ def _serve(options: Namespace, console: Console) -> int:
             if found:
                 print(json.dumps({"address": found.group(0)}), flush=True)
         elif found or not options.quiet:
-            print(line, flush=True)
+            print(plain(line, sys.stdout), flush=True)
 
     serve(options.folder, options.port, not options.no_browser, announce)
     console.say(

@@ -9,8 +9,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from exempla.cli.shared.arguments import add_file_arguments
-from exempla.cli.shared.options import add_fail_above, add_output, command_line, fails
+from exempla.cli.shared.options import (
+    add_fail_above,
+    add_file_arguments,
+    add_output,
+    command_line,
+    verdict,
+)
 
 HELP = "your file in k weighted rows"
 
@@ -31,13 +36,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, summarise, judge, write."""
-    from exempla.cli.shared.summary import judged, write_rows
+    from exempla.cli.shared.output import published
+    from exempla.cli.shared.summary import FILES, judged, write_rows
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.report import About
     from exempla.tasks.summarize import summarize
 
-    with reading(options, test_size=0.2) as (given, console, folder):
+    with reading(options, 0.2, FILES) as (given, console, folder):
         picked: Any = summarize(
             given.inner, given.train(), options.k, total=options.total, fit=given.fit,
             seed=options.seed, progress=console.progress,
@@ -58,12 +64,13 @@ def run(options: Namespace) -> int:
         command=command_line(options),
         noun="rows",
     )
-    paths = {"data": write_rows(folder, given, found)}
-    paths |= write_results(
-        folder, found, train_view=given.view(found.indices), about=about,
-        extra={"accuracy_all": whole, "accuracy_summary": small},
-    )  # fmt: skip
+    with published(folder, options) as stage:
+        paths = {"data": write_rows(stage, given, found)}
+        paths |= write_results(
+            stage, found, train_view=given.view(found.indices), about=about,
+            extra={"accuracy_all": whole, "accuracy_summary": small},
+        )  # fmt: skip
     console.say(f"{what}.")
-    say_files(console, paths)
+    say_files(console, folder, paths)
     lost = (whole - small) if whole is not None and small is not None else 0.0
-    return int(fails(options, lost))
+    return verdict(console, options, lost, f"of {measure} is lost")

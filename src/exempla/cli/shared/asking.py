@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from exempla.cli.shared.rows import RowView, row_view
-from exempla.cli.shared.userfile import UserFile, spread
+from exempla.cli.shared.rows import RowView, decisive, row_view
+from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.report.decisive import decisive_parts
-from exempla.results import Explanation
 
 __all__ = ["Asked", "choose_questions"]
 
@@ -54,31 +52,14 @@ class Asked:
         given, parts = self.given, self.given.parts
         labels = None if parts.y_test is None else parts.y_test[self.positions]
         predicted = self.predicted[self.positions]
-        found = decisive_parts(given.model, self.features, predicted if labels is None else labels)
+        known = predicted if labels is None else labels
         return row_view(
             parts.test_table or given.table,
             given.columns,
             rows=self.rows,
             labels=labels,
             predicted=predicted,
-            words=dict(enumerate(found.words)) if found else {},
-            strengths=dict(enumerate(found.columns)) if found else {},
-        )
-
-    def train_view(self, explanation: Explanation) -> RowView:
-        """How to show a picked training row, by its row number in the file."""
-        given, parts = self.given, self.given.parts
-        rows = explanation.indices
-        positions = np.searchsorted(parts.train, rows)
-        X, labels = take_rows(parts.X_train, positions), parts.y_train[positions]
-        found = decisive_parts(given.model, X, labels)
-        return row_view(
-            given.table,
-            given.columns,
-            labels=spread(labels, rows, len(given.table)),
-            predicted=spread(given.model.predict(X), rows, len(given.table)),
-            words=dict(zip(rows.tolist(), found.words)) if found else {},
-            strengths=dict(zip(rows.tolist(), found.columns)) if found else {},
+            **decisive(given.model, self.features, known, range(len(self.positions))),
         )
 
 

@@ -3,11 +3,82 @@
 from __future__ import annotations
 
 import shlex
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+import sys
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["add_fail_above", "add_output", "command_line", "fails", "share"]
+from exempla.cli.shared.console import Console, plain
+
+__all__ = [
+    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_line",
+    "completed", "share", "verdict",
+]  # fmt: skip
+
+
+def completed(action: Action, by: Literal["FILE", "DIRECTORY"]) -> None:
+    """Let shells complete this argument by paths.
+
+    Only the completion command loads shtab: its 60 ms would delay every other one.
+    """
+    if shtab := sys.modules.get("shtab"):
+        action.complete = getattr(shtab, by)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def add_file_arguments(parser: ArgumentParser) -> None:
+    """Everything about the user's file and the model."""
+    data = parser.add_argument_group("the data")
+    file = data.add_argument(
+        "file", metavar="FILE", help="CSV, TSV, JSONL, Parquet, NPZ (X, y), or a folder of images"
+    )
+    data.add_argument("--label", metavar="COLUMN", help="the column to predict")
+    data.add_argument(
+        "--text", metavar="COLUMN", action="append", default=[], help="read this column as text"
+    )
+    data.add_argument(
+        "--kind",
+        metavar="COLUMN=KIND",
+        action="append",
+        default=[],
+        help="overrule what a column is: number, category, text, date, id, ignored",
+    )
+    data.add_argument(
+        "--task",
+        choices=("auto", "classes", "regression"),
+        default="auto",
+        help="whether the label is a class or a number (default: judged from its values)",
+    )
+    test = data.add_argument(
+        "--test", metavar="FILE", help="questioned rows, in a file of their own"
+    )
+    data.add_argument(
+        "--test-size",
+        metavar="SHARE",
+        type=float,
+        help="else this share of the rows (default: 0.2; none for fix-labels)",
+    )
+    curated = data.add_argument(
+        "--curated", metavar="FILE", help="rows whose labels can be trusted"
+    )
+    data.add_argument(
+        "--curated-column", metavar="COLUMN", help="a column that marks trusted rows with 1 or yes"
+    )
+    data.add_argument("--encoding", help="of a text file (default: detected)")
+    data.add_argument("--delimiter", help="of a text file (default: detected)")
+    data.add_argument(
+        "--header",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether the first row of a text file names the columns (default: judged from it)",
+    )
+    data.add_argument(
+        "--model",
+        metavar="MODULE:NAME",
+        help="your own scikit-learn model, or a function that makes one, as package.module:name; "
+        "THIS RUNS THE CODE of that module (default: a model that suits the columns)",
+    )
+    for path in (file, test, curated):
+        completed(path, "FILE")
 
 
 def share(text: str) -> float:
@@ -25,6 +96,17 @@ def share(text: str) -> float:
     return value
 
 
+def check_numbers(options: Namespace) -> None:
+    """Refuse a seed or a k that makes no sense, before any work is done."""
+    from exempla.checks import check_seed
+    from exempla.errors import ExemplaError
+
+    check_seed(options.seed)
+    k = getattr(options, "k", None)
+    if k is not None and k < 1:
+        raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
+
+
 def add_fail_above(parser: Any, finding: str) -> None:
     """--fail-above; `finding` ends the sentence "exit with 1 if …"."""
     parser.add_argument(
@@ -32,20 +114,24 @@ def add_fail_above(parser: Any, finding: str) -> None:
     )
 
 
-def fails(options: Namespace, found: float) -> bool:
-    """Whether this share is more than --fail-above allows."""
-    return options.fail_above is not None and found > options.fail_above
+def verdict(console: Console, options: Namespace, found: float, what: str) -> int:
+    """Exit code 1, and why, if this share is more than --fail-above allows; `what` says of what."""
+    if options.fail_above is None or found <= options.fail_above:
+        return 0
+    console.warn(f"{found:.1%} {what}, more than --fail-above {options.fail_above:g} allows.")
+    return 1
 
 
 def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
     """--out, --quiet, --json, --seed."""
-    parser.add_argument(
+    out = parser.add_argument(
         "--out",
         metavar="DIR",
         type=Path,
         default=Path(default),
         help=f"folder for the results (default: {default})",
     )
+    completed(out, "DIRECTORY")
     parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON; sentences go to stderr"
@@ -56,9 +142,9 @@ def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
 
 
 def command_line(options: Namespace) -> str:
-    """What the user typed, ready to be typed again.
+    """What the user typed, ready to be typed again, but for names that are no text.
 
     >>> command_line(Namespace(arguments=["explain", "my file.csv", "--label", "y"]))
     "exempla explain 'my file.csv' --label y"
     """
-    return shlex.join(["exempla", *options.arguments])
+    return plain(shlex.join(["exempla", *options.arguments]))

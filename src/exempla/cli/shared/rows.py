@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from exempla.report.decisive import decisive_parts
 from exempla.report.views import Content, ImageView, View, mark_words
 from exempla.tables import Column, Table
 from exempla.tables.formats.folder import safe_path
 
-__all__ = ["RowView", "row_view"]
+__all__ = ["RowView", "decisive", "row_view"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,15 @@ def scaled(strengths: Mapping[str, float]) -> dict[str, float]:
     """Strengths with the strongest at ±1."""
     top = max((abs(value) for value in strengths.values()), default=0.0)
     return {name: value / top for name, value in strengths.items()} if top > 0 else {}
+
+
+def decisive(model: Any, X: Any, labels: Any, keys: Iterable[int]) -> dict[str, Any]:
+    """What decided about these rows, by the keys they are shown by; nothing if that is unknown."""
+    found = decisive_parts(model, X, labels)
+    if found is None:
+        return {}
+    keys = list(keys)
+    return {"words": dict(zip(keys, found.words)), "strengths": dict(zip(keys, found.columns))}
 
 
 def row_view(table: Table, columns: list[Column], **parts: Any) -> RowView:

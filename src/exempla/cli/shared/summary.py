@@ -13,7 +13,7 @@ from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
 from exempla.results import Selection
 
-__all__ = ["judged", "write_rows"]
+__all__ = ["FILES", "judged", "write_rows"]
 
 
 def judged(given: UserFile, picked: Selection) -> tuple[float | None, float | None]:
@@ -39,7 +39,10 @@ def _weights(model: Any, weights: np.ndarray) -> dict[str, Any]:
     return {"sample_weight": weights}
 
 
-def write_rows(folder: Path, given: UserFile, found: Selection) -> Path:
+FILES = ("summary.csv", "summary.parquet")
+
+
+def write_rows(stage: Path, given: UserFile, found: Selection) -> Path:
     """The rows themselves, with their weights, as Parquet or CSV."""
     rows = given.table.data.take(found.indices).to_pandas()
     name = "weight" if "weight" not in rows.columns else "exempla_weight"
@@ -47,7 +50,7 @@ def write_rows(folder: Path, given: UserFile, found: Selection) -> Path:
     rows.insert(1, name, found.weights)
     if given.table.format == "parquet":
         rows.columns = [str(column) for column in rows.columns]
-        rows.to_parquet(folder / "summary.parquet", index=False)
-        return folder / "summary.parquet"
-    rows.to_csv(folder / "summary.csv", index=False)
-    return folder / "summary.csv"
+        rows.to_parquet(stage / "summary.parquet", index=False)
+        return stage / "summary.parquet"
+    rows.to_csv(stage / "summary.csv", index=False)
+    return stage / "summary.csv"

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from exempla.cli.shared.console import Console
+from exempla.cli.shared.console import Console, plain
 from exempla.cli.shared.images import (
     ImageClassifier,
     has_images,
     image_classifier,
     split_pictures,
 )
-from exempla.cli.shared.models import load_model
-from exempla.cli.shared.rows import RowView, row_view
-from exempla.cli.shared.writing import make_folder
+from exempla.cli.shared.models import blaming, load_model
+from exempla.cli.shared.output import prepare_folder
+from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
+from exempla.progress import showing
 from exempla.tables import (
     Column,
     CrossValidation,
@@ -105,23 +106,25 @@ class UserFile:
         """k, or all training rows if they are fewer; what makes no sense is left to be refused."""
         return min(k, len(self.parts.train)) if k > 0 else k
 
-    def view(self, rows: np.ndarray) -> RowView:
-        """How to show these training rows, by their numbers in the file."""
+    def view(self, rows: np.ndarray, why: bool = False) -> RowView:
+        """How to show these training rows, by their numbers in the file; with `why`, what decided
+        about each is marked."""
         positions = np.searchsorted(self.parts.train, rows)
-        said = self.model.predict(take_rows(self.parts.X_train, positions))
-        labels, size = self.parts.y_train[positions], len(self.table)
+        X, labels = take_rows(self.parts.X_train, positions), self.parts.y_train[positions]
         return row_view(
             self.table,
             self.columns,
-            labels=spread(labels, rows, size),
-            predicted=spread(said, rows, size),
+            labels=spread(labels, rows, len(self.table)),
+            predicted=spread(self.model.predict(X), rows, len(self.table)),
+            **(decisive(self.model, X, labels, rows.tolist()) if why else {}),
         )
 
     def facts(self) -> dict[str, Any]:
         """What a report says of the file and its model."""
         accuracy, against = self.accuracy_words()
         model = f"{against}; {self.described}"
-        return {"data": self.table.path.name, "model": model, "accuracy": accuracy}
+        # a name may be no text at all, and the page is
+        return {"data": plain(self.table.path.name), "model": model, "accuracy": accuracy}
 
     def accuracy_words(self) -> tuple[str, str]:
         """The cross-validated accuracy, and what to compare it with."""
@@ -133,13 +136,22 @@ class UserFile:
 
 
 @contextmanager
-def reading(options: Namespace, test_size: float) -> Iterator[tuple[UserFile, Console, Path]]:
+def reading(
+    options: Namespace, test_size: float, files: Iterable[str] = (), others: Iterable[str] = ()
+) -> Iterator[tuple[UserFile, Console, Path]]:
     """The user's file read and fitted, with the console, which hears warnings, and the folder for
-    the results."""
+    the results (`files` and `others`: see `prepare_folder`)."""
     console = Console.of(options)
-    folder = make_folder(options.out)
-    with console.hearing_warnings():
-        yield read_user_file(options, console, test_size), console, folder
+    new = not options.out.exists()
+    folder = prepare_folder(options, files, others)
+    try:
+        with console.hearing_warnings(), showing(console.progress):
+            yield read_user_file(options, console, test_size), console, folder
+    except BaseException:
+        if new:  # nothing was found: no empty folder stays behind
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:
@@ -169,12 +181,14 @@ def read_user_file(options: Namespace, console: Console, test_size: float) -> Us
         model = default_model(table, columns, rows=parts.train, seed=options.seed)
         described = describe(model)
     few = {"folds": 3, "max_rows": MOST_IMAGES} if pictures else {}
-    accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
-    found = UserFile(table, columns, parts, model, accuracy, described)
-    console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
-    if accuracy.warning:
-        console.warn(accuracy.warning)
-    model.fit(X, y)
+    own = blaming(f"--model {options.model} cannot be trained on this file")
+    with own if options.model else nullcontext():
+        accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
+        found = UserFile(table, columns, parts, model, accuracy, described)
+        console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
+        if accuracy.warning:
+            console.warn(accuracy.warning)
+        model.fit(X, y)
     return found
 
 

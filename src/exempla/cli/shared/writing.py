@@ -1,35 +1,27 @@
-"""What every command leaves in its folder: explanation.json, a table, report.html."""
+"""What every command leaves in its folder: explanation.json, a table, report.html.
+
+Everything is written to a staged folder (`exempla.cli.shared.output.published`) and named where it
+will be.
+"""
 
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from exempla.atomic import write_text
 from exempla.cli.shared.console import Console
-from exempla.errors import ExemplaError
 from exempla.report import About, View, write_report
-from exempla.report.sentences import answer
 from exempla.results import Answer, Selection
+from exempla.version import __version__
 
-__all__ = [
-    "make_folder", "say_files", "say_where", "table_of", "write_results", "write_tables",
-]  # fmt: skip
-
-
-def make_folder(path: Path) -> Path:
-    """The folder, made if it is not there; refused before any work is done if it cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExemplaError(
-            f"The folder {path} cannot be made ({error.strerror}); choose another one with --out."
-        ) from error
-    return path
+__all__ = ["contract", "say_files", "write_json", "write_results", "write_tables"]
 
 
 def write_results(
-    folder: Path,
+    stage: Path,
     explanation: Selection,
     *,
     train_view: View,
@@ -38,11 +30,11 @@ def write_results(
     evidence: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """Write the three files and say where each is."""
-    paths = write_tables(folder, explanation, train_view, extra)
+    """Write the three files."""
+    paths = write_tables(stage, explanation, train_view, extra)
     paths["report"] = write_report(
         explanation,
-        folder / "report.html",
+        stage / "report.html",
         train_view=train_view,
         test_view=test_view,
         about=about,
@@ -52,32 +44,43 @@ def write_results(
 
 
 def write_tables(
-    folder: Path, explanation: Answer, train_view: View, extra: dict[str, Any] | None = None
+    stage: Path, explanation: Answer, train_view: View, extra: dict[str, Any] | None = None
 ) -> dict[str, Path]:
     """Write explanation.json and explanation.csv."""
-    values = {**explanation.to_dict(), **(extra or {})}
-    result = folder / "explanation.json"
-    result.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    table = folder / "explanation.csv"
-    table_of(explanation, train_view).to_csv(table, index=False)
-    return {"result": result, "table": table}
+    table = stage / "explanation.csv"
+    _listed(explanation, train_view).to_csv(table, index=False)
+    return {"result": write_json(stage, {**explanation.to_dict(), **(extra or {})}), "table": table}
 
 
-def table_of(explanation: Answer, train_view: View) -> Any:
+def contract(options: Namespace, indices: list[int], **known: Any) -> dict[str, Any]:
+    """What programs find in every explanation.json, where the answer is no weighted selection:
+    what it does not have is null."""
+    return {
+        "indices": indices,
+        "weights": None,
+        "side": None,
+        "explained": None,
+        "variance": None,
+        "k": len(indices),
+        "seed": options.seed,
+        "version": __version__,
+        **known,
+    }
+
+
+def write_json(stage: Path, values: dict[str, Any]) -> Path:
+    """Write explanation.json."""
+    text = json.dumps(values, indent=2, allow_nan=False)
+    return write_text(stage / "explanation.json", f"{text}\n")
+
+
+def _listed(explanation: Answer, train_view: View) -> Any:
     """The picked examples with their labels, one line each."""
     frame = explanation.to_frame()
     shown = [train_view.show(int(index)) for index in explanation.indices]
     frame["label"] = [content.label for content in shown]
     frame["predicted"] = [content.predicted for content in shown]
     return frame
-
-
-def say_where(
-    console: Console, explanation: Selection, about: About, paths: dict[str, Path]
-) -> None:
-    """The answer in one sentence, and where to read more; the whole of it for programs."""
-    console.say(answer(explanation, about))
-    say_files(console, paths)
 
 
 WORDS = {
@@ -89,8 +92,9 @@ WORDS = {
 }
 
 
-def say_files(console: Console, paths: dict[str, Path]) -> None:
-    """Where each file is and what it is for; with --json, the result itself."""
+def say_files(console: Console, folder: Path, staged: dict[str, Path]) -> None:
+    """Where each file is now and what it is for; with --json, the result itself."""
+    paths = {name: folder / path.name for name, path in staged.items()}
     console.say(f"Done in {console.seconds():.0f} s. Look at:")
     width = max(len(str(path)) for path in paths.values())
     for name in sorted(paths, key=list(WORDS).index):

@@ -5,13 +5,16 @@ are multiplied in float32 (a float64 sum is 1.4 times slower); the loop in `engi
 and settles close calls in float64.
 
 Threads: one, unless the environment variable EXEMPLA_THREADS says more. The result is the same to
-the last bit, because each row is always summed by itself and the maximum has no order.
+the last bit, because each row is always summed by itself and the maximum has no order. They are
+Python's own threads, which leave the interpreter while they compute: numba's parallel loops stand
+on OpenMP, which ends every process that forks after using it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
@@ -25,8 +28,8 @@ __all__ = ["FusedRace", "FusedRows", "threads"]
 # Sums may be reordered (that is what vector units need), but infinities keep their meaning:
 # rows out of the race are marked by n = −inf.
 FASTMATH = {"reassoc", "contract", "nsz"}
-BLOCK = 8192
-"""Rows a thread takes at a time."""
+FEWEST = 32_768
+"""Rows for which more than one thread is worth it."""
 _OPTIONS: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy", "nogil": True}
 
 
@@ -45,6 +48,15 @@ def threads() -> int:
     except ValueError:
         wanted = 1
     return max(1, min(wanted, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+
+
+_POOLS: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def _pool(count: int) -> ThreadPoolExecutor:
+    """So many threads of this process: those of a parent do not live on in its child."""
+    key = os.getpid(), count
+    return _POOLS.get(key) or _POOLS.setdefault(key, ThreadPoolExecutor(count, "exempla"))
 
 
 @compiled
@@ -156,32 +168,6 @@ def _leader(c, n, floor, scale, rule):
     return best, where
 
 
-def _spread(F, q, coef, c, n, floor, scale, rule):
-    """`_advance` with blocks of rows shared among threads."""
-    blocks = (F.shape[0] + BLOCK - 1) // BLOCK
-    best, where = np.empty(blocks), np.empty(blocks, np.int64)
-    for b in numba.prange(blocks):
-        stop = min(F.shape[0], (b + 1) * BLOCK)
-        best[b], where[b] = _advance(F, q, coef, c, n, floor, scale, rule, b * BLOCK, stop)
-    first = np.argmax(best)
-    return best[first], where[first]
-
-
-def _spread_wide(F, q, coef, c, n, floor, scale, rule):
-    """`_advance_wide`, likewise."""
-    blocks = (F.shape[0] + BLOCK - 1) // BLOCK
-    best, where = np.empty(blocks), np.empty(blocks, np.int64)
-    for b in numba.prange(blocks):
-        stop = min(F.shape[0], (b + 1) * BLOCK)
-        best[b], where[b] = _advance_wide(F, q, coef, c, n, floor, scale, rule, b * BLOCK, stop)
-    first = np.argmax(best)
-    return best[first], where[first]
-
-
-_parallel: Any = compiled(_spread, parallel=True)
-_parallel_wide: Any = compiled(_spread_wide, parallel=True)
-
-
 class FusedRows(ArrayRows):
     """Rows of a C-contiguous NumPy array, raced by the fused pass."""
 
@@ -221,15 +207,12 @@ class FusedRace(ArrayRace):
         return Leaders(scores, winners)
 
     def _pass(self, wide: bool, arguments: tuple[Any, ...]) -> tuple[float, int]:
-        count = threads()
-        if count == 1 or self.rows.t < 4 * BLOCK:
-            return (_advance_wide if wide else _advance)(*arguments, 0, self.rows.t)
-        before = numba.get_num_threads()
-        numba.set_num_threads(count)
-        try:
-            return (_parallel_wide if wide else _parallel)(*arguments)
-        finally:
-            numba.set_num_threads(before)
+        advance, t, count = _advance_wide if wide else _advance, self.rows.t, threads()
+        if count == 1 or t < FEWEST:
+            return advance(*arguments, 0, t)
+        cuts = [t * i // count for i in range(count + 1)]
+        found = _pool(count).map(lambda *part: advance(*arguments, *part), cuts[:-1], cuts[1:])
+        return max(found, key=lambda leader: leader[0])  # the first of equals: the lowest row
 
     def leaders(self) -> Leaders:
         best = [_leader(c, n, *self._rule) for c, n in zip(self.c, self.n)]

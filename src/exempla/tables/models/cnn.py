@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from exempla.progress import track
+
 __all__ = ["SmallCNN"]
 
 STEPS = 1_500
@@ -67,7 +69,7 @@ class SmallCNN:
         loss = nn.CrossEntropyLoss(reduction="none")
         arranged: Any = module.train()  # torch's own types do not know memory_format
         arranged.to(memory_format=torch.channels_last)  # half as fast again on a CPU
-        for _ in range(rounds):
+        for _ in track(range(rounds), "training the network", rounds):
             for some in torch.randperm(len(x), generator=order).split(self.batch):
                 adam.zero_grad()
                 each = loss(module(x[some].to(device)), target[some].to(device))

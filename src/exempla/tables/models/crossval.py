@@ -11,6 +11,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
+from exempla.progress import track
 
 __all__ = ["CrossValidation", "cross_validated_accuracy"]
 
@@ -68,7 +69,7 @@ def cross_validated_accuracy(
         y.dtype.kind == "f" and not hasattr(model, "predict_proba")
     )
     guess, parts = y.copy(), _folds(y, folds, regression, seed)
-    for train, test in parts:
+    for train, test in track(parts, "cross-validating the model", len(parts)):
         fitted = clone(model).fit(take_rows(X, some[train]), y[train])
         guess[test] = fitted.predict(take_rows(X, some[test]))
     if regression:

@@ -17,6 +17,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from exempla.progress import track
 from exempla.tables.columns.infer import FEATURES, Column, label_of
 from exempla.tables.columns.label import label_values
 from exempla.tables.features import DateParts, feature_frame
@@ -134,7 +135,8 @@ def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
 def _best(model: Any, prepare: ColumnTransformer, X: pd.DataFrame, y: np.ndarray, seed: int) -> Any:
     """The model with the strength of least cross-validated loss."""
     losses = np.zeros(len(STRENGTHS))
-    for train, test in _folds(y, isinstance(model, LogisticRegression), seed):
+    folds = _folds(y, isinstance(model, LogisticRegression), seed)
+    for train, test in track(folds, "choosing the model's strength", len(folds)):
         ready = clone(prepare)
         inside, outside = ready.fit_transform(X.iloc[train]), ready.transform(X.iloc[test])
         trial = clone(model)

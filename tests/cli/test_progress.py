@@ -1,0 +1,83 @@
+"""Each long step of a command says how far it is, also where the output is no terminal."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from exempla import progress
+from exempla.cli import main as door
+from exempla.cli.main import main
+from exempla.cli.shared.console import Console
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+@pytest.fixture
+def told(monkeypatch, capsys):
+    """The steps told on standard error, once nothing is too quick to be told."""
+    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0)
+
+    def steps() -> set[str]:
+        return set(re.findall(r"^exempla: ([^:]+): \d", capsys.readouterr().err, re.M))
+
+    return steps
+
+
+def table(folder) -> str:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame["y"] = np.where(X[:, 0] + rng.normal(size=120) > 0, "yes", "no")
+    frame.to_csv(folder / "a.csv", index=False)
+    return str(folder / "a.csv")
+
+
+TRAINING = {"choosing the model's strength", "cross-validating the model"}
+
+
+@pytest.mark.parametrize(
+    ("command", "steps"),
+    [
+        ("explain", {"scoring the training set", "picking"}),
+        ("clean", {"scoring the training set"}),
+        ("embed", {"scoring the training set"}),
+        ("attack", set()),
+    ],
+)
+def test_long_steps_are_told(command, steps, told, tmp_path):
+    words = (command, table(tmp_path), "--label", "y", "--out", tmp_path / "out")
+    assert run(*words) == 0
+    assert told() >= TRAINING | steps
+    assert run(*words, "--quiet") == 0
+    assert told() == set()
+
+
+def test_networks_tell_their_training(told, tmp_path):
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    for name, level in (("dark", 60), ("light", 190)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = np.clip(rng.normal(level, 90, (8, 8)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    assert run("embed", tmp_path / "pictures", "--out", tmp_path / "out") == 0
+    assert told() >= {"cross-validating the model", "training the network"}
+
+
+def test_the_time_told_begins_with_the_process(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(time, "process_time", lambda: 100.0)
+    monkeypatch.setattr(door.sys, "argv", ["exempla", "demo", "-k", "3", "--out", str(tmp_path)])
+    assert main() == 0
+    assert re.search(r"Done in 1\d\d s", capsys.readouterr().out)
+    assert run("demo", "-k", 3, "--out", tmp_path) == 0
+    assert re.search(r"Done in \d\d? s", capsys.readouterr().out)
+    assert Console().seconds() < 10
