@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exempla.review import Source, Suspect, export_decisions, write_review
+from exempla.review import ReviewedFile, Suspect, export_decisions, write_review
 from tests.e2e.review_page import (
     READY,
     counts,
@@ -245,6 +245,22 @@ def test_a_reload_does_not_lose_what_waits(tab, tmp_path):
         )
 
 
+def test_words_and_columns_are_marked_by_what_they_say_about_the_label(tab, tmp_path):
+    with served(make_folder(tmp_path, 3)) as address:
+        page = open_review(tab, address)
+        texts = "(nodes) => nodes.map((node) => node.textContent)"
+        assert page.eval_on_selector_all("#card mark.backs", texts) == ["meeting"]
+        doubts = page.eval_on_selector_all("#card mark.doubts", texts)
+        assert doubts == ["cheap pills", "click here"]
+        assert page.eval_on_selector_all("#card tr.doubts th", texts) == ["hour"]
+        assert page.eval_on_selector_all("#card tr.backs th", texts) == ["sender"]
+        # In a row that contradicts the label, what speaks for its own label speaks against ours.
+        assert page.eval_on_selector_all(".contradicts mark.doubts", texts) == ["cheap pills"]
+        assert page.eval_on_selector_all(".contradicts tr.doubts th", texts) == ["sender"]
+        assert page.eval_on_selector_all(".supports mark.backs", texts) == ["meeting"]
+        assert "Contradicted by" in page.inner_text("#evidence")
+
+
 CONTRAST = """
 () => {
   const parse = (c) => (c.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
@@ -338,7 +354,7 @@ def test_thousands_of_suspects_stay_a_short_page(tab, tmp_path):
 def test_a_class_that_is_a_digit_has_its_own_key(tab, tmp_path):
     classes = [str(digit) for digit in range(10)]
     suspects = [Suspect(row, "3", "8", 0.5, 0.5) for row in range(4)]
-    source = Source(tmp_path / "digits.npz", "npz", "y")
+    source = ReviewedFile(tmp_path / "digits.npz", "npz", "y")
     write_review(tmp_path / "review", suspects, source=source, classes=classes)
     with served(tmp_path / "review") as address:
         page = open_review(tab, address)

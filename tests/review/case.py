@@ -17,7 +17,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from exempla.review import Accuser, Cell, Content, Source, Suspect, Word, read_review, write_review
+from exempla.report.views import mark_words
+from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
 
 CLASSES = ("ham", "spam", "news")
 START = (
@@ -40,12 +41,17 @@ def make_folder(directory: Path, n: int = 12, *, hostile: str = "") -> Path:
     write_review(
         folder,
         suspects,
-        source=Source(source, "jsonl", label="label"),
+        source=ReviewedFile(source, "jsonl", label="label"),
         classes=classes,
         expected_wrong=sum(s.probability for s in suspects) + 2,
         question=hostile or "Which labels are wrong?",
     )
     return folder
+
+
+def plain(text: str) -> tuple[tuple[str, float], ...]:
+    """The pieces of a text without decisive words."""
+    return ((text, 0.0),)
 
 
 def _falling(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -57,13 +63,14 @@ def _suspect(row: int, p: float, hostile: str) -> Suspect:
     other = hostile or CLASSES[1 - row % 2]
     text = f"The meeting about message {row} moved; cheap pills, click here. {hostile}"
     pixels = np.linspace(0, 1, 28 * 28).reshape(28, 28) if row < 60 else None
-    words = (Word("cheap pills", 0.4), Word("meeting", -0.2), Word(hostile or "click here", 0.1))
-    cells = (Cell("hour", "03", 0.3), Cell(hostile or "sender", hostile or "bob", -0.1))
-    accuser = Accuser(
+    # As everywhere, a positive weight speaks for the label that the row carries.
+    words = {"cheap pills": -0.4, "meeting": 0.2, hostile or "click here": -0.1}
+    cells = (("hour", "03", -0.3), (hostile or "sender", hostile or "bob", 0.1))
+    curated = EvidenceRow(
         row + 1,
         other,
         0.31,
-        Content(text=f"cheap pills for you {hostile}", image=pixels, name=hostile),
+        Content(pieces=plain(f"cheap pills for you {hostile}"), image=pixels, name=hostile),
         id=hostile,
         source="curated",
     )
@@ -75,9 +82,16 @@ def _suspect(row: int, p: float, hostile: str) -> Suspect:
         0.97,
         side=hostile or ("opponent" if row % 2 else "proponent"),
         id=hostile + f"m{row}",
-        content=Content(text, words, cells, pixels if row % 6 == 0 else None, hostile),
-        accusers=(accuser, Accuser(row + 2, other, 0.22, Content(cells=cells))),
-        supporters=(Accuser(row + 4, given, 0.05, Content(text="see you at the meeting")),),
+        content=Content(
+            image=pixels if row % 6 == 0 else None,
+            pieces=mark_words(text, words),
+            cells=cells,
+            name=hostile,
+        ),
+        contradicting=(curated, EvidenceRow(row + 2, other, 0.22, Content(cells=cells))),
+        supporters=(
+            EvidenceRow(row + 4, given, 0.05, Content(pieces=plain("see you at the meeting"))),
+        ),
     )
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from exempla.errors import ExemplaError
-from exempla.review import Source, Suspect, export_decisions, read_review, write_review
+from exempla.review import ReviewedFile, Suspect, export_decisions, read_review, write_review
 from exempla.review.export import final_decisions, write_corrected
-from exempla.review.log import DecisionLog, State
+from exempla.review.log import DecisionLog, RowDecision
 from exempla.tables.corrections.patch import apply_patch
 from tests.review.case import make_folder, served, signed_in
 
 
-def decide(folder: Path, *states: State) -> None:
+def decide(folder: Path, *states: RowDecision) -> None:
     log = DecisionLog(folder / "decisions.sqlite", read_review(folder).key)
     for state in states:
         once = f"{state.row}-{log.version}"
@@ -30,17 +30,17 @@ def corrected(folder: Path) -> Path:
 
 
 SOME = (
-    State(0, "relabel", "news", "surely"),
-    State(3, "keep"),
-    State(6, "remove"),
-    State(9, "skip"),
-    State(12, "pending", None, "look again"),
+    RowDecision(0, "relabel", "news", "surely"),
+    RowDecision(3, "keep"),
+    RowDecision(6, "remove"),
+    RowDecision(9, "skip"),
+    RowDecision(12, "pending", None, "look again"),
 )
 
 
 def test_the_final_decisions_carry_everything(tmp_path):
     folder = make_folder(tmp_path, 6)
-    decide(folder, State(0, "remove"), *SOME)
+    decide(folder, RowDecision(0, "remove"), *SOME)
     final = {d.row: d for d in export_decisions(folder)}
     assert {row: d.action for row, d in final.items()} == {
         0: "relabel", 3: "keep", 6: "remove", 9: "skip", 12: "pending"
@@ -48,7 +48,7 @@ def test_the_final_decisions_carry_everything(tmp_path):
     assert (final[0].id, final[0].old_label, final[0].new_label) == ("m0", "ham", "news")
     assert (final[0].note, final[12].note) == ("surely", "look again")
     assert final[0].time.endswith("Z")
-    assert "model says spam 0.970; accused by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
+    assert "model says spam 0.970; contradicted by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
     written = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))
     assert [d["row"] for d in written] == sorted(final)
     assert written[0]["evidence"] == final[0].evidence
@@ -94,8 +94,8 @@ def test_a_csv_keeps_its_every_byte(tmp_path):
         Suspect(row, g, s, 0.5, 0.5) for row, g, s in [(0, "ham", "spam"), (1, "spam", "ham")]
     ]
     folder = tmp_path / "out"
-    write_review(folder, suspects, source=Source(source, "csv", "y"), classes=["ham", "spam"])
-    decide(folder, State(1, "relabel", "ham"))
+    write_review(folder, suspects, source=ReviewedFile(source, "csv", "y"), classes=["ham", "spam"])
+    decide(folder, RowDecision(1, "relabel", "ham"))
     assert corrected(folder).read_bytes() == source.read_bytes().replace(b'"spam"', b'"ham"')
 
 
@@ -108,8 +108,10 @@ def test_an_image_folder_is_copied_into_its_new_classes(tmp_path):
         Image.fromarray(np.zeros((4, 4), np.uint8)).save(root / name)
     folder = tmp_path / "out"
     suspects = [Suspect(1, "one", "two", 0.9, 0.9), Suspect(2, "two", "one", 0.9, 0.9)]
-    write_review(folder, suspects, source=Source(root, "images", "label"), classes=["one", "two"])
-    decide(folder, State(1, "relabel", "two"), State(2, "remove"))
+    write_review(
+        folder, suspects, source=ReviewedFile(root, "images", "label"), classes=["one", "two"]
+    )
+    decide(folder, RowDecision(1, "relabel", "two"), RowDecision(2, "remove"))
     for _ in range(2):  # a second export replaces the first
         path = corrected(folder)
         assert sorted(p.relative_to(path).as_posix() for p in path.rglob("*.png")) == [
@@ -133,13 +135,13 @@ def test_a_source_that_changed_or_went_is_not_corrected_blindly(tmp_path):
 
 def test_decisions_on_rows_no_longer_suspected_are_kept(tmp_path):
     folder = make_folder(tmp_path, 6)
-    decide(folder, State(15, "relabel", "news"))
+    decide(folder, RowDecision(15, "relabel", "news"))
     review = read_review(folder)
     fewer = [Suspect(0, "ham", "spam", 0.5, 0.5)]
     write_review(
         folder,
         fewer,
-        source=Source(tmp_path / "mails.jsonl", "jsonl", "label"),
+        source=ReviewedFile(tmp_path / "mails.jsonl", "jsonl", "label"),
         classes=review.classes,
     )
     review = read_review(folder)

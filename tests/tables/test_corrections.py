@@ -186,7 +186,7 @@ def test_the_patch_tells_the_story(tmp_path):
         Decision(2, "relabel", "spam", "clear", "2026-01-02T03:04:05Z"),
         Decision(0, "remove"),
     ]
-    proof = {2: {"accusers": [7, 9]}}
+    proof = {2: {"contradicting": [7, 9]}}
     options = {"label": "y", "ids": "id", "evidence": proof}
     rows = list(csv.DictReader(write_patch(tmp_path / "p.csv", table, decisions, **options).open()))
     assert [row["row"] for row in rows] == ["0", "2"]

@@ -21,7 +21,7 @@ from exempla.review.estimate import remaining_wrong
 from exempla.review.export import corrected_path, export_decisions, write_corrected
 from exempla.review.folder import Review
 from exempla.review.images import image_bytes
-from exempla.review.log import ACTIONS, DecisionLog, StaleError, State
+from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
 
 __all__ = ["build_app"]
 
@@ -149,7 +149,7 @@ def _add_deciding(app: FastAPI, review: Review, log: DecisionLog) -> None:
             raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
         if body.label is not None and body.label not in classes:
             raise HTTPException(422, "That label is not one of the classes.")
-        state = State(body.row, body.action, body.label, body.note)
+        state = RowDecision(body.row, body.action, body.label, body.note)
         done = log.decide(state, seen=body.seen, once=body.once)
         return {"state": asdict(done)} | _status(review, log, done.version - 1)
 

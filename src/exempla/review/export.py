@@ -14,7 +14,7 @@ from typing import Any
 from exempla.atomic import replacing
 from exempla.errors import ExemplaError
 from exempla.review.folder import Review, fingerprint, read_review
-from exempla.review.log import DecisionLog, State
+from exempla.review.log import DecisionLog, RowDecision
 
 __all__ = [
     "FinalDecision",
@@ -54,10 +54,10 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     as they are: a spreadsheet may take one that begins with "=" for a formula.
 
     >>> import tempfile
-    >>> from exempla.review import Source, Suspect, export_decisions, write_review
+    >>> from exempla.review import ReviewedFile, Suspect, export_decisions, write_review
     >>> folder = tempfile.TemporaryDirectory()
     >>> _ = write_review(folder.name, [Suspect(3, "ham", "spam", 0.9, 0.97)],
-    ...                  source=Source("mails.jsonl", "jsonl"), classes=["ham", "spam"])
+    ...                  source=ReviewedFile("mails.jsonl", "jsonl"), classes=["ham", "spam"])
     >>> export_decisions(folder.name)
     []
     >>> folder.cleanup()
@@ -129,7 +129,7 @@ def _label(review: Review) -> str:
     return review.source.label or {"npz": "y"}.get(review.source.format, "label")
 
 
-def _final(review: Review, state: State) -> FinalDecision:
+def _final(review: Review, state: RowDecision) -> FinalDecision:
     try:
         card = review.card(state.row)
     except KeyError:  # decided in an earlier analysis of the same file; no longer a suspect
@@ -148,14 +148,14 @@ def _final(review: Review, state: State) -> FinalDecision:
 
 
 def _evidence(card: dict[str, Any]) -> str:
-    """One line: how suspicious, what the model says, who accuses."""
+    """One line: how suspicious, what the model says, which rows contradict."""
     parts = [
         f"wrong with probability {card['probability']:.3f}",
         f"model says {card['suggested']} {card['model_probability']:.3f}",
     ]
-    accusers = [f"#{a['row']} {a['label']} {a['weight']:.3g}" for a in card["accusers"][:5]]
-    if accusers:
-        parts.append("accused by " + ", ".join(accusers))
+    rows = [f"#{r['row']} {r['label']} {r['weight']:.3g}" for r in card["contradicting"][:5]]
+    if rows:
+        parts.append("contradicted by " + ", ".join(rows))
     return "; ".join(parts)
 
 

@@ -13,11 +13,13 @@ from typing import Any
 from exempla.atomic import replacing
 from exempla.errors import ExemplaError
 from exempla.review.images import write_image
-from exempla.review.suspects import Source, Suspect
+from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
 
 __all__ = ["Review", "Summary", "fingerprint", "read_review", "write_review"]
 
-FORMAT = "exempla-review-1"
+FORMAT = "exempla-review-2"
+EARLIER = "exempla-review-1"
+"""Written until contradicting rows were called so; see `upgraded_card`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Review:
     """
 
     directory: Path
-    source: Source
+    source: ReviewedFile
     classes: tuple[str, ...]
     expected_wrong: float | None
     question: str
@@ -51,20 +53,22 @@ class Review:
     suspects: tuple[Summary, ...]
     places: dict[int, tuple[int, int]]
     """Row → (offset, length) of its line in suspects.jsonl."""
+    format: str = FORMAT
 
     def card(self, row: int) -> dict[str, Any]:
         """Everything about one suspect, as written; KeyError if the row is no suspect."""
         offset, length = self.places[row]
         with open(self.directory / "suspects.jsonl", "rb") as file:
             file.seek(offset)
-            return json.loads(file.read(length))
+            card = json.loads(file.read(length))
+        return upgraded_card(card) if self.format == EARLIER else card
 
 
 def write_review(
     directory: str | Path,
     suspects: Iterable[Suspect],
     *,
-    source: Source,
+    source: ReviewedFile,
     classes: Sequence[str],
     expected_wrong: float | None = None,
     question: str = "Which labels are wrong?",
@@ -75,10 +79,11 @@ def write_review(
     `expected_wrong` is the expected number of wrong labels in the whole file.
 
     >>> import tempfile
-    >>> from exempla.review import Content, Source, Suspect, read_review, write_review
+    >>> from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
     >>> folder = tempfile.TemporaryDirectory()
-    >>> suspect = Suspect(3, "ham", "spam", 0.9, 0.97, content=Content(text="cheap pills"))
-    >>> path = write_review(folder.name, [suspect], source=Source("mails.jsonl", "jsonl"),
+    >>> content = Content(pieces=(("cheap pills", 0.0),))
+    >>> suspect = Suspect(3, "ham", "spam", 0.9, 0.97, content=content)
+    >>> path = write_review(folder.name, [suspect], source=ReviewedFile("mails.jsonl", "jsonl"),
     ...                     classes=["ham", "spam"], expected_wrong=1.2)
     >>> path.name, read_review(folder.name).card(3)["content"]["text"]
     ('review.json', 'cheap pills')
@@ -137,13 +142,13 @@ def read_review(directory: str | Path) -> Review:
         )
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        if header["format"] != FORMAT:
+        if header["format"] not in (FORMAT, EARLIER):
             raise ValueError(f"its format is {header['format']!r}, this version reads {FORMAT!r}")
         suspects, places = _read_suspects(directory / "suspects.jsonl")
         if len(suspects) != header["suspects"] or len(places) != len(suspects):
             raise ValueError("review.json and suspects.jsonl do not belong together")
         stated = header["source"]
-        source = Source(
+        source = ReviewedFile(
             stated["path"], str(stated["format"]), stated["label"], dict(stated["options"])
         )
         classes = tuple(str(c) for c in header["classes"])
@@ -158,6 +163,7 @@ def read_review(directory: str | Path) -> Review:
             fingerprint=str(stated["fingerprint"]),
             suspects=suspects,
             places=places,
+            format=str(header["format"]),
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExemplaError(
@@ -194,11 +200,11 @@ def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
     images = directory / "images"
     if suspect.content.image is not None:
         line["content"]["image"] = write_image(images, "train", suspect.row, suspect.content.image)
-    for part, witnesses in (("accusers", suspect.accusers), ("supporters", suspect.supporters)):
-        for witness, written in zip(witnesses, line[part], strict=True):
-            if witness.content.image is not None:
+    for part in ("contradicting", "supporters"):
+        for row, written in zip(getattr(suspect, part), line[part], strict=True):
+            if row.content.image is not None:
                 written["content"]["image"] = write_image(
-                    images, witness.source, witness.row, witness.content.image
+                    images, row.source, row.row, row.content.image
                 )
     return line
 

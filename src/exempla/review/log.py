@@ -20,7 +20,7 @@ from pathlib import Path
 
 from exempla.errors import ExemplaError
 
-__all__ = ["ACTIONS", "DecisionLog", "StaleError", "State"]
+__all__ = ["ACTIONS", "DecisionLog", "StaleError", "RowDecision"]
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
 
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)
 
 
 @dataclass(frozen=True)
-class State:
+class RowDecision:
     """What is decided about a row now; `version` is the event that made it so (0: none)."""
 
     row: int
@@ -56,14 +56,14 @@ class Step:
     """One set event, as the undo and redo stacks keep it."""
 
     version: int
-    before: State
-    after: State
+    before: RowDecision
+    after: RowDecision
 
 
 class StaleError(Exception):
     """The writer had not seen the latest event; `state` is what it did not know of."""
 
-    def __init__(self, state: State | None) -> None:
+    def __init__(self, state: RowDecision | None) -> None:
         super().__init__("decided elsewhere in the meantime")
         self.state = state
 
@@ -74,7 +74,7 @@ class DecisionLog:
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> log = DecisionLog(Path(folder.name) / "decisions.sqlite", key="mails")
-    >>> log.decide(State(7, "relabel", "spam"), seen=0, once="a").action
+    >>> log.decide(RowDecision(7, "relabel", "spam"), seen=0, once="a").action
     'relabel'
     >>> log.undo(seen=log.undoable().version, once="b").action
     'pending'
@@ -89,7 +89,7 @@ class DecisionLog:
             raise ExemplaError(f"{path} is a link; replace it by the file it points to.")
         self.key = key
         self._lock = threading.RLock()
-        self._states: dict[int, State] = {}
+        self._states: dict[int, RowDecision] = {}
         self._done: list[Step] = []
         self._undone: list[Step] = []
         self._version = 0
@@ -116,11 +116,11 @@ class DecisionLog:
         """The latest event known here."""
         return self._version
 
-    def state(self, row: int) -> State:
+    def state(self, row: int) -> RowDecision:
         """What is decided about a row, as of the last `refresh` or write."""
-        return self._states.get(row, State(row))
+        return self._states.get(row, RowDecision(row))
 
-    def states(self, since: int = 0) -> list[State]:
+    def states(self, since: int = 0) -> list[RowDecision]:
         """The states that events after `since` made."""
         with self._lock:
             return [state for state in self._states.values() if state.version > since]
@@ -142,9 +142,9 @@ class DecisionLog:
                 (self.key, self._version),
             )
             for version, kind, row, action, label, note, time in rows.fetchall():
-                self._apply(kind, State(row, action, label, note, time, version))
+                self._apply(kind, RowDecision(row, action, label, note, time, version))
 
-    def decide(self, state: State, *, seen: int, once: str) -> State:
+    def decide(self, state: RowDecision, *, seen: int, once: str) -> RowDecision:
         """Set a row's state if `seen` is still its version; StaleError otherwise."""
         with self._writing(once) as repeated:
             if repeated is not None:
@@ -154,7 +154,7 @@ class DecisionLog:
                 raise StaleError(now)
             return self._append("set", replace(state, time=_clock()), once)
 
-    def undo(self, *, seen: int, once: str) -> State:
+    def undo(self, *, seen: int, once: str) -> RowDecision:
         """Take back the latest set event if it is the one `seen`; the row gets its former state."""
         with self._writing(once) as repeated:
             if repeated is not None:
@@ -164,7 +164,7 @@ class DecisionLog:
                 raise StaleError(step.after if step else None)
             return self._append("undo", step.before, once)
 
-    def redo(self, *, seen: int, once: str) -> State:
+    def redo(self, *, seen: int, once: str) -> RowDecision:
         """Bring back the event undone last if it is the one `seen`."""
         with self._writing(once) as repeated:
             if repeated is not None:
@@ -213,7 +213,7 @@ class DecisionLog:
                 raise
             self.refresh()  # memory follows the disk, never the other way round
 
-    def _append(self, kind: str, state: State, once: str) -> State:
+    def _append(self, kind: str, state: RowDecision, once: str) -> RowDecision:
         # `time` is when the state was decided: undo and redo bring the old time back.
         cursor = self._db.execute(
             "INSERT INTO events (key, kind, row, action, label, note, time, once)"
@@ -222,7 +222,7 @@ class DecisionLog:
         )
         return replace(state, version=int(cursor.lastrowid or 0))
 
-    def _apply(self, kind: str, state: State) -> None:
+    def _apply(self, kind: str, state: RowDecision) -> None:
         if kind == "set":
             self._done.append(Step(state.version, self.state(state.row), state))
             self._undone.clear()

@@ -92,7 +92,7 @@ def run(options: Namespace) -> int:
         found,
         folder / "report.html",
         train_view=suspects.train_view(),
-        accuser_view=suspects.accuser_view(),
+        accuser_view=suspects.contradicting_view(),
         about=about,
     )
     suspects.write_review(folder, options)

@@ -15,9 +15,7 @@ from exempla.cli.shared.rows import RowView, row_view
 from exempla.cli.shared.userfile import UserFile, spread
 from exempla.data import take_rows
 from exempla.report.decisive import decisive_parts
-from exempla.report.views import Content
-from exempla.review import Accuser, Cell, Source, Suspect, Word, write_review
-from exempla.review import Content as PageContent
+from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
 
 __all__ = ["Suspects"]
 
@@ -39,7 +37,7 @@ class Suspects:
         given, parts = self.given, self.given.parts
         positions = self.fixes.indices
         rows = parts.train[positions]
-        # Where nobody is curated, training rows accuse each other: show those too.
+        # Where nobody is curated, training rows contradict each other: show those too.
         X, labels = take_rows(parts.X_train, positions), parts.y_train[positions]
         found = decisive_parts(given.model, X, labels)
         return row_view(
@@ -56,12 +54,12 @@ class Suspects:
         return self._train
 
     @cached_property
-    def _accusers(self) -> RowView:
+    def _contradicting(self) -> RowView:
         given, parts = self.given, self.given.parts
         own: Any = parts.X_train if parts.X_curated is None else parts.X_curated
         labels = parts.y_train if parts.y_curated is None else parts.y_curated
         table = given.table if parts.curated_table is None else parts.curated_table
-        named = [self.fixes.accusers[rank].indices for rank in range(len(self.fixes.indices))]
+        named = [self._evidence(rank).indices for rank in range(len(self.fixes.indices))]
         who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
         found = decisive_parts(given.model, take_rows(own, who), labels[who]) if len(who) else None
         return row_view(
@@ -73,9 +71,13 @@ class Suspects:
             strengths=dict(zip(who.tolist(), found.columns)) if found else {},
         )
 
-    def accuser_view(self) -> RowView:
-        """How to show the row that an accuser's index means."""
-        return self._accusers
+    def contradicting_view(self) -> RowView:
+        """How to show the row that the index of a contradicting example means."""
+        return self._contradicting
+
+    def _evidence(self, rank: int) -> Any:
+        """The examples that contradict the label of one suspect, with their weights."""
+        return self.fixes.accusers[rank]
 
     def write_review(self, folder: Path, options: Namespace) -> Path:
         """Everything `exempla review` needs."""
@@ -83,7 +85,7 @@ class Suspects:
         header = {"yes": True, "no": False}.get(options.header)
         reading = {"encoding": options.encoding, "delimiter": options.delimiter, "header": header}
         text = table.format in ("csv", "tsv", "jsonl")
-        source = Source(
+        source = ReviewedFile(
             table.path,
             table.format,
             label=label,
@@ -101,13 +103,9 @@ class Suspects:
     def _suspects(self) -> Iterator[Suspect]:
         fixes, parts = self.fixes, self.given.parts
         suggestions = self._suggestions()
-        accusers = self.accuser_view()
-        curated = parts.X_curated is not None
         for rank, position in enumerate(fixes.indices.tolist()):
             row = int(parts.train[position])
             shown = self._train.show(row)
-            accused = fixes.accusers[rank]
-            own = parts.curated if curated else parts.train
             yield Suspect(
                 row,
                 str(fixes.given[rank]),
@@ -116,18 +114,22 @@ class Suspects:
                 suggestions[rank][1],
                 side="opponent" if fixes.alignment[rank] < 0 else "proponent",
                 id=shown.name.partition(" · ")[2],
-                # The page marks what speaks for the suggestion, the view what speaks for the label.
-                content=_content(shown, -1.0),
-                accusers=tuple(
-                    Accuser(
-                        int(own[i]),
-                        str(who),
-                        float(weight),
-                        _content(accusers.show(int(i))),
-                        source="curated" if curated else "train",
-                    )
-                    for i, who, weight in zip(accused.indices, accused.labels, accused.weights)
-                ),
+                content=replace(shown, name=""),  # the page has the row's number and id anyway
+                contradicting=tuple(self._contradicting_rows(rank)),
+            )
+
+    def _contradicting_rows(self, rank: int) -> Iterator[EvidenceRow]:
+        parts, found = self.given.parts, self._evidence(rank)
+        curated = parts.X_curated is not None
+        own = parts.curated if curated else parts.train
+        labels: Any = parts.y_curated if curated else parts.y_train
+        for i, weight in zip(found.indices.tolist(), found.weights.tolist()):
+            yield EvidenceRow(
+                int(own[i]),
+                str(labels[i]),  # as the file has it, not as the model numbers it
+                float(weight),
+                replace(self._contradicting.show(i), name=""),
+                source="curated" if curated else "train",
             )
 
     def _suggestions(self) -> list[tuple[str, float]]:
@@ -149,12 +151,3 @@ class Suspects:
                 suggested = classes[max(others, key=lambda place: chance[place])]
             found.append((suggested, float(chance[classes.index(suggested)])))
         return found
-
-
-def _content(shown: Content, sign: float = 1.0) -> PageContent:
-    return PageContent(
-        text="".join(text for text, _ in shown.pieces),
-        words=tuple(Word(text, sign * strength) for text, strength in shown.pieces if strength),
-        cells=tuple(Cell(name, value, sign * strength) for name, value, strength in shown.cells),
-        image=shown.image,
-    )

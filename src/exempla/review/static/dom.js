@@ -19,8 +19,8 @@ export const percent = (p) => (p >= 0.995 && p < 1 ? "> 99 %" : `${Math.round(10
 export const short = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(2) : x.toExponential(0));
 
 // The text with its decisive words marked. A word may be several ("click here"), and stands for
-// itself in any case, but not inside a longer word.
-export function marked(text, words) {
+// itself in any case, but not inside a longer word. `meaning` gives class and title by the weight's sign.
+export function marked(text, words, meaning) {
   const weights = new Map(words.map(([word, weight]) => [normal(word), weight]));
   weights.delete("");
   const out = document.createDocumentFragment();
@@ -34,9 +34,9 @@ export function marked(text, words) {
   let from = 0;
   for (const match of text.matchAll(pattern)) {
     const weight = weights.get(normal(match[0])) ?? 0;
-    const says = weight >= 0 ? "speaks for the suggested label" : "speaks for the given label";
+    const [says, title] = meaning[weight > 0 ? "positive" : "negative"];
     out.append(text.slice(from, match.index));
-    out.append(el("mark", { class: weight >= 0 ? "for" : "against", text: match[0], title: says }));
+    out.append(el("mark", { class: says, text: match[0], title }));
     from = match.index + match[0].length;
   }
   out.append(text.slice(from));
