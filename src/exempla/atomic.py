@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replacing", "write_bytes", "write_text"]
+__all__ = ["make_folder", "replacing", "write_bytes", "write_text"]
 
 
 @contextmanager
@@ -56,10 +56,35 @@ def write_text(path: str | Path, text: str) -> Path:
     return write_bytes(path, text.encode("utf-8"))
 
 
+def make_folder(path: str | Path) -> Path:
+    """The folder, made if it is not there with all above it, for its owner alone; for the group
+    too where the folder above is shared with one.
+
+    >>> place = tempfile.TemporaryDirectory()
+    >>> oct(make_folder(Path(place.name) / "a" / "b").stat().st_mode & 0o777)
+    '0o700'
+    >>> place.cleanup()
+    """
+    path = Path(path)
+    if path.is_dir():
+        return path
+    above = make_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    if _shared(above):  # after mkdir, which heeds the umask; bits it inherited stay
+        path.chmod((path.stat().st_mode & 0o7777) | 0o070)
+    return path
+
+
 def file_mode(folder: Path) -> int:
     """Readable by the owner alone, as results hold private data; in a folder that its owner made
     writable for a group, by that group too."""
-    return 0o660 if folder.stat().st_mode & 0o020 else 0o600
+    return 0o660 if _shared(folder) else 0o600
+
+
+def _shared(folder: Path) -> bool:
+    """Writable for a group on purpose; what all the world may write to, such as /tmp, is no sign
+    of that."""
+    return folder.stat().st_mode & 0o022 == 0o020
 
 
 def flush_folder(folder: Path) -> None:

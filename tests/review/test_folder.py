@@ -51,6 +51,90 @@ def test_the_key_follows_the_data_and_not_the_analysis(tmp_path):
     assert more_data != first
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"label": "diabetic"},
+        {"options": {"header": False}},
+        {"options": {"delimiter": ";"}},
+        {"options": {"encoding": "cp1252"}},
+        {"fingerprint": "another"},
+    ],
+)
+def test_the_key_holds_all_that_gives_a_decision_its_meaning(tmp_path, other):
+    suspect = Suspect(0, "no", "yes", 0.5, 0.5)
+    plain = {"label": "smoker", "options": {"header": True}, "fingerprint": "one"}
+
+    def key(**parts):
+        source = ReviewedFile("rows.csv", "csv", **parts)
+        write_review(tmp_path, [suspect], source=source, classes=["no", "yes"])
+        return read_review(tmp_path).key
+
+    first = key(**plain)
+    assert key(**(plain | other)) != first
+    assert key(**plain) == first
+
+
+def test_the_list_of_one_analysis_is_never_read_with_the_header_of_another(tmp_path):
+    # Killed between the two files, with as many suspects as before.
+    folder = make_folder(tmp_path, 4)
+    first = (folder / "review.json").read_bytes()
+    suspects = [Suspect(row, "ham", "news", 0.5, 0.5) for row in range(4)]
+    source = ReviewedFile(tmp_path / "mails.jsonl", "jsonl", label="other")
+    write_review(folder, suspects, source=source, classes=["ham", "spam", "news"])
+    (folder / "review.json").write_bytes(first)
+    with pytest.raises(ExemplaError, match="do not belong together"):
+        read_review(folder)
+
+
+def test_a_folder_written_anew_while_open_is_not_shown_with_other_rows_cards(tmp_path):
+    folder = make_folder(tmp_path, 4)
+    review = read_review(folder)
+    assert review.card(3)["row"] == 3
+    make_folder(tmp_path, 4, hostile="another analysis")
+    with pytest.raises(ExemplaError, match="written anew while it was open"):
+        review.card(3)
+
+
+def test_no_input_is_written_over(tmp_path):
+    suspects = [Suspect(0, "a", "b", 0.5, 0.5, content=Content(image=np.zeros((4, 4))))]
+    for name in ("suspects.jsonl", "review.json"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(ExemplaError, match="is the original"):
+            write_review(
+                tmp_path,
+                suspects,
+                source=ReviewedFile(tmp_path / name, "jsonl"),
+                classes=["a", "b"],
+            )
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink()
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for directory in (tmp_path, tmp_path / "images" / "a"):
+        source = ReviewedFile(tmp_path / "images", "images")
+        with pytest.raises(ExemplaError, match=r"original|inside the folder"):
+            write_review(directory, suspects, source=source, classes=["a", "b"])
+    assert [path.name for path in (tmp_path / "images").rglob("*")] == ["a"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "images").symlink_to(tmp_path / "images")
+    with pytest.raises(ExemplaError, match="is a link"):
+        write_review(tmp_path / "out", suspects, source=SOURCE, classes=["a", "b"])
+
+
+def test_a_class_that_no_file_can_keep_is_refused(tmp_path):
+    with pytest.raises(ExemplaError, match="surrogate"):
+        write_review(tmp_path, [], source=SOURCE, classes=["a", "b\udc80"])
+
+
+def test_the_source_is_found_from_a_linked_folder(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    (tmp_path / "rows.csv").write_text("x,label\n1,a\n")
+    source = ReviewedFile(tmp_path / "rows.csv", "csv", label="label")
+    write_review(tmp_path / "link", [], source=source, classes=["a", "b"])
+    assert read_review(tmp_path / "link").source_path().samefile(tmp_path / "rows.csv")
+
+
 def test_long_texts_are_cut_and_say_so():
     content = content_json(Content(pieces=plain("x" * 20_100)))
     assert len(content["text"]) == 20_000
@@ -169,6 +253,7 @@ def test_a_folder_of_an_earlier_version_is_read_in_todays_words_and_signs(tmp_pa
     (folder / "suspects.jsonl").write_text(lines, encoding="utf-8")
     header = json.loads((folder / "review.json").read_text(encoding="utf-8"))
     header["format"] = "exempla-review-1"
+    del header["suspects_sha256"], header["earlier_keys"]
     (folder / "review.json").write_text(json.dumps(header), encoding="utf-8")
     assert read_review(folder).card(3) == new
     header["format"] = "exempla-review-9"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from exempla.errors import ExemplaError
 from exempla.review.estimate import remaining_wrong
-from exempla.review.export import corrected_path, export_decisions, write_corrected
+from exempla.review.export import BusyError, StorageError, corrected_path, export_review
 from exempla.review.folder import Review
 from exempla.review.images import image_bytes
 from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
@@ -72,7 +72,8 @@ def build_app(review: Review, log: DecisionLog) -> FastAPI:
 
     @app.exception_handler(ExemplaError)
     def mistake(_: Request, error: ExemplaError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=400)
+        code = {BusyError: 409, StorageError: 507}.get(type(error), 400)
+        return JSONResponse({"detail": str(error)}, status_code=code)
 
     @app.exception_handler(sqlite3.Error)
     def unsaved(_: Request, error: sqlite3.Error) -> JSONResponse:
@@ -167,15 +168,14 @@ def _add_deciding(app: FastAPI, review: Review, log: DecisionLog) -> None:
 def _add_export(app: FastAPI, review: Review) -> None:
     @app.post("/api/export")
     def export(_: Empty) -> dict[str, Any]:
-        decisions = export_decisions(review.directory)
-        changed = sum(d.action in ("relabel", "remove") for d in decisions)
-        answer: dict[str, Any] = {"decisions": len(decisions), "changed": changed, "problem": None}
-        try:
-            target = write_corrected(review, decisions)
-            answer |= {"corrected": target.name, "folder": target.is_dir()}
-        except Exception as error:  # the decisions are written; say what became of the rest
-            answer |= {"corrected": None, "problem": f"{error}" or type(error).__name__}
-        return answer
+        made = export_review(review)
+        return {
+            "decisions": len(made.decisions),
+            "changed": made.changed,
+            "problem": made.problem or None,
+            "corrected": made.corrected and made.corrected.name,
+            "folder": made.corrected is not None and made.corrected.is_dir(),
+        }
 
     @app.get("/api/export/{what}")
     def download(what: Literal["decisions", "patch", "corrected"]) -> Response:

@@ -155,7 +155,8 @@ class ReviewedFile:
     """The file the rows come from, and how to read it again.
 
     `label` is the column whose values are decided about; `options` are the keyword arguments of
-    `exempla.tables.read_table` beside the path.
+    `exempla.tables.read_table` beside the path. `fingerprint` is that of the bytes the suspects
+    were found in (`exempla.tables.corrections.fingerprint`), worked out from the path if None.
 
     >>> ReviewedFile("mails.jsonl", "jsonl", label="label").format
     'jsonl'
@@ -165,6 +166,7 @@ class ReviewedFile:
     format: str
     label: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str | None = None
 
 
 def _finite(value: float, what: str) -> float:

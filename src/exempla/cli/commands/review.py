@@ -32,19 +32,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Serve the page until interrupted, or export."""
-    from exempla.review import export_decisions, read_review
-    from exempla.review.export import write_corrected
-
     console = Console.of(options)
-    if not options.export:
-        return _serve(options, console)
-    decisions = export_decisions(options.folder)
-    corrected = write_corrected(read_review(options.folder), decisions)
-    changed = sum(decision.action in ("relabel", "remove") for decision in decisions)
-    console.say(f"{len(decisions):,} decisions, {changed:,} of them change the data.")
-    console.say(f"  {corrected}  the corrected data")
+    return _export(options, console) if options.export else _serve(options, console)
+
+
+def _export(options: Namespace, console: Console) -> int:
+    """Write the files, and say where they are."""
+    from exempla.errors import ExemplaError
+    from exempla.review import read_review
+    from exempla.review.export import export_review
+
+    made = export_review(read_review(options.folder))
+    if made.corrected is None:
+        raise ExemplaError(made.problem)
+    console.say(f"{len(made.decisions):,} decisions, {made.changed:,} of them change the data.")
+    console.say(f"  {made.corrected}  the corrected data")
     console.say(f"  {options.folder / 'patch.csv'}  the changes")
-    console.result({"decisions": len(decisions), "changed": changed, "corrected": str(corrected)})
+    console.result(
+        {
+            "decisions": len(made.decisions),
+            "changed": made.changed,
+            "corrected": str(made.corrected),
+        }
+    )
     return 0
 
 

@@ -16,6 +16,7 @@ from exempla.cli.shared.userfile import UserFile, spread
 from exempla.data import take_rows
 from exempla.report.decisive import decisive_parts
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
+from exempla.tables.corrections.fingerprint import fingerprint
 
 __all__ = ["Suspects"]
 
@@ -84,12 +85,16 @@ class Suspects:
         table, label = self.given.table, self.given.label.name
         header = {"yes": True, "no": False}.get(options.header)
         reading = {"encoding": options.encoding, "delimiter": options.delimiter, "header": header}
+        if not table.header and table.format in ("csv", "tsv"):
+            reading["names"] = list(table.names)  # they may be those of the test file
         text = table.format in ("csv", "tsv", "jsonl")
         source = ReviewedFile(
             table.path,
             table.format,
             label=label,
             options={k: v for k, v in reading.items() if v is not None} if text else {},
+            # Of what was read: the file may have changed while the model was trained.
+            fingerprint=fingerprint(table),
         )
         classes = [str(c) for c in np.unique(self.given.parts.y_train)]
         return write_review(
