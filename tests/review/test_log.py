@@ -146,7 +146,12 @@ def test_decisions_about_other_data_are_kept_apart(path):
     DecisionLog(path, "old").decide(RowDecision(1, "remove"), seen=0, once="a")
     log = DecisionLog(path, "new")
     assert log.state(1).action == "pending"
-    assert log.others() == 1
+    assert log.others() == {"old": 1}
+    back = DecisionLog(path, "old")
+    back.undo(seen=back.undoable().version, once="b")
+    log.refresh()
+    assert log.others() == {}, "what was undone is no decision"
+    back.redo(seen=back.redoable().version, once="c")
     assert DecisionLog(path, "old").state(1).action == "remove"
 
 
@@ -157,3 +162,14 @@ def test_links_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(ExemplaError, match="is a link"):
         DecisionLog(tmp_path / "link", "k")
+
+
+def test_a_log_that_was_moved_takes_no_more_decisions(path):
+    log = DecisionLog(path, "k")
+    log.decide(RowDecision(1, "keep"), seen=0, once="a")
+    path.rename(path.with_name("elsewhere.sqlite"))
+    with pytest.raises(ExemplaError, match="moved or replaced"):
+        log.decide(RowDecision(2, "keep"), seen=0, once="b")
+    DecisionLog(path, "k").decide(RowDecision(1, "remove"), seen=0, once="c")
+    with pytest.raises(ExemplaError, match="moved or replaced"):
+        log.decide(RowDecision(2, "keep"), seen=0, once="d")

@@ -21,7 +21,9 @@ from exempla.review.estimate import remaining_wrong
 from exempla.review.export import BusyError, StorageError, corrected_path, export_review
 from exempla.review.folder import Review
 from exempla.review.images import image_bytes
+from exempla.review.key import elsewhere
 from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
+from exempla.review.logfile import DamagedError
 
 __all__ = ["build_app"]
 
@@ -72,7 +74,7 @@ def build_app(review: Review, log: DecisionLog) -> FastAPI:
 
     @app.exception_handler(ExemplaError)
     def mistake(_: Request, error: ExemplaError) -> JSONResponse:
-        code = {BusyError: 409, StorageError: 507}.get(type(error), 400)
+        code = {BusyError: 409, StorageError: 507, DamagedError: 503}.get(type(error), 400)
         return JSONResponse({"detail": str(error)}, status_code=code)
 
     @app.exception_handler(sqlite3.Error)
@@ -112,7 +114,7 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
             "classes": review.classes,
             "expected_wrong": review.expected_wrong,
             "key": review.key,
-            "earlier": log.others(),
+            "elsewhere": elsewhere(log.others()),
             "fields": ["row", "id", "given", "suggested", "probability", "side"],
             "suspects": [
                 [s.row, s.id, s.given, s.suggested, s.probability, s.side] for s in review.suspects

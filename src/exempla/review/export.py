@@ -17,6 +17,7 @@ from typing import Any
 from exempla.atomic import write_text
 from exempla.errors import ExemplaError
 from exempla.review.folder import Review, read_review
+from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
 from exempla.tables.corrections.decisions import Decision
 from exempla.tables.corrections.export import export, refuse_input
@@ -81,7 +82,7 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     """
     review = read_review(directory)
     with _alone(review.directory):
-        return _write_decisions(review)
+        return _write_decisions(review)[0]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Exported:
     decisions: list[FinalDecision]
     corrected: Path | None
     problem: str = ""
+    elsewhere: str = ""
+    """A sentence about decisions in the folder that are about something else, and were not used."""
 
     @property
     def changed(self) -> int:
@@ -114,11 +117,11 @@ def export_review(review: Review) -> Exported:
     >>> folder.cleanup()
     """
     with _alone(review.directory):
-        decisions = _write_decisions(review)
+        decisions, others = _write_decisions(review)
         try:
-            return Exported(decisions, write_corrected(review, decisions))
+            return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
         except ExemplaError as error:
-            return Exported(decisions, None, str(error))
+            return Exported(decisions, None, str(error), others)
 
 
 def final_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
@@ -199,10 +202,11 @@ def _storing(name: str) -> Iterator[None]:
         ) from error
 
 
-def _write_decisions(review: Review) -> list[FinalDecision]:
+def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
+    """Write the list and the patch; the decisions, and a sentence about those of other data."""
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
-        decisions = final_decisions(review, log)
+        decisions, others = final_decisions(review, log), elsewhere(log.others())
     finally:
         log.close()
     listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
@@ -213,7 +217,7 @@ def _write_decisions(review: Review) -> list[FinalDecision]:
         write_text(listing, f"{text}\n")
     with _storing(patch.name):
         write_patch_lines(patch, [_patch_line(review, d) for d in _changes(decisions)])
-    return decisions
+    return decisions, others
 
 
 def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:

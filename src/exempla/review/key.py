@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["earlier_key", "key_of", "told"]
+__all__ = ["earlier_key", "elsewhere", "key_of", "told"]
 
 
 def key_of(header: Mapping[str, Any]) -> str:
@@ -49,6 +49,21 @@ def told(key: str) -> str:
     except ValueError:
         return "an earlier analysis"
     return f"the column {label!r} of {name!r}" if label else repr(name)
+
+
+def elsewhere(others: Mapping[str, int]) -> str:
+    """One sentence about decisions in the same folder that are about something else; "" if none.
+
+    >>> elsewhere({'4f ["a.csv", "smoker"]': 5}).partition(";")[0]
+    "Kept in this folder and not used here: 5 decisions about the column 'smoker' of 'a.csv'"
+    """
+    if not others:
+        return ""
+    parts = [f"{n:,} decision{'s' * (n != 1)} about {told(key)}" for key, n in others.items()]
+    return (
+        f"Kept in this folder and not used here: {', '.join(parts)}; they come back when that is "
+        "analysed into this folder again."
+    )
 
 
 def _digest(meaning: list[Any]) -> str:

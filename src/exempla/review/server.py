@@ -16,6 +16,7 @@ from pathlib import Path
 from exempla.errors import ExemplaError
 from exempla.review.folder import read_review
 from exempla.review.gate import Gate, Keys
+from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog
 
 __all__ = ["serve"]
@@ -67,6 +68,8 @@ def serve(
         )
         announce(f"Review {len(review.suspects)} suspects at {address}")
         announce("The address works once. Decisions are saved at once; Ctrl-C ends the server.")
+        if said := elsewhere(log.others()):
+            announce(said)
         if open_browser:
             _open(address)
         with contextlib.suppress(KeyboardInterrupt):  # the way a person ends it
@@ -78,8 +81,8 @@ def serve(
 def _listen(port: int, log: DecisionLog) -> socket.socket:
     if not 0 <= port <= 65_535:
         raise ExemplaError(f"Port {port} does not exist; choose one up to 65535, or 0 for any.")
-    last = log.setting("port") or "0"
-    choices = [port] if port else [int(last), 0]
+    last = log.setting("port") or ""
+    choices = [port] if port else [int(last) if last.isdecimal() else 0, 0]
     for choice in choices:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if os.name == "posix":  # elsewhere the option would let two servers share a port
@@ -89,7 +92,7 @@ def _listen(port: int, log: DecisionLog) -> socket.socket:
             # A port that another server listens on fails here at the latest.
             listener.listen(128)
             return listener
-        except OSError:
+        except (OSError, OverflowError):
             listener.close()
     raise ExemplaError(f"Port {port} is in use; choose another one, or 0 for any free port.")
 

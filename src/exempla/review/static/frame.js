@@ -7,6 +7,8 @@ export function showFigures(store) {
   const { decided, remaining } = store;
   $("source").textContent = `· ${store.review.source}`;
   $("source").title = store.review.source;
+  $("elsewhere").textContent = store.review.elsewhere;
+  $("elsewhere").hidden = !store.review.elsewhere;
   document.title = `${decided}/${all} · ${store.review.source} · exempla review`;
   $("progress").max = Math.max(1, all);
   $("progress").value = decided;
@@ -18,7 +20,7 @@ export function showFigures(store) {
 }
 
 function explain(store, mean, low, high) {
-  const { expected_wrong: expected, earlier } = store.review;
+  const { expected_wrong: expected } = store.review;
   const listed = store.suspects.reduce((sum, suspect) => sum + suspect.probability, 0);
   const parts = [
     `About ${mean} of the undecided suspects are wrong; 90 % interval ${low} to ${high}.`,
@@ -27,7 +29,6 @@ function explain(store, mean, low, high) {
   if (expected !== null && expected - listed >= 0.5) {
     parts.push(`About ${Math.round(expected - listed)} more are expected among rows that are not listed here.`);
   }
-  if (earlier) parts.push(`${earlier} decisions in this folder belong to an earlier version of the data and are not used.`);
   return parts.join(" ");
 }
 
