@@ -17,6 +17,7 @@ from tests.e2e.review_page import (
     open_review,
     press_through,
     row,
+    state,
     states,
     version,
     wait_for_row,
@@ -240,9 +241,7 @@ def test_a_reload_does_not_lose_what_waits(tab, tmp_path):
         page.click("#banner-retry")
         page.wait_for_selector("#banner", state="hidden")
         assert states(page) == {0: "remove"}
-        assert (
-            page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.version)") == 1
-        )
+        assert version(page) == 1
 
 
 def test_words_and_columns_are_marked_by_what_they_say_about_the_label(tab, tmp_path):
@@ -362,6 +361,5 @@ def test_a_class_that_is_a_digit_has_its_own_key(tab, tmp_path):
             d for digit in classes for d in (digit, digit)
         ]
         press_through(page, "703")
-        changes = page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.changes)")
-        made = {state["row"]: (state["action"], state["label"]) for state in changes}
+        made = {s["row"]: (s["action"], s["label"]) for s in state(page)["changes"]}
         assert made == {0: ("relabel", "7"), 1: ("relabel", "0"), 2: ("keep", None)}

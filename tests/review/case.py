@@ -118,19 +118,20 @@ class Server:
         self.process.wait(timeout=10)
 
     def client(self) -> AbstractContextManager[httpx.Client]:
-        """A client that has traded the token for the cookie, and sends what the page sends."""
+        """A client that has traded the token for the key, and sends what the page sends."""
         return signed_in(self.address)
 
 
 @contextmanager
 def signed_in(address: str) -> Iterator[httpx.Client]:
-    """Trade the token in `address` for the cookie."""
-    origin = address.split("/?")[0]
-    headers = {"Sec-Fetch-Site": "same-origin", "Origin": origin, "X-Exempla": "1"}
+    """Trade the token in `address` for the session key, and send that from then on."""
+    origin, token = address.split("/?token=")
+    headers = {"Sec-Fetch-Site": "same-origin", "Origin": origin}
     with httpx.Client(base_url=origin, headers=headers, trust_env=False) as client:
-        answer = client.get(address, headers={"Sec-Fetch-Site": "none"})
-        if answer.status_code != 303:
+        answer = client.post("/api/session", json={}, headers={"X-Exempla": token})
+        if answer.status_code != 200:
             raise RuntimeError(f"the token was refused: {answer.status_code} {answer.text}")
+        client.headers["X-Exempla"] = answer.json()["session"]
         yield client
 
 

@@ -4,6 +4,7 @@
 // that means for the suspect: `doubts` its given label, or `backs` it.
 
 import { $, el, marked, percent, short } from "./dom.js";
+import { showPicture } from "./pictures.js";
 import { describe } from "./store.js";
 
 // What a positive and a negative weight say of the suspect's label, by the row they stand in.
@@ -73,8 +74,9 @@ function status(state) {
 function body(content, space, row, meaning) {
   const parts = [];
   if (content.image) {
-    const image = el("img", { class: "picture", src: `/api/image/${encodeURIComponent(space)}/${Number(row)}`, alt: `Image of row ${row}`, loading: "lazy" });
+    const image = el("img", { class: "picture", alt: `Image of row ${row}` });
     image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
+    showPicture(image, `/api/image/${encodeURIComponent(space)}/${Number(row)}`);
     parts.push(image);
   }
   if (content.name) parts.push(el("p", { class: "dim name", text: content.name }));

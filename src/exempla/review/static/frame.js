@@ -71,13 +71,15 @@ export function showBanner(what, message, error) {
   $("banner").hidden = what === "saved";
   $("banner-discard").hidden = what !== "unsent";
   if (what === "saved") return;
-  const signedOut = error?.status === 403;
-  const cause = signedOut
+  const away = error === undefined || error instanceof TypeError || error.name === "TimeoutError";
+  const cause = error?.status === 403 && what !== "failed"
     ? "The server was started anew: open the address it printed, in this browser, and this tab goes on."
-    : error?.body?.detail ?? "The server does not answer. Start `exempla review` again if it has ended.";
-  $("banner-text").textContent = what === "unsent"
-    ? `Not saved yet: ${message.words}. ${cause} It is sent again by itself.`
-    : `${cause} ${what === "away" ? "All decisions so far are saved." : "Then reload."}`;
+    : away ? "The server does not answer. Start `exempla review` again if it has ended." : error.body?.detail ?? error.message;
+  $("banner-text").textContent = {
+    unsent: `Not saved yet: ${message?.words}. ${cause} It is sent again by itself.`,
+    away: `${cause} All decisions so far are saved.`,
+    failed: cause,
+  }[what];
 }
 
 export function startTheme() {
