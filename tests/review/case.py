@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
+import resource
 import subprocess
 import sys
 import threading
@@ -19,6 +19,9 @@ import numpy as np
 
 from exempla.report.views import mark_words
 from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
+from exempla.review.gate import Keys
+from exempla.review.log import DecisionLog
+from exempla.review.server import listen, make_server
 
 CLASSES = ("ham", "spam", "news")
 START = (
@@ -138,18 +141,11 @@ def signed_in(address: str) -> Iterator[httpx.Client]:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The page served by a thread of this process (quicker than a new one); its address."""
-    import uvicorn
-
-    from exempla.review.app import build_app
-    from exempla.review.gate import Gate, Keys
-    from exempla.review.log import DecisionLog
-
-    review = read_review(folder)
+    review, keys = read_review(folder), Keys()
     log = DecisionLog(folder / "decisions.sqlite", review.key)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port, keys = listener.getsockname()[1], Keys()
-    gate = Gate(build_app(review, log), port, keys)
-    server = uvicorn.Server(uvicorn.Config(gate, access_log=False, log_level="error"))
+    listener = listen(0, log)
+    port = listener.getsockname()[1]
+    server = make_server(review, log, port, keys)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -160,14 +156,23 @@ def served(folder: Path) -> Iterator[str]:
         log.close()
 
 
-def start_server(folder: Path, port: int = 0) -> Server:
-    """Start `serve` in its own process and wait until it answers."""
+def start_server(folder: Path, port: int = 0, handles: int | None = None) -> Server:
+    """Start `serve` in its own process and wait until it answers.
+
+    `handles` is how many files it may have open.
+    """
+
+    def limit() -> None:
+        if handles is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (handles, handles))
+
     process = subprocess.Popen(
         [sys.executable, "-c", START, str(folder), str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=None if handles is None else limit,
     )
     stream = process.stdout
     if stream is None:
@@ -184,9 +189,9 @@ def start_server(folder: Path, port: int = 0) -> Server:
 
 
 @contextmanager
-def running(folder: Path, port: int = 0) -> Iterator[Server]:
+def running(folder: Path, port: int = 0, handles: int | None = None) -> Iterator[Server]:
     """`start_server`, ended at the end."""
-    server = start_server(folder, port)
+    server = start_server(folder, port, handles)
     try:
         yield server
     finally:

@@ -12,19 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exempla.atomic import write_text
 from exempla.errors import ExemplaError
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.tables.corrections.decisions import Decision
-from exempla.tables.corrections.export import export, refuse_input
-from exempla.tables.corrections.fingerprint import fingerprint
-from exempla.tables.corrections.patch import PatchLine, write_patch_lines
-from exempla.tables.corrections.tree import remove_leftovers
-from exempla.tables.read import read_table
+
+# Tables are imported where they are used: the page starts without all that they need.
+if TYPE_CHECKING:
+    from exempla.tables.corrections.patch import PatchLine
 
 __all__ = [
     "BusyError",
@@ -138,6 +136,12 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     `corrected`. What an earlier export left there is replaced; a folder that anybody else made, or
     changed, is not.
     """
+    from exempla.tables.corrections.decisions import Decision
+    from exempla.tables.corrections.export import export, refuse_input
+    from exempla.tables.corrections.fingerprint import fingerprint
+    from exempla.tables.corrections.tree import remove_leftovers
+    from exempla.tables.read import read_table
+
     path, target = review.source_path(), corrected_path(review)
     refuse_input(target, path)
     if not path.exists():
@@ -204,6 +208,9 @@ def _storing(name: str) -> Iterator[None]:
 
 def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     """Write the list and the patch; the decisions, and a sentence about those of other data."""
+    from exempla.tables.corrections.export import refuse_input
+    from exempla.tables.corrections.patch import write_patch_lines
+
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
         decisions, others = final_decisions(review, log), elsewhere(log.others())
@@ -225,6 +232,8 @@ def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:
 
 
 def _patch_line(review: Review, d: FinalDecision) -> PatchLine:
+    from exempla.tables.corrections.patch import PatchLine
+
     return PatchLine(
         row=d.row,
         id=d.id,

@@ -15,8 +15,6 @@ from exempla.errors import ExemplaError
 from exempla.review.images import write_image
 from exempla.review.key import earlier_key, key_of
 from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
-from exempla.tables.corrections.export import refuse_input
-from exempla.tables.corrections.fingerprint import fingerprint
 
 __all__ = ["Review", "Summary", "read_review", "write_review"]
 
@@ -103,6 +101,10 @@ def write_review(
     ('review.json', 'cheap pills')
     >>> folder.cleanup()
     """
+    # Here, not above: the page is read and served without all that tables need.
+    from exempla.tables.corrections.export import refuse_input
+    from exempla.tables.corrections.fingerprint import fingerprint
+
     directory, path = make_folder(directory), Path(source.path)
     for name in ("suspects.jsonl", "review.json", "images"):
         refuse_input(directory / name, path)
