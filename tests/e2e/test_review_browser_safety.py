@@ -67,6 +67,39 @@ def test_hostile_text_everywhere_stays_text(tab, tmp_path, text):
         assert exported[0]["note"] == text
 
 
+def test_bidirectional_controls_are_shown_and_kept(tab, tmp_path):
+    # Drawn as it stands, this would read "ham" followed by "exe.gnp" turned round.
+    label = "ham\u202egnp.exe\u2066\u202a"
+    shown = "ham[U+202E]gnp.exe[U+2066][U+202A]"
+    with served(make_folder(tmp_path, 4, hostile=label)) as address:
+        page = open_review(tab, address)
+        for part in ("#card", "#evidence", "#list", "#digits", "#filter-class", "#do-relabel"):
+            assert shown in page.text_content(part), part
+        page.keyboard.press("n")
+        page.keyboard.insert_text(label)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".note")
+        page.keyboard.press("/")
+        assert shown in page.text_content("#class-list")
+        page.keyboard.press("Enter")  # the suggested class is this one
+        wait_for_row(page, 3)
+        page.keyboard.press("ArrowLeft")
+        wait_for_row(page, 0)
+        assert f"relabelled \u2068{shown}\u2069" in page.text_content("#card .status")
+        assert re.search("[\u202a-\u202e\u2066\u2067]", page.text_content("body")) is None
+        isolated = page.eval_on_selector_all(
+            "#card .labels bdi, #list bdi, #digits bdi",
+            "(nodes) => nodes.map((node) => getComputedStyle(node).unicodeBidi)",
+        )
+        assert set(isolated) == {"isolate"}
+        page.click("#export")
+        page.wait_for_selector("#export-result a")
+    exported = json.loads((tmp_path / "review" / "decisions.json").read_text(encoding="utf-8"))
+    assert (exported[0]["new_label"], exported[0]["note"]) == (label, label)
+    lines = (tmp_path / "review" / "corrected.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[0])["label"] == label
+
+
 ATTACK = """<!doctype html><title>evil</title>
 <img id=i src="ORIGIN/api/image/train/0"><iframe src="ORIGIN/"></iframe>
 <script>

@@ -3,7 +3,7 @@
 // A positive weight of a word or column speaks for the label of the row it stands in. Colours say what
 // that means for the suspect: `doubts` its given label, or `backs` it.
 
-import { $, el, marked, percent, short } from "./dom.js";
+import { $, data, el, marked, percent, short } from "./dom.js";
 import { showPicture } from "./pictures.js";
 import { describe } from "./store.js";
 
@@ -19,7 +19,7 @@ export function showCard(card, state, conflict) {
     ? words.slice(0, 8).map(([word]) => word)
     : strongest(content.cells ?? []).slice(0, 5).map(([column]) => column);
   $("card").replaceChildren(
-    el("h2", {}, `Row ${card.row}`, card.id ? el("span", { class: "id", text: `id ${card.id}` }) : null),
+    el("h2", {}, `Row ${card.row}`, card.id ? el("span", { class: "id" }, "id ", data(card.id)) : null),
     el("div", { class: "labels" },
       box("given label", card.given, "given"),
       box(`model says, ${percent(card.model_probability)}`, card.suggested, "suggested"),
@@ -28,7 +28,7 @@ export function showCard(card, state, conflict) {
     status(state),
     ...body(content, "train", card.row, SUSPECT),
     decisive.length
-      ? el("p", { class: "decisive" }, el("span", { class: "dim", text: words.length ? "Decisive words: " : "Decisive columns: " }), decisive.join(", "))
+      ? el("p", { class: "decisive" }, el("span", { class: "dim", text: words.length ? "Decisive words: " : "Decisive columns: " }), ...decisive.flatMap((word, i) => [i ? ", " : "", data(word)]))
       : "",
   );
   $("card").scrollTop = 0;
@@ -60,14 +60,14 @@ export function showDone(store, openExport) {
 }
 
 const box = (title, value, kind) =>
-  el("div", { class: `label-box ${kind}` }, el("small", { text: title }), el("b", { text: value }));
+  el("div", { class: `label-box ${kind}` }, el("small", { text: title }), el("b", {}, data(value)));
 
 function status(state) {
   if (state.action === "pending" && !state.note) return "";
   const when = state.time ? ` at ${new Date(state.time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}` : "";
   const lines = [];
   if (state.action !== "pending") lines.push(el("span", { text: `Decided: ${describe(state)}${when}. ` }));
-  if (state.note) lines.push(el("span", { class: "note" }, el("b", { text: "Note: " }), state.note));
+  if (state.note) lines.push(el("span", { class: "note" }, el("b", { text: "Note: " }), data(state.note)));
   return el("p", { class: "status" }, ...lines);
 }
 
@@ -79,7 +79,7 @@ function body(content, space, row, meaning) {
     showPicture(image, `/api/image/${encodeURIComponent(space)}/${Number(row)}`);
     parts.push(image);
   }
-  if (content.name) parts.push(el("p", { class: "dim name", text: content.name }));
+  if (content.name) parts.push(el("p", { class: "dim name" }, data(content.name)));
   if (content.text) {
     const cut = content.cut ? `\n… ${content.cut} more characters` : "";
     parts.push(el("div", { class: "text", tabindex: "0", role: "region", "aria-label": "Text of the row" }, marked(content.text, content.words ?? [], meaning), cut));
@@ -99,7 +99,7 @@ function table(cells, meaning) {
     const [says, title] = meaning[weight > 0 ? "positive" : "negative"];
     const strong = decisive.has(cell);
     const size = weight ? `${weight > 0 ? "+" : "−"}${short(Math.abs(weight))}` : "";
-    return el("tr", { class: strong ? `strong ${says}` : "", title: weight ? title : null }, el("th", { scope: "row", text: column }), el("td", { text: value === "" ? "(empty)" : value }), el("td", { class: "w", text: size }));
+    return el("tr", { class: strong ? `strong ${says}` : "", title: weight ? title : null }, el("th", { scope: "row" }, data(column)), el("td", {}, value === "" ? "(empty)" : data(value)), el("td", { class: "w", text: size }));
   });
   return el("table", { class: "cells" }, el("tbody", {}, ...rows));
 }
@@ -119,8 +119,8 @@ function evidenceRow(item, kind, heaviest, suspect) {
   if (rest.cells?.every(([, , weight]) => weight === 0)) rest.cells = inOrderOf(suspect.cells ?? [], rest.cells);
   return el("section", { class: `evidence-row ${kind}` },
     el("header", {},
-      el("span", { class: "dim", text: `${where}#${item.row}${item.id ? ` · ${item.id}` : ""}` }),
-      el("b", { text: item.label }),
+      el("span", { class: "dim" }, `${where}#${item.row}`, ...(item.id ? [" · ", data(item.id)] : [])),
+      el("b", {}, data(item.label)),
       el("span", { class: "w dim", text: `weight ${short(item.weight)}` })),
     el("div", { class: "bar", "aria-hidden": "true" }, share),
     ...body(rest, item.source, item.row, own),

@@ -1,6 +1,6 @@
 // The small windows: class search, note, go to row, export, help.
 
-import { $, el } from "./dom.js";
+import { $, data, el, visible } from "./dom.js";
 import { download } from "./pictures.js";
 import { post } from "./server.js";
 
@@ -41,7 +41,7 @@ export function openClasses(classes, suspect, choose) {
     list.replaceChildren(...shown.map((label, i) => {
       const hint = label === suspect.suggested ? "suggested" : label === suspect.given ? "given: keeps it" : "";
       return el("li", { role: "option", id: `class-${i}`, onclick: () => pick(label) },
-        el("span", { text: label }), hint ? el("small", { text: hint }) : null);
+        el("span", {}, data(label)), hint ? el("small", { text: hint }) : null);
     }));
     mark();
   };
@@ -124,7 +124,7 @@ export async function openExport() {
         result.folder ? el("li", { text: `${result.corrected}: the corrected images, a folder` }) : null,
         link("patch", "patch.csv", "the changes alone"),
         link("decisions", "decisions.json", "every decision")),
-      result.problem ? el("p", { class: "problem", text: `The corrected data could not be written: ${result.problem}` }) : "");
+      result.problem ? el("p", { class: "problem", text: `The corrected data could not be written: ${visible(result.problem)}` }) : "");
   } catch (error) {
     place.replaceChildren(el("p", { class: "problem", text: `Export failed: ${error.body?.detail ?? error.message}` }));
   }

@@ -15,6 +15,17 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
+// Overrides, embeddings and isolates can make a text read as another ("spam" as "maps"), so they are
+// shown by number and have no effect. Only the showing changes: what is sent and exported is the data.
+const CONTROLS = /[\u202a-\u202e\u2066-\u2069]/g;
+export const visible = (text) =>
+  String(text).replace(CONTROLS, (control) => `[U+${control.charCodeAt(0).toString(16).toUpperCase()}]`);
+
+// A piece of data inside words of ours: letters that run from right to left stay within it. As an
+// element, and where only a string will do, between the characters that mean the same.
+export const data = (text) => el("bdi", { text: visible(text) });
+export const isolated = (text) => `\u2068${visible(text)}\u2069`;
+
 export const percent = (p) => (p >= 0.995 && p < 1 ? "> 99 %" : `${Math.round(100 * p)} %`);
 export const short = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(2) : x.toExponential(0));
 
@@ -25,7 +36,7 @@ export function marked(text, words, meaning) {
   weights.delete("");
   const out = document.createDocumentFragment();
   if (!weights.size) {
-    out.append(text);
+    out.append(visible(text));
     return out;
   }
   const longestFirst = [...weights.keys()].sort((a, b) => b.length - a.length);
@@ -35,11 +46,11 @@ export function marked(text, words, meaning) {
   for (const match of text.matchAll(pattern)) {
     const weight = weights.get(normal(match[0])) ?? 0;
     const [says, title] = meaning[weight > 0 ? "positive" : "negative"];
-    out.append(text.slice(from, match.index));
-    out.append(el("mark", { class: says, text: match[0], title }));
+    out.append(visible(text.slice(from, match.index)));
+    out.append(el("mark", { class: says, text: visible(match[0]), title }));
     from = match.index + match[0].length;
   }
-  out.append(text.slice(from));
+  out.append(visible(text.slice(from)));
   return out;
 }
 

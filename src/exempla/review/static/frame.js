@@ -1,15 +1,16 @@
 // What surrounds the card: figures, filters, buttons, the red banner, light and dark.
 
-import { $, el } from "./dom.js";
+import { $, data, el, isolated, visible } from "./dom.js";
 
 export function showFigures(store) {
   const all = store.suspects.length;
   const { decided, remaining } = store;
-  $("source").textContent = `· ${store.review.source}`;
-  $("source").title = store.review.source;
+  const source = visible(store.review.source);
+  $("source").replaceChildren("· ", data(source));
+  $("source").title = source;
   $("elsewhere").textContent = store.review.elsewhere;
   $("elsewhere").hidden = !store.review.elsewhere;
-  document.title = `${decided}/${all} · ${store.review.source} · exempla review`;
+  document.title = `${decided}/${all} · ${isolated(source)} · exempla review`;
   $("progress").max = Math.max(1, all);
   $("progress").value = decided;
   $("progress-text").textContent = `${decided}/${all}`;
@@ -33,7 +34,7 @@ function explain(store, mean, low, high) {
 }
 
 export function showFilters(store, changed) {
-  const option = (value, words = value) => el("option", { value, text: words });
+  const option = (value, words = value) => el("option", { value, text: visible(words) });
   const sides = [...new Set(store.suspects.map((suspect) => suspect.side))];
   const decisions = { pending: "undecided", keep: "kept", relabel: "relabelled", remove: "removed", skip: "skipped", noted: "with a note" };
   $("filter-class").replaceChildren(option("", "all"), ...store.classes.map((label) => option(label)));
@@ -49,13 +50,13 @@ export function showFilters(store, changed) {
 
 export function showActions(store) {
   const here = store.current === null ? null : store.suspect;
-  $("do-keep").querySelector("span").textContent = here ? `Keep ${here.given}` : "Keep";
-  $("do-relabel").querySelector("span").textContent = here ? `Relabel → ${here.suggested}` : "Relabel";
+  $("do-keep").querySelector("span").replaceChildren("Keep ", here ? data(here.given) : "");
+  $("do-relabel").querySelector("span").replaceChildren("Relabel", ...(here ? [" → ", data(here.suggested)] : []));
   $("digits").classList.toggle("many", store.digits.size > 4);
   $("digits").replaceChildren(...[...(here ? store.digits : [])].map(([key, label]) => {
     const given = label === here.given;
     return el("button", { class: given ? "given" : "", "data-digit": key, title: given ? "the given label: keeps it" : "" },
-      el("kbd", { text: key }), ` ${label}`);
+      el("kbd", { text: key }), " ", data(label));
   }));
   for (const id of ["do-keep", "do-relabel", "do-class", "do-remove", "do-skip", "do-note"]) $(id).disabled = !here;
   $("do-undo").disabled = !store.undo;
