@@ -275,7 +275,7 @@ def test_curated_rows_from_a_file_of_their_own(noisy, tmp_path):
     rows = np.flatnonzero(~trusted)[result(tmp_path / "out")["indices"]]
     assert len(wrong & set(rows.tolist())) >= 12
     first = json.loads((tmp_path / "out" / "suspects.jsonl").read_text().splitlines()[0])
-    assert {accuser["source"] for accuser in first["accusers"]} == {"curated"}
+    assert {row["source"] for row in first["contradicting"]} == {"curated"}
 
 
 def test_nothing_decided_exports_the_same_bytes(noisy, capsys):
@@ -293,8 +293,8 @@ def test_suspects_carry_their_evidence(noisy):
     assert [card["row"] for card in cards] == result(out)["indices"]
     assert all(card["content"]["cells"] for card in cards)
     first = cards[0]
-    assert first["accusers"]
-    assert all(a["label"] != first["given"] for a in first["accusers"])
+    assert first["contradicting"]
+    assert all(row["label"] != first["given"] for row in first["contradicting"])
 
 
 def test_clean_writes_the_file_without_the_named_rows(noisy, tmp_path, capsys):

@@ -25,17 +25,25 @@ def wait_for_row(page: Any, row: int) -> None:
     page.wait_for_selector(f"#card[data-row='{row}']")
 
 
+def state(page: Any) -> dict[str, Any]:
+    """What the server says, asked as the page asks."""
+    return page.evaluate(
+        "fetch('/api/state', {headers: {'X-Exempla': localStorage.getItem('exempla-session')}})"
+        ".then((answer) => answer.json())"
+    )
+
+
 def counts(page: Any) -> dict[str, int]:
-    return page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.counts)")
+    return state(page)["counts"]
 
 
 def version(page: Any) -> int:
-    return page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.version)")
+    return state(page)["version"]
 
 
 def states(page: Any) -> dict[int, str]:
-    changes = page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.changes)")
-    return {state["row"]: state["action"] for state in changes if state["action"] != "pending"}
+    changes = state(page)["changes"]
+    return {change["row"]: change["action"] for change in changes if change["action"] != "pending"}
 
 
 def press_through(page: Any, keys: str) -> None:

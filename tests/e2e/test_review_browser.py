@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exempla.review import Source, Suspect, export_decisions, write_review
+from exempla.review import ReviewedFile, Suspect, export_decisions, write_review
 from tests.e2e.review_page import (
     READY,
     counts,
@@ -17,6 +17,7 @@ from tests.e2e.review_page import (
     open_review,
     press_through,
     row,
+    state,
     states,
     version,
     wait_for_row,
@@ -240,9 +241,23 @@ def test_a_reload_does_not_lose_what_waits(tab, tmp_path):
         page.click("#banner-retry")
         page.wait_for_selector("#banner", state="hidden")
         assert states(page) == {0: "remove"}
-        assert (
-            page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.version)") == 1
-        )
+        assert version(page) == 1
+
+
+def test_words_and_columns_are_marked_by_what_they_say_about_the_label(tab, tmp_path):
+    with served(make_folder(tmp_path, 3)) as address:
+        page = open_review(tab, address)
+        texts = "(nodes) => nodes.map((node) => node.textContent)"
+        assert page.eval_on_selector_all("#card mark.backs", texts) == ["meeting"]
+        doubts = page.eval_on_selector_all("#card mark.doubts", texts)
+        assert doubts == ["cheap pills", "click here"]
+        assert page.eval_on_selector_all("#card tr.doubts th", texts) == ["hour"]
+        assert page.eval_on_selector_all("#card tr.backs th", texts) == ["sender"]
+        # In a row that contradicts the label, what speaks for its own label speaks against ours.
+        assert page.eval_on_selector_all(".contradicts mark.doubts", texts) == ["cheap pills"]
+        assert page.eval_on_selector_all(".contradicts tr.doubts th", texts) == ["sender"]
+        assert page.eval_on_selector_all(".supports mark.backs", texts) == ["meeting"]
+        assert "Contradicted by" in page.inner_text("#evidence")
 
 
 CONTRAST = """
@@ -338,7 +353,7 @@ def test_thousands_of_suspects_stay_a_short_page(tab, tmp_path):
 def test_a_class_that_is_a_digit_has_its_own_key(tab, tmp_path):
     classes = [str(digit) for digit in range(10)]
     suspects = [Suspect(row, "3", "8", 0.5, 0.5) for row in range(4)]
-    source = Source(tmp_path / "digits.npz", "npz", "y")
+    source = ReviewedFile(tmp_path / "digits.npz", "npz", "y")
     write_review(tmp_path / "review", suspects, source=source, classes=classes)
     with served(tmp_path / "review") as address:
         page = open_review(tab, address)
@@ -346,6 +361,5 @@ def test_a_class_that_is_a_digit_has_its_own_key(tab, tmp_path):
             d for digit in classes for d in (digit, digit)
         ]
         press_through(page, "703")
-        changes = page.evaluate("fetch('/api/state').then((r) => r.json()).then((s) => s.changes)")
-        made = {state["row"]: (state["action"], state["label"]) for state in changes}
+        made = {s["row"]: (s["action"], s["label"]) for s in state(page)["changes"]}
         assert made == {0: ("relabel", "7"), 1: ("relabel", "0"), 2: ("keep", None)}

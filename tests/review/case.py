@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
+import resource
 import subprocess
 import sys
 import threading
@@ -17,7 +17,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from exempla.review import Accuser, Cell, Content, Source, Suspect, Word, read_review, write_review
+from exempla.report.views import mark_words
+from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
+from exempla.review.gate import Keys
+from exempla.review.log import DecisionLog
+from exempla.review.server import listen, make_server
 
 CLASSES = ("ham", "spam", "news")
 START = (
@@ -40,12 +44,17 @@ def make_folder(directory: Path, n: int = 12, *, hostile: str = "") -> Path:
     write_review(
         folder,
         suspects,
-        source=Source(source, "jsonl", label="label"),
+        source=ReviewedFile(source, "jsonl", label="label"),
         classes=classes,
         expected_wrong=sum(s.probability for s in suspects) + 2,
         question=hostile or "Which labels are wrong?",
     )
     return folder
+
+
+def plain(text: str) -> tuple[tuple[str, float], ...]:
+    """The pieces of a text without decisive words."""
+    return ((text, 0.0),)
 
 
 def _falling(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -57,13 +66,14 @@ def _suspect(row: int, p: float, hostile: str) -> Suspect:
     other = hostile or CLASSES[1 - row % 2]
     text = f"The meeting about message {row} moved; cheap pills, click here. {hostile}"
     pixels = np.linspace(0, 1, 28 * 28).reshape(28, 28) if row < 60 else None
-    words = (Word("cheap pills", 0.4), Word("meeting", -0.2), Word(hostile or "click here", 0.1))
-    cells = (Cell("hour", "03", 0.3), Cell(hostile or "sender", hostile or "bob", -0.1))
-    accuser = Accuser(
+    # As everywhere, a positive weight speaks for the label that the row carries.
+    words = {"cheap pills": -0.4, "meeting": 0.2, hostile or "click here": -0.1}
+    cells = (("hour", "03", -0.3), (hostile or "sender", hostile or "bob", 0.1))
+    curated = EvidenceRow(
         row + 1,
         other,
         0.31,
-        Content(text=f"cheap pills for you {hostile}", image=pixels, name=hostile),
+        Content(pieces=plain(f"cheap pills for you {hostile}"), image=pixels, name=hostile),
         id=hostile,
         source="curated",
     )
@@ -75,9 +85,16 @@ def _suspect(row: int, p: float, hostile: str) -> Suspect:
         0.97,
         side=hostile or ("opponent" if row % 2 else "proponent"),
         id=hostile + f"m{row}",
-        content=Content(text, words, cells, pixels if row % 6 == 0 else None, hostile),
-        accusers=(accuser, Accuser(row + 2, other, 0.22, Content(cells=cells))),
-        supporters=(Accuser(row + 4, given, 0.05, Content(text="see you at the meeting")),),
+        content=Content(
+            image=pixels if row % 6 == 0 else None,
+            pieces=mark_words(text, words),
+            cells=cells,
+            name=hostile,
+        ),
+        contradicting=(curated, EvidenceRow(row + 2, other, 0.22, Content(cells=cells))),
+        supporters=(
+            EvidenceRow(row + 4, given, 0.05, Content(pieces=plain("see you at the meeting"))),
+        ),
     )
 
 
@@ -104,37 +121,31 @@ class Server:
         self.process.wait(timeout=10)
 
     def client(self) -> AbstractContextManager[httpx.Client]:
-        """A client that has traded the token for the cookie, and sends what the page sends."""
+        """A client that has traded the token for the key, and sends what the page sends."""
         return signed_in(self.address)
 
 
 @contextmanager
 def signed_in(address: str) -> Iterator[httpx.Client]:
-    """Trade the token in `address` for the cookie."""
-    origin = address.split("/?")[0]
-    headers = {"Sec-Fetch-Site": "same-origin", "Origin": origin, "X-Exempla": "1"}
+    """Trade the token in `address` for the session key, and send that from then on."""
+    origin, token = address.split("/?token=")
+    headers = {"Sec-Fetch-Site": "same-origin", "Origin": origin}
     with httpx.Client(base_url=origin, headers=headers, trust_env=False) as client:
-        answer = client.get(address, headers={"Sec-Fetch-Site": "none"})
-        if answer.status_code != 303:
+        answer = client.post("/api/session", json={}, headers={"X-Exempla": token})
+        if answer.status_code != 200:
             raise RuntimeError(f"the token was refused: {answer.status_code} {answer.text}")
+        client.headers["X-Exempla"] = answer.json()["session"]
         yield client
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The page served by a thread of this process (quicker than a new one); its address."""
-    import uvicorn
-
-    from exempla.review.app import build_app
-    from exempla.review.gate import Gate, Keys
-    from exempla.review.log import DecisionLog
-
-    review = read_review(folder)
+    review, keys = read_review(folder), Keys()
     log = DecisionLog(folder / "decisions.sqlite", review.key)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port, keys = listener.getsockname()[1], Keys()
-    gate = Gate(build_app(review, log), port, keys)
-    server = uvicorn.Server(uvicorn.Config(gate, access_log=False, log_level="error"))
+    listener = listen(0, log)
+    port = listener.getsockname()[1]
+    server = make_server(review, log, port, keys)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -145,14 +156,23 @@ def served(folder: Path) -> Iterator[str]:
         log.close()
 
 
-def start_server(folder: Path, port: int = 0) -> Server:
-    """Start `serve` in its own process and wait until it answers."""
+def start_server(folder: Path, port: int = 0, handles: int | None = None) -> Server:
+    """Start `serve` in its own process and wait until it answers.
+
+    `handles` is how many files it may have open.
+    """
+
+    def limit() -> None:
+        if handles is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (handles, handles))
+
     process = subprocess.Popen(
         [sys.executable, "-c", START, str(folder), str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=None if handles is None else limit,
     )
     stream = process.stdout
     if stream is None:
@@ -169,9 +189,9 @@ def start_server(folder: Path, port: int = 0) -> Server:
 
 
 @contextmanager
-def running(folder: Path, port: int = 0) -> Iterator[Server]:
+def running(folder: Path, port: int = 0, handles: int | None = None) -> Iterator[Server]:
     """`start_server`, ended at the end."""
-    server = start_server(folder, port)
+    server = start_server(folder, port, handles)
     try:
         yield server
     finally:

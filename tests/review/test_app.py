@@ -133,4 +133,4 @@ def test_a_restart_takes_the_same_port_and_a_new_token(tmp_path):
         with running(folder) as second:
             assert second.port == first.port
             assert second.token != first.token
-            assert client.get("/api/state").status_code == 403, "the old cookie is worth nothing"
+            assert client.get("/api/state").status_code == 403, "the old key is worth nothing"

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from exempla.errors import ExemplaError
-from exempla.review import Source, Suspect, export_decisions, read_review, write_review
-from exempla.review.export import final_decisions, write_corrected
-from exempla.review.log import DecisionLog, State
+from exempla.review import ReviewedFile, Suspect, export_decisions, read_review, write_review
+from exempla.review.export import corrected_path, final_decisions, write_corrected
+from exempla.review.log import DecisionLog, RowDecision
 from exempla.tables.corrections.patch import apply_patch
 from tests.review.case import make_folder, served, signed_in
 
 
-def decide(folder: Path, *states: State) -> None:
+def decide(folder: Path, *states: RowDecision) -> None:
     log = DecisionLog(folder / "decisions.sqlite", read_review(folder).key)
     for state in states:
         once = f"{state.row}-{log.version}"
@@ -30,17 +31,17 @@ def corrected(folder: Path) -> Path:
 
 
 SOME = (
-    State(0, "relabel", "news", "surely"),
-    State(3, "keep"),
-    State(6, "remove"),
-    State(9, "skip"),
-    State(12, "pending", None, "look again"),
+    RowDecision(0, "relabel", "news", "surely"),
+    RowDecision(3, "keep"),
+    RowDecision(6, "remove"),
+    RowDecision(9, "skip"),
+    RowDecision(12, "pending", None, "look again"),
 )
 
 
 def test_the_final_decisions_carry_everything(tmp_path):
     folder = make_folder(tmp_path, 6)
-    decide(folder, State(0, "remove"), *SOME)
+    decide(folder, RowDecision(0, "remove"), *SOME)
     final = {d.row: d for d in export_decisions(folder)}
     assert {row: d.action for row, d in final.items()} == {
         0: "relabel", 3: "keep", 6: "remove", 9: "skip", 12: "pending"
@@ -48,7 +49,7 @@ def test_the_final_decisions_carry_everything(tmp_path):
     assert (final[0].id, final[0].old_label, final[0].new_label) == ("m0", "ham", "news")
     assert (final[0].note, final[12].note) == ("surely", "look again")
     assert final[0].time.endswith("Z")
-    assert "model says spam 0.970; accused by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
+    assert "model says spam 0.970; contradicted by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
     written = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))
     assert [d["row"] for d in written] == sorted(final)
     assert written[0]["evidence"] == final[0].evidence
@@ -94,22 +95,13 @@ def test_a_csv_keeps_its_every_byte(tmp_path):
         Suspect(row, g, s, 0.5, 0.5) for row, g, s in [(0, "ham", "spam"), (1, "spam", "ham")]
     ]
     folder = tmp_path / "out"
-    write_review(folder, suspects, source=Source(source, "csv", "y"), classes=["ham", "spam"])
-    decide(folder, State(1, "relabel", "ham"))
+    write_review(folder, suspects, source=ReviewedFile(source, "csv", "y"), classes=["ham", "spam"])
+    decide(folder, RowDecision(1, "relabel", "ham"))
     assert corrected(folder).read_bytes() == source.read_bytes().replace(b'"spam"', b'"ham"')
 
 
 def test_an_image_folder_is_copied_into_its_new_classes(tmp_path):
-    from PIL import Image
-
-    root = tmp_path / "digits"
-    for name in ("one/a.png", "one/b.png", "two/c.png"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.zeros((4, 4), np.uint8)).save(root / name)
-    folder = tmp_path / "out"
-    suspects = [Suspect(1, "one", "two", 0.9, 0.9), Suspect(2, "two", "one", 0.9, 0.9)]
-    write_review(folder, suspects, source=Source(root, "images", "label"), classes=["one", "two"])
-    decide(folder, State(1, "relabel", "two"), State(2, "remove"))
+    folder, root = images_case(tmp_path), tmp_path / "digits"
     for _ in range(2):  # a second export replaces the first
         path = corrected(folder)
         assert sorted(p.relative_to(path).as_posix() for p in path.rglob("*.png")) == [
@@ -117,6 +109,102 @@ def test_an_image_folder_is_copied_into_its_new_classes(tmp_path):
         ]  # fmt: skip
     apply_patch(root, folder / "patch.csv", out=tmp_path / "patched")
     assert sorted(p.name for p in (tmp_path / "patched").rglob("*.png")) == ["a.png", "b.png"]
+
+
+def images_case(tmp_path: Path) -> Path:
+    """A review of two images, with decisions about both."""
+    root = tmp_path / "digits"
+    for name in ("one/a.png", "one/b.png", "two/c.png"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(root / name)
+    folder = tmp_path / "out"
+    suspects = [Suspect(1, "one", "two", 0.9, 0.9), Suspect(2, "two", "one", 0.9, 0.9)]
+    source = ReviewedFile(root, "images", "label")
+    write_review(folder, suspects, source=source, classes=["one", "two"])
+    decide(folder, RowDecision(1, "relabel", "two"), RowDecision(2, "remove"))
+    return folder
+
+
+def test_a_tree_that_export_did_not_make_is_never_replaced(tmp_path):
+    folder = images_case(tmp_path)
+    theirs = folder / "corrected" / "holiday" / "beach.png"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"the only copy")
+    with pytest.raises(ExemplaError, match=r"no export wrote .*beach\.png.*move it away"):
+        corrected(folder)
+    assert theirs.read_bytes() == b"the only copy"
+    assert not list(folder.glob(".*")), "nothing half-made is left"
+    # One that it made, and a person put something into, or changed, is theirs as well.
+    theirs.rename(tmp_path / "beach.png")
+    theirs.parent.rmdir()
+    made = corrected(folder)
+    (made / "one" / "mine.png").write_bytes(b"by hand")
+    with pytest.raises(ExemplaError, match=r"one/mine\.png"):
+        corrected(folder)
+    (made / "one" / "mine.png").unlink()
+    (made / "one" / "a.png").write_bytes(b"retouched")
+    with pytest.raises(ExemplaError, match=r"one/a\.png"):
+        corrected(folder)
+    assert (made / "one" / "a.png").read_bytes() == b"retouched"
+    (made / "one" / "a.png").unlink()  # what is missing is no loss
+    assert (corrected(folder) / "one" / "a.png").is_file()
+
+
+def test_a_linked_tree_is_neither_followed_nor_replaced(tmp_path):
+    folder = images_case(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "corrected").symlink_to(elsewhere)
+    with pytest.raises(ExemplaError, match="is a link or a file"):
+        corrected(folder)
+    assert list(elsewhere.iterdir()) == []
+    # A link inside counts as foreign, whatever it points at.
+    (folder / "corrected").unlink()
+    made = corrected(folder)
+    (made / "one" / "a.png").unlink()
+    (made / "one" / "a.png").symlink_to(tmp_path / "digits" / "one" / "a.png")
+    with pytest.raises(ExemplaError, match=r"one/a\.png"):
+        corrected(folder)
+
+
+def test_all_images_removed_leave_an_empty_tree(tmp_path):
+    folder = images_case(tmp_path)
+    decide(folder, *(RowDecision(row, "remove") for row in range(3)))
+    assert list(corrected(folder).rglob("*.png")) == []
+
+
+@pytest.mark.parametrize("name", ["patch.csv", "corrected.csv", "decisions.json"])
+def test_no_export_is_written_onto_its_input(tmp_path, name):
+    source = tmp_path / name
+    lines = b'{"y": "ham"}\n{"y": "spam"}\n' if name.endswith("json") else b"x,y\n1,ham\n2,spam\n"
+    source.write_bytes(lines)
+    kind = "jsonl" if name.endswith("json") else "csv"
+    suspects = [Suspect(0, "ham", "spam", 0.5, 0.5)]
+    write_review(
+        tmp_path, suspects, source=ReviewedFile(source, kind, "y"), classes=["ham", "spam"]
+    )
+    decide(tmp_path, RowDecision(0, "relabel", "spam"))
+    with pytest.raises(ExemplaError, match="is the original"):
+        corrected(tmp_path)
+    assert source.read_bytes() == lines
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [
+        ("mails.csv", "csv", "corrected.csv"),
+        ("data.2024.csv", "csv", "corrected.csv"),
+        ("data.2024.csv.gz", "csv", "corrected.csv.gz"),
+        ("DATA.CSV.GZ", "csv", "corrected.CSV.GZ"),
+        ("data.2024", "csv", "corrected.csv"),
+        ("data.2024.xz", "jsonl", "corrected.jsonl.xz"),
+        ("adult.test", "csv", "corrected.test"),
+        ("v1.2.parquet", "parquet", "corrected.parquet"),
+    ],
+)
+def test_the_corrected_file_ends_as_its_input(tmp_path, name, kind, wanted):
+    write_review(tmp_path, [], source=ReviewedFile(name, kind), classes=["a", "b"])
+    assert corrected_path(read_review(tmp_path)).name == wanted
 
 
 def test_a_source_that_changed_or_went_is_not_corrected_blindly(tmp_path):
@@ -133,13 +221,13 @@ def test_a_source_that_changed_or_went_is_not_corrected_blindly(tmp_path):
 
 def test_decisions_on_rows_no_longer_suspected_are_kept(tmp_path):
     folder = make_folder(tmp_path, 6)
-    decide(folder, State(15, "relabel", "news"))
+    decide(folder, RowDecision(15, "relabel", "news"))
     review = read_review(folder)
     fewer = [Suspect(0, "ham", "spam", 0.5, 0.5)]
     write_review(
         folder,
         fewer,
-        source=Source(tmp_path / "mails.jsonl", "jsonl", "label"),
+        source=ReviewedFile(tmp_path / "mails.jsonl", "jsonl", "label"),
         classes=review.classes,
     )
     review = read_review(folder)

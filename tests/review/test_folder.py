@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.review import Accuser, Content, Source, Suspect, read_review, write_review
+from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.images import image_bytes
-from tests.review.case import make_folder
+from exempla.review.suspects import content_json
+from tests.review.case import make_folder, plain
 
-SOURCE = Source("rows.csv", "csv", label="label")
+SOURCE = ReviewedFile("rows.csv", "csv", label="label")
 
 
 def test_a_folder_reads_back_as_written(tmp_path):
@@ -24,9 +25,9 @@ def test_a_folder_reads_back_as_written(tmp_path):
     assert (folder / review.source.path).resolve() == (tmp_path / "mails.jsonl").resolve()
     card = review.card(9)
     assert card["id"] == "m9"
-    assert card["content"]["words"][0] == ["cheap pills", 0.4]
-    assert card["accusers"][0]["source"] == "curated"
-    assert card["accusers"][0]["content"]["image"] is True
+    assert card["content"]["words"][0] == ["cheap pills", -0.4]
+    assert card["contradicting"][0]["source"] == "curated"
+    assert card["contradicting"][0]["content"]["image"] is True
     assert "image" not in card["content"], "row 9 has no image"
     with pytest.raises(KeyError):
         review.card(1)
@@ -34,8 +35,8 @@ def test_a_folder_reads_back_as_written(tmp_path):
 
 def test_unicode_and_line_separators_survive(tmp_path):
     text = "zwei\nZeilen\u2028und\u2029mehr \x85 😀 \ud7ff \x00"
-    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(text=text))
-    other = Suspect(1, "a", "b", 0.5, 0.5, content=Content(text="next"))
+    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(pieces=plain(text)))
+    other = Suspect(1, "a", "b", 0.5, 0.5, content=Content(pieces=plain("next")))
     write_review(tmp_path, [suspect, other], source=SOURCE, classes=["a", "b"])
     review = read_review(tmp_path)
     assert review.card(0)["content"]["text"] == text
@@ -50,8 +51,92 @@ def test_the_key_follows_the_data_and_not_the_analysis(tmp_path):
     assert more_data != first
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"label": "diabetic"},
+        {"options": {"header": False}},
+        {"options": {"delimiter": ";"}},
+        {"options": {"encoding": "cp1252"}},
+        {"fingerprint": "another"},
+    ],
+)
+def test_the_key_holds_all_that_gives_a_decision_its_meaning(tmp_path, other):
+    suspect = Suspect(0, "no", "yes", 0.5, 0.5)
+    plain = {"label": "smoker", "options": {"header": True}, "fingerprint": "one"}
+
+    def key(**parts):
+        source = ReviewedFile("rows.csv", "csv", **parts)
+        write_review(tmp_path, [suspect], source=source, classes=["no", "yes"])
+        return read_review(tmp_path).key
+
+    first = key(**plain)
+    assert key(**(plain | other)) != first
+    assert key(**plain) == first
+
+
+def test_the_list_of_one_analysis_is_never_read_with_the_header_of_another(tmp_path):
+    # Killed between the two files, with as many suspects as before.
+    folder = make_folder(tmp_path, 4)
+    first = (folder / "review.json").read_bytes()
+    suspects = [Suspect(row, "ham", "news", 0.5, 0.5) for row in range(4)]
+    source = ReviewedFile(tmp_path / "mails.jsonl", "jsonl", label="other")
+    write_review(folder, suspects, source=source, classes=["ham", "spam", "news"])
+    (folder / "review.json").write_bytes(first)
+    with pytest.raises(ExemplaError, match="do not belong together"):
+        read_review(folder)
+
+
+def test_a_folder_written_anew_while_open_is_not_shown_with_other_rows_cards(tmp_path):
+    folder = make_folder(tmp_path, 4)
+    review = read_review(folder)
+    assert review.card(3)["row"] == 3
+    make_folder(tmp_path, 4, hostile="another analysis")
+    with pytest.raises(ExemplaError, match="written anew while it was open"):
+        review.card(3)
+
+
+def test_no_input_is_written_over(tmp_path):
+    suspects = [Suspect(0, "a", "b", 0.5, 0.5, content=Content(image=np.zeros((4, 4))))]
+    for name in ("suspects.jsonl", "review.json"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(ExemplaError, match="is the original"):
+            write_review(
+                tmp_path,
+                suspects,
+                source=ReviewedFile(tmp_path / name, "jsonl"),
+                classes=["a", "b"],
+            )
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink()
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for directory in (tmp_path, tmp_path / "images" / "a"):
+        source = ReviewedFile(tmp_path / "images", "images")
+        with pytest.raises(ExemplaError, match=r"original|inside the folder"):
+            write_review(directory, suspects, source=source, classes=["a", "b"])
+    assert [path.name for path in (tmp_path / "images").rglob("*")] == ["a"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "images").symlink_to(tmp_path / "images")
+    with pytest.raises(ExemplaError, match="is a link"):
+        write_review(tmp_path / "out", suspects, source=SOURCE, classes=["a", "b"])
+
+
+def test_a_class_that_no_file_can_keep_is_refused(tmp_path):
+    with pytest.raises(ExemplaError, match="surrogate"):
+        write_review(tmp_path, [], source=SOURCE, classes=["a", "b\udc80"])
+
+
+def test_the_source_is_found_from_a_linked_folder(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    (tmp_path / "rows.csv").write_text("x,label\n1,a\n")
+    source = ReviewedFile(tmp_path / "rows.csv", "csv", label="label")
+    write_review(tmp_path / "link", [], source=source, classes=["a", "b"])
+    assert read_review(tmp_path / "link").source_path().samefile(tmp_path / "rows.csv")
+
+
 def test_long_texts_are_cut_and_say_so():
-    content = Content(text="x" * 20_100).to_dict()
+    content = content_json(Content(pieces=plain("x" * 20_100)))
     assert len(content["text"]) == 20_000
     assert content["cut"] == 100
 
@@ -75,7 +160,7 @@ def test_impossible_probabilities_are_refused(p):
     with pytest.raises(ExemplaError, match=r"\[0, 1\]"):
         Suspect(1, "a", "b", p, 0.5)
     with pytest.raises(ExemplaError, match="finite"):
-        Accuser(1, "a", float("inf")).to_dict()
+        EvidenceRow(1, "a", float("inf")).to_dict()
 
 
 def test_a_torn_folder_is_refused(tmp_path):
@@ -131,7 +216,7 @@ def test_links_in_the_images_folder_are_not_followed(tmp_path):
 
 
 def test_half_a_surrogate_does_not_break_the_folder(tmp_path):
-    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(text="bad \udc80 byte"))
+    suspect = Suspect(0, "a", "b", 0.5, 0.5, content=Content(pieces=plain("bad \udc80 byte")))
     write_review(tmp_path, [suspect], source=SOURCE, classes=["a", "b"])
     assert read_review(tmp_path).card(0)["content"]["text"] == "bad ? byte"
 
@@ -154,3 +239,43 @@ def test_review_json_is_strict_json_with_a_relative_path(tmp_path):
     header = json.loads((folder / "review.json").read_text(encoding="utf-8"))
     assert header["source"]["path"] == os.path.join("..", "mails.jsonl")
     assert header["suspects"] == 3
+
+
+def test_a_folder_of_an_earlier_version_is_read_in_todays_words_and_signs(tmp_path):
+    folder = make_folder(tmp_path, 3)
+    new = read_review(folder).card(3)
+    cards = [json.loads(line) for line in (folder / "suspects.jsonl").open(encoding="utf-8")]
+    for card in cards:
+        card["accusers"] = card.pop("contradicting")
+        for part in ("words", "cells"):
+            card["content"][part] = [[*named, -w] for *named, w in card["content"][part]]
+    lines = "".join(json.dumps(card) + "\n" for card in cards)
+    (folder / "suspects.jsonl").write_text(lines, encoding="utf-8")
+    header = json.loads((folder / "review.json").read_text(encoding="utf-8"))
+    header["format"] = "exempla-review-1"
+    del header["suspects_sha256"], header["earlier_keys"]
+    (folder / "review.json").write_text(json.dumps(header), encoding="utf-8")
+    assert read_review(folder).card(3) == new
+    header["format"] = "exempla-review-9"
+    (folder / "review.json").write_text(json.dumps(header), encoding="utf-8")
+    with pytest.raises(ExemplaError, match="exempla-review-9"):
+        read_review(folder)
+
+
+def test_names_of_earlier_versions_still_work_and_say_so():
+    from exempla import review
+
+    for old, new in (("Accuser", EvidenceRow), ("Source", ReviewedFile)):
+        with pytest.warns(DeprecationWarning, match=f"is called {new.__name__} now"):
+            assert getattr(review, old) is new
+    with pytest.raises(AttributeError, match="no attribute 'Witness'"):
+        review.Witness  # noqa: B018
+
+
+def test_decisive_words_come_once_and_strongest_first():
+    pieces = (("buy ", 0.0), ("pills", -0.2), (" or ", 0.0), ("pills", -0.2), ("now", 0.9))
+    assert content_json(Content(pieces=pieces)) == {
+        "text": "buy pills or pillsnow", "words": [["now", 0.9], ["pills", -0.2]]
+    }  # fmt: skip
+    with pytest.raises(ExemplaError, match="finite"):
+        content_json(Content(pieces=(("a", float("nan")),)))

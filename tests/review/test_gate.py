@@ -6,6 +6,7 @@ import http.client
 import socket
 import subprocess
 import sys
+from importlib import resources
 
 import httpx
 import pytest
@@ -29,9 +30,6 @@ def client(server):
 
 
 ROUTES = [
-    "/",
-    "/static/main.js",
-    "/static/style.css",
     "/api/review",
     "/api/state",
     "/api/suspect/3",
@@ -44,11 +42,27 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_route_needs_the_cookie(server, client, route):
+def test_every_route_needs_the_key(server, client, route):
     assert httpx.get(server.origin + route, trust_env=False).status_code == 403
-    forged = {"Cookie": f"exempla-review-{server.port}=guess"}
-    assert httpx.get(server.origin + route, headers=forged, trust_env=False).status_code == 403
+    key = client.headers["X-Exempla"]
+    for forged in ({"X-Exempla": "guess"}, {"X-Exempla": ""}, {"X-Exempla": key[:-1]}):
+        assert httpx.get(server.origin + route, headers=forged, trust_env=False).status_code == 403
+    # Where ports and other programs could get hold of it, the key opens nothing.
+    for carrier in ({"Cookie": f"exempla-review-{server.port}={key}; X-Exempla={key}"},):
+        answer = httpx.get(f"{server.origin}{route}?key={key}", headers=carrier, trust_env=False)
+        assert answer.status_code == 403
     assert client.get(route).status_code in (200, 404)
+
+
+@pytest.mark.parametrize("route", ["/", "/static/main.js", "/static/style.css"])
+def test_without_the_key_there_is_only_the_empty_page(server, route):
+    """It holds nothing of the data, is the same for everybody, and sets no cookie."""
+    answer = httpx.get(server.origin + route, trust_env=False)
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+    assert "mails.jsonl" not in answer.text
+    shipped = resources.files("exempla.review") / "static"
+    assert answer.text == (shipped / (route.split("/")[-1] or "index.html")).read_text("utf-8")
 
 
 @pytest.mark.parametrize("route", ["/", "/api/state", "/nothing", "/api/suspect/99"])
@@ -65,7 +79,7 @@ def test_every_answer_bears_the_headers(server, client, route):
 
 def test_the_policy_is_the_strict_one():
     assert CSP == (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; "
         "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
 
@@ -98,7 +112,7 @@ def test_two_host_headers_are_refused(server, client):
     connection.putrequest("GET", "/api/state", skip_host=True)
     connection.putheader("Host", f"127.0.0.1:{server.port}")
     connection.putheader("Host", "evil.test")
-    connection.putheader("Cookie", "; ".join(f"{k}={v}" for k, v in client.cookies.items()))
+    connection.putheader("X-Exempla", client.headers["X-Exempla"])
     connection.endheaders()
     assert connection.getresponse().status in (400, 403)
 
@@ -133,6 +147,22 @@ def test_a_post_that_a_form_could_send_is_refused(client, kind):
     assert answer.status_code == 415
 
 
+@pytest.mark.parametrize("length", ["9" * 5000, "-1", "1e3", "0x10", ""])
+def test_a_length_that_is_none_is_refused(server, client, length):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as plain:
+        head = [
+            "POST /api/decide HTTP/1.1",
+            f"Host: 127.0.0.1:{server.port}",
+            f"Origin: {server.origin}",
+            "Sec-Fetch-Site: same-origin",
+            "Content-Type: application/json",
+            f"X-Exempla: {client.headers['X-Exempla']}",
+            f"Content-Length: {length}",
+        ]
+        plain.sendall("\r\n".join([*head, "", ""]).encode())
+        assert plain.recv(200).split()[1] in (b"400", b"413")
+
+
 def test_a_large_body_is_refused(client):
     answer = client.post("/api/decide", json=DECISION | {"note": "x" * 70_000})
     assert answer.status_code == 413
@@ -140,7 +170,7 @@ def test_a_large_body_is_refused(client):
 
 @pytest.mark.parametrize("site", ["same-site", "cross-site"])
 @pytest.mark.parametrize("route", ["/", "/api/review", "/static/main.js", "/api/image/train/0"])
-def test_embedding_from_another_page_is_refused_even_with_the_cookie(client, site, route):
+def test_embedding_from_another_page_is_refused_even_with_the_key(client, site, route):
     answer = client.get(route, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"})
     assert answer.status_code == 403
 
@@ -179,29 +209,47 @@ HOSTILE_PATHS = [
 def test_paths_lead_nowhere(server, client, path):
     # http.client sends the path as it stands; httpx would tidy it first.
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    cookie = "; ".join(f"{k}={v}" for k, v in client.cookies.items())
-    connection.request("GET", path, headers={"Cookie": cookie})
+    connection.request("GET", path, headers={"X-Exempla": client.headers["X-Exempla"]})
     answer = connection.getresponse()
     assert answer.status in (400, 403, 404, 405, 422)
     assert b"root:" not in answer.read()
 
 
-def test_the_token_works_once_and_leaves_the_address(tmp_path):
+def enter(server, token, **headers):
+    sent = {"Sec-Fetch-Site": "same-origin", "Origin": server.origin, "X-Exempla": token}
+    sent = {name: value for name, value in (sent | headers).items() if value is not None}
+    return httpx.post(f"{server.origin}/api/session", json={}, headers=sent, trust_env=False)
+
+
+def test_the_token_works_once_and_only_for_our_own_page(tmp_path):
     with running(make_folder(tmp_path, 3)) as server:
-        wrong = f"{server.origin}/?token={'A' * 43}"
-        assert httpx.get(wrong, trust_env=False).status_code == 403
-        assert httpx.get(f"{server.origin}/?token=", trust_env=False).status_code == 403
-        first = httpx.get(server.address, trust_env=False)
-        assert (first.status_code, first.headers["location"]) == (303, "/")
-        cookie = first.headers["set-cookie"]
-        assert cookie.startswith(f"exempla-review-{server.port}=")
-        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
-        assert server.token not in cookie
-        again = httpx.get(server.address, trust_env=False)
-        assert again.status_code == 403
-        assert "set-cookie" not in again.headers
-        # Also for one who is signed in.
-        assert httpx.get(server.address, cookies=first.cookies, trust_env=False).status_code == 403
+        for wrong in ("A" * 43, "", server.token[:-1], server.token + "A"):
+            assert enter(server, wrong).status_code == 403
+        foreign = [
+            {"Origin": "http://127.0.0.1:1"},
+            {"Origin": None},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Sec-Fetch-Site": None},
+            {"Host": "evil.test"},
+        ]
+        for headers in foreign:
+            assert enter(server, server.token, **headers).status_code == 403
+        headers = {"X-Exempla": server.token}
+        asked = httpx.get(f"{server.origin}/api/session", headers=headers, trust_env=False)
+        assert asked.status_code == 403, "reading does not spend it"
+        first = enter(server, server.token)
+        assert first.status_code == 200
+        key = first.json()["session"]
+        assert len(key) >= 43
+        assert key != server.token
+        assert "set-cookie" not in first.headers
+        again = enter(server, server.token)
+        assert (again.status_code, "session" in again.text) == (403, False)
+        assert enter(server, key).status_code == 403, "the key is no token"
+        headers = {"X-Exempla": server.token}
+        for route in ("/api/state", "/api/review"):  # nor is the token a key
+            answer = httpx.get(server.origin + route, headers=headers, trust_env=False)
+            assert answer.status_code == 403
 
 
 def test_the_token_is_in_no_log_and_no_command_line(tmp_path):
@@ -236,19 +284,19 @@ def test_it_listens_on_loopback_only(server):
 
 
 def test_websockets_are_refused(server, client):
-    cookie = "; ".join(f"{k}={v}" for k, v in client.cookies.items())
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     headers = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
-        "Cookie": cookie,
+        "X-Exempla": client.headers["X-Exempla"],
     }
     connection.request("GET", "/api/state", headers=headers)
     assert connection.getresponse().status != 101
 
 
 def test_importing_the_package_does_not_need_a_web_server():
-    code = "import sys, exempla.review; sys.exit(bool({'fastapi', 'torch'} & set(sys.modules)))"
+    heavy = "{'fastapi', 'torch', 'pandas', 'sklearn'}"
+    code = f"import sys, exempla.review; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exempla.errors import ExemplaError
-from exempla.review.log import DecisionLog, StaleError, State
+from exempla.review.log import DecisionLog, RowDecision, StaleError
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def path(tmp_path):
     return tmp_path / "decisions.sqlite"
 
 
-def plain(state: State) -> tuple[str, str | None, str]:
+def plain(state: RowDecision) -> tuple[str, str | None, str]:
     return state.action, state.label, state.note
 
 
 def test_it_is_on_disk_in_wal_with_full_sync_when_decide_returns(path):
     log = DecisionLog(path, "k")
-    log.decide(State(5, "relabel", "spam", "sure"), seen=0, once="a")
+    log.decide(RowDecision(5, "relabel", "spam", "sure"), seen=0, once="a")
     # A second connection sees only what is committed.
     other = sqlite3.connect(path)
     rows = other.execute("SELECT row, action, label, note FROM events").fetchall()
@@ -34,7 +34,7 @@ def test_it_is_on_disk_in_wal_with_full_sync_when_decide_returns(path):
 
 def test_the_log_cannot_be_rewritten(path):
     log = DecisionLog(path, "k")
-    log.decide(State(5, "keep"), seen=0, once="a")
+    log.decide(RowDecision(5, "keep"), seen=0, once="a")
     other = sqlite3.connect(path)
     for statement in ("UPDATE events SET action = 'remove'", "DELETE FROM events"):
         with pytest.raises(sqlite3.DatabaseError, match="append-only"):
@@ -43,22 +43,22 @@ def test_the_log_cannot_be_rewritten(path):
 
 def test_a_writer_who_has_not_seen_the_latest_is_refused_and_told(path):
     one, two = DecisionLog(path, "k"), DecisionLog(path, "k")
-    first = one.decide(State(5, "keep"), seen=0, once="a")
+    first = one.decide(RowDecision(5, "keep"), seen=0, once="a")
     with pytest.raises(StaleError) as caught:
-        two.decide(State(5, "remove"), seen=0, once="b")
+        two.decide(RowDecision(5, "remove"), seen=0, once="b")
     assert caught.value.state == first
     assert two.state(5).action == "keep"
     # Other rows are no conflict, and with the version known the row can be decided anew.
-    two.decide(State(6, "remove"), seen=0, once="c")
-    assert two.decide(State(5, "remove"), seen=first.version, once="d").action == "remove"
+    two.decide(RowDecision(6, "remove"), seen=0, once="c")
+    assert two.decide(RowDecision(5, "remove"), seen=first.version, once="d").action == "remove"
     one.refresh()
     assert one.state(5).action == "remove"
 
 
 def test_sending_again_changes_nothing(path):
     log = DecisionLog(path, "k")
-    first = log.decide(State(5, "keep"), seen=0, once="same")
-    again = log.decide(State(5, "keep"), seen=0, once="same")
+    first = log.decide(RowDecision(5, "keep"), seen=0, once="same")
+    again = log.decide(RowDecision(5, "keep"), seen=0, once="same")
     assert again == first
     assert sqlite3.connect(path).execute("SELECT count(*) FROM events").fetchone()[0] == 1
     log.undo(seen=first.version, once="undo")
@@ -69,8 +69,8 @@ def test_sending_again_changes_nothing(path):
 
 def test_undo_gives_back_the_former_state_with_note_and_time(path):
     log = DecisionLog(path, "k")
-    one = log.decide(State(5, "keep", None, "hm"), seen=0, once="a")
-    two = log.decide(State(5, "relabel", "spam", "no"), seen=one.version, once="b")
+    one = log.decide(RowDecision(5, "keep", None, "hm"), seen=0, once="a")
+    two = log.decide(RowDecision(5, "relabel", "spam", "no"), seen=one.version, once="b")
     back = log.undo(seen=two.version, once="c")
     assert (plain(back), back.time) == (("keep", None, "hm"), one.time)
     assert plain(log.undo(seen=one.version, once="d")) == ("pending", None, "")
@@ -80,8 +80,8 @@ def test_undo_gives_back_the_former_state_with_note_and_time(path):
 
 def test_undo_of_what_another_tab_did_meanwhile_is_refused(path):
     log = DecisionLog(path, "k")
-    mine = log.decide(State(1, "keep"), seen=0, once="a")
-    log.decide(State(2, "keep"), seen=0, once="b")
+    mine = log.decide(RowDecision(1, "keep"), seen=0, once="a")
+    log.decide(RowDecision(2, "keep"), seen=0, once="b")
     with pytest.raises(StaleError) as caught:
         log.undo(seen=mine.version, once="c")
     assert caught.value.state is not None
@@ -90,10 +90,10 @@ def test_undo_of_what_another_tab_did_meanwhile_is_refused(path):
 
 def test_a_new_decision_ends_redo(path):
     log = DecisionLog(path, "k")
-    one = log.decide(State(1, "keep"), seen=0, once="a")
+    one = log.decide(RowDecision(1, "keep"), seen=0, once="a")
     log.undo(seen=one.version, once="b")
     assert log.redoable() is not None
-    log.decide(State(2, "keep"), seen=0, once="c")
+    log.decide(RowDecision(2, "keep"), seen=0, once="c")
     assert log.redoable() is None
 
 
@@ -124,7 +124,7 @@ def test_law_the_log_acts_like_a_list_of_snapshots(moves, tmp_path_factory):
             past, future = [*past, now], []
             label = "spam" if action == "relabel" else None
             now = {**now, row: (action, label, f"n{number}")}
-            state = State(row, action, label, f"n{number}")
+            state = RowDecision(row, action, label, f"n{number}")
             log.decide(state, seen=log.state(row).version, once=once)
         elif kind == "undo" and past:
             past, future, now = past[:-1], [*future, now], past[-1]
@@ -143,10 +143,15 @@ def test_law_the_log_acts_like_a_list_of_snapshots(moves, tmp_path_factory):
 
 
 def test_decisions_about_other_data_are_kept_apart(path):
-    DecisionLog(path, "old").decide(State(1, "remove"), seen=0, once="a")
+    DecisionLog(path, "old").decide(RowDecision(1, "remove"), seen=0, once="a")
     log = DecisionLog(path, "new")
     assert log.state(1).action == "pending"
-    assert log.others() == 1
+    assert log.others() == {"old": 1}
+    back = DecisionLog(path, "old")
+    back.undo(seen=back.undoable().version, once="b")
+    log.refresh()
+    assert log.others() == {}, "what was undone is no decision"
+    back.redo(seen=back.redoable().version, once="c")
     assert DecisionLog(path, "old").state(1).action == "remove"
 
 
@@ -157,3 +162,14 @@ def test_links_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(ExemplaError, match="is a link"):
         DecisionLog(tmp_path / "link", "k")
+
+
+def test_a_log_that_was_moved_takes_no_more_decisions(path):
+    log = DecisionLog(path, "k")
+    log.decide(RowDecision(1, "keep"), seen=0, once="a")
+    path.rename(path.with_name("elsewhere.sqlite"))
+    with pytest.raises(ExemplaError, match="moved or replaced"):
+        log.decide(RowDecision(2, "keep"), seen=0, once="b")
+    DecisionLog(path, "k").decide(RowDecision(1, "remove"), seen=0, once="c")
+    with pytest.raises(ExemplaError, match="moved or replaced"):
+        log.decide(RowDecision(2, "keep"), seen=0, once="d")

@@ -79,3 +79,13 @@ def test_a_port_in_use_is_refused_by_name_and_avoided_by_itself(tmp_path, opened
 def test_an_impossible_port_is_refused(tmp_path, port):
     with pytest.raises(ExemplaError, match=f"Port {port}"):
         serve(make_folder(tmp_path, 2), port=port, open_browser=False)
+
+
+def test_without_a_web_server_it_says_what_to_install(tmp_path, monkeypatch):
+    found = server_module.importlib.util.find_spec
+    monkeypatch.setattr(
+        server_module.importlib.util, "find_spec", lambda n: None if n == "uvicorn" else found(n)
+    )
+    with pytest.raises(ExemplaError, match=r"needs uvicorn; install it with `pip install"):
+        serve(make_folder(tmp_path, 2), open_browser=False)
+    assert not (tmp_path / "review" / "decisions.sqlite").exists()

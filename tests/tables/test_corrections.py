@@ -186,7 +186,7 @@ def test_the_patch_tells_the_story(tmp_path):
         Decision(2, "relabel", "spam", "clear", "2026-01-02T03:04:05Z"),
         Decision(0, "remove"),
     ]
-    proof = {2: {"accusers": [7, 9]}}
+    proof = {2: {"contradicting": [7, 9]}}
     options = {"label": "y", "ids": "id", "evidence": proof}
     rows = list(csv.DictReader(write_patch(tmp_path / "p.csv", table, decisions, **options).open()))
     assert [row["row"] for row in rows] == ["0", "2"]
@@ -202,6 +202,47 @@ def test_the_patch_tells_the_story(tmp_path):
     (tmp_path / "junk.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ExemplaError, match="is no patch file"):
         apply_patch(tmp_path / "a.csv", tmp_path / "junk.csv")
+
+
+def test_neither_patch_nor_export_goes_onto_an_input_or_through_a_link(tmp_path):
+    source, victim = tmp_path / "patch.csv", tmp_path / "victim"
+    source.write_bytes(b"x,y\n1,a\n2,b\n")
+    table = read_table(source)
+    (tmp_path / "link.csv").symlink_to(source)
+    for path in (source, tmp_path / "link.csv"):
+        with pytest.raises(ExemplaError, match="is the original"):
+            write_patch(path, table, [Decision(0, "remove")], label="y")
+        with pytest.raises(ExemplaError, match="is the original"):
+            export(table, [Decision(0, "remove")], path, label="y")
+    assert source.read_bytes() == b"x,y\n1,a\n2,b\n"
+    victim.write_text("mine")
+    for name in ("p.csv", "out.csv"):
+        (tmp_path / name).symlink_to(victim)
+    write_patch(tmp_path / "p.csv", table, [Decision(0, "remove")], label="y")
+    export(table, [Decision(0, "remove")], tmp_path / "out.csv", label="y")
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "out.csv").read_bytes() == b"x,y\n2,b\n"
+    assert not (tmp_path / "p.csv").is_symlink()
+
+
+def test_what_is_written_is_for_its_owner_alone_unless_the_folder_is_shared(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x,y\n1,a\n2,b\n")
+    table = read_table(tmp_path / "a.csv")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o770)
+    for folder, mode in (("private", 0o600), ("shared", 0o660)):
+        export(table, [], tmp_path / folder / "b.csv", label="y")
+        write_patch(tmp_path / folder / "p.csv", table, [], label="y")
+        for name in ("b.csv", "p.csv"):
+            assert (tmp_path / folder / name).stat().st_mode & 0o777 == mode
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_patch_with_missing_columns_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x,y\n1,a\n2,b\n")
+    (tmp_path / "p.csv").write_text("row,column,action\n0,y,remove\n")
+    with pytest.raises(ExemplaError, match="it has no evidence, id, new"):
+        apply_patch(tmp_path / "a.csv", tmp_path / "p.csv")
 
 
 def test_formulas_are_exported_unaltered_unless_asked(tmp_path):

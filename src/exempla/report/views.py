@@ -28,7 +28,11 @@ Decisive = Callable[[int], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Content:
-    """What a person sees of one example; any part may be empty."""
+    """What a person sees of one example; any part may be empty.
+
+    Strengths have one sign everywhere, in reports and on the review page: positive speaks for the
+    label that the example carries, negative against it.
+    """
 
     image: Any = None
     pieces: tuple[tuple[str, float], ...] = ()

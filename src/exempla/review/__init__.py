@@ -1,4 +1,4 @@
-"""The review page: a person looks at each suspect row, sees who accuses it, and decides.
+"""The review page: a person looks at each suspect row, sees what contradicts its label, decides.
 
     write_review ──▶ DIR ──serve──▶ page ──decisions──▶ DIR/decisions.sqlite ──export──▶ DIR
 
@@ -8,7 +8,7 @@ A review folder holds:
     review.json         the source file (path relative to DIR, format, fingerprint), the classes,
                         the expected number of wrong labels, how many suspects there are
     suspects.jsonl      one suspect per line, most suspicious first: row, id, given, suggested,
-                        probability, model_probability, side, content, accusers, supporters
+                        probability, model_probability, side, content, contradicting, supporters
     images/             SPACE-ROW.webp, re-encoded; SPACE is "train" or "curated"
     decisions.sqlite    an append-only log of every decision, undo and redo
     decisions.json, patch.csv, corrected.*      written by export
@@ -21,18 +21,19 @@ Writing a folder and reading decisions back need no web server; `serve` needs th
 
 from __future__ import annotations
 
+from typing import Any
+
+from exempla.report.views import Content
 from exempla.review.export import FinalDecision, export_decisions
 from exempla.review.folder import Review, read_review, write_review
 from exempla.review.server import serve
-from exempla.review.suspects import Accuser, Cell, Content, Source, Suspect, Word
+from exempla.review.suspects import EvidenceRow, ReviewedFile, Suspect
 
 __all__ = [
-    "Accuser",
-    "Cell",
     "Content",
-    "Source",
+    "EvidenceRow",
+    "ReviewedFile",
     "Suspect",
-    "Word",
     "Review",
     "read_review",
     "write_review",
@@ -40,3 +41,17 @@ __all__ = [
     "FinalDecision",
     "export_decisions",
 ]
+
+_RENAMED = {"Accuser": EvidenceRow, "Source": ReviewedFile}
+
+
+def __getattr__(name: str) -> Any:
+    """The names of earlier versions, for one more release."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    now = _RENAMED[name]
+    message = f"exempla.review.{name} is called {now.__name__} now; use that name."
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return now

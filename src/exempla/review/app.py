@@ -12,16 +12,20 @@ from importlib import resources
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Path, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from exempla.errors import ExemplaError
 from exempla.review.estimate import remaining_wrong
-from exempla.review.export import corrected_path, export_decisions, write_corrected
+from exempla.review.export import BusyError, StorageError, corrected_path, export_review
 from exempla.review.folder import Review
 from exempla.review.images import image_bytes
-from exempla.review.log import ACTIONS, DecisionLog, StaleError, State
+from exempla.review.key import elsewhere
+from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
+from exempla.review.logfile import DamagedError
 
 __all__ = ["build_app"]
 
@@ -57,6 +61,10 @@ class Empty(Body):
     """A request that says nothing more than its address."""
 
 
+FIELDS = {*Decide.model_fields, *Turn.model_fields, "since", "space", "what"}
+Row = Annotated[int, Path(ge=0, le=2**53)]
+
+
 def build_app(review: Review, log: DecisionLog) -> FastAPI:
     """The page's application, not yet behind its Gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -65,20 +73,59 @@ def build_app(review: Review, log: DecisionLog) -> FastAPI:
     _add_deciding(app, review, log)
     _add_export(app, review)
 
+    _add_problems(app)
+
     @app.exception_handler(StaleError)
     def stale(_: Request, error: StaleError) -> JSONResponse:
         current = None if error.state is None else asdict(error.state)
         return JSONResponse({"current": current} | _status(review, log, 0), status_code=409)
 
+    return app
+
+
+def _add_problems(app: FastAPI) -> None:
+    """Every failure is a sentence; what was sent is never sent back."""
+
+    @app.exception_handler(RequestValidationError)
+    def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
+        named = {str(part) for each in error.errors() for part in each["loc"]} & FIELDS
+        where = f" ({', '.join(sorted(named))})" if named else ""
+        return _sentence(f"The request cannot be understood{where}; reload the page.", 422)
+
+    @app.exception_handler(StarletteHTTPException)
+    def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
+        ours = str(error.detail).endswith(".")
+        words = {400: "The request cannot be understood.", 404: "There is nothing here."}
+        return _sentence(
+            str(error.detail) if ours else words.get(error.status_code, "This is not served."),
+            error.status_code,
+        )
+
     @app.exception_handler(ExemplaError)
     def mistake(_: Request, error: ExemplaError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=400)
+        code = {BusyError: 409, StorageError: 507, DamagedError: 503}.get(type(error), 400)
+        return _sentence(str(error), code)
 
     @app.exception_handler(sqlite3.Error)
     def unsaved(_: Request, error: sqlite3.Error) -> JSONResponse:
-        return JSONResponse({"detail": f"Not saved: {error}."}, status_code=503)
+        full = "full" in str(error)
+        return _sentence(f"Not saved: {error}.", 507 if full else 503)
 
-    return app
+    @app.exception_handler(OSError)
+    def unreachable(_: Request, error: OSError) -> JSONResponse:
+        why = error.strerror or type(error).__name__
+        return _sentence(f"The review folder cannot be used ({why}); look after it.", 503)
+
+    @app.exception_handler(Exception)
+    def unforeseen(_: Request, error: Exception) -> JSONResponse:
+        name = type(error).__name__
+        return _sentence(f"Something unforeseen happened ({name}); please report it.", 500)
+
+
+def _sentence(words: str, code: int) -> JSONResponse:
+    """The answer; a file name may hold bytes that are no text."""
+    detail = words.encode("utf-8", "replace").decode()
+    return JSONResponse({"detail": detail}, status_code=code)
 
 
 def _add_static(app: FastAPI) -> None:
@@ -111,7 +158,7 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
             "classes": review.classes,
             "expected_wrong": review.expected_wrong,
             "key": review.key,
-            "earlier": log.others(),
+            "elsewhere": elsewhere(log.others()),
             "fields": ["row", "id", "given", "suggested", "probability", "side"],
             "suspects": [
                 [s.row, s.id, s.given, s.suggested, s.probability, s.side] for s in review.suspects
@@ -124,14 +171,14 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
         return _status(review, log, since)
 
     @app.get("/api/suspect/{row}")
-    def suspect(row: int) -> dict[str, Any]:
+    def suspect(row: Row) -> dict[str, Any]:
         try:
             return review.card(row)
         except KeyError:
             raise HTTPException(404, "That row is not among the suspects.") from None
 
     @app.get("/api/image/{space}/{row}")
-    def image(space: Literal["train", "curated"], row: int) -> Response:
+    def image(space: Literal["train", "curated"], row: Row) -> Response:
         data = image_bytes(review.directory, space, row)
         if data is None:
             raise HTTPException(404)
@@ -149,7 +196,7 @@ def _add_deciding(app: FastAPI, review: Review, log: DecisionLog) -> None:
             raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
         if body.label is not None and body.label not in classes:
             raise HTTPException(422, "That label is not one of the classes.")
-        state = State(body.row, body.action, body.label, body.note)
+        state = RowDecision(body.row, body.action, body.label, body.note)
         done = log.decide(state, seen=body.seen, once=body.once)
         return {"state": asdict(done)} | _status(review, log, done.version - 1)
 
@@ -167,15 +214,14 @@ def _add_deciding(app: FastAPI, review: Review, log: DecisionLog) -> None:
 def _add_export(app: FastAPI, review: Review) -> None:
     @app.post("/api/export")
     def export(_: Empty) -> dict[str, Any]:
-        decisions = export_decisions(review.directory)
-        changed = sum(d.action in ("relabel", "remove") for d in decisions)
-        answer: dict[str, Any] = {"decisions": len(decisions), "changed": changed, "problem": None}
-        try:
-            target = write_corrected(review, decisions)
-            answer |= {"corrected": target.name, "folder": target.is_dir()}
-        except Exception as error:  # the decisions are written; say what became of the rest
-            answer |= {"corrected": None, "problem": f"{error}" or type(error).__name__}
-        return answer
+        made = export_review(review)
+        return {
+            "decisions": len(made.decisions),
+            "changed": made.changed,
+            "problem": made.problem or None,
+            "corrected": made.corrected and made.corrected.name,
+            "folder": made.corrected is not None and made.corrected.is_dir(),
+        }
 
     @app.get("/api/export/{what}")
     def download(what: Literal["decisions", "patch", "corrected"]) -> Response:

@@ -1,32 +1,48 @@
-"""From the log to files: the decisions, a patch, and the corrected data set."""
+"""From the log to files: the decisions, a patch, and the corrected data set.
+
+Each file appears whole or not at all, none is written onto an input or through a link, and one
+export at a time works in a folder. Whatever fails here, the decisions are safe in the log.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from exempla.atomic import replacing
+from exempla.atomic import write_text
 from exempla.errors import ExemplaError
-from exempla.review.folder import Review, fingerprint, read_review
-from exempla.review.log import DecisionLog, State
+from exempla.review.folder import Review, read_review
+from exempla.review.key import elsewhere
+from exempla.review.log import DecisionLog, RowDecision
+
+# Tables are imported where they are used: the page starts without all that they need.
+if TYPE_CHECKING:
+    from exempla.tables.corrections.patch import PatchLine
 
 __all__ = [
+    "BusyError",
+    "Exported",
     "FinalDecision",
+    "StorageError",
     "corrected_path",
     "export_decisions",
+    "export_review",
     "final_decisions",
     "write_corrected",
 ]
 
-PATCH_FIELDS = (
-    "row", "id", "column", "old", "new", "action", "time", "evidence", "note", "original",
-)  # fmt: skip
+
+class BusyError(ExemplaError):
+    """Another export is at work in the folder."""
+
+
+class StorageError(ExemplaError):
+    """The disk is full, or does not let us write."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +70,56 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     as they are: a spreadsheet may take one that begins with "=" for a formula.
 
     >>> import tempfile
-    >>> from exempla.review import Source, Suspect, export_decisions, write_review
+    >>> from exempla.review import ReviewedFile, Suspect, export_decisions, write_review
     >>> folder = tempfile.TemporaryDirectory()
     >>> _ = write_review(folder.name, [Suspect(3, "ham", "spam", 0.9, 0.97)],
-    ...                  source=Source("mails.jsonl", "jsonl"), classes=["ham", "spam"])
+    ...                  source=ReviewedFile("mails.jsonl", "jsonl"), classes=["ham", "spam"])
     >>> export_decisions(folder.name)
     []
     >>> folder.cleanup()
     """
     review = read_review(directory)
-    log = DecisionLog(review.directory / "decisions.sqlite", review.key)
-    try:
-        decisions = final_decisions(review, log)
-    finally:
-        log.close()
-    text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
-    with replacing(review.directory / "decisions.json") as file:
-        file.write(f"{text}\n".encode())
-    with replacing(review.directory / "patch.csv") as file:
-        file.write(_patch(review, decisions).encode())
-    return decisions
+    with _alone(review.directory):
+        return _write_decisions(review)[0]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote; without `corrected`, `problem` says why."""
+
+    decisions: list[FinalDecision]
+    corrected: Path | None
+    problem: str = ""
+    elsewhere: str = ""
+    """A sentence about decisions in the folder that are about something else, and were not used."""
+
+    @property
+    def changed(self) -> int:
+        """How many decisions change the data."""
+        return len(_changes(self.decisions))
+
+
+def export_review(review: Review) -> Exported:
+    """Write decisions.json, patch.csv and the corrected data, all as of one moment.
+
+    Where the corrected data cannot be made (the source is gone, say), the other two are there and
+    the answer says why.
+
+    >>> import tempfile
+    >>> from exempla.review import ReviewedFile, Suspect, read_review, write_review
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = write_review(folder.name, [Suspect(3, "ham", "spam", 0.9, 0.97)],
+    ...                  source=ReviewedFile("mails.jsonl", "jsonl"), classes=["ham", "spam"])
+    >>> export_review(read_review(folder.name)).problem
+    'mails.jsonl is gone; put the source file back and export again.'
+    >>> folder.cleanup()
+    """
+    with _alone(review.directory):
+        decisions, others = _write_decisions(review)
+        try:
+            return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
+        except ExemplaError as error:
+            return Exported(decisions, None, str(error), others)
 
 
 def final_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
@@ -87,13 +133,17 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     """Write the corrected data set into the folder, in the input's own format.
 
     The file is called corrected.*, after the input's ending; an image folder becomes the folder
-    `corrected`. What an earlier export left there is replaced.
+    `corrected`. What an earlier export left there is replaced; a folder that anybody else made, or
+    changed, is not.
     """
     from exempla.tables.corrections.decisions import Decision
-    from exempla.tables.corrections.export import export
+    from exempla.tables.corrections.export import export, refuse_input
+    from exempla.tables.corrections.fingerprint import fingerprint
+    from exempla.tables.corrections.tree import remove_leftovers
     from exempla.tables.read import read_table
 
-    path = Path(os.path.normpath(review.directory.resolve() / review.source.path))
+    path, target = review.source_path(), corrected_path(review)
+    refuse_input(target, path)
     if not path.exists():
         raise ExemplaError(f"{path.name} is gone; put the source file back and export again.")
     if fingerprint(path) != review.fingerprint:
@@ -103,33 +153,106 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
         )
     chosen = [
         Decision(d.row, d.action, d.new_label if d.action == "relabel" else None, d.note, d.time)
-        for d in decisions
-        if d.action in ("relabel", "remove")
+        for d in _changes(decisions)
     ]
-    target = corrected_path(review)
-    if path.is_relative_to(target.resolve()):
-        raise ExemplaError(f"{target.name} is the source itself; review it from another folder.")
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    table = read_table(path, **dict(review.source.options))
-    return export(table, chosen, target, label=_label(review))
+    with _storing(target.name):
+        table = read_table(path, **dict(review.source.options))
+        remove_leftovers(target)
+        return export(table, chosen, target, label=_label(review), replace_own=True)
 
 
 def corrected_path(review: Review) -> Path:
-    """DIR/corrected.csv for mails.csv, DIR/corrected.csv.gz for mails.csv.gz, DIR/corrected for a
-    folder of images."""
+    """DIR/corrected.csv for mails.csv, DIR/corrected.csv.gz for mails.2024.csv.gz, DIR/corrected
+    for a folder of images."""
     if review.source.format == "images":
         return review.directory / "corrected"
-    suffixes = PurePath(review.source.path).suffixes
-    packed = suffixes[-1:] in ([".gz"], [".bz2"], [".xz"])
-    return review.directory / f"corrected{''.join(suffixes[-2:] if packed else suffixes[-1:])}"
+    name = PurePath(PurePath(review.source.path).name)
+    packing = name.suffix if name.suffix.lower() in (".gz", ".bz2", ".xz") else ""
+    ending = PurePath(name.name.removesuffix(packing)).suffix
+    if not ending or ending[1:].isdecimal():  # mails.2024 and mails.2024.gz: a year, not an ending
+        ending = f".{review.source.format}"
+    return review.directory / f"corrected{ending}{packing}"
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """One export at a time in a folder, also of several processes, where the system has locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(directory, os.O_RDONLY)  # the lock ends with the process, however it ends
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                "Another export is being written into this folder; wait for it, then export again."
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _storing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{name} could not be written ({error.strerror or error}); make room or mend the "
+            "folder and export again: every decision is kept."
+        ) from error
+
+
+def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
+    """Write the list and the patch; the decisions, and a sentence about those of other data."""
+    from exempla.tables.corrections.export import refuse_input
+    from exempla.tables.corrections.patch import write_patch_lines
+
+    log = DecisionLog(review.directory / "decisions.sqlite", review.key)
+    try:
+        decisions, others = final_decisions(review, log), elsewhere(log.others())
+    finally:
+        log.close()
+    listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
+    for path in (listing, patch):
+        refuse_input(path, review.source_path())
+    text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
+    with _storing(listing.name):
+        write_text(listing, f"{text}\n")
+    with _storing(patch.name):
+        write_patch_lines(patch, [_patch_line(review, d) for d in _changes(decisions)])
+    return decisions, others
+
+
+def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:
+    return [d for d in decisions if d.action in ("relabel", "remove")]
+
+
+def _patch_line(review: Review, d: FinalDecision) -> PatchLine:
+    from exempla.tables.corrections.patch import PatchLine
+
+    return PatchLine(
+        row=d.row,
+        id=d.id,
+        column=_label(review),
+        old=d.old_label,
+        new=d.new_label if d.action == "relabel" else None,
+        action=d.action,
+        time=d.time,
+        evidence=d.evidence,
+        note=d.note,
+        original=review.fingerprint,
+    )
 
 
 def _label(review: Review) -> str:
     return review.source.label or {"npz": "y"}.get(review.source.format, "label")
 
 
-def _final(review: Review, state: State) -> FinalDecision:
+def _final(review: Review, state: RowDecision) -> FinalDecision:
     try:
         card = review.card(state.row)
     except KeyError:  # decided in an earlier analysis of the same file; no longer a suspect
@@ -148,26 +271,12 @@ def _final(review: Review, state: State) -> FinalDecision:
 
 
 def _evidence(card: dict[str, Any]) -> str:
-    """One line: how suspicious, what the model says, who accuses."""
+    """One line: how suspicious, what the model says, which rows contradict."""
     parts = [
         f"wrong with probability {card['probability']:.3f}",
         f"model says {card['suggested']} {card['model_probability']:.3f}",
     ]
-    accusers = [f"#{a['row']} {a['label']} {a['weight']:.3g}" for a in card["accusers"][:5]]
-    if accusers:
-        parts.append("accused by " + ", ".join(accusers))
+    rows = [f"#{r['row']} {r['label']} {r['weight']:.3g}" for r in card["contradicting"][:5]]
+    if rows:
+        parts.append("contradicted by " + ", ".join(rows))
     return "; ".join(parts)
-
-
-def _patch(review: Review, decisions: list[FinalDecision]) -> str:
-    """The changes as CSV, in the form that `exempla.tables.apply_patch` applies to the original."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(PATCH_FIELDS)
-    column, original = _label(review), review.fingerprint[:16]
-    for d in decisions:
-        if d.action in ("relabel", "remove"):
-            new = d.new_label if d.action == "relabel" else ""
-            cells = [d.row, d.id, column, d.old_label, new, d.action, d.time, d.evidence, d.note]
-            writer.writerow([*cells, original])
-    return out.getvalue()

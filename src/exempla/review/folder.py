@@ -8,16 +8,19 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from exempla.atomic import replacing
+from exempla.atomic import make_folder, replacing, write_bytes
 from exempla.errors import ExemplaError
 from exempla.review.images import write_image
-from exempla.review.suspects import Source, Suspect
+from exempla.review.key import earlier_key, key_of
+from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
 
-__all__ = ["Review", "Summary", "fingerprint", "read_review", "write_review"]
+__all__ = ["Review", "Summary", "read_review", "write_review"]
 
-FORMAT = "exempla-review-1"
+FORMAT = "exempla-review-2"
+EARLIER = "exempla-review-1"
+"""Written until contradicting rows were called so; see `upgraded_card`."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,12 @@ class Summary:
 class Review:
     """A review folder, read: the header, the list, and where each card lies in the file.
 
-    `key` names the data that decisions belong to: the same file and classes give the same key, so
-    a repeated analysis keeps its decisions and a changed file starts afresh.
+    `key` names what decisions belong to (see `exempla.review.key`): a repeated analysis keeps its
+    decisions; another column, or a changed file, has its own.
     """
 
     directory: Path
-    source: Source
+    source: ReviewedFile
     classes: tuple[str, ...]
     expected_wrong: float | None
     question: str
@@ -51,20 +54,33 @@ class Review:
     suspects: tuple[Summary, ...]
     places: dict[int, tuple[int, int]]
     """Row → (offset, length) of its line in suspects.jsonl."""
+    stamp: tuple[int, ...]
+    """Of suspects.jsonl as it was read; another one has other places."""
+    format: str = FORMAT
 
     def card(self, row: int) -> dict[str, Any]:
         """Everything about one suspect, as written; KeyError if the row is no suspect."""
         offset, length = self.places[row]
         with open(self.directory / "suspects.jsonl", "rb") as file:
+            if _stamp(file) != self.stamp:
+                raise ExemplaError(
+                    f"{self.directory} was written anew while it was open; start `exempla review` "
+                    "again."
+                )
             file.seek(offset)
-            return json.loads(file.read(length))
+            card = json.loads(file.read(length))
+        return upgraded_card(card) if self.format == EARLIER else card
+
+    def source_path(self) -> Path:
+        """Where the reviewed file lies now."""
+        return Path(os.path.normpath(self.directory.resolve() / self.source.path))
 
 
 def write_review(
     directory: str | Path,
     suspects: Iterable[Suspect],
     *,
-    source: Source,
+    source: ReviewedFile,
     classes: Sequence[str],
     expected_wrong: float | None = None,
     question: str = "Which labels are wrong?",
@@ -75,48 +91,56 @@ def write_review(
     `expected_wrong` is the expected number of wrong labels in the whole file.
 
     >>> import tempfile
-    >>> from exempla.review import Content, Source, Suspect, read_review, write_review
+    >>> from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
     >>> folder = tempfile.TemporaryDirectory()
-    >>> suspect = Suspect(3, "ham", "spam", 0.9, 0.97, content=Content(text="cheap pills"))
-    >>> path = write_review(folder.name, [suspect], source=Source("mails.jsonl", "jsonl"),
+    >>> content = Content(pieces=(("cheap pills", 0.0),))
+    >>> suspect = Suspect(3, "ham", "spam", 0.9, 0.97, content=content)
+    >>> path = write_review(folder.name, [suspect], source=ReviewedFile("mails.jsonl", "jsonl"),
     ...                     classes=["ham", "spam"], expected_wrong=1.2)
     >>> path.name, read_review(folder.name).card(3)["content"]["text"]
     ('review.json', 'cheap pills')
     >>> folder.cleanup()
     """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    known = tuple(str(c) for c in classes)
-    if len(set(known)) != len(known) or not known:
-        raise ExemplaError("The classes must be a non-empty list without repeats.")
+    # Here, not above: the page is read and served without all that tables need.
+    from exempla.tables.corrections.export import refuse_input
+    from exempla.tables.corrections.fingerprint import fingerprint
+
+    directory, path = make_folder(directory), Path(source.path)
+    for name in ("suspects.jsonl", "review.json", "images"):
+        refuse_input(directory / name, path)
+    if (directory / "images").is_symlink():
+        raise ExemplaError(
+            f"{directory / 'images'} is a link; remove it, or choose another folder."
+        )
+    known = _checked_classes(classes)
     seen: set[int] = set()
+    digest = hashlib.sha256()
     with replacing(directory / "suspects.jsonl") as file:
         for suspect in suspects:
             _check(suspect, known, seen)
-            file.write(_json(_line(directory, suspect)) + b"\n")
-
-    path = Path(source.path)
-    print_ = fingerprint(path)
+            line = _json(_line(directory, suspect)) + b"\n"
+            digest.update(line)
+            file.write(line)
     header = {
         "format": FORMAT,
         "question": question,
         "source": {
             # Relative, so that data and folder may move together.
-            "path": os.path.relpath(path, directory),
+            "path": os.path.relpath(path.parent.resolve() / path.name, directory.resolve()),
             "name": path.name,
             "format": source.format,
             "label": source.label,
             "options": dict(source.options),
-            "fingerprint": print_,
+            "fingerprint": source.fingerprint or fingerprint(path),
         },
         "classes": list(known),
         "expected_wrong": None if expected_wrong is None else float(expected_wrong),
         "suspects": len(seen),
+        # Of two analyses in one folder, the list of one is never read with the header of the other.
+        "suspects_sha256": digest.hexdigest(),
+        "earlier_keys": _earlier_keys(directory),
     }
-    target = directory / "review.json"
-    with replacing(target) as file:
-        file.write(_json(header, indent=2) + b"\n")
-    return target
+    return write_bytes(directory / "review.json", _json(header, indent=2) + b"\n")
 
 
 def read_review(directory: str | Path) -> Review:
@@ -137,27 +161,28 @@ def read_review(directory: str | Path) -> Review:
         )
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        if header["format"] != FORMAT:
+        if header["format"] not in (FORMAT, EARLIER):
             raise ValueError(f"its format is {header['format']!r}, this version reads {FORMAT!r}")
-        suspects, places = _read_suspects(directory / "suspects.jsonl")
+        suspects, places, stamp = _read_suspects(
+            directory / "suspects.jsonl", header.get("suspects_sha256")
+        )
         if len(suspects) != header["suspects"] or len(places) != len(suspects):
             raise ValueError("review.json and suspects.jsonl do not belong together")
-        stated = header["source"]
-        source = Source(
-            stated["path"], str(stated["format"]), stated["label"], dict(stated["options"])
-        )
-        classes = tuple(str(c) for c in header["classes"])
-        expected = header["expected_wrong"]
+        stated, expected = header["source"], header["expected_wrong"]
         return Review(
             directory=directory,
-            source=source,
-            classes=classes,
+            source=ReviewedFile(
+                stated["path"], str(stated["format"]), stated["label"], dict(stated["options"])
+            ),
+            classes=tuple(str(c) for c in header["classes"]),
             expected_wrong=None if expected is None else float(expected),
             question=str(header["question"]),
-            key=_key(str(stated["name"]), str(stated["fingerprint"]), classes),
+            key=_key(header),
             fingerprint=str(stated["fingerprint"]),
             suspects=suspects,
             places=places,
+            stamp=stamp,
+            format=str(header["format"]),
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExemplaError(
@@ -166,17 +191,35 @@ def read_review(directory: str | Path) -> Review:
         ) from error
 
 
-def fingerprint(path: Path) -> str:
-    """SHA-256 of a file; of the names of its images for a folder; "" if there is nothing there."""
-    if path.is_dir():
-        from exempla.tables.read import read_table
+def _key(header: dict[str, Any]) -> str:
+    if header["format"] == EARLIER:
+        return earlier_key(header)
+    key = key_of(header)
+    return str(header["earlier_keys"].get(key, key))
 
-        names = read_table(path).strings("file")
-        return hashlib.sha256("\n".join(name or "" for name in names).encode()).hexdigest()
-    if not path.is_file():
-        return ""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+
+def _earlier_keys(directory: Path) -> dict[str, str]:
+    """Keys of an earlier version that decisions in this folder are kept under, by today's key."""
+    try:
+        header = json.loads((directory / "review.json").read_bytes())
+        if header["format"] == EARLIER:
+            return {key_of(header): earlier_key(header)}
+        return {str(new): str(old) for new, old in header["earlier_keys"].items()}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        return {}  # no folder yet, or a damaged one
+
+
+def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    known = tuple(str(c) for c in classes)
+    if len(set(known)) != len(known) or not known:
+        raise ExemplaError("The classes must be a non-empty list without repeats.")
+    broken = [name for name in known if name != name.encode("utf-8", "replace").decode()]
+    if broken:
+        raise ExemplaError(
+            f"The class {broken[0]!r} holds half a surrogate pair, which no file can keep; "
+            "rename it."
+        )
+    return known
 
 
 def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
@@ -191,24 +234,27 @@ def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
 def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
     """The suspect's JSON, with its images written and marked where they could be."""
     line = suspect.to_dict()
-    images = directory / "images"
-    if suspect.content.image is not None:
-        line["content"]["image"] = write_image(images, "train", suspect.row, suspect.content.image)
-    for part, witnesses in (("accusers", suspect.accusers), ("supporters", suspect.supporters)):
-        for witness, written in zip(witnesses, line[part], strict=True):
-            if witness.content.image is not None:
-                written["content"]["image"] = write_image(
-                    images, witness.source, witness.row, witness.content.image
-                )
+    rows = [("train", suspect.row, suspect.content, line["content"])]
+    for part in ("contradicting", "supporters"):
+        for row, written in zip(getattr(suspect, part), line[part], strict=True):
+            rows.append((row.source, row.row, row.content, written["content"]))
+    for space, number, content, written in rows:
+        if content.image is not None:
+            folder = make_folder(directory / "images")
+            written["image"] = write_image(folder, space, number, content.image)
     return line
 
 
-def _read_suspects(path: Path) -> tuple[tuple[Summary, ...], dict[int, tuple[int, int]]]:
+def _read_suspects(
+    path: Path, sha256: str | None
+) -> tuple[tuple[Summary, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
     suspects: list[Summary] = []
     places: dict[int, tuple[int, int]] = {}
-    offset = 0
+    offset, digest = 0, hashlib.sha256()
     with open(path, "rb") as file:
+        stamp = _stamp(file)
         for line in file:
+            digest.update(line)
             card = json.loads(line)
             suspects.append(
                 Summary(
@@ -223,15 +269,17 @@ def _read_suspects(path: Path) -> tuple[tuple[Summary, ...], dict[int, tuple[int
             )
             places[suspects[-1].row] = (offset, len(line))
             offset += len(line)
-    return tuple(suspects), places
+    if sha256 not in (None, digest.hexdigest()):  # earlier versions wrote none
+        raise ValueError("review.json and suspects.jsonl do not belong together")
+    return tuple(suspects), places, stamp
+
+
+def _stamp(file: BinaryIO) -> tuple[int, ...]:
+    status = os.fstat(file.fileno())
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
     # Half a surrogate pair, as broken files have it, is no UTF-8: it becomes a question mark.
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "replace")
-
-
-def _key(name: str, print_: str, classes: tuple[str, ...]) -> str:
-    text = json.dumps([name, print_, classes])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -2,22 +2,24 @@
 
 The page listens on 127.0.0.1, yet any site open in the same browser can send requests there.
   - A name that resolves to 127.0.0.1 (DNS rebinding): the Host header must be ours, port included.
-  - A foreign page that posts: Sec-Fetch-Site must be same-origin (another port on localhost counts
-    as the same *site*, so a SameSite cookie alone does not stop it), Origin must match, and the
-    request must be JSON with a header that no plain form can send.
-  - A foreign page that embeds: every route needs the cookie, and the answers may not be embedded.
-  - Another user of the machine: a token, valid once, is exchanged for a cookie.
+  - Another program on this machine that the same browser visits: cookies ignore ports and would be
+    sent to it, so there are none. The page keeps a session key in the storage of its own origin,
+    which ports do keep apart, and sends it in the header X-Exempla. Nothing else ever sends it.
+  - A foreign page that reads, posts or embeds: it does not have the key, and no form, image, frame
+    or script tag can send that header. Besides, Sec-Fetch-Site must be same-origin (another port
+    on localhost counts as the same *site*), Origin must match, and what is posted must be JSON.
+  - Another user of the machine: a token, valid once, is traded for the session key.
+Only the empty page and its scripts are served without the key: they hold nothing of the data.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs
 
 __all__ = ["CSP", "Gate", "Keys"]
 
@@ -26,7 +28,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 HEADERS = {
@@ -39,23 +41,21 @@ HEADERS = {
     "cache-control": "no-store",
 }
 LARGEST_BODY = 65_536
-AGAIN = (
-    b'<!doctype html><meta http-equiv="refresh" content="0;url=/">'
-    b'<title>exempla review</title><link rel="icon" href="data:,">'
-)
+SESSION = "/api/session"
+DECISIVE = {"host", "origin", "sec-fetch-site", "content-type", "content-length", "x-exempla"}
 
 
 @dataclass
 class Keys:
-    """The secrets of one start: a token that opens the door once, and the cookie it is traded for.
+    """The secrets of one start: a token that opens the door once, and the key it is traded for.
 
-    >>> keys = Keys(token="once", cookie="c")
+    >>> keys = Keys(token="once", session="s")
     >>> keys.spend("guess"), keys.spend("once"), keys.spend("once")
     (False, True, False)
     """
 
     token: str | None = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    cookie: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def spend(self, token: str) -> bool:
         """True for the right token, the first time."""
@@ -71,7 +71,6 @@ class Gate:
     def __init__(self, app: Any, port: int, keys: Keys) -> None:
         self.app = app
         self.keys = keys
-        self.cookie_name = f"exempla-review-{port}"  # cookies ignore ports; the name must not
         names = ("127.0.0.1", "localhost", "[::1]")
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
@@ -90,78 +89,63 @@ class Gate:
         head = _single_headers(scope)
         if head is None or head.get("host") not in self.hosts:
             return await _refuse(guarded_send, "This address is not served here.")
-        if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
-            return await self._enter(scope, guarded_send)
-        fetch_site = head.get("sec-fetch-site")
-        if fetch_site not in (None, "none", "same-origin"):
-            return await _turn_away(scope, head, guarded_send)
-        if not self._known(head):
-            return await _refuse(
-                guarded_send, "Open the address that `exempla review` printed when it started."
-            )
-        if scope["method"] not in ("GET", "HEAD"):
-            origin = f"http://{head['host']}"
-            if fetch_site != "same-origin" or head.get("origin") != origin:
-                return await _refuse(guarded_send, "Requests from other pages are refused.")
-            if "x-exempla" not in head:
-                return await _refuse(guarded_send, "The X-Exempla header is missing.")
-            if head.get("content-type", "").split(";")[0].strip() != "application/json":
-                return await _refuse(guarded_send, "Send JSON.", 415)
-            length = head.get("content-length", "")
-            if not length.isdecimal() or int(length) > LARGEST_BODY:
-                return await _refuse(guarded_send, "The request is too large.", 413)
+        if problem := self._problem(scope, head):
+            return await _refuse(guarded_send, *problem)
+        if scope["path"] == SESSION and scope["method"] == "POST":
+            return await self._enter(head, guarded_send)
         return await self.app(scope, receive, guarded_send)
 
-    async def _enter(self, scope: Scope, send: Send) -> None:
-        """Trade the token for the cookie and go to the address without it."""
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        if not self.keys.spend(query.get("token", [""])[0]):
-            await _refuse(
-                send,
-                "This address has been used, or is not right. If this browser is signed in "
-                "already, leave out the part from the question mark on; if not, start "
-                "`exempla review` again for a new address.",
-            )
-            return
-        cookie = f"{self.cookie_name}={self.keys.cookie}; HttpOnly; SameSite=Strict; Path=/"
-        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+    def _problem(self, scope: Scope, head: dict[str, str]) -> tuple[str, int] | None:
+        """Why a request is turned away, and with which status."""
+        reading, path = scope["method"] in ("GET", "HEAD"), scope["path"]
+        fetch_site = head.get("sec-fetch-site")
+        if fetch_site not in (None, "none", "same-origin"):
+            # A link from elsewhere is harmless: the person lands on the page, in the open.
+            opened = head.get("sec-fetch-mode") == "navigate" and reading and path == "/"
+            if not opened or head.get("sec-fetch-dest", "document") != "document":
+                return "Requests from other pages are refused.", 403
+        if reading and (path == "/" or path.startswith("/static/")):
+            return None
+        entering = path == SESSION and scope["method"] == "POST"
+        if not entering and not _same(head.get("x-exempla", ""), self.keys.session):
+            return "Open the address that `exempla review` printed when it started.", 403
+        if reading:
+            return None
+        if fetch_site != "same-origin" or head.get("origin") != f"http://{head['host']}":
+            return "Requests from other pages are refused.", 403
+        if head.get("content-type", "").split(";")[0].strip() != "application/json":
+            return "Send JSON.", 415
+        length = head.get("content-length", "")
+        if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST_BODY:
+            return "The request is too large.", 413
+        return None
 
-    def _known(self, head: dict[str, str]) -> bool:
-        try:
-            morsel = SimpleCookie(head.get("cookie", "")).get(self.cookie_name)
-        except CookieError:
-            return False
-        return morsel is not None and _same(morsel.value, self.keys.cookie)
+    async def _enter(self, head: dict[str, str], send: Send) -> None:
+        """Trade the token, which comes in the key's header, for the key."""
+        if not self.keys.spend(head.get("x-exempla", "")):
+            return await _refuse(
+                send,
+                "This address has been used, or is not right. Where this browser is signed in "
+                "already, leave out the part from the question mark on; if not, start `exempla "
+                "review` again for a new address.",
+            )
+        body = json.dumps({"session": self.keys.session}).encode()
+        return await _answer(send, body, 200, b"application/json")
 
 
 def _single_headers(scope: Scope) -> dict[str, str] | None:
-    """Headers by name; None if one that we judge by is sent twice."""
+    """Headers by name; None if one that decides is sent twice."""
     head: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name = raw_name.decode("latin-1").lower()
-        if name in head and name in ("host", "origin", "sec-fetch-site", "content-type"):
+        if name in head and name in DECISIVE:
             return None
-        joined = f"{head[name]}; " if name == "cookie" and name in head else ""
-        head[name] = joined + raw_value.decode("latin-1")
+        head[name] = raw_value.decode("latin-1")
     return head
 
 
 def _same(a: str, b: str) -> bool:
     return hmac.compare_digest(a.encode(), b.encode())
-
-
-async def _turn_away(scope: Scope, head: dict[str, str], send: Send) -> None:
-    """403 to what another page asked for.
-
-    A navigation that began elsewhere (the file our own start-up opened, a link in a mail) comes
-    without the strict cookie even where there is one: the answer then asks again from here.
-    """
-    if scope["path"] == "/" and head.get("sec-fetch-mode") == "navigate":
-        await _answer(send, AGAIN, 403, b"text/html; charset=utf-8")
-    else:
-        await _refuse(send, "Requests from other pages are refused.")
 
 
 async def _refuse(send: Send, why: str, status: int = 403) -> None:

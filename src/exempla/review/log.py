@@ -6,41 +6,37 @@ ever changed or deleted (triggers hold that), so undo has no limit and survives 
 A writer says which version of the row it saw. If the row has moved on since, the write is refused
 with `StaleError` and the row's present state: two open tabs cannot overwrite each other unseen.
 Each event carries the sender's key `once`: sending it again changes nothing.
+
+How the file is kept whole, and what happens if it is not: `exempla.review.logfile`.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from exempla.errors import ExemplaError
+from exempla.review.logfile import (
+    BrokenChainError,
+    DamagedError,
+    Event,
+    append,
+    open_log,
+    read_events,
+)
 
-__all__ = ["ACTIONS", "DecisionLog", "StaleError", "State"]
+__all__ = ["ACTIONS", "DecisionLog", "RowDecision", "StaleError"]
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS events (
-    version INTEGER PRIMARY KEY AUTOINCREMENT,
-    key TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('set', 'undo', 'redo')),
-    row INTEGER NOT NULL, action TEXT NOT NULL, label TEXT, note TEXT NOT NULL,
-    time TEXT NOT NULL, once TEXT NOT NULL, UNIQUE (key, once)
-);
-CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events
-    BEGIN SELECT RAISE(ABORT, 'the log of decisions is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
-    BEGIN SELECT RAISE(ABORT, 'the log of decisions is append-only'); END;
-CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
-
 
 @dataclass(frozen=True)
-class State:
+class RowDecision:
     """What is decided about a row now; `version` is the event that made it so (0: none)."""
 
     row: int
@@ -56,16 +52,52 @@ class Step:
     """One set event, as the undo and redo stacks keep it."""
 
     version: int
-    before: State
-    after: State
+    before: RowDecision
+    after: RowDecision
 
 
 class StaleError(Exception):
     """The writer had not seen the latest event; `state` is what it did not know of."""
 
-    def __init__(self, state: State | None) -> None:
+    def __init__(self, state: RowDecision | None) -> None:
         super().__init__("decided elsewhere in the meantime")
         self.state = state
+
+
+@dataclass
+class Ledger:
+    """What the events of one key add up to."""
+
+    states: dict[int, RowDecision] = field(default_factory=dict)
+    done: list[Step] = field(default_factory=list)
+    undone: list[Step] = field(default_factory=list)
+
+    def state(self, row: int) -> RowDecision:
+        """What is decided about a row."""
+        return self.states.get(row, RowDecision(row))
+
+    def take(self, event: Event) -> None:
+        """Follow one event."""
+        now = RowDecision(
+            event.row, event.action, event.label, event.note, event.time, event.version
+        )
+        if now.action not in ACTIONS:
+            raise BrokenChainError(f"event {event.version} has no known action")
+        if event.kind == "set":
+            self.done.append(Step(event.version, self.state(event.row), now))
+            self.undone.clear()
+        else:
+            source, goal = (
+                (self.done, self.undone) if event.kind == "undo" else (self.undone, self.done)
+            )
+            if not source:
+                raise BrokenChainError(f"event {event.version} has nothing to {event.kind}")
+            goal.append(source.pop())
+        self.states[event.row] = now
+
+    def decided(self) -> int:
+        """How many rows something is decided or noted about."""
+        return sum(s.action != "pending" or s.note != "" for s in self.states.values())
 
 
 class DecisionLog:
@@ -74,7 +106,7 @@ class DecisionLog:
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> log = DecisionLog(Path(folder.name) / "decisions.sqlite", key="mails")
-    >>> log.decide(State(7, "relabel", "spam"), seen=0, once="a").action
+    >>> log.decide(RowDecision(7, "relabel", "spam"), seen=0, once="a").action
     'relabel'
     >>> log.undo(seen=log.undoable().version, once="b").action
     'pending'
@@ -84,28 +116,19 @@ class DecisionLog:
     """
 
     def __init__(self, path: str | Path, key: str) -> None:
-        path = Path(path)
-        if path.is_symlink():
-            raise ExemplaError(f"{path} is a link; replace it by the file it points to.")
-        self.key = key
+        self.path, self.key = Path(path), key
         self._lock = threading.RLock()
-        self._states: dict[int, State] = {}
-        self._done: list[Step] = []
-        self._undone: list[Step] = []
-        self._version = 0
+        self._ledgers: dict[str, Ledger] = {key: Ledger()}
+        self._version = 0  # the latest event of this key
+        self._last = Event(0, "", "", 0, "", None, "", "", "")  # of any key
+        self._count = 0
+        self._db = open_log(self.path)
+        self._file = os.stat(self.path)
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA busy_timeout = 5000")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # NORMAL survives a killed process; only FULL also survives a power cut.
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(SCHEMA)
             self.refresh()
-        except sqlite3.DatabaseError as error:
-            raise ExemplaError(
-                f"{path} cannot be opened ({error}); check that the folder is writable and that "
-                "the file was written by this program."
-            ) from error
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -116,35 +139,41 @@ class DecisionLog:
         """The latest event known here."""
         return self._version
 
-    def state(self, row: int) -> State:
+    def state(self, row: int) -> RowDecision:
         """What is decided about a row, as of the last `refresh` or write."""
-        return self._states.get(row, State(row))
+        return self._own.state(row)
 
-    def states(self, since: int = 0) -> list[State]:
+    def states(self, since: int = 0) -> list[RowDecision]:
         """The states that events after `since` made."""
         with self._lock:
-            return [state for state in self._states.values() if state.version > since]
+            return [state for state in self._own.states.values() if state.version > since]
 
     def undoable(self) -> Step | None:
         """What undo would take back."""
-        return self._done[-1] if self._done else None
+        return self._own.done[-1] if self._own.done else None
 
     def redoable(self) -> Step | None:
         """What redo would bring back."""
-        return self._undone[-1] if self._undone else None
+        return self._own.undone[-1] if self._own.undone else None
 
     def refresh(self) -> None:
-        """Take in events that another process wrote."""
+        """Take in events that another process wrote; DamagedError if they do not fit."""
         with self._lock:
-            rows = self._db.execute(
-                "SELECT version, kind, row, action, label, note, time FROM events"
-                " WHERE key = ? AND version > ? ORDER BY version",
-                (self.key, self._version),
-            )
-            for version, kind, row, action, label, note, time in rows.fetchall():
-                self._apply(kind, State(row, action, label, note, time, version))
+            try:
+                for event in read_events(
+                    self._db, self._last.version, self._last.seal, self._count
+                ):
+                    self._ledgers.setdefault(event.key, Ledger()).take(event)
+                    self._last, self._count = event, self._count + 1
+                    if event.key == self.key:
+                        self._version = event.version
+            except BrokenChainError as error:
+                raise DamagedError(
+                    f"{self.path} is not what this program wrote ({error}); end every program that "
+                    "uses it and start `exempla review` again."
+                ) from error
 
-    def decide(self, state: State, *, seen: int, once: str) -> State:
+    def decide(self, state: RowDecision, *, seen: int, once: str) -> RowDecision:
         """Set a row's state if `seen` is still its version; StaleError otherwise."""
         with self._writing(once) as repeated:
             if repeated is not None:
@@ -154,7 +183,7 @@ class DecisionLog:
                 raise StaleError(now)
             return self._append("set", replace(state, time=_clock()), once)
 
-    def undo(self, *, seen: int, once: str) -> State:
+    def undo(self, *, seen: int, once: str) -> RowDecision:
         """Take back the latest set event if it is the one `seen`; the row gets its former state."""
         with self._writing(once) as repeated:
             if repeated is not None:
@@ -164,7 +193,7 @@ class DecisionLog:
                 raise StaleError(step.after if step else None)
             return self._append("undo", step.before, once)
 
-    def redo(self, *, seen: int, once: str) -> State:
+    def redo(self, *, seen: int, once: str) -> RowDecision:
         """Bring back the event undone last if it is the one `seen`."""
         with self._writing(once) as repeated:
             if repeated is not None:
@@ -184,13 +213,15 @@ class DecisionLog:
             row = found.fetchone()
             return row[0] if row else None
 
-    def others(self) -> int:
-        """Number of decisions in the file that belong to other data (an earlier version of it)."""
+    def others(self) -> dict[str, int]:
+        """Keys of other data that the file holds decisions about, and how many."""
         with self._lock:
-            found = self._db.execute(
-                "SELECT count(*) FROM events WHERE key != ? AND kind = 'set'", (self.key,)
-            )
-            return int(found.fetchone()[0])
+            found = {key: ledger.decided() for key, ledger in self._ledgers.items()}
+            return {key: count for key, count in found.items() if count and key != self.key}
+
+    @property
+    def _own(self) -> Ledger:
+        return self._ledgers[self.key]
 
     @contextmanager
     def _writing(self, once: str) -> Iterator[int | None]:
@@ -199,6 +230,7 @@ class DecisionLog:
         Yields the row of the event already written under `once`, if there is one.
         """
         with self._lock:
+            self._check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self.refresh()
@@ -212,26 +244,37 @@ class DecisionLog:
                     self._db.execute("ROLLBACK")
                 raise
             self.refresh()  # memory follows the disk, never the other way round
+            self._empty_wal()
 
-    def _append(self, kind: str, state: State, once: str) -> State:
+    def _check_in_place(self) -> None:
+        """A file that was moved or replaced would take decisions along to where nobody looks."""
+        try:
+            same = os.path.samestat(os.stat(self.path), self._file)
+        except OSError:
+            same = False
+        if not same:
+            raise DamagedError(
+                f"{self.path} was moved or replaced while in use; start `exempla review` again."
+            )
+
+    def _empty_wal(self) -> None:
+        """Bring what was committed from the write-ahead log into the file itself.
+
+        The decision is safe before this. But damage to a write-ahead log cannot be told from a
+        write that never ended, while the file answers for all it holds. If it cannot be done now
+        (another process reads, the disk is full), the next decision does it.
+        """
+        with suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA busy_timeout = 250")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.execute("PRAGMA busy_timeout = 5000")
+
+    def _append(self, kind: str, state: RowDecision, once: str) -> RowDecision:
         # `time` is when the state was decided: undo and redo bring the old time back.
-        cursor = self._db.execute(
-            "INSERT INTO events (key, kind, row, action, label, note, time, once)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (self.key, kind, state.row, state.action, state.label, state.note, state.time, once),
+        event = Event(
+            0, self.key, kind, state.row, state.action, state.label, state.note, state.time, once
         )
-        return replace(state, version=int(cursor.lastrowid or 0))
-
-    def _apply(self, kind: str, state: State) -> None:
-        if kind == "set":
-            self._done.append(Step(state.version, self.state(state.row), state))
-            self._undone.clear()
-        elif kind == "undo":
-            self._undone.append(self._done.pop())
-        else:
-            self._done.append(self._undone.pop())
-        self._states[state.row] = state
-        self._version = state.version
+        return replace(state, version=append(self._db, event).version)
 
 
 def _clock() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import html
+import importlib.util
 import os
 import shutil
 import socket
@@ -12,11 +13,16 @@ import tempfile
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from exempla.errors import ExemplaError
-from exempla.review.folder import read_review
+from exempla.review.folder import Review, read_review
 from exempla.review.gate import Gate, Keys
+from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog
+
+if TYPE_CHECKING:
+    import uvicorn
 
 __all__ = ["serve"]
 
@@ -42,46 +48,65 @@ def serve(
     exempla.errors.ExemplaError: no-such-folder holds no review.json; make one with ...
     """
     review = read_review(directory)
-    try:
-        import uvicorn
+    for name in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(name) is None:
+            raise ExemplaError(
+                f"The review page needs {name}; install it with `pip install 'exempla[review]'`."
+            )
+    from exempla.review.connections import sparing_logs
 
-        from exempla.review.app import build_app
-    except ImportError as error:
-        raise ExemplaError(
-            f"The review page needs {error.name}; install it with `pip install 'exempla[review]'`."
-        ) from error
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
-        listener = _listen(port, log)
+        listener = listen(port, log)
         port = int(listener.getsockname()[1])
         log.setting("port", str(port))
         keys = Keys()
+        server = make_server(review, log, port, keys)
         address = f"http://{HOST}:{port}/?token={keys.token}"
-        config = uvicorn.Config(
-            Gate(build_app(review, log), port, keys),
-            access_log=False,  # the first request's address holds the token
-            log_level="error",
-            server_header=False,
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
         announce(f"Review {len(review.suspects)} suspects at {address}")
         announce("The address works once. Decisions are saved at once; Ctrl-C ends the server.")
+        if said := elsewhere(log.others()):
+            announce(said)
         if open_browser:
             _open(address)
-        with contextlib.suppress(KeyboardInterrupt):  # the way a person ends it
-            uvicorn.Server(config).run(sockets=[listener])
+        # An interrupt is the way a person ends it.
+        with sparing_logs(), contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
     finally:
         log.close()
 
 
-def _listen(port: int, log: DecisionLog) -> socket.socket:
+def make_server(review: Review, log: DecisionLog, port: int, keys: Keys) -> uvicorn.Server:
+    """The server of the page behind its gate, not yet running."""
+    import uvicorn
+
+    from exempla.review.app import build_app
+    from exempla.review.connections import BACKLOG, Connection
+
+    config = uvicorn.Config(
+        Gate(build_app(review, log), port, keys),
+        http=Connection,
+        backlog=BACKLOG,
+        access_log=False,  # the first request's address holds the token
+        log_level="error",
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
+
+
+def listen(port: int, log: DecisionLog) -> socket.socket:
+    """A socket on this machine alone: the port asked for, or the folder's last, or any."""
     if not 0 <= port <= 65_535:
         raise ExemplaError(f"Port {port} does not exist; choose one up to 65535, or 0 for any.")
-    last = log.setting("port") or "0"
-    choices = [port] if port else [int(last), 0]
+    last = log.setting("port") or ""
+    choices = [port] if port else [int(last) if last.isdecimal() else 0, 0]
     for choice in choices:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        # Accepted sockets inherit it. Without, every answer on an open connection waits some 40 ms
+        # for the client to acknowledge the headers before the body is sent (Nagle's algorithm).
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if os.name == "posix":  # elsewhere the option would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -89,7 +114,7 @@ def _listen(port: int, log: DecisionLog) -> socket.socket:
             # A port that another server listens on fails here at the latest.
             listener.listen(128)
             return listener
-        except OSError:
+        except (OSError, OverflowError):
             listener.close()
     raise ExemplaError(f"Port {port} is in use; choose another one, or 0 for any free port.")
 

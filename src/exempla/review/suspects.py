@@ -9,93 +9,63 @@ from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
+from exempla.report.views import Content
 
-__all__ = ["Accuser", "Cell", "Content", "Source", "Suspect", "Word"]
+__all__ = ["EvidenceRow", "ReviewedFile", "Suspect", "content_json", "upgraded_card"]
 
 LONGEST_TEXT = 20_000
 """Characters of one text that reach the page; longer texts are cut, and the cut is shown."""
 
 
-@dataclass(frozen=True)
-class Word:
-    """A word of the text that moved the decision; a positive weight speaks for `suggested`.
+def content_json(content: Content) -> dict[str, Any]:
+    """What the page shows of a row, without the pixels; empty parts are left out.
 
-    >>> Word("viagra", 0.4).text
-    'viagra'
+    "words" are the decisive pieces of the text, the strongest first. A positive weight of a word or
+    a column speaks for the label that the row carries, as everywhere (see `Content`).
+
+    >>> content_json(Content(pieces=(("the ", 0.0), ("meeting", 0.8))))
+    {'text': 'the meeting', 'words': [['meeting', 0.8]]}
     """
-
-    text: str
-    weight: float = 0.0
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a table row, and how much its column moved the decision.
-
-    >>> Cell("age", "39", 0.2).column
-    'age'
-    """
-
-    column: str
-    value: str
-    weight: float = 0.0
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a person sees of a row: any of a text, table cells, an image.
-
-    `image` is a path, a Pillow image or an array (height, width[, channels]); it is re-encoded
-    when the folder is written, so nothing but pixels reaches the page. `name` is only shown.
-
-    >>> Content(text="meeting moved", words=(Word("meeting", -0.1),)).to_dict()["words"]
-    [['meeting', -0.1]]
-    """
-
-    text: str = ""
-    words: tuple[Word, ...] = ()
-    cells: tuple[Cell, ...] = ()
-    image: Any = field(default=None, compare=False)
-    name: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form, without the pixels; empty parts are left out."""
-        out: dict[str, Any] = {}
-        if self.text:
-            out["text"] = self.text[:LONGEST_TEXT]
-            if len(self.text) > LONGEST_TEXT:
-                out["cut"] = len(self.text) - LONGEST_TEXT
-        if self.words:
-            out["words"] = [[w.text, _finite(w.weight, "a word's weight")] for w in self.words]
-        if self.cells:
-            out["cells"] = [
-                [c.column, c.value, _finite(c.weight, "a column's weight")] for c in self.cells
-            ]
-        if self.name:
-            out["name"] = self.name
-        return out
+    out: dict[str, Any] = {}
+    text = "".join(piece for piece, _ in content.pieces)
+    if text:
+        out["text"] = text[:LONGEST_TEXT]
+        if len(text) > LONGEST_TEXT:
+            out["cut"] = len(text) - LONGEST_TEXT
+    words = {
+        piece: _finite(weight, "a word's weight") for piece, weight in content.pieces if weight
+    }
+    if words:
+        out["words"] = [[w, words[w]] for w in sorted(words, key=lambda word: -abs(words[word]))]
+    if content.cells:
+        out["cells"] = [[c, v, _finite(w, "a column's weight")] for c, v, w in content.cells]
+    if content.name:
+        out["name"] = content.name
+    return out
 
 
 @dataclass(frozen=True)
-class Accuser:
-    """A trusted row that speaks against (or, as a supporter, for) the given label.
+class EvidenceRow:
+    """A trusted row that contradicts a suspect's label (or, as a supporter, agrees with it).
 
     `source` says which file `row` counts in: "train" or "curated".
 
-    >>> Accuser(17, "spam", 0.31, Content(text="cheap pills")).to_dict()["label"]
+    >>> EvidenceRow(17, "spam", 0.31, Content(pieces=(("cheap pills", 0.0),))).to_dict()["label"]
     'spam'
     """
 
     row: int
     label: str
     weight: float
-    content: Content = Content()
+    content: Content = field(default_factory=Content)
     id: str = ""
     source: str = "train"
 
     def __post_init__(self) -> None:
         if self.source not in ("train", "curated"):
-            raise ExemplaError(f"An accuser's source is {self.source!r}; use 'train' or 'curated'.")
+            raise ExemplaError(
+                f"Row {self.row}: its source is {self.source!r}, not train, curated."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -105,7 +75,7 @@ class Accuser:
             "label": self.label,
             "weight": _finite(self.weight, f"the weight of row {self.row}"),
             "source": self.source,
-            "content": self.content.to_dict(),
+            "content": content_json(self.content),
         }
 
 
@@ -121,6 +91,8 @@ class Suspect:
         The model's probability of `suggested`.
     side : str
         A short word to filter by, such as "opponent" or "proponent".
+    contradicting, supporters : tuple of EvidenceRow
+        The trusted rows that contradict the given label, and those that agree with it.
 
     >>> Suspect(4312, "ham", "spam", 0.91, 0.97).to_dict()["suggested"]
     'spam'
@@ -133,9 +105,9 @@ class Suspect:
     model_probability: float
     side: str = "opponent"
     id: str = ""
-    content: Content = Content()
-    accusers: tuple[Accuser, ...] = ()
-    supporters: tuple[Accuser, ...] = ()
+    content: Content = field(default_factory=Content)
+    contradicting: tuple[EvidenceRow, ...] = ()
+    supporters: tuple[EvidenceRow, ...] = ()
 
     def __post_init__(self) -> None:
         if self.row < 0:
@@ -155,19 +127,38 @@ class Suspect:
             "probability": float(self.probability),
             "model_probability": float(self.model_probability),
             "side": self.side,
-            "content": self.content.to_dict(),
-            "accusers": [a.to_dict() for a in self.accusers],
-            "supporters": [a.to_dict() for a in self.supporters],
+            "content": content_json(self.content),
+            "contradicting": [row.to_dict() for row in self.contradicting],
+            "supporters": [row.to_dict() for row in self.supporters],
         }
 
 
+def upgraded_card(card: dict[str, Any]) -> dict[str, Any]:
+    """A card as written before format 2, in today's words and signs.
+
+    Then "accusers" were the contradicting rows, and a positive weight of the suspect's own words
+    and columns spoke for the suggested label.
+
+    >>> upgraded_card({"content": {"words": [["pills", 0.4]]}, "accusers": []})
+    {'content': {'words': [['pills', -0.4]]}, 'contradicting': []}
+    """
+    content = dict(card["content"])
+    for part in ("words", "cells"):
+        if part in content:
+            content[part] = [[*named, -weight] for *named, weight in content[part]]
+    rest = {name: value for name, value in card.items() if name not in ("content", "accusers")}
+    return rest | {"content": content, "contradicting": card["accusers"]}
+
+
 @dataclass(frozen=True)
-class Source:
+class ReviewedFile:
     """The file the rows come from, and how to read it again.
 
-    `options` are the keyword arguments of `exempla.tables.read` beside the path.
+    `label` is the column whose values are decided about; `options` are the keyword arguments of
+    `exempla.tables.read_table` beside the path. `fingerprint` is that of the bytes the suspects
+    were found in (`exempla.tables.corrections.fingerprint`), worked out from the path if None.
 
-    >>> Source("mails.jsonl", "jsonl", label="label").format
+    >>> ReviewedFile("mails.jsonl", "jsonl", label="label").format
     'jsonl'
     """
 
@@ -175,6 +166,7 @@ class Source:
     format: str
     label: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str | None = None
 
 
 def _finite(value: float, what: str) -> float:

@@ -98,7 +98,7 @@ def run(options: Namespace) -> int:
             found,
             stage / "report.html",
             train_view=suspects.train_view(),
-            contradicting_view=suspects.accuser_view(),
+            contradicting_view=suspects.contradicting_view(),
             about=about,
         )
         # in its place already, for decisions lie beside it: a manifest says that it is complete

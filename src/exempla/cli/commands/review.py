@@ -29,6 +29,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--export", action="store_true", help="write the corrected file and end, without the page"
     )
+    parser.add_argument(
+        "--recover",
+        action="store_true",
+        help="of a damaged decisions.sqlite, go on with what is whole; the damaged file is kept",
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing but the address")
     parser.add_argument(
         "--json", action="store_true", help="print the address, or what --export wrote, as JSON"
@@ -37,19 +42,44 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Serve the page until interrupted, or export."""
-    from exempla.review import export_decisions, read_review
-    from exempla.review.export import write_corrected
-
     console = Console.of(options)
-    if not options.export:
-        return _serve(options, console)
-    decisions = export_decisions(options.folder)
-    corrected = write_corrected(read_review(options.folder), decisions)
-    changed = sum(decision.action in ("relabel", "remove") for decision in decisions)
-    console.say(f"{len(decisions):,} decisions, {changed:,} of them change the data.")
-    console.say(f"  {corrected}  the corrected data")
+    if options.recover:
+        return _recover(options, console)
+    return _export(options, console) if options.export else _serve(options, console)
+
+
+def _recover(options: Namespace, console: Console) -> int:
+    """Keep a damaged log aside and go on with its whole events."""
+    from exempla.review import read_review
+    from exempla.review.recover import recover_log
+
+    found = recover_log(read_review(options.folder).directory / "decisions.sqlite")
+    if found.kept is None:
+        console.say("decisions.sqlite is whole; there is nothing to recover.")
+    else:
+        console.say(f"{found.events:,} whole events are in decisions.sqlite.")
+        console.say(f"  {found.kept}  the damaged file, as it was")
+    kept = None if found.kept is None else str(found.kept)
+    console.result({"events": found.events, "kept": kept})
+    return 0
+
+
+def _export(options: Namespace, console: Console) -> int:
+    """Write the files, and say where they are."""
+    from exempla.errors import ExemplaError
+    from exempla.review import read_review
+    from exempla.review.export import export_review
+
+    made = export_review(read_review(options.folder))
+    if made.corrected is None:
+        raise ExemplaError(made.problem)
+    console.say(f"{len(made.decisions):,} decisions, {made.changed:,} of them change the data.")
+    console.say(f"  {made.corrected}  the corrected data")
     console.say(f"  {options.folder / 'patch.csv'}  the changes")
-    console.result({"decisions": len(decisions), "changed": changed, "corrected": str(corrected)})
+    if made.elsewhere:
+        console.warn(made.elsewhere)
+    found = {"decisions": len(made.decisions), "changed": made.changed}
+    console.result({**found, "corrected": str(made.corrected), "elsewhere": made.elsewhere})
     return 0
 
 

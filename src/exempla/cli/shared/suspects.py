@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from exempla.cli.shared.rows import RowView, row_view
 from exempla.cli.shared.userfile import UserFile, spread
 from exempla.data import take_rows
 from exempla.report.decisive import decisive_parts
-from exempla.report.views import Content
-from exempla.review import Accuser, Cell, Source, Suspect, Word, write_review
-from exempla.review import Content as PageContent
+from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
+from exempla.tables.corrections.fingerprint import fingerprint
 
 __all__ = ["Suspects"]
 
@@ -38,7 +37,7 @@ class Suspects:
         given, parts = self.given, self.given.parts
         positions = self.fixes.indices
         rows = parts.train[positions]
-        # Where nobody is curated, training rows accuse each other: show those too.
+        # Where nobody is curated, training rows contradict each other: show those too.
         X, labels = take_rows(parts.X_train, positions), parts.y_train[positions]
         found = decisive_parts(given.model, X, labels)
         return row_view(
@@ -55,12 +54,12 @@ class Suspects:
         return self._train
 
     @cached_property
-    def _accusers(self) -> RowView:
+    def _contradicting(self) -> RowView:
         given, parts = self.given, self.given.parts
         own: Any = parts.X_train if parts.X_curated is None else parts.X_curated
         labels = parts.y_train if parts.y_curated is None else parts.y_curated
         table = given.table if parts.curated_table is None else parts.curated_table
-        named = [self.fixes.contradicting[rank].indices for rank in range(len(self.fixes.indices))]
+        named = [self._evidence(rank).indices for rank in range(len(self.fixes.indices))]
         who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
         found = decisive_parts(given.model, take_rows(own, who), labels[who]) if len(who) else None
         return row_view(
@@ -72,21 +71,29 @@ class Suspects:
             strengths=dict(zip(who.tolist(), found.columns)) if found else {},
         )
 
-    def accuser_view(self) -> RowView:
-        """How to show the row that an accuser's index means."""
-        return self._accusers
+    def contradicting_view(self) -> RowView:
+        """How to show the row that the index of a contradicting example means."""
+        return self._contradicting
+
+    def _evidence(self, rank: int) -> Any:
+        """The examples that contradict the label of one suspect, with their weights."""
+        return self.fixes.contradicting[rank]
 
     def write_review(self, folder: Path, options: Namespace) -> Path:
         """Everything `exempla review` needs."""
         table, label = self.given.table, self.given.label.name
         header = {"yes": True, "no": False}.get(options.header)
         reading = {"encoding": options.encoding, "delimiter": options.delimiter, "header": header}
+        if not table.header and table.format in ("csv", "tsv"):
+            reading["names"] = list(table.names)  # they may be those of the test file
         text = table.format in ("csv", "tsv", "jsonl")
-        source = Source(
+        source = ReviewedFile(
             table.path,
             table.format,
             label=label,
             options={k: v for k, v in reading.items() if v is not None} if text else {},
+            # Of what was read: the file may have changed while the model was trained.
+            fingerprint=fingerprint(table),
         )
         classes = [str(c) for c in np.unique(self.given.parts.y_train)]
         return write_review(
@@ -100,13 +107,9 @@ class Suspects:
     def _suspects(self) -> Iterator[Suspect]:
         fixes, parts = self.fixes, self.given.parts
         suggestions = self._suggestions()
-        accusers = self.accuser_view()
-        curated = parts.X_curated is not None
         for rank, position in enumerate(fixes.indices.tolist()):
             row = int(parts.train[position])
             shown = self._train.show(row)
-            accused = fixes.contradicting[rank]
-            own = parts.curated if curated else parts.train
             yield Suspect(
                 row,
                 str(fixes.given[rank]),
@@ -115,18 +118,22 @@ class Suspects:
                 suggestions[rank][1],
                 side="opponent" if fixes.alignment[rank] < 0 else "proponent",
                 id=shown.name.partition(" · ")[2],
-                # The page marks what speaks for the suggestion, the view what speaks for the label.
-                content=_content(shown, -1.0),
-                accusers=tuple(
-                    Accuser(
-                        int(own[i]),
-                        str(who),
-                        float(weight),
-                        _content(accusers.show(int(i))),
-                        source="curated" if curated else "train",
-                    )
-                    for i, who, weight in zip(accused.indices, accused.labels, accused.weights)
-                ),
+                content=replace(shown, name=""),  # the page has the row's number and id anyway
+                contradicting=tuple(self._contradicting_rows(rank)),
+            )
+
+    def _contradicting_rows(self, rank: int) -> Iterator[EvidenceRow]:
+        parts, found = self.given.parts, self._evidence(rank)
+        curated = parts.X_curated is not None
+        own = parts.curated if curated else parts.train
+        labels: Any = parts.y_curated if curated else parts.y_train
+        for i, weight in zip(found.indices.tolist(), found.weights.tolist()):
+            yield EvidenceRow(
+                int(own[i]),
+                str(labels[i]),  # as the file has it, not as the model numbers it
+                float(weight),
+                replace(self._contradicting.show(i), name=""),
+                source="curated" if curated else "train",
             )
 
     def _suggestions(self) -> list[tuple[str, float]]:
@@ -148,12 +155,3 @@ class Suspects:
                 suggested = classes[max(others, key=lambda place: chance[place])]
             found.append((suggested, float(chance[classes.index(suggested)])))
         return found
-
-
-def _content(shown: Content, sign: float = 1.0) -> PageContent:
-    return PageContent(
-        text="".join(text for text, _ in shown.pieces),
-        words=tuple(Word(text, sign * strength) for text, strength in shown.pieces if strength),
-        cells=tuple(Cell(name, value, sign * strength) for name, value, strength in shown.cells),
-        image=shown.image,
-    )

@@ -1,6 +1,7 @@
 // The small windows: class search, note, go to row, export, help.
 
-import { $, el } from "./dom.js";
+import { $, data, el, visible } from "./dom.js";
+import { download } from "./pictures.js";
 import { post } from "./server.js";
 
 export function prepareDialogs() {
@@ -40,7 +41,7 @@ export function openClasses(classes, suspect, choose) {
     list.replaceChildren(...shown.map((label, i) => {
       const hint = label === suspect.suggested ? "suggested" : label === suspect.given ? "given: keeps it" : "";
       return el("li", { role: "option", id: `class-${i}`, onclick: () => pick(label) },
-        el("span", { text: label }), hint ? el("small", { text: hint }) : null);
+        el("span", {}, data(label)), hint ? el("small", { text: hint }) : null);
     }));
     mark();
   };
@@ -107,15 +108,23 @@ export async function openExport() {
   $("export-dialog").showModal();
   try {
     const result = await post("/api/export", {}, 600_000);
-    const link = (what, words) => el("li", {}, el("a", { href: `/api/export/${what}`, download: true, text: words }));
+    const fail = (error) => place.append(el("p", { class: "problem", text: `Not downloaded: ${error.body?.detail ?? error.message}` }));
+    const link = (what, name, words) => {
+      const path = `/api/export/${what}`;
+      const onclick = (event) => {
+        event.preventDefault();
+        download(path, name).catch(fail);
+      };
+      return el("li", {}, el("a", { href: path, onclick, text: `${name}: ${words}` }));
+    };
     place.replaceChildren(
       el("p", { text: `${result.decisions} decisions, ${result.changed} of them change the data. The files are in the review folder.` }),
       el("ul", {},
-        result.corrected && !result.folder ? link("corrected", `${result.corrected}: the corrected data`) : null,
+        result.corrected && !result.folder ? link("corrected", result.corrected, "the corrected data") : null,
         result.folder ? el("li", { text: `${result.corrected}: the corrected images, a folder` }) : null,
-        link("patch", "patch.csv: the changes alone"),
-        link("decisions", "decisions.json: every decision")),
-      result.problem ? el("p", { class: "problem", text: `The corrected data could not be written: ${result.problem}` }) : "");
+        link("patch", "patch.csv", "the changes alone"),
+        link("decisions", "decisions.json", "every decision")),
+      result.problem ? el("p", { class: "problem", text: `The corrected data could not be written: ${visible(result.problem)}` }) : "");
   } catch (error) {
     place.replaceChildren(el("p", { class: "problem", text: `Export failed: ${error.body?.detail ?? error.message}` }));
   }

@@ -15,17 +15,28 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
+// Overrides, embeddings and isolates can make a text read as another ("spam" as "maps"), so they are
+// shown by number and have no effect. Only the showing changes: what is sent and exported is the data.
+const CONTROLS = /[\u202a-\u202e\u2066-\u2069]/g;
+export const visible = (text) =>
+  String(text).replace(CONTROLS, (control) => `[U+${control.charCodeAt(0).toString(16).toUpperCase()}]`);
+
+// A piece of data inside words of ours: letters that run from right to left stay within it. As an
+// element, and where only a string will do, between the characters that mean the same.
+export const data = (text) => el("bdi", { text: visible(text) });
+export const isolated = (text) => `\u2068${visible(text)}\u2069`;
+
 export const percent = (p) => (p >= 0.995 && p < 1 ? "> 99 %" : `${Math.round(100 * p)} %`);
 export const short = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(2) : x.toExponential(0));
 
 // The text with its decisive words marked. A word may be several ("click here"), and stands for
-// itself in any case, but not inside a longer word.
-export function marked(text, words) {
+// itself in any case, but not inside a longer word. `meaning` gives class and title by the weight's sign.
+export function marked(text, words, meaning) {
   const weights = new Map(words.map(([word, weight]) => [normal(word), weight]));
   weights.delete("");
   const out = document.createDocumentFragment();
   if (!weights.size) {
-    out.append(text);
+    out.append(visible(text));
     return out;
   }
   const longestFirst = [...weights.keys()].sort((a, b) => b.length - a.length);
@@ -34,12 +45,12 @@ export function marked(text, words) {
   let from = 0;
   for (const match of text.matchAll(pattern)) {
     const weight = weights.get(normal(match[0])) ?? 0;
-    const says = weight >= 0 ? "speaks for the suggested label" : "speaks for the given label";
-    out.append(text.slice(from, match.index));
-    out.append(el("mark", { class: weight >= 0 ? "for" : "against", text: match[0], title: says }));
+    const [says, title] = meaning[weight > 0 ? "positive" : "negative"];
+    out.append(visible(text.slice(from, match.index)));
+    out.append(el("mark", { class: says, text: visible(match[0]), title }));
     from = match.index + match[0].length;
   }
-  out.append(text.slice(from));
+  out.append(visible(text.slice(from)));
   return out;
 }
 

@@ -1,13 +1,16 @@
 // What surrounds the card: figures, filters, buttons, the red banner, light and dark.
 
-import { $, el } from "./dom.js";
+import { $, data, el, isolated, visible } from "./dom.js";
 
 export function showFigures(store) {
   const all = store.suspects.length;
   const { decided, remaining } = store;
-  $("source").textContent = `· ${store.review.source}`;
-  $("source").title = store.review.source;
-  document.title = `${decided}/${all} · ${store.review.source} · exempla review`;
+  const source = visible(store.review.source);
+  $("source").replaceChildren("· ", data(source));
+  $("source").title = source;
+  $("elsewhere").textContent = store.review.elsewhere;
+  $("elsewhere").hidden = !store.review.elsewhere;
+  document.title = `${decided}/${all} · ${isolated(source)} · exempla review`;
   $("progress").max = Math.max(1, all);
   $("progress").value = decided;
   $("progress-text").textContent = `${decided}/${all}`;
@@ -18,7 +21,7 @@ export function showFigures(store) {
 }
 
 function explain(store, mean, low, high) {
-  const { expected_wrong: expected, earlier } = store.review;
+  const { expected_wrong: expected } = store.review;
   const listed = store.suspects.reduce((sum, suspect) => sum + suspect.probability, 0);
   const parts = [
     `About ${mean} of the undecided suspects are wrong; 90 % interval ${low} to ${high}.`,
@@ -27,12 +30,11 @@ function explain(store, mean, low, high) {
   if (expected !== null && expected - listed >= 0.5) {
     parts.push(`About ${Math.round(expected - listed)} more are expected among rows that are not listed here.`);
   }
-  if (earlier) parts.push(`${earlier} decisions in this folder belong to an earlier version of the data and are not used.`);
   return parts.join(" ");
 }
 
 export function showFilters(store, changed) {
-  const option = (value, words = value) => el("option", { value, text: words });
+  const option = (value, words = value) => el("option", { value, text: visible(words) });
   const sides = [...new Set(store.suspects.map((suspect) => suspect.side))];
   const decisions = { pending: "undecided", keep: "kept", relabel: "relabelled", remove: "removed", skip: "skipped", noted: "with a note" };
   $("filter-class").replaceChildren(option("", "all"), ...store.classes.map((label) => option(label)));
@@ -48,13 +50,13 @@ export function showFilters(store, changed) {
 
 export function showActions(store) {
   const here = store.current === null ? null : store.suspect;
-  $("do-keep").querySelector("span").textContent = here ? `Keep ${here.given}` : "Keep";
-  $("do-relabel").querySelector("span").textContent = here ? `Relabel → ${here.suggested}` : "Relabel";
+  $("do-keep").querySelector("span").replaceChildren("Keep ", here ? data(here.given) : "");
+  $("do-relabel").querySelector("span").replaceChildren("Relabel", ...(here ? [" → ", data(here.suggested)] : []));
   $("digits").classList.toggle("many", store.digits.size > 4);
   $("digits").replaceChildren(...[...(here ? store.digits : [])].map(([key, label]) => {
     const given = label === here.given;
     return el("button", { class: given ? "given" : "", "data-digit": key, title: given ? "the given label: keeps it" : "" },
-      el("kbd", { text: key }), ` ${label}`);
+      el("kbd", { text: key }), " ", data(label));
   }));
   for (const id of ["do-keep", "do-relabel", "do-class", "do-remove", "do-skip", "do-note"]) $(id).disabled = !here;
   $("do-undo").disabled = !store.undo;
@@ -70,13 +72,15 @@ export function showBanner(what, message, error) {
   $("banner").hidden = what === "saved";
   $("banner-discard").hidden = what !== "unsent";
   if (what === "saved") return;
-  const signedOut = error?.status === 403;
-  const cause = signedOut
+  const away = error === undefined || error instanceof TypeError || error.name === "TimeoutError";
+  const cause = error?.status === 403 && what !== "failed"
     ? "The server was started anew: open the address it printed, in this browser, and this tab goes on."
-    : error?.body?.detail ?? "The server does not answer. Start `exempla review` again if it has ended.";
-  $("banner-text").textContent = what === "unsent"
-    ? `Not saved yet: ${message.words}. ${cause} It is sent again by itself.`
-    : `${cause} ${what === "away" ? "All decisions so far are saved." : "Then reload."}`;
+    : away ? "The server does not answer. Start `exempla review` again if it has ended." : error.body?.detail ?? error.message;
+  $("banner-text").textContent = {
+    unsent: `Not saved yet: ${message?.words}. ${cause} It is sent again by itself.`,
+    away: `${cause} All decisions so far are saved.`,
+    failed: cause,
+  }[what];
 }
 
 export function startTheme() {

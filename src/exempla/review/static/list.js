@@ -1,6 +1,6 @@
 // The list of suspects: only the rows in view exist, so a hundred thousand scroll like ten.
 
-import { $, el } from "./dom.js";
+import { $, data, el } from "./dom.js";
 import { describe } from "./store.js";
 
 const HEIGHT = 46; // as in style.css
@@ -72,8 +72,8 @@ export class List {
     },
     el("span", { class: "mark", "aria-hidden": "true", text: MARKS[state.action] }),
     el("span", { class: "name" },
-      el("b", { text: `${suspect.row}${suspect.id ? ` · ${suspect.id}` : ""}${state.note ? " ✎" : ""}` }),
-      el("span", { text: `${suspect.given} → ${change}` })),
+      el("b", {}, String(suspect.row), ...(suspect.id ? [" · ", data(suspect.id)] : []), state.note ? " ✎" : ""),
+      el("span", {}, data(suspect.given), " → ", data(change))),
     el("span", { class: "p", text: suspect.probability.toFixed(2) }),
     el("span", { class: "hidden", text: describe(state) }));
     node.style.transform = `translateY(${place * HEIGHT}px)`;

@@ -7,6 +7,7 @@ import { listenToKeys } from "./keys.js";
 import { List } from "./list.js";
 import { get, Sender } from "./server.js";
 import { showBanner, showFigures, showFilters, showActions, startTheme } from "./frame.js";
+import { enter } from "./session.js";
 import { describe, Store } from "./store.js";
 
 const POLL_MS = 2500;
@@ -21,7 +22,10 @@ const cards = new Map();
 async function start() {
   startTheme();
   prepareDialogs();
-  const [review, state] = await Promise.all([get("/api/review"), get("/api/state")]);
+  const refused = await enter();
+  const [review, state] = await Promise.all([get("/api/review"), get("/api/state")]).catch((error) => {
+    throw refused && error.status === 403 ? new Error(refused) : error;
+  });
   store = new Store(review);
   store.take(state);
   store.synced = state.version;
@@ -288,4 +292,8 @@ function tell(words) {
   $("announce").textContent = words;
 }
 
-start().catch((error) => showBanner("failed", null, error));
+start().catch((error) => {
+  showBanner("failed", null, error);
+  $("banner-retry").addEventListener("click", () => location.reload());
+  addEventListener("storage", () => location.reload()); // another tab was let in
+});

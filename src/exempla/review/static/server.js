@@ -3,21 +3,23 @@
 // What could not be sent is kept, shown, and sent again under the same key `once`, so that it is
 // made once however often it arrives. It is also put into localStorage: a reload does not lose it.
 
-const JSON_HEADERS = { "Content-Type": "application/json", "X-Exempla": "1" };
+import { key } from "./session.js";
+
 const WAIT_MS = 8000;
 
-export async function get(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(WAIT_MS) });
+async function ask(path, wait, headers = {}, more = {}) {
+  const signal = AbortSignal.timeout(wait);
+  const answer = await fetch(path, { ...more, signal, headers: { ...headers, "X-Exempla": key() } });
   if (!answer.ok) throw new Failure(answer.status, await answer.text());
-  return answer.json();
+  return answer;
 }
 
+export const get = async (path) => (await ask(path, WAIT_MS)).json();
+export const blob = async (path, wait = WAIT_MS) => (await ask(path, wait)).blob();
+
 export async function post(path, body, wait = WAIT_MS) {
-  const answer = await fetch(path, {
-    method: "POST", headers: JSON_HEADERS, body: JSON.stringify(body), signal: AbortSignal.timeout(wait),
-  });
-  if (!answer.ok) throw new Failure(answer.status, await answer.text());
-  return answer.json();
+  const json = { "Content-Type": "application/json" };
+  return (await ask(path, wait, json, { method: "POST", body: JSON.stringify(body) })).json();
 }
 
 class Failure extends Error {

@@ -1,5 +1,7 @@
 // What the page knows: the suspects, what is decided about each, the filters, where we are.
 
+import { isolated } from "./dom.js";
+
 export const PENDING = { action: "pending", label: null, note: "", time: "", version: 0 };
 
 export class Store {
@@ -99,5 +101,5 @@ export function digitKeys(classes) {
 }
 
 export function describe(state) {
-  return { pending: "undecided", keep: "kept", relabel: `relabelled ${state.label}`, remove: "removed", skip: "skipped" }[state.action];
+  return { pending: "undecided", keep: "kept", relabel: `relabelled ${isolated(state.label)}`, remove: "removed", skip: "skipped" }[state.action];
 }

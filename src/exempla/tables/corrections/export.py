@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from exempla.atomic import make_folder, write_bytes
 from exempla.errors import ExemplaError
 from exempla.tables.corrections.decisions import Decision, checked
+from exempla.tables.corrections.tree import replace_tree
 from exempla.tables.formats.folder import FolderSource
 from exempla.tables.table import Table
 
-__all__ = ["corrected", "export"]
+__all__ = ["corrected", "export", "refuse_input"]
 
 
 def export(
@@ -22,15 +22,18 @@ def export(
     *,
     label: str,
     excel_safe: bool = False,
+    replace_own: bool = False,
 ) -> Path:
     """Write the corrected data set in the input's own format and return the path.
 
     No decisions: the same bytes. A relabelled cell is written in its own quoting style; a removed
     row disappears with its line end; everything else is untouched. An image folder is copied,
-    each relabelled image into its new class.
+    each relabelled image into its new class. What is written appears whole or not at all, and a
+    link at `path` is replaced, not followed.
 
     `excel_safe` puts an apostrophe before cells that a spreadsheet would run as formulas (CSV and
-    TSV only); without it such cells are exported unaltered.
+    TSV only); without it such cells are exported unaltered. `replace_own` lets a folder of images
+    take the place of one that an earlier export made and nobody altered since.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import Decision, read_table
@@ -41,13 +44,38 @@ def export(
     b'id,y\\r\\n007,"spam"\\r\\n008,ham\\r\\n'
     """
     path = Path(path)
-    if path.exists() and table.path.exists() and path.samefile(table.path):
+    refuse_input(path, table.path)
+    source = table.source
+    if isinstance(source, FolderSource):
+        edits = _edits(table, decisions, label)
+
+        def fill(folder: Path) -> None:
+            source.copy_to(folder, *edits)
+
+        return replace_tree(path, fill, replace_own=replace_own)
+    data = corrected(table, decisions, label=label, excel_safe=excel_safe)
+    make_folder(path.parent)
+    return write_bytes(path, data)
+
+
+def refuse_input(path: str | Path, original: str | Path) -> None:
+    """Refuse to write at `path` if that is, leads to, or lies in what it is made from.
+
+    >>> refuse_input("out/patch.csv", "mails.csv")
+    >>> refuse_input("mails.csv", "mails.csv")
+    Traceback (most recent call last):
+    ...
+    exempla.errors.ExemplaError: mails.csv is the original; export to another name.
+    """
+    path, original = Path(path), Path(original)
+    # A link at `path` would be replaced; in the folder above it, links are followed.
+    place, source = path.parent.resolve() / path.name, original.resolve()
+    if place == source or (path.exists() and original.exists() and path.samefile(original)):
         raise ExemplaError(f"{path.name} is the original; export to another name.")
-    if isinstance(table.source, FolderSource):
-        table.source.copy_to(path, *_edits(table, decisions, label))
-        return path
-    _write(path, corrected(table, decisions, label=label, excel_safe=excel_safe))
-    return path
+    if place.is_relative_to(source):
+        raise ExemplaError(f"{path} lies inside the folder it is made from; choose another place.")
+    if source.is_relative_to(place):
+        raise ExemplaError(f"{path} is a folder that holds the original; choose another place.")
 
 
 def corrected(
@@ -80,19 +108,3 @@ def _edits(
         if before != str(decision.new_label)
     }
     return changes, frozenset(decision.row for decision in found if decision.action == "remove")
-
-
-def _write(path: Path, data: bytes) -> None:
-    # All or nothing: a crash while writing leaves no half file under the final name.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -6,33 +6,47 @@ A patch can be read by a person, kept under version control, and applied to the 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from exempla.atomic import make_folder, write_text
 from exempla.errors import ExemplaError
 from exempla.tables.corrections.decisions import Decision, checked
-from exempla.tables.corrections.export import corrected, export
+from exempla.tables.corrections.export import corrected, export, refuse_input
+from exempla.tables.corrections.fingerprint import fingerprint
 from exempla.tables.read import read_table
 from exempla.tables.table import Table
 
-__all__ = ["apply_patch", "read_patch", "write_patch"]
+__all__ = ["PatchLine", "apply_patch", "read_patch", "write_patch", "write_patch_lines"]
 
-FIELDS: tuple[str, ...] = (
-    "row",
-    "id",
-    "column",
-    "old",
-    "new",
-    "action",
-    "time",
-    "evidence",
-    "note",
-    "original",
-)
+
+@dataclass(frozen=True)
+class PatchLine:
+    """One decision as a patch tells it; `original` is the fingerprint of the file it is about.
+
+    >>> PatchLine(4, "m4", "label", "ham", "spam", "relabel").new
+    'spam'
+    """
+
+    row: int
+    id: Any
+    column: str
+    old: str | None
+    new: str | None
+    action: str
+    time: str = ""
+    evidence: Any = ""
+    note: str = ""
+    original: str = ""
+
+
+FIELDS = tuple(field.name for field in fields(PatchLine))
+STAMP = 16
+"""Characters of the fingerprint that a patch holds."""
 
 
 def write_patch(
@@ -66,7 +80,8 @@ def write_patch(
     >>> (folder / "p.csv").read_text().splitlines()[1][:33]
     '0,a7,y,ham,spam,relabel,,like row'
     """
-    path, found = Path(path), checked(table, decisions)
+    refuse_input(path, table.path)
+    found = checked(table, decisions)
     name = table.names[table.position(label)]
     rows = [decision.row for decision in found]
     names: dict[int, Any] = {}
@@ -75,38 +90,44 @@ def write_patch(
     elif ids is not None:
         names = {row: ids[row] for row in rows}
     old = dict(zip(rows, table.strings(name, rows))) if rows else {}
-    stamp = _stamp(table)
-    lines = [
-        {
-            "row": each.row,
-            "id": names.get(each.row, ""),
-            "column": name,
-            "old": old[each.row],
-            "new": _new(each, old[each.row]),
-            "action": each.action,
-            "time": each.time,
-            "evidence": (evidence or {}).get(each.row, ""),
-            "note": each.note,
-            "original": stamp,
-        }
+    original = fingerprint(table)
+    lines = (
+        PatchLine(
+            row=each.row,
+            id=names.get(each.row, ""),
+            column=name,
+            old=old[each.row],
+            new=_new(each, old[each.row]),
+            action=each.action,
+            time=each.time,
+            evidence=(evidence or {}).get(each.row, ""),
+            note=each.note,
+            original=original,
+        )
         for each in found
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_written(path, lines).encode())
-    return path
+    )
+    return write_patch_lines(path, lines)
+
+
+def write_patch_lines(path: str | Path, lines: Iterable[PatchLine]) -> Path:
+    """Write a patch, CSV or JSONL by the path's ending: the one writer of the format.
+
+    >>> import tempfile, pathlib
+    >>> line = PatchLine(4, "m4", "label", "ham", "spam", "relabel", note="sure")
+    >>> path = write_patch_lines(pathlib.Path(tempfile.mkdtemp()) / "p.csv", [line])
+    >>> path.read_text().splitlines()[1]
+    '4,m4,label,ham,spam,relabel,,,sure,'
+    """
+    path = Path(path)
+    text = _written(path, [asdict(line) | {"original": line.original[:STAMP]} for line in lines])
+    make_folder(path.parent)
+    return write_text(path, text)
 
 
 def _new(decision: Decision, old: str | None) -> str | None:
     if decision.action == "relabel":
         return decision.new_label
     return old if decision.action == "keep" else None
-
-
-def _stamp(table: Table) -> str:
-    if table.format == "images":
-        listing = "\n".join(name or "" for name in table.strings("file"))
-        return hashlib.sha256(listing.encode()).hexdigest()[:16]
-    return hashlib.sha256(table.source.original()).hexdigest()[:16]
 
 
 def _written(path: Path, lines: list[dict[str, Any]]) -> str:
@@ -135,6 +156,8 @@ def read_patch(path: str | Path) -> list[dict[str, Any]]:
                 lines = [json.loads(line) for line in file if line.strip()]
             else:
                 lines = list(csv.DictReader(file))
+            if missing := {name for line in lines for name in FIELDS if name not in line}:
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
             return [{**line, "row": int(line["row"])} for line in lines]
         except (KeyError, TypeError, ValueError) as error:
             raise ExemplaError(f"{path.name} is no patch file of exempla: {error}.") from None
@@ -164,7 +187,7 @@ def apply_patch(
     table, lines = read_table(original, **reading), read_patch(patch)
     if not lines:
         return _finished(table, [], table.names[-1], out)
-    label, stamp = str(lines[0]["column"]), _stamp(table)
+    label, stamp = str(lines[0]["column"]), fingerprint(table)[:STAMP]
     for line in lines:
         if line["original"] != stamp:
             raise ExemplaError(

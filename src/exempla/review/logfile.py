@@ -1,0 +1,297 @@
+"""The file of the decision log: made whole, checked when opened, every event sealed to the last.
+
+SQLite keeps a file in order when a process dies, and notices a page that makes no sense. It does
+not notice a flipped bit inside a value, nor events that are simply gone. So each event bears
+
+    seal_n = SHA-256(seal_{n−1}, version, key, kind, row, action, label, note, time, once)
+
+and the table `head` the number of events and the last seal: whatever is altered, missing or added
+breaks the chain. A log is made under another name and renamed when it is complete, so an empty file
+is never a new log. Logs of earlier versions, without seals, are given them when first opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from exempla.atomic import file_mode, flush_folder
+from exempla.errors import ExemplaError
+
+__all__ = ["DamagedError", "Event", "append", "open_log", "read_events", "write_log"]
+
+PAGE = 4096
+SCHEMA = """
+CREATE TABLE events (
+    version INTEGER PRIMARY KEY,
+    key TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('set', 'undo', 'redo')),
+    row INTEGER NOT NULL, action TEXT NOT NULL, label TEXT, note TEXT NOT NULL,
+    time TEXT NOT NULL, once TEXT NOT NULL, seal TEXT NOT NULL, UNIQUE (key, once)
+);
+CREATE TRIGGER events_stay BEFORE UPDATE ON events
+    BEGIN SELECT RAISE(ABORT, 'the log of decisions is append-only'); END;
+CREATE TRIGGER events_remain BEFORE DELETE ON events
+    BEGIN SELECT RAISE(ABORT, 'the log of decisions is append-only'); END;
+CREATE TABLE head (
+    one INTEGER PRIMARY KEY CHECK (one = 1), events INTEGER NOT NULL, seal TEXT NOT NULL
+);
+INSERT INTO head VALUES (1, 0, '');
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class DamagedError(ExemplaError):
+    """The log is not what was written; the message says what is whole and how to go on."""
+
+
+class Event(NamedTuple):
+    """A line of the log: a decision set, undone or redone, and its seal."""
+
+    version: int
+    key: str
+    kind: str
+    row: int
+    action: str
+    label: str | None
+    note: str
+    time: str
+    once: str
+    seal: str = ""
+
+
+COLUMNS = ", ".join(Event._fields)
+UNSEALED = ", ".join(Event._fields[:-1])
+
+
+def open_log(path: Path) -> sqlite3.Connection:
+    """Open the log, made if there is none; DamagedError if it is not whole, and nothing changed."""
+    if path.is_symlink():
+        raise ExemplaError(f"{path} is a link; replace it by the file it points to.")
+    try:
+        if not path.exists():
+            if _size(_beside(path, "-wal")):
+                raise _damaged(path, "the file is gone, and what belongs to it is there")
+            write_log(path)
+        elif not path.is_file():
+            raise ExemplaError(f"{path} is no file; move it away.")
+        _check(path)
+        return _connected(path)
+    except sqlite3.Error as error:
+        raise ExemplaError(
+            f"{path} cannot be opened ({error}); check that the folder is writable and the disk "
+            "not full."
+        ) from error
+
+
+def write_log(path: Path, events: Iterable[Event] = (), *, replace: bool = False) -> int:
+    """Make a log of these events, sealed anew, at `path`; how many there were.
+
+    One that is there already stays, unless `replace`.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    made = Path(name)
+    try:
+        with closing(sqlite3.connect(made, isolation_level=None)) as db:
+            db.execute(f"PRAGMA page_size = {PAGE}")
+            db.executescript(f"BEGIN;{SCHEMA}")
+            count = 0
+            for event in events:
+                append(db, event)
+                count += 1
+            db.execute("COMMIT")
+        os.chmod(made, file_mode(path.parent))
+        if replace:
+            os.replace(made, path)
+        else:
+            _put(made, path)
+    finally:
+        for leftover in (made, _beside(made, "-journal")):
+            leftover.unlink(missing_ok=True)
+    flush_folder(path.parent)
+    return count
+
+
+def append(db: sqlite3.Connection, event: Event) -> Event:
+    """Write the event, sealed; within the caller's transaction. A version of 0 takes the next."""
+    count, last = db.execute("SELECT events, seal FROM head").fetchone()
+    top = db.execute("SELECT max(version) FROM events").fetchone()[0] or 0
+    event = event._replace(version=event.version or top + 1)
+    event = event._replace(seal=seal(last, event))
+    marks = ", ".join("?" * len(event))
+    db.execute(f"INSERT INTO events ({COLUMNS}) VALUES ({marks})", event)
+    db.execute("UPDATE head SET events = ?, seal = ?", (count + 1, event.seal))
+    return event
+
+
+def seal(last: str, event: Event) -> str:
+    """What binds an event to all before it; `ascii` because it is the same in every Python."""
+    return hashlib.sha256(ascii((last, *event[:-1])).encode()).hexdigest()[:32]
+
+
+def read_events(
+    db: sqlite3.Connection, after: int = 0, last: str = "", count: int = 0
+) -> list[Event]:
+    """The events after a version, held against their seals and the head.
+
+    `last` and `count` are the seal and the number of the events up to `after`. One transaction:
+    the caller's, or one of its own.
+    """
+    own = not db.in_transaction
+    if own:
+        db.execute("BEGIN")
+    try:
+        rows = db.execute(
+            f"SELECT {COLUMNS} FROM events WHERE version > ? ORDER BY version", (after,)
+        )
+        events = list(whole_events(map(Event._make, rows), last))
+        head = db.execute("SELECT events, seal FROM head").fetchall()
+    finally:
+        if own:
+            db.execute("COMMIT")
+    if head != [(count + len(events), events[-1].seal if events else last)]:
+        raise BrokenChainError("events are missing or altered")
+    return events
+
+
+def whole_events(events: Iterable[Event], last: str = "") -> Iterator[Event]:
+    """The events as they come; BrokenChainError at the first that does not follow from the last."""
+    for event in events:
+        if event.seal != seal(last, event):
+            raise BrokenChainError(f"event {event.version} is not what was written")
+        last = event.seal
+        yield event
+
+
+class BrokenChainError(Exception):
+    """An event that does not follow from the one before it."""
+
+
+DAMAGE = (sqlite3.Error, BrokenChainError, TypeError, ValueError)
+"""What reading a damaged file raises; a message of SQLite's may itself be no text."""
+
+
+def is_unsealed(db: sqlite3.Connection) -> bool:
+    """Whether an earlier version wrote this log."""
+    names = [name for _, name, *_ in db.execute("PRAGMA table_info(events)")]
+    return names == list(Event._fields[:-1])
+
+
+def _check(path: Path) -> None:
+    """DamagedError unless the file is whole, found out without writing to it."""
+    if not _size(path):
+        raise _damaged(path, "it is empty")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.execute("PRAGMA busy_timeout = 5000")
+            _check_pages(db, path)
+            if not is_unsealed(db):
+                if _schema(db) != _own_schema():
+                    raise BrokenChainError("its tables are not those of a log")
+                read_events(db)
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "unable to open" in str(error):
+            raise
+        raise _damaged(path, str(error)) from error
+    except DAMAGE as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _check_pages(db: sqlite3.Connection, path: Path) -> None:
+    """Every page is there and makes sense, and each index says what its table says."""
+    problems = [line for (line,) in db.execute("PRAGMA integrity_check")]
+    if problems != ["ok"]:
+        raise BrokenChainError(str(problems[0]).splitlines()[-1])
+    (pages,), (size,) = db.execute("PRAGMA page_count"), db.execute("PRAGMA page_size")
+    if pages[0] * size[0] > _size(path) and not _size(_beside(path, "-wal")):
+        raise BrokenChainError("its end is missing")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA busy_timeout = 5000")
+    db.execute("PRAGMA journal_mode = WAL")
+    # NORMAL survives a killed process; only FULL also survives a power cut.
+    db.execute("PRAGMA synchronous = FULL")
+    if is_unsealed(db):
+        _seal_all(db)
+        os.chmod(path, file_mode(path.parent))  # earlier versions left it readable by all
+    return db
+
+
+def _seal_all(db: sqlite3.Connection) -> None:
+    """Give the events of an earlier version their seals, in one transaction."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if is_unsealed(db):  # and no other process was quicker
+            rows = db.execute(f"SELECT {UNSEALED} FROM events ORDER BY version").fetchall()
+            settings = db.execute("SELECT name, value FROM settings").fetchall()
+            for table in ("events", "settings"):
+                db.execute(f"DROP TABLE {table}")  # with its triggers
+            for statement in _statements(SCHEMA):
+                db.execute(statement)
+            for row in rows:
+                append(db, Event(*row))
+            db.executemany("INSERT INTO settings VALUES (?, ?)", settings)
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script; `executescript` would end the transaction."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _schema(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
+    return {row for row in rows if not str(row[1]).startswith("sqlite_")}
+
+
+def _own_schema() -> set[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        return _schema(db)
+
+
+def _damaged(path: Path, why: str) -> DamagedError:
+    from exempla.review.recover import salvage
+
+    count = len(salvage(path))
+    whole = f"its first {count:,} events are" if count else "no event in it is"
+    return DamagedError(
+        f"{path} cannot be opened: it is damaged ({why}), and {whole} whole; restore a copy of it, "
+        f"or let `exempla review {path.parent} --recover` go on with what is whole and keep the "
+        "damaged file aside."
+    )
+
+
+def _put(made: Path, path: Path) -> None:
+    """Give a new file its name, unless another process was quicker."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        pass
+    except OSError:  # no links on this file system: the moment between is short
+        if not path.exists():
+            os.replace(made, path)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

@@ -1,0 +1,114 @@
+"""Two analyses in one folder, through the command line: no decision changes the other column."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from exempla.cli.main import main
+from exempla.review import read_review
+from exempla.review.key import earlier_key
+from exempla.review.log import DecisionLog, RowDecision
+from tests.review.case import served, signed_in
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> Path:
+    """A file with two columns of the same classes, either of which may be the label."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3))
+    frame = pd.DataFrame(x, columns=["age", "weight", "pressure"]).round(3)
+    for column, name in enumerate(["smoker", "diabetic"]):
+        frame[name] = np.where(x[:, column] + 0.3 * rng.normal(size=160) > 0, "yes", "no")
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    return tmp_path / "patients.csv"
+
+
+def analyse(source: Path, out: Path, label: str, *more: str) -> None:
+    words = ["fix-labels", str(source), "--label", label, "-k", "12", "--out", str(out)]
+    assert main([*words, "--quiet", *more]) == 0
+
+
+def relabel_five(out: Path) -> dict[int, str]:
+    """Give the first five suspects their suggested label, over HTTP as the page does."""
+    wanted = {}
+    with served(out) as address, signed_in(address) as page:
+        for suspect in read_review(out).suspects[:5]:
+            body = {"row": suspect.row, "action": "relabel", "label": suspect.suggested, "seen": 0}
+            answer = page.post("/api/decide", json=body | {"once": f"decide-{suspect.row}"})
+            assert answer.status_code == 200, answer.text
+            wanted[suspect.row] = suspect.suggested
+    return wanted
+
+
+def export(out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
+    capsys.readouterr()
+    assert main(["review", str(out), "--export", "--json"]) == 0
+    said = capsys.readouterr()
+    return json.loads(said.out), said.err
+
+
+def test_decisions_about_one_column_do_not_change_another(patients, tmp_path, capsys):
+    out, original = tmp_path / "out", patients.read_bytes()
+    analyse(patients, out, "smoker")
+    wanted = relabel_five(out)
+
+    analyse(patients, out, "diabetic")
+    found, said = export(out, capsys)
+    assert (found["decisions"], found["changed"]) == (0, 0)
+    assert (out / "corrected.csv").read_bytes() == original
+    sentence = "5 decisions about the column 'smoker' of 'patients.csv'"
+    assert sentence in said
+    with served(out) as address, signed_in(address) as page:
+        assert page.get("/api/state").json()["changes"] == []
+        assert sentence in page.get("/api/review").json()["elsewhere"]
+
+    analyse(patients, out, "smoker")
+    found, said = export(out, capsys)
+    assert (found["decisions"], found["changed"], found["elsewhere"]) == (5, 5, "")
+    before, after = pd.read_csv(patients), pd.read_csv(out / "corrected.csv")
+    assert after["diabetic"].tolist() == before["diabetic"].tolist()
+    changed = before.index[before["smoker"] != after["smoker"]]
+    assert {row: after["smoker"][row] for row in changed} == wanted
+    with open(out / "patch.csv", encoding="utf-8", newline="") as file:
+        assert {line["column"] for line in csv.DictReader(file)} == {"smoker"}
+
+
+def test_another_reading_of_the_file_has_its_own_decisions(patients, tmp_path, capsys):
+    out = tmp_path / "out"
+    analyse(patients, out, "smoker")
+    relabel_five(out)
+    # Without a header the first line is a row, and every row number means another row.
+    analyse(patients, out, "4", "--header", "no")
+    found, said = export(out, capsys)
+    assert found["decisions"] == 0
+    assert "5 decisions about the column 'smoker'" in said
+    analyse(patients, out, "smoker")
+    assert export(out, capsys)[0]["decisions"] == 5
+
+
+def test_decisions_of_an_earlier_version_stay_with_their_column(patients, tmp_path, capsys):
+    out = tmp_path / "out"
+    analyse(patients, out, "smoker")
+    header = json.loads((out / "review.json").read_bytes())
+    first = read_review(out).suspects[0]
+    log = DecisionLog(out / "decisions.sqlite", earlier_key(header))
+    log.decide(RowDecision(first.row, "relabel", first.suggested), seen=0, once="long-ago")
+    log.close()
+    cards = [json.loads(line) for line in (out / "suspects.jsonl").open(encoding="utf-8")]
+    for card in cards:
+        card["accusers"] = card.pop("contradicting")
+    lines = "".join(json.dumps(card) + "\n" for card in cards)
+    (out / "suspects.jsonl").write_text(lines, encoding="utf-8")
+    header["format"] = "exempla-review-1"
+    del header["suspects_sha256"], header["earlier_keys"]
+    (out / "review.json").write_text(json.dumps(header), encoding="utf-8")
+    assert export(out, capsys)[0]["decisions"] == 1
+    for label, count in (("diabetic", 0), ("smoker", 1), ("diabetic", 0), ("smoker", 1)):
+        analyse(patients, out, label)
+        assert export(out, capsys)[0]["decisions"] == count
