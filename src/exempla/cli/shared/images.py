@@ -125,10 +125,21 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         return np.concatenate(out) if out else np.empty((0, len(self.classes_)))
 
     def data(self, X: np.ndarray, y: Any = None) -> Any:
-        """X (and y) as the model inside takes them."""
+        """X (and y) as the model inside takes them: a network knows classes by their numbers."""
         cnn = self.recipe.kind == "cnn"
         ready = self.recipe.prepare(X) if cnn else flat(X)
         return ready if y is None else (ready, self.recipe.encode(y))
+
+    def names(self, labels: Any) -> np.ndarray:
+        """Labels of the model inside in the user's own words: the way back from `data`."""
+        return self.recipe.decode(labels)
+
+    def untrained(self) -> Any:
+        """The model inside before any training, for jobs that train it on parts of the data.
+
+        They get no weights that have seen a row they are to judge.
+        """
+        return self.recipe.model if self.recipe.build is None else self.recipe.build()
 
 
 def flat(X: np.ndarray) -> np.ndarray:

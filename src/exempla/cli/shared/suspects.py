@@ -103,6 +103,7 @@ class Suspects:
         suggestions = self._suggestions()
         accusers = self.accuser_view()
         curated = parts.X_curated is not None
+        labels: Any = parts.y_curated if curated else parts.y_train
         for rank, position in enumerate(fixes.indices.tolist()):
             row = int(parts.train[position])
             shown = self._train.show(row)
@@ -121,12 +122,12 @@ class Suspects:
                 accusers=tuple(
                     Accuser(
                         int(own[i]),
-                        str(who),
+                        str(labels[i]),  # as the file has it, not as the model numbers it
                         float(weight),
                         _content(accusers.show(int(i))),
                         source="curated" if curated else "train",
                     )
-                    for i, who, weight in zip(accused.indices, accused.labels, accused.weights)
+                    for i, weight in zip(accused.indices, accused.weights)
                 ),
             )
 
