@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from exempla.cli.main import main
-from exempla.tables import load_images, read_table
+from exempla.tables import read_table
 
 pytest.importorskip("torch")
 

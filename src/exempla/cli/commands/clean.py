@@ -85,9 +85,15 @@ def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, floa
     from sklearn.base import clone
 
     from exempla.data import take_rows
+    from exempla.errors import ExemplaError
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)
+    if len(np.unique(parts.y_train[kept])) < 2:
+        raise ExemplaError(
+            f"Without these {len(positions):,} rows fewer than two classes are left to train on; "
+            "remove fewer with -k."
+        )
     again: Any = clone(given.model)
     again.fit(take_rows(parts.X_train, kept), parts.y_train[kept])
     right = again.predict(parts.X_test).astype(str) == parts.y_test.astype(str)

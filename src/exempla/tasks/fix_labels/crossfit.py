@@ -49,12 +49,9 @@ def out_of_fold(
     fold = stratified_folds(problem.codes, folds, np.random.default_rng(seed))
     out = np.empty((len(problem), len(problem.classes)))
     for f in track(range(folds), what, folds):
-        held = fold == f
-        rows = np.flatnonzero(allowed & ~held)
-        model = learner.fitted(
-            take_rows(problem.X, rows), problem.labels(rows), problem.weights_of(rows)
-        )
-        out[held] = learner.log_proba(model, take_rows(problem.X, np.flatnonzero(held)))
+        rows, held = np.flatnonzero(allowed & (fold != f)), np.flatnonzero(fold == f)
+        if len(held):
+            out[held] = _judged(learner, problem, rows, held)
     return out
 
 

@@ -45,6 +45,11 @@ class Learner:
             if model is None:
                 raise ExemplaError("fit returned None: it must return the fitted module.")
             return model
+        if len(np.unique(y)) < 2:
+            raise ExemplaError(
+                "the labels cannot be judged: with a few rows set aside only one class is left to "
+                "learn from; give more rows of every class."
+            )
         model: Any = clone(self.model)
         with warnings.catch_warnings():
             if quiet:  # one message from the fit on all rows is enough
