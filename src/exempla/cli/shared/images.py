@@ -141,6 +141,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
             made: Any = clone(recipe.model)  # pyright: ignore[reportArgumentType]
             self.model_ = made.fit(flat(X), y)
+            self.classes_ = self.model_.classes_  # a class may be missing among these rows
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
