@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
 
 from exempla import ExemplaError
 from exempla.tables import (
@@ -18,6 +19,8 @@ from exempla.tables import (
     read_table,
     split,
 )
+from exempla.tables.columns.label import same_labels
+from exempla.tables.models.crossval import make_folds
 
 
 def mixed(n: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -92,6 +95,49 @@ def test_a_class_of_one_row_stays_in_training(tmp_path):
     assert "once" in model.fit(parts.X_train, parts.y_train).classes_
 
 
+def test_a_class_too_small_to_test_is_said_and_never_judged(tmp_path):
+    frame = mixed(60)
+    frame.loc[7, "y"] = "once"
+    frame.loc[[8, 9], "y"] = "twice"
+    table = saved(tmp_path, frame)
+    columns = infer_columns(table, "y")
+    parts = split(table, columns)
+    assert {7, 8, 9} <= set(parts.train.tolist())
+    assert any("2 class(es) have too few rows" in n and "'once', 'twice'" in n for n in parts.notes)
+    y = parts.y_train
+    folds = make_folds(y, 5, classes=True, seed=0)
+    once = int(np.flatnonzero(y == "once")[0])
+    assert all(once in train and once not in test for train, test in folds)
+    judged = np.concatenate([test for _, test in folds])
+    assert np.array_equal(np.sort(judged), np.setdiff1d(np.arange(len(y)), once))
+    for train, test in folds:
+        assert not np.intersect1d(train, test).size
+        assert set(y[test]) <= set(y[train]), "each tested class has been learnt"
+    found = cross_validated_accuracy(default_model(table, columns), parts.X_train, y)
+    assert 0.4 < found.mean < 1
+
+
+def test_one_row_against_all_others_can_be_cross_validated():
+    X = np.arange(20.0)[:, None]
+    y = np.array(["p"] * 19 + ["once"])
+    found = cross_validated_accuracy(LogisticRegression(), X, y)
+    assert found.majority == 1.0
+    assert "hardly better" in found.warning
+    with pytest.raises(ExemplaError, match="Every class has a single row"):
+        cross_validated_accuracy(LogisticRegression(), X, X[:, 0].astype(str))
+
+
+def test_regressors_are_known_by_their_tags():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X @ [3.0, -1.0]
+    assert cross_validated_accuracy(Ridge(1e-6), X, y).mean > 0.99
+    # Whole numbers too are numbers to a regressor, and classes to a classifier.
+    assert cross_validated_accuracy(Ridge(1e-6), X, (10 * y).astype(int)).majority == 0.0
+    classes = (y > 0).astype(float)
+    assert cross_validated_accuracy(LinearSVC(), X, classes).majority >= 0.5
+
+
 def test_files_like_adults(tmp_path):
     rng = np.random.default_rng(0)
     ages = rng.integers(18, 80, 300)
@@ -128,6 +174,34 @@ def test_test_files_that_do_not_fit(tmp_path):
     saved(tmp_path, other.assign(y=["up", "new"] * 20), "new.csv")
     parts = split(table, columns, test=tmp_path / "new.csv")
     assert len(parts.test) == 20
+    assert any("training never saw ('new')" in note for note in parts.notes)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "expected"),
+    [
+        ([1, 2, 2], ["2", "new", "1.0"], [2, None, 1]),
+        ([1.5, 2.5], ["2.5", "x", "nan"], [2.5, None, None]),
+        ([True, False], ["false", "TRUE", "1", "maybe"], [False, True, True, None]),
+        (["1", "2"], [2, 3], ["2", None]),
+        (["a", "b"], ["b", "c"], ["b", None]),
+        ([2**53, 2**53 + 1], [str(2**53 + 1)], [2**53 + 1]),
+    ],
+)
+def test_labels_of_one_format_are_found_in_another(train, test, expected):
+    labels, known, _ = same_labels(np.array(test), np.array(train))
+    assert known.tolist() == [label is not None for label in expected]
+    assert labels[known].tolist() == [label for label in expected if label is not None]
+
+
+def test_a_parquet_file_with_a_csv_test_file_of_an_unknown_label(tmp_path):
+    frame = mixed(80).assign(y=[0, 1] * 40)
+    frame.to_parquet(tmp_path / "train.parquet", index=False)
+    saved(tmp_path, mixed(40, 1).assign(y=["0", "new"] * 20), "test.csv")
+    table = read_table(tmp_path / "train.parquet")
+    parts = split(table, infer_columns(table, "y"), test=tmp_path / "test.csv")
+    assert parts.y_test is not None
+    assert parts.y_test.tolist() == [0] * 20
     assert any("training never saw ('new')" in note for note in parts.notes)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
-from exempla.errors import ExemplaError
+from exempla.images import as_image, fitted, webp
 
 __all__ = ["Gallery", "Thumbnail"]
 
@@ -48,8 +46,7 @@ class Gallery:
 
     def add(self, picture: Any) -> Thumbnail:
         """Keep a picture (array, Pillow image or path) and say where it is."""
-        image = as_image(picture)
-        image.thumbnail((LARGEST, LARGEST))
+        image = fitted(as_image(picture, LARGEST), LARGEST)
         digest = hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest()[:16]
         if digest not in self.pictures:
             key = f"p{len(self.pictures)}"
@@ -66,31 +63,6 @@ class Gallery:
         return out
 
 
-def as_image(picture: Any) -> Image.Image:
-    """A picture as Pillow sees it, in RGB or grey; only its pixels survive."""
-    try:
-        if isinstance(picture, np.ndarray):
-            array = picture[..., 0] if picture.ndim == 3 and picture.shape[-1] == 1 else picture
-            image = Image.fromarray(np.ascontiguousarray(array.astype(np.uint8)))
-        elif isinstance(picture, Image.Image):
-            image = picture.copy()
-        else:
-            with Image.open(picture) as opened:
-                opened.draft("RGB", (2 * LARGEST, 2 * LARGEST))
-                image = opened.copy()
-    except (OSError, TypeError, ValueError, Image.DecompressionBombError) as error:
-        raise ExemplaError(
-            f"A picture for the report cannot be read ({error}); give arrays (h, w[, 1, 3 or 4 "
-            "channels]), Pillow images or paths of image files."
-        ) from error
-    return image if image.mode in ("RGB", "L") else image.convert("RGB")
-
-
 def _address(image: Image.Image, size: int, quality: int) -> str:
-    small = image
-    if max(image.size) > size:
-        small = image.copy()
-        small.thumbnail((size, size))
-    buffer = io.BytesIO()
-    small.save(buffer, "WEBP", quality=quality, lossless=max(image.size) <= TINY, method=4)
-    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+    data = webp(fitted(image, size), quality=quality, lossless=max(image.size) <= TINY)
+    return "data:image/webp;base64," + base64.b64encode(data).decode()

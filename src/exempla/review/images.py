@@ -1,24 +1,24 @@
 """Images of rows: re-encoded when written, found by row number when served.
 
-Re-encoding keeps the pixels and nothing else: no SVG script, no metadata, no polyglot file.
+`exempla.images` decodes and re-encodes: pixels and nothing else, the same ones the model saw.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from exempla.atomic import replacing
 from exempla.errors import ExemplaWarning
+from exempla.images import ImageError, as_image, fitted, webp
 
 __all__ = ["image_bytes", "write_image"]
 
 LARGEST_SIDE = 640
+TINY = 64
+"""Up to this size a picture is kept without loss."""
 
 
 def write_image(folder: Path, space: str, row: int, image: Any) -> bool:
@@ -26,7 +26,7 @@ def write_image(folder: Path, space: str, row: int, image: Any) -> bool:
     target = folder / f"{space}-{row}.webp"
     try:
         data = _encode(image)
-    except Exception as error:  # Pillow raises many kinds on damaged or hostile files
+    except ImageError as error:
         warnings.warn(
             f"The image of row {row} cannot be shown: {error}", ExemplaWarning, stacklevel=3
         )
@@ -54,31 +54,7 @@ def image_bytes(directory: Path, space: str, row: int) -> bytes | None:
     return data if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
-def _encode(image: Any) -> bytes:
-    from PIL import Image
-
-    if isinstance(image, (str, Path)):
-        with Image.open(image) as opened:
-            picture = opened.convert("RGBA" if "A" in opened.getbands() else "RGB")
-    elif isinstance(image, Image.Image):
-        picture = image.convert("RGBA" if "A" in image.getbands() else "RGB")
-    else:
-        picture = Image.fromarray(_as_bytes(np.asarray(image))).convert("RGB")
-    picture.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-    out = io.BytesIO()
+def _encode(picture: Any) -> bytes:
+    image = fitted(as_image(picture, LARGEST_SIDE), LARGEST_SIDE)
     # Digits and icons: every pixel counts and costs nothing. Photographs: lossy is enough.
-    picture.save(out, "WEBP", lossless=max(picture.size) <= 64, quality=80, method=2)
-    return out.getvalue()
-
-
-def _as_bytes(pixels: np.ndarray) -> np.ndarray:
-    if pixels.ndim == 3 and pixels.shape[2] == 1:
-        pixels = pixels[:, :, 0]
-    if pixels.dtype == np.uint8:
-        return pixels
-    low, high = float(pixels.min()), float(pixels.max())
-    if low < 0.0 or high > 255.0:  # standardised values: stretch them
-        pixels = (pixels - low) / max(high - low, 1e-12)
-        high = 1.0
-    scale = 255.0 if high <= 1.0 else 1.0
-    return np.rint(pixels * scale).astype(np.uint8)
+    return webp(image, lossless=max(image.size) <= TINY, effort=2)

@@ -52,13 +52,14 @@ Images
 {'words': '9', 'y': 'spam'}
 """
 
+from exempla.images import thumbnail
 from exempla.tables.columns.infer import Column, infer_columns, kind_flag, label_of, show_columns
 from exempla.tables.corrections.decisions import Decision
 from exempla.tables.corrections.export import corrected, export
 from exempla.tables.corrections.patch import apply_patch, read_patch, write_patch
 from exempla.tables.features import feature_frame
 from exempla.tables.formats.folder import safe_path
-from exempla.tables.formats.images import Images, load_images, thumbnail
+from exempla.tables.formats.folder_pixels import Images, load_images
 from exempla.tables.models.crossval import CrossValidation, cross_validated_accuracy
 from exempla.tables.models.image import ImageModel, default_image_model
 from exempla.tables.models.tabular import default_model

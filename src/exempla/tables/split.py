@@ -17,7 +17,7 @@ from exempla.tables.features import feature_frame
 from exempla.tables.read import borrow_names, read_table
 from exempla.tables.table import Table, show
 
-__all__ = ["Split", "split", "stratified"]
+__all__ = ["Split", "known_labels", "split", "stratified", "untested"]
 
 YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
 
@@ -90,6 +90,8 @@ def split(
         y = label_values(table, label.name, label.detail, pool)
         asked = stratified(y, test_size, seed, classes=label.detail == "classes")
         train, questioned = pool[~asked], pool[asked]
+        if label.detail == "classes" and test_size > 0:
+            notes += untested(y, asked)
         other = None
     else:
         train, questioned, other = pool, np.arange(0), _read(test)
@@ -171,6 +173,43 @@ def stratified(
     return marked
 
 
+def untested(y: np.ndarray, asked: np.ndarray) -> list[str]:
+    """A note on the classes with too few rows to give any to the test.
+
+    >>> import numpy as np
+    >>> untested(np.array(["a", "a", "b"]), np.array([True, False, False]))
+    ["1 class(es) have too few rows to be tested and stay in training: 'b'."]
+    """
+    small = np.setdiff1d(y, y[asked])
+    if not len(small) or not asked.any():
+        return []
+    return [
+        f"{len(small):,} class(es) have too few rows to be tested and stay in training: "
+        f"{show(small.tolist(), 5)}."
+    ]
+
+
+def known_labels(
+    y: np.ndarray, y_train: np.ndarray, name: str
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Labels of another file as the training file has them, which it knows, and notes on both.
+
+    >>> import numpy as np
+    >>> known_labels(np.array(["a", "c"]), np.array(["a", "b"]), "t.csv")[1:]
+    (array([ True, False]), ["1 row(s) of t.csv have labels that training never saw ('c'): left \
+out."])
+    """
+    as_read = y.astype(str)
+    y, known, said = same_labels(y, y_train)
+    notes = [said] if said else []
+    if not known.all():
+        notes.append(
+            f"{int((~known).sum()):,} row(s) of {name} have labels that training never saw "
+            f"({show(np.unique(as_read[~known]).tolist(), 3)}): left out."
+        )
+    return y, known, notes
+
+
 @dataclass(frozen=True)
 class _Maker:
     table: Table
@@ -199,14 +238,8 @@ class _Maker:
         rows = np.intersect1d(rows, np.flatnonzero(~other.missing(self.label.name)))
         y = label_values(other, self.label.name, self.label.detail, rows)
         if self.label.detail == "classes":
-            y, said = same_labels(y, self.y_train)
-            self.notes.extend([said] if said else [])
-            known = np.isin(y, self.y_train)
-            if not known.all():
-                self.notes.append(
-                    f"{int((~known).sum()):,} row(s) of {other.path.name} have labels that "
-                    f"training never saw ({show(np.unique(y[~known]).tolist(), 3)}): left out."
-                )
+            y, known, said = known_labels(y, self.y_train, other.path.name)
+            self.notes.extend(said)
             rows, y = rows[known], y[known]
         if len(rows) < len(other):
             self.notes.append(

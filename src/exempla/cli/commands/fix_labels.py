@@ -70,7 +70,7 @@ def run(options: Namespace) -> int:
             console.say(f"{len(parts.curated):,} rows are trusted.")
         console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
         fixes = fix_labels(
-            model,
+            given.untrained(model),
             given.data(prepare(parts.X_train), parts.y_train),
             curated,
             k=None if options.k is None else given.at_most(options.k),
@@ -79,7 +79,7 @@ def run(options: Namespace) -> int:
             seed=options.seed,
             progress=console.progress,
         )
-    fixes = _listed(fixes, options.k)
+    fixes = _listed(given.in_words(fixes), options.k)
     suspects = Suspects(given, fixes)
     about = About(
         **given.facts(),

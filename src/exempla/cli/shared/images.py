@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.model_selection import train_test_split
 
 from exempla.errors import ExemplaError
-from exempla.tables import ImageModel, Split, Table, default_image_model, load_images
+from exempla.images import as_image
+from exempla.tables import (
+    ImageModel,
+    Split,
+    Table,
+    default_image_model,
+    load_images,
+    stratified,
+)
+from exempla.tables.columns.label import label_values
+from exempla.tables.split import known_labels, untested
 
 __all__ = ["ImageClassifier", "Pictures", "has_images", "read_pictures", "split_pictures"]
 
@@ -30,12 +39,21 @@ class Pictures:
     rows: np.ndarray
     notes: tuple[str, ...] = ()
 
+    def some(self, marked: np.ndarray) -> Pictures:
+        """Those that are marked."""
+        return replace(
+            self, pixels=self.pixels[marked], labels=self.labels[marked], rows=self.rows[marked]
+        )
+
 
 def read_pictures(table: Table, size: tuple[int, int] | None = None) -> Pictures:
-    """All images of a file, of one size."""
+    """All images of a file that have a label, of one size."""
     if table.images is not None:
-        labels = table.column("y").to_numpy()
-        return Pictures(table.images, labels, np.arange(len(table)))
+        missing = table.missing("y")
+        rows = np.flatnonzero(~missing)
+        said = [f"{missing.sum():,} image(s) have no label: left out."] if missing.any() else []
+        pixels = table.images[rows] if said else table.images
+        return Pictures(pixels, label_values(table, "y", "classes", rows), rows, tuple(said))
     images = load_images(table, size=size)
     return Pictures(images.pixels, images.labels, images.rows, images.notes)
 
@@ -46,42 +64,58 @@ def split_pictures(
     """Train, test and curated parts, as `exempla.tables.split` makes them for tables."""
     if options.curated_column:
         raise ExemplaError("A folder of images has no columns; give trusted images with --curated.")
+    if options.task == "regression":
+        raise ExemplaError("Images are told apart by classes, not by a number; leave --task out.")
     whole = read_pictures(table)
-    height, width = whole.pixels.shape[1:3]
-    other = None if test is None else read_pictures(test, (height, width))
-    trusted = None if curated is None else read_pictures(curated, (height, width))
-    train = asked = np.arange(len(whole.rows))
-    if test is None and test_size > 0:
-        train, asked = _halves(whole.labels, test_size, options.seed)
-    questioned = other or (whole if test_size > 0 else None)
-    picked = np.arange(len(other.rows)) if other else asked
+    notes = [*whole.notes]
+    asked = np.zeros(len(whole.rows), dtype=bool)
+    if test is None:
+        asked = stratified(whole.labels, test_size, options.seed)
+        notes += untested(whole.labels, asked)
+    train = whole.some(~asked) if asked.any() else whole
+    questioned = whole.some(asked) if asked.any() else None
+    if test is not None:
+        questioned = _other(test, train, notes)
+    trusted = None if curated is None else _other(curated, train, notes)
     return Split(
-        train=whole.rows[train],
-        X_train=whole.pixels[train],  # pyright: ignore[reportArgumentType]
-        y_train=whole.labels[train],
-        test=np.arange(0) if questioned is None else questioned.rows[picked],
-        X_test=None if questioned is None else questioned.pixels[picked],  # pyright: ignore
-        y_test=None if questioned is None else questioned.labels[picked],
+        train=train.rows,
+        X_train=train.pixels,  # pyright: ignore[reportArgumentType]
+        y_train=train.labels,
+        test=np.arange(0) if questioned is None else questioned.rows,
+        X_test=None if questioned is None else questioned.pixels,  # pyright: ignore
+        y_test=None if questioned is None else questioned.labels,
         curated=np.arange(0) if trusted is None else trusted.rows,
         X_curated=None if trusted is None else trusted.pixels,  # pyright: ignore
         y_curated=None if trusted is None else trusted.labels,
         unlabelled=np.arange(0),
         test_table=test,
         curated_table=curated,
-        notes=whole.notes,
+        notes=tuple(notes),
     )
 
 
-def _halves(labels: np.ndarray, size: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        train, test = train_test_split(
-            np.arange(len(labels)), test_size=size, random_state=seed, stratify=labels
-        )
-    except ValueError as error:
+def _other(table: Table, train: Pictures, notes: list[str]) -> Pictures:
+    """The images of another file, in the size, the colours and the labels of the training ones."""
+    height, width = train.pixels.shape[1:3]
+    found = read_pictures(table, (height, width))
+    y, known, said = known_labels(found.labels, train.labels, table.path.name)
+    notes += [*found.notes, *said]
+    pixels = _coloured(found.pixels, grey=train.pixels.ndim == 3)
+    if pixels.shape[1:] != train.pixels.shape[1:]:
         raise ExemplaError(
-            f"The images cannot be split ({error}); give more images per class, or --test."
-        ) from error
-    return np.sort(train), np.sort(test)
+            f"Images of {table.path.name} have shape {pixels.shape[1:]}, those to learn from "
+            f"{train.pixels.shape[1:]}; give images of one shape."
+        )
+    return replace(found, pixels=pixels, labels=y).some(known)
+
+
+def _coloured(pixels: np.ndarray, grey: bool) -> np.ndarray:
+    """A stack of grey images in colours, or of coloured ones in grey, where that is asked for."""
+    if grey == (pixels.ndim == 3):
+        return pixels
+    if grey:
+        return np.stack([np.asarray(as_image(each).convert("L")) for each in pixels])
+    return np.repeat(pixels[:, :, :, None], 3, axis=3)
 
 
 class ImageClassifier(ClassifierMixin, BaseEstimator):
@@ -107,6 +141,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
             made: Any = clone(recipe.model)  # pyright: ignore[reportArgumentType]
             self.model_ = made.fit(flat(X), y)
+            self.classes_ = self.model_.classes_  # a class may be missing among these rows
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -125,10 +160,21 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         return np.concatenate(out) if out else np.empty((0, len(self.classes_)))
 
     def data(self, X: np.ndarray, y: Any = None) -> Any:
-        """X (and y) as the model inside takes them."""
+        """X (and y) as the model inside takes them: a network knows classes by their numbers."""
         cnn = self.recipe.kind == "cnn"
         ready = self.recipe.prepare(X) if cnn else flat(X)
         return ready if y is None else (ready, self.recipe.encode(y))
+
+    def names(self, labels: Any) -> np.ndarray:
+        """Labels of the model inside in the user's own words: the way back from `data`."""
+        return self.recipe.decode(labels)
+
+    def untrained(self) -> Any:
+        """The model inside before any training, for jobs that train it on parts of the data.
+
+        They get no weights that have seen a row they are to judge.
+        """
+        return self.recipe.model if self.recipe.build is None else self.recipe.build()
 
 
 def flat(X: np.ndarray) -> np.ndarray:

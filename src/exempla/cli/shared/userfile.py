@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,17 @@ class UserFile:
         if default and hasattr(self.model, "steps"):
             return self.model[-1], self.model[:-1].transform
         return self.inner, lambda X: X
+
+    def untrained(self, model: Any) -> Any:
+        """The same model for a job that only trains it again: no network that has seen the rows."""
+        return self.model.untrained() if isinstance(self.model, ImageClassifier) else model
+
+    def in_words(self, fixes: Any) -> Any:
+        """The result of `fix_labels` in the labels of the file, where a network knows numbers."""
+        if not isinstance(self.model, ImageClassifier):
+            return fixes
+        given, suggested = self.parts.y_train[fixes.indices], self.model.names(fixes.suggested)
+        return replace(fixes, given=given, suggested=suggested)
 
     def at_most(self, k: int) -> int:
         """k, or all training rows if they are fewer; what makes no sense is left to be refused."""

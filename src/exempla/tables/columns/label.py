@@ -75,36 +75,52 @@ def label_values(table: Table, name: str, task: str, rows: np.ndarray) -> np.nda
     return column.to_numpy()
 
 
-def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, str]:
-    """Test labels spelt as in the training file, and what was done about it ("" if nothing).
+def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    """Test labels as the training file has them, which of them it knows, and what was done.
 
     UCI's Adult writes `<=50K` in one file and `<=50K.` in the other; others differ in case or
-    spaces.
+    spaces. A CSV has the words "1" and "true" where a Parquet file has numbers and truth values.
 
     >>> import numpy as np
     >>> same_labels(np.array(["no.", "yes."]), np.array(["no", "yes"]))[0].tolist()
     ['no', 'yes']
+    >>> labels, known, _ = same_labels(np.array(["2", "x", "1.0"]), np.array([1, 2, 2]))
+    >>> labels[known].tolist(), known.tolist()
+    ([2, 1], [True, False, True])
     """
-    known = np.unique(train)
-    if train.dtype.kind not in "UO":
-        if test.dtype.kind in "UO":
-            return test.astype(known.dtype), ""
-        return test, ""
-    test = test.astype(str)
-    if np.isin(np.unique(test), known).any():
-        return test, ""
-    plain = {_bare(str(label)): str(label) for label in known}
-    if len(plain) == len(known) and all(_bare(label) in plain for label in np.unique(test)):
-        spelt = np.array([plain[_bare(label)] for label in test])
-        pair = show([f"{test[0]} → {spelt[0]}"])
-        return (
-            spelt,
-            f"Labels of the test file were matched to those of the training file ({pair}).",
+    own = np.unique(train)
+    words = own.dtype.kind in "UO"
+    spelt: dict[Any, Any] = {str(label) if words else label.item(): label for label in own}
+    distinct, codes = np.unique(test.astype(str), return_inverse=True)
+    said = ""
+    found = [spelt.get(word if words else _value(word)) for word in distinct.tolist()]
+    if words and all(label is None for label in found):
+        bare = {_bare(word): label for word, label in spelt.items()}
+        found = [bare.get(_bare(word)) for word in distinct.tolist()]
+        if len(bare) < len(own) or None in found:
+            found = [None] * len(found)
+        else:
+            pair = show([f"{distinct[codes[0]]} → {found[codes[0]]}"])
+            said = f"Labels of the test file were matched to those of the training file ({pair})."
+    known = np.array([label is not None for label in found], dtype=bool)[codes]
+    if len(test) and not known.any():
+        raise ExemplaError(
+            f"The test file's labels ({show(distinct.tolist(), 4)}) are none of the training "
+            f"file's ({show(own.tolist(), 4)}); is it the same column?"
         )
-    raise ExemplaError(
-        f"The test file's labels ({show(np.unique(test).tolist(), 4)}) are none of the training "
-        f"file's ({show(known.tolist(), 4)}); is it the same column?"
-    )
+    # Where training never saw a label any other has to stand in: `known` says not to use it.
+    labels = np.array([own[0] if label is None else label for label in found], dtype=own.dtype)
+    return labels[codes], known, said
+
+
+def _value(word: str) -> Any:
+    """A number or a truth value that a text file spells out; None if it is neither."""
+    for read in (int, float, {"true": True, "false": False}.__getitem__):
+        try:
+            return read(word.strip().lower())
+        except (KeyError, ValueError):
+            continue
+    return None
 
 
 def _bare(label: str) -> str:

@@ -105,7 +105,7 @@ def read_delimited(
     cut = sniff_delimiter(text, delimiter, suffix, path.name)
     dialect = Dialect(cut, spaces=sniff_spaces(text, cut))
     dialect = replace(dialect, quotes=sniff_quotes(text, dialect))
-    notes = [f"Read {path.name} as {found}, {dialect}-separated."]
+    notes = [f"Read {path.name} as {found}, {dialect}-separated.", *found.notes]
 
     first = sample(text, dialect)
     above = preamble(first)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from exempla.errors import ExemplaError
+from exempla.tables.formats.guess import guess_codecs
+from exempla.tables.formats.limits import check_limit, limit
 
 __all__ = ["Encoding", "pack", "sniff_encoding", "unpack"]
 
@@ -29,9 +33,21 @@ class Encoding:
 
     codec: str
     bom: bytes = b""
+    guessed: bool = field(default=False, repr=False)
+    """Whether nothing but the look of the text speaks for it."""
 
     def __str__(self) -> str:
         return f"{self.codec} with byte-order mark" if self.bom else self.codec
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about it."""
+        if not self.guessed:
+            return []
+        return [
+            f"The encoding {self.codec} is a guess; if letters look wrong, name the right one with "
+            "--encoding (in Python: encoding=…)."
+        ]
 
     def decode(self, data: bytes) -> str:
         """The text after the byte-order mark."""
@@ -59,51 +75,89 @@ def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding
         return _as_told(data, wanted, name)
     for bom, codec in BOMS:
         if data.startswith(bom):
-            return _first_that_fits(data, [Encoding(codec, bom)], name)
+            return _fitting(data, Encoding(codec, bom), name)
     head = data[:4096]
     if head.count(0) > len(head) // 4:  # every second byte of Western UTF-16 is zero
         even, odd = head[::2].count(0), head[1::2].count(0)
         guess = "utf-16-le" if odd > even else "utf-16-be"
-        return _first_that_fits(data, [Encoding(guess)], name)
+        return _fitting(data, Encoding(guess), name)
     if b"\x00" in head:
         raise ExemplaError(
             f"{name} does not look like a text table (it holds zero bytes); "
             "give a CSV, TSV, JSONL, Parquet or NPZ file, or a folder of images."
         )
+    try:
+        return Encoding("utf-8"), data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
     # cp1252 leaves five bytes undefined; latin-1 defines all, so the last guess always fits.
-    return _first_that_fits(
-        data, [Encoding("utf-8"), Encoding("cp1252"), Encoding("latin-1")], name
-    )
+    for codec in (*guess_codecs(data), "cp1252", "latin-1"):
+        encoding = Encoding(codec, guessed=True)
+        text = _exactly(encoding, data)
+        if text is not None:
+            return encoding, text
+    raise AssertionError("latin-1 decodes every byte")
+
+
+def _exactly(encoding: Encoding, data: bytes) -> str | None:
+    """The text, if encoding it again gives the very same bytes: cells nobody decides about must
+    come back as they were."""
+    try:
+        text = encoding.decode(data)
+        return text if encoding.bom + text.encode(encoding.codec) == data else None
+    except (ValueError, LookupError, ArithmeticError):  # UnicodeError is a ValueError
+        return None
 
 
 def _as_told(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
     try:
         codec = codecs.lookup(wanted).name
-    except LookupError:
+    except (LookupError, ValueError):
         raise ExemplaError(
             f"There is no encoding called {wanted!r}; try utf-8, utf-16, cp1252 or latin-1."
         ) from None
+    try:
+        "".encode(codec)
+    except (LookupError, ValueError):  # rot13, hex, zlib …: bytes to bytes, or text to text
+        raise ExemplaError(
+            f"{wanted!r} is no encoding of text; try utf-8, utf-16, cp1252 or latin-1."
+        ) from None
     family = codec.removesuffix("-sig")
-    for bom, marked in BOMS:
-        if data.startswith(bom) and marked.startswith(family):
-            return _first_that_fits(data, [Encoding(marked, bom)], name)
-    codec = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(codec, codec)
-    return _first_that_fits(data, [Encoding(codec)], name)
+    bom = next(
+        (mark for mark, marked in BOMS if data.startswith(mark) and marked.startswith(family)), b""
+    )
+    return _fitting(data, Encoding(_plain(codec, bom), bom), name)
 
 
-def _first_that_fits(data: bytes, guesses: list[Encoding], name: str) -> tuple[Encoding, str]:
-    where = 0
-    for encoding in guesses:
-        try:
-            return encoding, encoding.decode(data)
-        except UnicodeDecodeError as error:
-            where = error.start
-    raise ExemplaError(
-        f"{name} is not {guesses[-1].codec}: byte {where} does not decode; "
-        "leave the encoding out to have it detected, or name another."
+def _plain(codec: str, bom: bytes) -> str:
+    """The codec without a byte-order mark of its own."""
+    marked = dict(BOMS).get(bom)
+    return marked or {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(
+        codec, codec
     )
 
 
+def _fitting(data: bytes, encoding: Encoding, name: str) -> tuple[Encoding, str]:
+    text = _exactly(encoding, data)
+    if text is not None:
+        return encoding, text
+    raise ExemplaError(
+        f"{name} is not {encoding.codec}: {_where(encoding, data)}; leave the encoding out to have "
+        "it detected, or name another."
+    )
+
+
+def _where(encoding: Encoding, data: bytes) -> str:
+    try:
+        encoding.decode(data)
+    except UnicodeDecodeError as error:
+        return f"byte {error.start} does not decode"
+    except (ValueError, LookupError, ArithmeticError):
+        return "it does not decode"
+    return "writing it back would change bytes"
+
+
+PIECE = 1 << 24
 PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 
 
@@ -114,13 +168,21 @@ def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
     (b'a,b', 'gz')
     """
     packing = next((how for magic, how in PACKERS.items() if raw.startswith(magic)), "")
-    open_ = {"gz": gzip.decompress, "bz2": bz2.decompress, "xz": lzma.decompress}
+    if not packing:
+        return raw, ""
+    opened: Any = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}[packing]
+    most, size, pieces = limit("unpacked"), 0, []
     try:
-        return (open_[packing](raw) if packing else raw), packing
+        with opened(io.BytesIO(raw)) as file:
+            while size <= most and (piece := file.read(PIECE)):
+                pieces.append(piece)
+                size += len(piece)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
         raise ExemplaError(
             f"{name} is a damaged {packing} file: it does not unpack; fetch or copy it again."
         ) from None
+    check_limit("unpacked", None if size > most else size, name)
+    return b"".join(pieces), packing
 
 
 def pack(data: bytes, packing: str) -> bytes:

@@ -102,7 +102,7 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
         format="jsonl",
         data=pa.table({key: _array(values) for key, values in columns.items()}),
         source=JsonSource(raw, found, packing, tuple(columns), np.array(starts), np.array(ends)),
-        notes=(f"Read {path.name} as JSON lines, {found}.",),
+        notes=(f"Read {path.name} as JSON lines, {found}.", *found.notes),
     )
 
 

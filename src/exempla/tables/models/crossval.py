@@ -6,16 +6,15 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone as _clone
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.base import is_classifier, is_regressor
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import KFold, StratifiedKFold, cross_validate
 
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.progress import track
+from exempla.progress import counter
 
-__all__ = ["CrossValidation", "cross_validated_accuracy"]
-
-clone: Any = _clone
+__all__ = ["CrossValidation", "cross_validated_accuracy", "make_folds"]
 
 
 class CrossValidation(NamedTuple):
@@ -61,38 +60,70 @@ def cross_validated_accuracy(
     y = np.asarray(y)
     if len(y) < 4:
         raise ExemplaError(f"{len(y)} rows are too few to cross-validate; give at least four.")
-    some = np.arange(len(y))
     if len(y) > max_rows:
         some = np.sort(np.random.default_rng(seed).choice(len(y), max_rows, replace=False))
-    y = y[some]
-    regression = getattr(model, "_estimator_type", "") == "regressor" or (
-        y.dtype.kind == "f" and not hasattr(model, "predict_proba")
-    )
-    guess, parts = y.copy(), _folds(y, folds, regression, seed)
-    for train, test in track(parts, "cross-validating the model", len(parts)):
-        fitted = clone(model).fit(take_rows(X, some[train]), y[train])
-        guess[test] = fitted.predict(take_rows(X, some[test]))
-    if regression:
-        return _r2(y, guess, [test for _, test in parts])
-    mean = float(np.mean(guess == y))
-    majority = float(np.unique(y, return_counts=True)[1].max() / len(y))
-    return CrossValidation(mean, float(np.sqrt(max(mean * (1 - mean), 1e-12) / len(y))), majority)
-
-
-def _folds(y: np.ndarray, folds: int, regression: bool, seed: int) -> list[Any]:
-    if regression:
-        return list(KFold(min(folds, len(y)), shuffle=True, random_state=seed).split(y))
-    counts = np.unique(y, return_counts=True)[1]
-    parts = max(2, min(folds, int(counts.min())))
-    if counts.max() < 2:
+        X, y = take_rows(X, some), y[some]
+    numbers = _predicts_numbers(model, y)
+    parts = make_folds(y, folds, classes=not numbers, seed=seed)
+    if not parts:
         raise ExemplaError("Every class has a single row: nothing can be cross-validated.")
+    scoring = "neg_mean_squared_error" if numbers else "accuracy"
+    measured = get_scorer(scoring)
+    with counter("cross-validating the model", len(parts)) as bar:
+
+        def scored(fitted: Any, inputs: Any, labels: Any) -> float:
+            bar.update()
+            return float(measured(fitted, inputs, labels))
+
+        raising: Any = {"error_score": "raise"}
+        found = cross_validate(model, X, y, cv=parts, scoring=scored, **raising)
+    each, sizes = found["test_score"], np.array([len(test) for _, test in parts])
+    if numbers:
+        return _r2(y, -each, sizes)
+    judged = y[np.concatenate([test for _, test in parts])]
+    mean = float(each @ sizes / sizes.sum())
+    majority = float(np.unique(judged, return_counts=True)[1].max() / len(judged))
+    se = float(np.sqrt(max(mean * (1 - mean), 1e-12) / len(judged)))
+    return CrossValidation(mean, se, majority)
+
+
+def make_folds(
+    y: np.ndarray, folds: int, *, classes: bool, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(training rows, test rows) of each fold; for classes, each class is spread over the folds.
+
+    The only row of a class is in every training part and in no test part: no model without it
+    could know its class. Empty if every class is like that.
+
+    >>> import numpy as np
+    >>> parts = make_folds(np.array(list("aaaabbbbc")), 2, classes=True, seed=0)
+    >>> [(8 in train, len(test)) for train, test in parts]
+    [(True, 4), (True, 4)]
+    """
+    if not classes:
+        return list(KFold(min(folds, len(y)), shuffle=True, random_state=seed).split(y))
+    _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    if counts.max() < 2:
+        return []
+    alone = np.flatnonzero(counts[codes] == 1)
+    several = np.flatnonzero(counts[codes] > 1)
+    cut = StratifiedKFold(min(folds, int(counts.max())), shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a class with fewer rows than folds
-        return list(StratifiedKFold(parts, shuffle=True, random_state=seed).split(y, y))
+        parts = list(cut.split(several, codes[several]))
+    return [(np.sort(np.append(several[train], alone)), several[test]) for train, test in parts]
 
 
-def _r2(y: np.ndarray, guess: np.ndarray, tests: list[np.ndarray]) -> CrossValidation:
+def _predicts_numbers(model: Any, y: np.ndarray) -> bool:
+    try:
+        return is_regressor(model) or (y.dtype.kind == "f" and not is_classifier(model))
+    except AttributeError:  # a model that tells scikit-learn nothing about itself
+        return y.dtype.kind == "f" and not hasattr(model, "predict_proba")
+
+
+def _r2(y: np.ndarray, errors: np.ndarray, sizes: np.ndarray) -> CrossValidation:
+    """From the mean squared error of each fold."""
     spread = max(float(np.var(y)), 1e-300)
-    each = [1 - float(np.mean((y[t] - guess[t]) ** 2)) / spread for t in tests]
-    mean = 1 - float(np.mean((y - guess) ** 2)) / spread
+    each = 1 - errors / spread
+    mean = 1 - float(errors @ sizes / sizes.sum()) / spread
     return CrossValidation(mean, float(np.std(each, ddof=1) / np.sqrt(len(each))), 0.0)

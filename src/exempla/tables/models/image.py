@@ -40,8 +40,9 @@ class ImageModel:
     """What `default_image_model` proposes.
 
     `kind` is "cnn" or "mlp". For an MLP, `model` is an unfitted Pipeline that takes the pixels as
-    they are. For a CNN, `build()` makes a module, `fit(module, X, y, sample_weight)` trains it, and
-    `prepare(pixels)` and `encode(labels)` make the arrays it takes.
+    they are. For a CNN, `build()` makes a fresh module, `fit(module, X, y, sample_weight)` trains
+    it, `prepare(pixels)` and `encode(labels)` make the arrays it takes, and `decode` gives the
+    user's labels back.
     """
 
     kind: str
@@ -66,6 +67,17 @@ class ImageModel:
         if (self.classes[place] != labels).any():
             raise ExemplaError("Some labels are no class the model was made for.")
         return place.astype(np.int64)
+
+    def decode(self, labels: Any) -> np.ndarray:
+        """What `encode` made, as the user's labels again.
+
+        >>> import numpy as np
+        >>> made = ImageModel("cnn", np.array(["0", "1", "10"]))
+        >>> made.decode(made.encode(["10", "0"])).tolist()
+        ['10', '0']
+        """
+        labels = np.asarray(labels)
+        return labels if self.kind == "mlp" else self.classes[labels]
 
 
 def has_torch() -> bool:

@@ -13,7 +13,6 @@ from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -21,6 +20,7 @@ from exempla.progress import track
 from exempla.tables.columns.infer import FEATURES, Column, label_of
 from exempla.tables.columns.label import label_values
 from exempla.tables.features import DateParts, feature_frame
+from exempla.tables.models.crossval import make_folds
 from exempla.tables.table import Table
 
 __all__ = ["default_model", "preparation"]
@@ -134,9 +134,11 @@ def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
 
 def _best(model: Any, prepare: ColumnTransformer, X: pd.DataFrame, y: np.ndarray, seed: int) -> Any:
     """The model with the strength of least cross-validated loss."""
-    losses = np.zeros(len(STRENGTHS))
-    folds = _folds(y, isinstance(model, LogisticRegression), seed)
+    losses, classes = np.zeros(len(STRENGTHS)), isinstance(model, LogisticRegression)
+    folds = make_folds(y, 3, classes=classes, seed=seed)
     for train, test in track(folds, "choosing the model's strength", len(folds)):
+        if classes and len(np.unique(y[test])) < 2:
+            continue  # only one class has rows enough to be tested: that tells nothing about C
         ready = clone(prepare)
         inside, outside = ready.fit_transform(X.iloc[train]), ready.transform(X.iloc[test])
         trial = clone(model)
@@ -147,17 +149,6 @@ def _best(model: Any, prepare: ColumnTransformer, X: pd.DataFrame, y: np.ndarray
     order = sorted(range(len(STRENGTHS)), key=lambda i: abs(i - len(STRENGTHS) // 2))
     best = min(order, key=lambda i: round(losses[i], 9))
     return clone(model).set_params(**_strength(model, STRENGTHS[best]))
-
-
-def _folds(y: np.ndarray, classes: bool, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    if not classes:
-        return list(KFold(min(3, len(y)), shuffle=True, random_state=seed).split(y))
-    _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-    common = np.flatnonzero(counts[codes] >= 3)  # rarer classes cannot be in every fold
-    if len(np.unique(codes[common])) < 2:
-        return []
-    folds = StratifiedKFold(3, shuffle=True, random_state=seed).split(common, codes[common])
-    return [(common[train], common[test]) for train, test in folds]
 
 
 def _strength(model: Any, strength: float) -> dict[str, float]:

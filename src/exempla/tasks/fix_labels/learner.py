@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from exempla.data import n_rows
-from exempla.errors import UnsupportedModelError
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.tasks.retrain import Fit, check_fit, refit
 
@@ -33,6 +33,11 @@ class Learner:
 
         An estimator keeps the `random_state` its owner gave it.
         """
+        if len(np.unique(y)) < 2:
+            raise ExemplaError(
+                "the labels cannot be judged: with a few rows set aside only one class is left to "
+                "learn from; give more rows of every class."
+            )
         return refit(self.model, X, y, weights, self.fit, seed, keep_random_state=True, quiet=quiet)
 
     def log_proba(self, fitted: Any, X: Any) -> np.ndarray:

@@ -1,0 +1,191 @@
+"""The one decoder of pictures: what a model learns from and what a person sees are the same pixels.
+
+Every picture, be it a file, a Pillow image or an array, becomes 8-bit grey or RGB here: turned
+upright as its EXIF says, palettes resolved, transparency on white, 16-bit and float values brought
+to 0…255. Only well-tested decoders are used, and only up to a stated number of pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from exempla.errors import ExemplaError
+
+__all__ = ["ImageError", "as_image", "as_pixels", "fitted", "thumbnail", "webp"]
+
+DECODERS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""Only these: Pillow's rarer decoders are rarely tested, and one of them starts a program."""
+MOST_PIXELS = 100_000_000
+"""Of one picture: a small file can claim to be a wall of pixels that fills the memory."""
+DEEPEST = 65_535.0
+"""White, where a pixel has 16 bits."""
+
+
+class ImageError(ExemplaError):
+    """A picture that cannot be read."""
+
+
+def as_image(picture: Any, largest: int | None = None) -> Image.Image:
+    """A picture as a person sees it, in 8-bit grey ("L") or RGB; only its pixels survive.
+
+    Parameters
+    ----------
+    picture
+        A path, a Pillow image, or an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4): bytes, whole
+        numbers, or floats.
+    largest
+        Longest side that will be needed: a large JPEG is then decoded at half or a quarter of its
+        size, never below twice this.
+
+    >>> import numpy as np
+    >>> as_image(np.ones((2, 3))).getpixel((0, 0)), as_image(np.zeros((2, 3, 4), np.uint8)).mode
+    (255, 'RGB')
+    """
+    if isinstance(picture, str | Path):
+        return _from_file(Path(picture), largest)
+    if isinstance(picture, Image.Image):
+        with _readable(Path(getattr(picture, "filename", "") or "An image").name):
+            return _decoded(picture, None)
+    return _plain(Image.fromarray(_array(picture)))
+
+
+def as_pixels(picture: Any, size: tuple[int, int] | None = None) -> np.ndarray:
+    """The same as bytes, (h, w) or (h, w, 3); `size` is (height, width).
+
+    >>> import numpy as np
+    >>> as_pixels(np.full((4, 4), 65_535, np.uint16), (2, 2)).tolist()
+    [[255, 255], [255, 255]]
+    """
+    image = as_image(picture)
+    if size is not None and (image.height, image.width) != size:
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def fitted(image: Image.Image, largest: int) -> Image.Image:
+    """The image with no side longer than `largest`; a smaller one is returned as it is."""
+    if max(image.size) <= largest:
+        return image
+    small = image.copy()
+    small.thumbnail((largest, largest))
+    return small
+
+
+def webp(
+    image: Image.Image, *, quality: int = 80, lossless: bool = False, effort: int = 4
+) -> bytes:
+    """The pixels as WebP, and nothing else: no script, no metadata, no file inside a file."""
+    out = io.BytesIO()
+    image.save(out, "WEBP", quality=quality, lossless=lossless, method=effort)
+    return out.getvalue()
+
+
+def thumbnail(picture: Any, most: int = 128) -> bytes:
+    """A WebP of at most `most` pixels a side.
+
+    >>> import numpy as np
+    >>> thumbnail(np.zeros((300, 200), dtype=np.uint8))[8:12]
+    b'WEBP'
+    """
+    return webp(fitted(as_image(picture, most), most))
+
+
+def _from_file(path: Path, largest: int | None) -> Image.Image:
+    if path.suffix.lower() in (".svg", ".svgz"):
+        raise ImageError(f"{path.name} is SVG, which can carry scripts; convert it to PNG.")
+    if not path.is_file():
+        raise ImageError(f"{path.name} cannot be read as an image: it is no file.")
+    with _readable(path.name), Image.open(path, formats=DECODERS) as opened:
+        return _decoded(opened, largest)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Whatever goes wrong inside is one sentence about this picture."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except Exception as error:  # Pillow raises many kinds on damaged or hostile files
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise ImageError(
+            f"{name} cannot be read as an image ({reason}); save it again as PNG or JPEG."
+        ) from None
+
+
+def _decoded(image: Image.Image, largest: int | None) -> Image.Image:
+    if image.width * image.height > MOST_PIXELS:
+        raise OSError(f"{image.width:,} × {image.height:,} pixels are more than {MOST_PIXELS:,}")
+    if largest is not None:
+        image.draft(None, (2 * largest, 2 * largest))
+    return _plain(ImageOps.exif_transpose(image))
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Grey stays grey, everything else becomes RGB on white; a copy in any case."""
+    if image.mode.startswith(("I", "F")):  # 16 or 32 bits a pixel
+        return Image.fromarray(_as_bytes(np.asarray(image)))
+    clear = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+    grey = image.mode in ("1", "L")
+    if clear:
+        over = image.convert("RGBA")
+        white = Image.new("RGBA", over.size, "white")
+        image = Image.alpha_composite(white, over)
+    return _bare(image.convert("L" if grey else "RGB"))
+
+
+def _bare(image: Image.Image) -> Image.Image:
+    # What a file said beside its pixels (EXIF, profiles, comments) would be saved along with them.
+    copy = image.copy()
+    copy.info = {}
+    return copy
+
+
+def _array(values: Any) -> np.ndarray:
+    """An array of bytes that Pillow takes, (h, w), (h, w, 3) or (h, w, 4)."""
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+        raise ImageError("This image has masked pixels; fill them in (`.filled(value)`) first.")
+    pixels = np.asarray(values)
+    if pixels.dtype.kind not in "biuf":
+        raise ImageError(f"An image holds numbers, not {pixels.dtype}; convert it first.")
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim != 2 and not (pixels.ndim == 3 and pixels.shape[2] in (3, 4)):
+        raise ImageError(
+            f"An image has shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), not {pixels.shape}."
+        )
+    if not pixels.size or pixels.shape[0] * pixels.shape[1] > MOST_PIXELS:
+        raise ImageError(
+            f"An image has from 1 to {MOST_PIXELS:,} pixels; this one has shape {pixels.shape}."
+        )
+    return np.ascontiguousarray(_as_bytes(pixels))
+
+
+def _as_bytes(values: np.ndarray) -> np.ndarray:
+    """Any numbers as 0…255, by one rule for files and arrays; NaN is black.
+
+    Floats are shares of white (of their own maximum if that is above 1). Whole numbers count up to
+    1 (a mask), 255, or 65,535: up to the least of these that holds them all. Anything with
+    negative values (standardised pixels, differences) is stretched from its least to its greatest.
+    """
+    if values.dtype == np.uint8:
+        return values
+    deep = values.astype(np.float64)
+    known = deep[np.isfinite(deep)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    base, top = 0.0, max(high, 1.0)
+    if low < 0:
+        base, top = low, max(high, low + 1e-12)
+    elif values.dtype.kind != "f":
+        top = next((t for t in (1.0, 255.0, DEEPEST) if high <= t), high)
+    with np.errstate(over="ignore", invalid="ignore"):
+        share = np.nan_to_num((deep - base) / (top - base), nan=0.0, posinf=1.0, neginf=0.0)
+    return np.rint(share * 255).astype(np.uint8)
