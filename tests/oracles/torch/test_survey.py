@@ -46,14 +46,15 @@ FULL = {
 
 @pytest.fixture
 def low() -> Iterator[dict[str, Any]]:
-    """Every switch at its lowest, and torch's own defaults again after the test."""
-    before = torch.get_float32_matmul_precision()
+    """Every switch at its lowest during the test."""
+    cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("medium")
     torch.backends.mkldnn.conv.fp32_precision = "bf16"
     yield settings()
-    torch.set_float32_matmul_precision(before)
     torch.backends.mkldnn.conv.fp32_precision = "none"
-    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
 
 
 class Noting(nn.Module):
@@ -110,6 +111,7 @@ def test_the_switches_come_back_when_the_survey_fails(low: dict[str, Any]) -> No
     assert settings() == low
 
 
+@pytest.mark.usefixtures("low")
 def test_switches_that_contradict_each_other_are_left_as_found() -> None:
     conv = torch.backends.cudnn.conv
     conv.fp32_precision = "ieee"  # and its sibling, rnn, still at "tf32"
@@ -125,7 +127,7 @@ def test_switches_that_contradict_each_other_are_left_as_found() -> None:
 
 
 @pytest.fixture
-def tf32_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def tf32_device(monkeypatch: pytest.MonkeyPatch, low: dict[str, Any]) -> None:
     """Gradients of kernels as a device with TF32 gives them: rounded beside terms that are
     thirty times what their sum leaves, unless full precision is asked for."""
     plain = survey_module.pull_back
