@@ -8,6 +8,7 @@ import pytest
 import exempla
 from exempla import Explainer
 from exempla.oracles.base import CLASS_CUT
+from tests.threads import hammered
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -169,3 +170,67 @@ def test_checkpoints_that_do_not_fit_are_said(tmp_path, job):
         Explainer([model, nn.Linear(2, 2).state_dict()])
     with pytest.raises(exempla.ExemplaError, match="no file"):
         Explainer([model, tmp_path / "nothing.pt"])
+
+
+# ---- several threads
+
+
+def restless(model):
+    """A copy in training mode, a part of it frozen, with dropout: much to put back."""
+    model = copy.deepcopy(model)
+    model.insert(6, nn.Dropout(0.5))
+    model[0].requires_grad_(False)
+    return model.train()
+
+
+@pytest.mark.parametrize("sketch", ["exact", 60])
+def test_threads_share_an_explainer(job, sketch):
+    model, train, test = job
+    few = (test[0][:5], test[1][:5])
+    explainer = Explainer(restless(model), sketch=sketch, progress=False).fit(train)
+    jobs = [
+        lambda: explainer.influence(test),
+        lambda: explainer.explain(few, k=4).indices,
+        lambda: explainer.influence(few),
+        lambda: explainer.explain(test, k=4).weights,
+    ]
+    alone = [one() for one in jobs]
+    for expected, got in zip(alone, hammered(jobs), strict=True):
+        for one in got:
+            np.testing.assert_allclose(one, expected, rtol=1e-12)
+    assert all(m.training for m in explainer.model.modules())
+
+
+def test_explainers_of_one_model_in_threads(job):
+    model, train, test = job
+    shared = restless(model)
+
+    def fitted(**options):
+        return Explainer(shared, sketch=60, progress=False, **options).fit(train).influence(test)
+
+    jobs = [lambda: fitted(), lambda: fitted(parameters="7.*"), lambda: fitted(fisher="identity")]
+    alone = [one() for one in jobs]
+    for expected, got in zip(alone, hammered(jobs, times=2), strict=True):
+        for one in got:
+            np.testing.assert_allclose(one, expected, rtol=1e-12)
+    assert all(m.training for m in shared.modules())
+    assert not shared[0].weight.requires_grad
+
+
+def test_examples_that_are_not_finite_are_named_in_the_thread_that_asked(job):
+    model, train, _ = job
+    explainer = Explainer(model, progress=False).fit(train)
+    broken = train[0][:6].clone()
+    broken[4] = float("nan")
+
+    def refused():
+        with pytest.raises(exempla.ExemplaError, match=r"rows 4\)"):
+            explainer.influence((broken, train[1][:6]))
+
+    def fine():
+        return explainer.influence((train[0][:6], train[1][:6]))
+
+    expected = fine()
+    _, got = hammered([refused, fine])
+    for one in got:
+        np.testing.assert_allclose(one, expected, rtol=1e-12)

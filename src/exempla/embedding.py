@@ -22,13 +22,11 @@ from exempla.fisher.estimate import estimate_fisher
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say, track_rows
 from exempla.sketch import Sketch, choose_sketch
-from exempla.sketch.choose import WIDTH
+from exempla.sketch.choose import SAMPLE_PER_DIRECTION, WIDTH
 
 __all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
 
 FISHERS = ("true", "empirical", "diagonal", "identity")
-SAMPLE_PER_DIRECTION = 4
-"""A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
 BASIS_SAMPLE = 512
 """Examples the K-FAC basis is estimated from, at most."""
 GPU_SHARE = 1 / 8

@@ -12,7 +12,7 @@ import numpy as np
 
 from exempla.arrays import Array, as_like, concatenate, is_sparse
 
-__all__ = ["Factors", "Pairs"]
+__all__ = ["Factors", "Pairs", "Work"]
 
 
 class Pairs(NamedTuple):
@@ -24,6 +24,17 @@ class Pairs(NamedTuple):
     """(pairs,) columns of the output basis."""
     flat: Array
     """(pairs,) places in the flattened (r_in, r_out) block, worked out once."""
+
+
+class Work(NamedTuple):
+    """What a layer's arithmetic costs, for one row."""
+
+    positions: int
+    d_in: float
+    """Numbers of an input that have to be multiplied: of a sparse one, those that are not zero."""
+    d_out: float
+    gram: float
+    """Floating-point operations of a dot product of two scores, as `Factors.gram` takes it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,21 @@ class Factors:
         """Memory that the two arrays take."""
         a = self.a.data.nbytes if is_sparse(self.a) else 0 if self.a is None else self.a.nbytes
         return int(a + self.g.nbytes)
+
+    @property
+    def given_inputs(self) -> Array | None:
+        """What the inputs alone decide, the same for every class of an example; None if nothing."""
+        return self.a
+
+    @property
+    def work(self) -> Work:
+        """What arithmetic with these scores costs, row by row."""
+        positions = self.g.shape[1] if self.g.ndim == 3 else 1
+        d_in = self.a.nnz / max(len(self), 1) if is_sparse(self.a) else self.a.shape[-1]
+        d_out = self.g.shape[-1]
+        written_out = self.g.ndim == 3 and d_in * d_out <= positions**2
+        each = d_in * d_out if written_out else positions**2 * (d_in + d_out)
+        return Work(positions, d_in, d_out, 2.0 * each)
 
     def project(self, basis_in: Array | None, basis_out: Array | None) -> Array:
         """Uᵀ(Σ_s a_s g_sᵀ)V as (n, r_in, r_out); None stands for the identity."""

@@ -1,6 +1,8 @@
 """Metrics and damping rules."""
 
+import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from exempla.fisher.damping import (
 )
 from exempla.fisher.diagonal import DiagonalMetric
 from exempla.fisher.full import FullMetric
+from tests.threads import hammered
 
 
 def evidence_of(rows, parameters=None):
@@ -112,3 +115,32 @@ def test_a_full_metric_goes_from_damping_to_damping_and_back():
     single = metric.whiten(rows.astype(np.float32), 0.3)
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, metric.whiten(rows, 0.3), rtol=1e-4, atol=1e-6)
+
+
+# ---- several threads
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_threads_at_different_dampings_get_their_own_answers(kind):
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(400, 120))
+    metric, rows = FullMetric(A.T @ A / 400), kind(rng.normal(size=(50, 120)))
+    jobs = [
+        partial(method, rows, damping)
+        for method in (metric.whiten, metric.solve)
+        for damping in (0.01, 1.0)
+    ]
+    alone = [job() for job in jobs]
+    for expected, got in zip(alone, hammered(jobs, times=25), strict=True):
+        for one in got:
+            np.testing.assert_array_equal(one, expected)
+
+
+def test_a_stored_metric_gives_the_same_and_has_a_lock_of_its_own():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(40, 6))
+    metric, rows = FullMetric(A.T @ A / 40), rng.normal(size=(5, 6))
+    expected = metric.solve(rows, 0.3)
+    again = pickle.loads(pickle.dumps(metric))
+    np.testing.assert_array_equal(again.solve(rows, 0.3), expected)
+    np.testing.assert_array_equal(again.whiten(rows, 2.0), metric.whiten(rows, 2.0))

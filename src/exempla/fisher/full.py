@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class FullMetric(Metric):
     """M = F + λR + damping·I, applied through one Cholesky factor L Lᵀ = M per damping.
 
     One p × p array holds both: F + λR above its diagonal, L of the last damping on and below it.
-    The matrix given is taken over and overwritten.
+    The matrix given is taken over and overwritten. Threads may ask for different dampings: each
+    has the array to itself from factoring to the end of its use.
     """
 
     name = "full"
@@ -37,14 +39,25 @@ class FullMetric(Metric):
         self._added = 0.0
         """What had to be added to make M invertible (mostly 0)."""
         self._inverse: Any = None
+        self._in_use = RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the lock, nor a factor that another thread may be replacing meanwhile: what lies
+        # above the diagonal never changes, and the factor is made of it again.
+        return {**vars(self), "_in_use": None, "_damping": None, "_inverse": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._in_use = RLock()
 
     def whiten(self, rows: Array, damping: float) -> Array:
-        self._factor(damping)
-        white = self._whitened(rows)
-        if self._added:
+        with self._in_use:
+            self._factor(damping)
+            white, added = self._whitened(rows), self._added
+        if added:
             # A direction without curvature is harmless (the softmax's common shift) unless a
             # score has a part in it: that part would be blown up by 1/added.
-            blown_up = to_numpy((white * white).sum(1)) * self._added > 1e-6 * to_numpy(
+            blown_up = to_numpy((white * white).sum(1)) * added > 1e-6 * to_numpy(
                 (rows * rows).sum(1)
             )
             if blown_up.any():
@@ -52,10 +65,11 @@ class FullMetric(Metric):
         return white
 
     def solve(self, rows: Array, damping: float) -> Array:
-        white = self.whiten(rows, damping)
-        if isinstance(white, np.ndarray):
-            return solve_lower(self._array, white, transposed=True)
-        return matmul_as(white, self._inverse_factor().T)
+        with self._in_use:
+            white = self.whiten(rows, damping)
+            if isinstance(white, np.ndarray):
+                return solve_lower(self._array, white, transposed=True)
+            return matmul_as(white, self._inverse_factor().T)
 
     def _factor(self, damping: float) -> None:
         """L for this damping, where the array does not hold it already."""

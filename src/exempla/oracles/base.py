@@ -11,7 +11,7 @@ Weights. A training example of weight w has score w·s and Fisher w·E[s sᵀ]; 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -96,19 +96,32 @@ class ScoreRows:
         """Squared norm of each score, over all layers, in NumPy and float64."""
         return in_float64(self.squared_norms())
 
-    def gram(self, other: ScoreRows) -> np.ndarray:
-        """Dot products of these scores with the other's, in float64, block by block."""
+    def gram(self, other: ScoreRows, done: Callable[[float], object] | None = None) -> np.ndarray:
+        """Dot products of these scores with the other's, in float64, block by block.
+
+        `done` is told of the share of the work that each step has been.
+        """
         out = np.empty((len(self), len(other)))
-        for i in range(0, len(self), GRAM_BLOCK):
+        blocks = gram_blocks(len(self), len(other), symmetric=other is self)
+        step = 1.0 / max(len(blocks) * len(self.factors), 1)
+        for i, j in blocks:
             left = self.take(np.arange(i, min(i + GRAM_BLOCK, len(self))))
-            for j in range(0, i + 1 if other is self else len(other), GRAM_BLOCK):
-                right = other.take(np.arange(j, min(j + GRAM_BLOCK, len(other))))
-                pairs = zip(left.factors, right.factors, strict=True)
-                block = sum(in_float64(f.gram(g)) for f, g in pairs)
-                out[i : i + GRAM_BLOCK, j : j + GRAM_BLOCK] = block
-                if other is self and j < i:
-                    out[j : j + GRAM_BLOCK, i : i + GRAM_BLOCK] = np.transpose(block)
+            right = other.take(np.arange(j, min(j + GRAM_BLOCK, len(other))))
+            block = 0.0
+            for f, g in zip(left.factors, right.factors, strict=True):
+                block = block + in_float64(f.gram(g))
+                if done is not None:
+                    done(step)
+            out[i : i + GRAM_BLOCK, j : j + GRAM_BLOCK] = block
+            if other is self and j < i:
+                out[j : j + GRAM_BLOCK, i : i + GRAM_BLOCK] = np.transpose(block)
         return out
+
+
+def gram_blocks(n: int, m: int, symmetric: bool) -> list[tuple[int, int]]:
+    """First row and first column of each block; of a symmetric matrix only the lower ones."""
+    rows, columns = range(0, n, GRAM_BLOCK), range(0, m, GRAM_BLOCK)
+    return [(i, j) for i in rows for j in columns if not symmetric or j <= i]
 
 
 def in_float64(array: Any) -> np.ndarray:

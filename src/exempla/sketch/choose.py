@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
 
 from exempla.errors import ExemplaError
+from exempla.factors import Work
 from exempla.oracles.base import Examples, Oracle, ScoreRows
+from exempla.progress import say, track_rows
 from exempla.sketch.base import Sketch
+from exempla.sketch.cost import Job, look_at
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
 from exempla.sketch.moments import Moments
@@ -22,6 +27,15 @@ DUAL_BYTES = 2**31
 """… and their factors may take up to so much memory."""
 WIDTH = 2048
 """Directions kept when nothing exact fits."""
+SAMPLE_PER_DIRECTION = 4
+"""A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
+
+EXACT_FLOPS = 4e12
+"""An exact form may always cost so many operations (a minute or two of one core) …"""
+EXACT_TIMES = 2.0
+"""… and beyond that so many times what the sketch would cost: it is exact, but not at any price."""
+TOO_MANY = 1.25
+"""Times a limit at which a look at a few examples is enough to say that it will be passed."""
 
 
 def choose_sketch(
@@ -40,14 +54,19 @@ def choose_sketch(
     if isinstance(wanted, int):
         return kronecker(oracle, sample, wanted)
     size, count = oracle.n_parameters, len(examples)
-    if size <= PRIMAL_LIMIT and (size <= 2 * count or wanted == "exact"):
+    price = Price(oracle, examples, len(sample), insists=wanted == "exact")
+    # without cross-correlations (dual=False) nothing of size p×p is ever computed
+    primal = size <= PRIMAL_LIMIT and (not dual or price.primal_is_fair())
+    if primal and (size <= 2 * count or wanted == "exact"):
         return IdentitySketch(oracle.layers)
-    if dual and count <= DUAL_LIMIT:
-        fisher = collect(oracle.fisher_rows(examples))
-        scores = collect(oracle.scores(examples)) if fisher is not None else None
+    if dual and count <= DUAL_LIMIT and price.dual_is_fair():
+        fisher = collect(oracle.fisher_rows(examples), "Fisher rows of the training set", count)
+        scores = None
+        if fisher is not None:
+            scores = collect(oracle.scores(examples), "scoring the training set", count)
         if fisher is not None and scores is not None:
             return SpanSketch(oracle.layers, fisher, scores)
-    if size <= PRIMAL_LIMIT:
+    if primal:
         return IdentitySketch(oracle.layers)
     if wanted == "exact":
         raise ExemplaError(
@@ -55,6 +74,52 @@ def choose_sketch(
             "use sketch='auto' or a number of directions."
         )
     return kronecker(oracle, sample, WIDTH)
+
+
+class Price:
+    """Whether an exact form costs little, or little beside the sketch that would replace it."""
+
+    def __init__(self, oracle: Oracle, examples: Examples, basis: int, insists: bool) -> None:
+        self.oracle, self.examples, self.basis, self.insists = oracle, examples, basis, insists
+
+    @cached_property
+    def job(self) -> Job:
+        """From a look at a few examples: only where a bound does not settle the question."""
+        return look_at(self.oracle, self.examples)
+
+    @property
+    def bound(self) -> Job:
+        """Hardly a job of so many parameters and examples costs more than this, passes apart (they
+        are the same for every form): a row for every output, dot products of whole scores."""
+        layers = self.oracle.layers
+        work = tuple(Work(1, x.d_in, x.d_out, 2.0 * x.size) for x in layers)
+        outputs = max(layer.d_out for layer in layers)
+        return Job(self.oracle.n_parameters, len(self.examples), outputs, work)
+
+    def primal_is_fair(self) -> bool:
+        if self.insists or self.bound.primal() <= EXACT_FLOPS:
+            return True
+        return self._fair(self.job.primal())
+
+    def dual_is_fair(self) -> bool:
+        rows = min(self.bound.rows, DUAL_LIMIT) / len(self.examples)
+        if self.insists or replace(self.bound, rows_each=rows).dual() <= EXACT_FLOPS:
+            return True
+        rows, size = self.job.rows, self.job.rows * self.job.row_bytes
+        if rows > TOO_MANY * DUAL_LIMIT or size > TOO_MANY * DUAL_BYTES:
+            return False
+        return self._fair(self.job.dual())
+
+    def _fair(self, exact: float) -> bool:
+        sample = min(len(self.examples), SAMPLE_PER_DIRECTION * WIDTH)
+        sketch = self.job.sketch(WIDTH, self.basis, sample)
+        fair = exact <= max(EXACT_FLOPS, EXACT_TIMES * sketch)
+        if not fair:
+            say(
+                f"an exact embedding would take {exact / sketch:.1f} times the work of "
+                f"{WIDTH} K-FAC directions, which are taken (sketch='exact' insists)"
+            )
+        return fair
 
 
 def check_sketch(wanted: object) -> str | int:
@@ -69,15 +134,14 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
-    return KroneckerSketch(
-        oracle.layers, Moments.of(oracle.layers, oracle.fisher_rows(sample)), width
-    )
+    rows = track_rows(oracle.fisher_rows(sample), "finding the basis", len(sample))
+    return KroneckerSketch(oracle.layers, Moments.of(oracle.layers, rows), width)
 
 
-def collect(batches: Iterable[ScoreRows]) -> ScoreRows | None:
+def collect(batches: Iterable[ScoreRows], what: str, examples: int) -> ScoreRows | None:
     """All rows joined, or None as soon as they are more than the dual form should hold."""
     groups, total, size = [], 0, 0
-    for batch in map(ScoreRows.compact, batches):
+    for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):
         total, size = total + len(batch), size + sum(f.nbytes for f in batch.factors)
         if total > DUAL_LIMIT or size > DUAL_BYTES:
             return None

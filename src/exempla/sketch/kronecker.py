@@ -18,6 +18,7 @@ from scipy.linalg import block_diag
 from exempla.arrays import Array, concatenate, to_numpy
 from exempla.factors import Factors, Pairs
 from exempla.oracles.base import Layer, ScoreRows, in_float64
+from exempla.progress import track
 from exempla.sketch.base import Sketch
 from exempla.sketch.moments import Moments, Spectrum
 
@@ -46,7 +47,8 @@ class KroneckerSketch(Sketch):
     exact = False
 
     def __init__(self, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> None:
-        spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in moments]
+        each = track(moments, "eigenbasis of each layer", len(moments))
+        spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]
         strengths = [
             np.multiply.outer(inputs.values, outputs.values) * float(m.trace)
             for (inputs, outputs), m in zip(spectra, moments, strict=True)

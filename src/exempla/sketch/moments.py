@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array
+from exempla.arrays import Array, is_tensor
 from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 
@@ -38,16 +38,29 @@ class Side:
         self.width, self.seed = width, seed
         self.total: Any = None
         self.omega: Any = None
+        self.last: tuple[Array, Array] | None = None
+        """The vectors seen last, and what they added: kept, so that their memory stays theirs."""
+        self.repeats: bool | None = None
+        """Whether the same vectors come several times; if not, they are not kept either."""
 
-    def add(self, moment: Any, action: Any, like: Array) -> None:
-        """`moment()` gives Σ v vᵀ of a batch, `action(Ω)` gives Σ v (vᵀΩ)."""
-        if self.width <= WHOLE:
-            fresh = moment()
+    def add(self, moment: Any, action: Any, like: Array, vectors: Array | None = None) -> None:
+        """`moment()` gives Σ v vᵀ of a batch, `action(Ω)` gives Σ v (vᵀΩ); of the same vectors
+        again (another class of the same examples) it is not taken again."""
+        if self.last is not None and same_memory(self.last[0], vectors):
+            fresh, self.repeats = self.last[1], True
         else:
-            if self.omega is None:
-                self.omega = random_directions(self.width, self.seed, like)
-            fresh = action(self.omega)
+            fresh = self._fresh(moment, action, like)
+            self.repeats = False if self.last is not None and not self.repeats else self.repeats
+        keep = vectors is not None and self.repeats is not False
+        self.last = (vectors, fresh) if keep else None
         self.total = fresh if self.total is None else self.total + fresh
+
+    def _fresh(self, moment: Any, action: Any, like: Array) -> Array:
+        if self.width <= WHOLE:
+            return moment()
+        if self.omega is None:
+            self.omega = random_directions(self.width, self.seed, like)
+        return action(self.omega)
 
     def eigenbasis(self) -> Spectrum:
         if self.omega is None:
@@ -81,13 +94,25 @@ class Moments:
         for batch in rows:
             for moments, factors in zip(total, batch.factors, strict=True):
                 moments.add(factors)
+        for moments in total:
+            moments.inputs.last = None
         return total
 
     def add(self, factors: Factors) -> None:
         energy = factors.norm2()
-        self.inputs.add(factors.input_moment, factors.input_action, energy)
+        self.inputs.add(factors.input_moment, factors.input_action, energy, factors.given_inputs)
         self.outputs.add(factors.output_moment, factors.output_action, energy)
         self.trace = self.trace + energy.sum()  # left on its device: nobody waits for it
+
+
+def same_memory(one: Array, other: Array | None) -> bool:
+    """Whether these are the same numbers in the same place."""
+    if one is other:
+        return True
+    if other is None or not (is_tensor(one) and is_tensor(other)):
+        return False
+    places = [(t.data_ptr(), t.shape, t.stride(), t.dtype, t.device) for t in (one, other)]
+    return places[0] == places[1]
 
 
 def symmetric_eigen(matrix: Array) -> tuple[Array, Array]:

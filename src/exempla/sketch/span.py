@@ -13,6 +13,7 @@ import numpy as np
 from exempla.arrays import Array, as_like, is_sparse, pivoted_cholesky, solve_lower
 from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows
+from exempla.progress import counter
 from exempla.sketch.base import FisherSum, Sketch
 
 __all__ = ["SpanSketch"]
@@ -55,7 +56,8 @@ class SpanSketch(Sketch):
 
     def _span(self, rows: ScoreRows) -> np.ndarray:
         """Take a basis from these rows r; returns Σ r rᵀ in it."""
-        factor, order = pivoted_cholesky(rows.gram(rows), TOLERANCES[self.double])
+        products = dot_products(rows, rows, f"dot products of {len(rows)} scores")
+        factor, order = pivoted_cholesky(products, TOLERANCES[self.double])
         rank = factor.shape[1]
         # the rows of the factor are the rows r in the basis, landmarks first
         total = factor.T @ factor
@@ -78,7 +80,21 @@ class SpanSketch(Sketch):
 
     def project(self, rows: ScoreRows) -> Array:
         """Vᵀs in NumPy and float64 wherever the model lives: the dual form is small."""
-        return solve_lower(self.lower, rows.gram(self.landmarks), overwrite=True)
+        products = dot_products(rows, self.landmarks, f"{len(rows)} scores in the basis")
+        return solve_lower(self.lower, products, overwrite=True)
+
+
+def dot_products(one: ScoreRows, other: ScoreRows, what: str) -> np.ndarray:
+    """The Gram matrix, with a bar in per cent where it takes long."""
+    done = 0.0
+
+    def tell(share: float) -> None:
+        nonlocal done
+        before, done = int(done), done + 100 * share
+        bar.update(int(done) - before)
+
+    with counter(what, 100, "%") as bar:
+        return one.gram(other, tell)
 
 
 def unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreRows | None:

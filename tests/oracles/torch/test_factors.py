@@ -34,6 +34,13 @@ def conv(groups: int, images: int, side: int, bias: bool = True) -> ConvFactors:
     return ConvFactors(x, g, shape, images)
 
 
+def small_images(groups: int, images: int, bias: bool) -> ConvFactors:
+    """Many channels and two positions: cheaper position by position than written out."""
+    shape = ConvShape((3, 3), (1, 1), (0, 0), (1, 1), groups, bias)
+    x = torch.randn(N * images, 8, 3, 4, dtype=torch.float64)
+    return ConvFactors(x, torch.randn(N * images, 12, 1, 2, dtype=torch.float64), shape, images)
+
+
 def tied() -> SumFactors:
     return SumFactors(
         [PairFactors(indices(4, 7), vectors(4, 3)), PairFactors(vectors(2, 7), vectors(2, 3))]
@@ -51,6 +58,9 @@ FORMS = {
     "convolution, large image": lambda: conv(1, 1, 12, bias=False),
     "convolution, groups": lambda: conv(2, 1, 5),
     "convolution, frames": lambda: conv(1, 3, 4),
+    "convolution, few positions": lambda: small_images(1, 1, bias=True),
+    "convolution, few positions, groups": lambda: small_images(2, 1, bias=False),
+    "convolution, few positions, frames": lambda: small_images(1, 2, bias=True),
     "dense": lambda: DenseFactors(torch.randn(N, 3, 4, dtype=torch.float64)),
     "tied": tied,
 }
@@ -92,6 +102,15 @@ def test_the_compact_form_is_the_same_and_no_larger(pair: tuple[Factors, Factors
     close(other.gram(small), other.gram(one))
     close(small.gram(other.compact()), one.gram(other))
     close(small.join([other.compact()]).dense(), torch.cat([one.dense(), other.dense()]))
+
+
+def test_few_positions_are_never_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, other = small_images(1, 1, bias=True), small_images(1, 1, bias=True)
+    monkeypatch.setattr(ConvFactors, "dense", lambda _: pytest.fail("written out"))
+    monkeypatch.setattr(ConvFactors, "input_moment", lambda _: pytest.fail("whole moment"))
+    few.gram(other)
+    few.norm2()
+    few.input_action(torch.randn(73, 2, dtype=torch.float64))
 
 
 def test_a_large_image_is_compacted() -> None:

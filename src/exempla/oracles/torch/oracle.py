@@ -28,7 +28,7 @@ from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
 from exempla.oracles.torch.inputs.sources import ArraySource, source_of
 from exempla.oracles.torch.likelihood.choose import FamilyHead, Head
 from exempla.oracles.torch.likelihood.heads import choose_head
-from exempla.oracles.torch.scorer import Scorer
+from exempla.oracles.torch.scorer import Pending, Scorer
 
 __all__ = ["TorchOracle", "torch_oracle"]
 
@@ -236,10 +236,11 @@ class TorchOracle(Oracle):
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
         scorer = self.scorer
         scorer.refuse_labels(labels)
+        pending: Pending = []
         for batch in self._batches(examples):
             check = labels == "true" and not examples.checked
-            yield from scorer.in_memory(scorer.score, batch, labels, check)
-        scorer.refuse_pending()
+            yield from scorer.in_memory(scorer.score, batch, labels, check, pending)
+        scorer.refuse_pending(pending)
 
     def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
         generator = torch.Generator(self.device).manual_seed(self.seed)

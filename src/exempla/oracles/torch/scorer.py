@@ -26,6 +26,9 @@ __all__ = ["Scorer"]
 NOT_FINITE = "make the model return NaN or infinity"
 LOOK_EVERY = 32
 """Batches between two looks at whether the outputs are finite."""
+Pending = list[tuple[Tensor, np.ndarray]]
+"""Sums of the outputs of one pass over the data, not looked at yet (each look waits for the
+device), and which examples they are of."""
 
 
 class Scorer:
@@ -43,7 +46,6 @@ class Scorer:
         self.network = Network(model, parameters)
         self.keeper = Keeper(model, {id(p) for p in parameters.values()})
         self.batch_size: int | None = None
-        self._pending: list[tuple[Tensor, np.ndarray]] = []
 
     def borrowed(self) -> AbstractContextManager[None]:
         # a likelihood of the user's own may draw; a network was watched during the survey
@@ -59,11 +61,10 @@ class Scorer:
 
     def refuse_labels(self, labels: Labels) -> None:
         """Raise if this likelihood has no labels of that kind."""
-        self._pending.clear()
         if labels == "predicted" and isinstance(self.head, Custom):
             raise ExemplaError("a custom likelihood has no predicted labels: give the true ones.")
 
-    def score(self, batch: Batch, labels: Labels, check: bool) -> list[ScoreRows]:
+    def score(self, batch: Batch, labels: Labels, check: bool, pending: Pending) -> list[ScoreRows]:
         with self.borrowed():
             run = self.network.forward(self.run, batch)
             outputs = run.outputs.detach()
@@ -76,20 +77,19 @@ class Scorer:
             if batch.weights is not None:
                 cotangent = scaled(cotangent, batch.weights)
             factors = run.rows(cotangent)
-        # looked at many batches at a time: each look waits for the device
-        self._pending.append(
+        pending.append(
             (outputs.reshape(len(batch), -1).sum(1, dtype=torch.float32), batch.positions)
         )
-        if len(self._pending) == LOOK_EVERY:
-            self.refuse_pending()
+        if len(pending) == LOOK_EVERY:
+            self.refuse_pending(pending)
         return [ScoreRows(batch.positions, factors)]
 
-    def refuse_pending(self) -> None:
+    def refuse_pending(self, pending: Pending) -> None:
         """Raise if the outputs of the last batches were not finite."""
-        if not self._pending:
+        if not pending:
             return
-        sums, positions = zip(*self._pending)
-        self._pending.clear()
+        sums, positions = zip(*pending)
+        pending.clear()
         own = isinstance(self.head, Custom)
         refuse_rows(
             ~torch.cat(sums).isfinite(),

@@ -8,6 +8,7 @@ With groups, group c of the outputs sees only group c of the inputs: the score i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.factors import Factors
-from exempla.oracles.torch.factors.chunks import gram_in_pieces, norms_in_pieces, pieces
+from exempla.factors import Factors, Work
+from exempla.oracles.base import GRAM_BLOCK
+from exempla.oracles.torch.factors.chunks import (
+    GRAM_TIMES,
+    gram_in_pieces,
+    norms_in_pieces,
+    pieces,
+    rows_at_once,
+)
 from exempla.oracles.torch.factors.factors import StructuredFactors
 
 __all__ = ["ConvFactors", "ConvShape"]
@@ -80,6 +88,10 @@ class ConvFactors(StructuredFactors):
     def __len__(self) -> int:
         return self.g.shape[0] // self.images
 
+    @property
+    def given_inputs(self) -> Tensor:
+        return self.a
+
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         groups, a = self.shape.groups, self._patches(basis_in)  # (nm, groups, r_in, L)
         g = self.g.flatten(2).unflatten(1, (groups, -1))  # (nm, groups, O/groups, L)
@@ -116,17 +128,89 @@ class ConvFactors(StructuredFactors):
             ).ravel()
         return ConvFactors(self.a[positions], self.g[positions], self.shape, self.images)
 
+    # ---- dot products: of scores written out, or position by position where those are few
+
+    @property
+    def positions(self) -> int:
+        return self.images * self.g[0, 0].numel()
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """(d_in, d_out) of the score."""
+        kernel = self.a.shape[1] // self.shape.groups * int(np.prod(self.shape.kernel))
+        return kernel + self.shape.bias, self.g.shape[1]
+
     @property
     def _width(self) -> int:
         """Numbers in one score, or in one row's patches if those are more."""
         d_in = self.a.shape[1] * int(np.prod(self.shape.kernel)) + self.shape.bias
-        return d_in * max(self.g.shape[1] // self.shape.groups, self.images * self.g[0, 0].numel())
+        return d_in * max(self.g.shape[1] // self.shape.groups, self.positions)
+
+    @property
+    def _patch_width(self) -> int:
+        """Numbers in one row's patches and output gradients."""
+        d_in = self.a.shape[1] * int(np.prod(self.shape.kernel)) + self.shape.bias
+        return self.positions * (d_in + self.g.shape[1])
+
+    def _by_positions(self, positions: int) -> float:
+        """Operations of Σ (a_s·a'_t)(g_s·g'_t) over so many pairs of positions s, t."""
+        d_in, d_out = self._sizes
+        return 2.0 * positions * (self.shape.groups * d_in + d_out)
+
+    @property
+    def work(self) -> Work:
+        d_in, d_out = self._sizes
+        # the other score is written out once for as many rows of this as fit at one time
+        shared = min(rows_at_once(self._width, self.g, GRAM_TIMES), GRAM_BLOCK)
+        written = 2.0 * d_in * d_out * (1 + self.positions / shared)
+        gram = min(written, self._by_positions(self.positions**2))
+        return Work(self.positions, d_in, d_out, gram)
 
     def gram(self, other: Factors) -> Tensor:
+        if isinstance(other, ConvFactors) and self._few_positions(other):
+            return self._gram_of_positions(other)
         return gram_in_pieces(self, other, self._width)
 
+    def _few_positions(self, other: ConvFactors) -> bool:
+        """Whether dot products by positions are the cheaper ones."""
+        return self._by_positions(self.positions * other.positions) <= self.work.gram
+
+    def _gram_of_positions(self, other: ConvFactors) -> Tensor:
+        right = pieces(len(other), other._patch_width, self.g)
+        products = self.positions * other.positions * len(right[0])
+        out = []
+        for piece in pieces(len(self), max(self._patch_width, products), self.g):
+            a, g = self.take(piece)._sides()
+            parts = []
+            for others in right:
+                b, h = other.take(others)._sides()
+                inputs = torch.einsum("znsd,zmtd->znsmt", a, b)
+                outputs = torch.einsum("znsd,zmtd->znsmt", g, h)
+                parts.append((inputs * outputs).sum((0, 2, 4)))
+            out.append(torch.cat(parts, 1))
+        return torch.cat(out)
+
     def norm2(self) -> Tensor:
-        return norms_in_pieces(self, self._width)
+        d_in, d_out = self._sizes
+        # written out, a score costs 2·s·d_in·d_out
+        if self._by_positions(self.positions) >= 2.0 * d_in * d_out:
+            return norms_in_pieces(self, self._width)
+        out = []
+        for piece in pieces(len(self), self._patch_width, self.g):
+            a, g = self.take(piece)._sides()
+            out.append(((a @ a.transpose(2, 3)) * (g @ g.transpose(2, 3))).sum((0, 2, 3)))
+        return torch.cat(out)
+
+    def _sides(self) -> tuple[Tensor, Tensor]:
+        """Patches (the bias's ones below them) and output gradients, (groups, n, s, d) each."""
+        a = self.shape.patches(self.a)  # (nm, groups, d, L)
+        a = F.pad(a, (0, 0, 0, 1), value=1.0) if self.shape.bias else a
+        g = self.g.flatten(2).unflatten(1, (self.shape.groups, -1))
+
+        def arranged(side: Tensor) -> Tensor:
+            return side.unflatten(0, (-1, self.images)).permute(2, 0, 1, 4, 3).flatten(2, 3)
+
+        return arranged(a), arranged(g)
 
     def join(self, others: list[Factors]) -> Factors:
         parts = [self, *others]
@@ -141,14 +225,20 @@ class ConvFactors(StructuredFactors):
         x, g = (torch.cat([getattr(f, side) for f in parts]) for side in "ag")
         return ConvFactors(x, g, self.shape, self.images)
 
-    def input_moment(self) -> Tensor:
+    # ---- moments of the two sides
+
+    def _flat_patches(self) -> Iterator[Tensor]:
+        """Every patch as a column, (C/groups·kernel, columns), some images at a time."""
         width = self.a.shape[1] * int(np.prod(self.shape.kernel)) * self.g[0, 0].numel()
+        for piece in pieces(len(self.a), width, self.a):
+            patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])
+            yield patches.transpose(0, 2).flatten(1)
+
+    def input_moment(self) -> Tensor:
         moment: Any = 0
         total: Any = 0
         count = 0
-        for piece in pieces(len(self.a), width, self.a):
-            patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])
-            flat = patches.transpose(0, 2).flatten(1)  # (C/groups·kernel, groups·nm·L)
+        for flat in self._flat_patches():
             moment, total = moment + flat @ flat.T, total + flat.sum(1)
             count += flat.shape[1]
         if not self.shape.bias:
@@ -156,6 +246,21 @@ class ConvFactors(StructuredFactors):
         last = torch.cat([total, total.new_tensor([float(count)])])
         return torch.cat([torch.cat([moment, total[:, None]], 1), last[None]])
 
+    def input_action(self, directions: Tensor) -> Tensor:
+        out: Any = 0
+        ones: Any = 0  # the last row, where the bias's ones meet the directions
+        for flat in self._flat_patches():
+            along = flat.T @ directions[: len(flat)]
+            if self.shape.bias:
+                along = along + directions[-1]
+                ones = ones + along.sum(0)
+            out = out + flat @ along
+        return torch.cat([out, ones[None]]) if self.shape.bias else out
+
     def output_moment(self) -> Tensor:
         flat = self.g.transpose(0, 1).flatten(1)
         return flat @ flat.T
+
+    def output_action(self, directions: Tensor) -> Tensor:
+        flat = self.g.transpose(0, 1).flatten(1)
+        return flat @ (flat.T @ directions)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exempla.factors import Factors, Pairs
+from exempla.factors import Factors, Pairs, Work
 from exempla.oracles.torch.factors.chunks import gram_in_pieces, norms_in_pieces, pieces
 from exempla.oracles.torch.factors.operands import OneHot, Side, Vectors
 
@@ -28,6 +28,10 @@ __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 class StructuredFactors(Factors, ABC):
     """What the subclasses share: anything not done better is done on the written-out scores."""
 
+    @property
+    def given_inputs(self) -> Tensor | None:
+        return None
+
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
 
@@ -36,6 +40,10 @@ class StructuredFactors(Factors, ABC):
 
     @abstractmethod
     def take(self, positions: np.ndarray) -> StructuredFactors: ...
+
+    @property
+    @abstractmethod
+    def work(self) -> Work: ...
 
     @property
     def _width(self) -> int:
@@ -78,6 +86,11 @@ class DenseFactors(StructuredFactors):
         object.__setattr__(self, "a", None)
         object.__setattr__(self, "g", matrix)
 
+    @property
+    def work(self) -> Work:
+        d_in, d_out = self.g.shape[1:]
+        return Work(1, d_in, d_out, 2.0 * d_in * d_out)
+
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         matrix = self.g if basis_out is None else self.g @ basis_out
         return matrix if basis_in is None else basis_in.T @ matrix
@@ -113,6 +126,24 @@ class PairFactors(StructuredFactors):
 
     def __len__(self) -> int:
         return self.inputs.rows
+
+    @property
+    def given_inputs(self) -> Tensor:
+        return self.inputs.tensor
+
+    @property
+    def work(self) -> Work:
+        s, inputs, outputs = self.inputs.positions, self.inputs, self.outputs
+        # a one-hot side is looked up, not multiplied
+        d_in, d_out = (1 if isinstance(x, OneHot) else x.width for x in (inputs, outputs))
+        if self._written_out(s * s):
+            return Work(s, d_in, d_out, 2.0 * inputs.width * outputs.width)
+        return Work(s, d_in, d_out, 2.0 * s * s * (d_in + d_out))
+
+    def _written_out(self, positions: int) -> bool:
+        """Whether dot products are cheaper of scores written out than by pairs of positions."""
+        d_in, d_out = self.inputs.width, self.outputs.width
+        return d_in * d_out <= positions * (d_in + d_out)
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         if basis_in is None and isinstance(self.inputs, OneHot):
@@ -159,10 +190,9 @@ class PairFactors(StructuredFactors):
     def gram(self, other: Factors) -> Tensor:
         if not isinstance(other, PairFactors):
             return other.gram(self).T
-        d_in, d_out = self.inputs.width, self.outputs.width
         positions = self.inputs.positions * other.inputs.positions
-        if d_in * d_out <= positions * (d_in + d_out):
-            return gram_in_pieces(self, other, d_in * d_out)
+        if self._written_out(positions):
+            return gram_in_pieces(self, other, self.inputs.width * self.outputs.width)
         # Σ_{s,s'} (a_s·a'_s')(g_s·g'_s'), a few rows at a time
         out = []
         for piece in pieces(len(self), positions * len(other), self.g):
@@ -184,9 +214,8 @@ class PairFactors(StructuredFactors):
 
     def norm2(self) -> Tensor:
         # multiplied out: s·d_in·d_out a row; as products of positions: s²·(d_in + d_out)
-        d_in, d_out = self.inputs.width, self.outputs.width
-        if d_in * d_out <= self.inputs.positions * (d_in + d_out):
-            return norms_in_pieces(self, d_in * d_out)
+        if self._written_out(self.inputs.positions):
+            return norms_in_pieces(self, self.inputs.width * self.outputs.width)
         return self.pair(self)
 
     def join(self, others: list[Factors]) -> Factors:
@@ -215,6 +244,12 @@ class SumFactors(StructuredFactors):
 
     def __len__(self) -> int:
         return len(self.parts[0])
+
+    @property
+    def work(self) -> Work:
+        each = [f.work for f in self.parts]
+        positions, first = sum(w.positions for w in each), each[0]
+        return Work(positions, first.d_in, first.d_out, len(each) * sum(w.gram for w in each))
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         first, *rest = (f.project(basis_in, basis_out) for f in self.parts)

@@ -18,6 +18,7 @@ from exempla.oracles.torch.inputs.batch import Batch
 from exempla.oracles.torch.tape.backward import pull_back
 from exempla.oracles.torch.tape.layers import Block, Seen
 from exempla.oracles.torch.tape.per_sample import Run, by_loop, by_vmap
+from exempla.oracles.torch.tape.precision import full_precision
 from exempla.oracles.torch.tape.survey import PROBE, Survey, survey
 from exempla.oracles.torch.tape.tape import Tape
 
@@ -60,6 +61,13 @@ class Network:
     def survey(self, run: Run, batch: Batch) -> None:
         """Look at the model with a few examples (the same ones again if there are fewer)."""
         probe = batch.take(np.resize(np.arange(min(len(batch), PROBE)), PROBE))
+        with full_precision():
+            found = self._looked_at(run, probe)
+        found.references.clear()
+        self.found = found
+        self.planned = {name for block in found.blocks for name in block.parameters}
+
+    def _looked_at(self, run: Run, probe: Batch) -> Survey:
         found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
         if not found.blocks:
             raise ExemplaError(
@@ -68,9 +76,7 @@ class Network:
             )
         if found.fallback:
             self.by_sample = self._choose_fallback(found, run, probe)
-        found.references.clear()
-        self.found = found
-        self.planned = {name for block in found.blocks for name in block.parameters}
+        return found
 
     def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
         """vmap if it works and agrees with autograd, else a loop; says which."""
@@ -88,7 +94,7 @@ class Network:
                     f"scored by {words}, which is slower, because their use in the model is not "
                     f"one exempla keeps in factored form: {brief(rest)}.",
                     ExemplaWarning,
-                    stacklevel=6,
+                    stacklevel=7,
                 )
                 return method
         raise ExemplaError(

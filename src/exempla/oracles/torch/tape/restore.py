@@ -3,6 +3,9 @@
 A pass over the data borrows the model once a batch and gives it back before its rows are handed
 out, so a walk that is abandoned half-way leaves nothing behind. What can be looked up once is
 looked up once: on a GPU a batch takes about a millisecond.
+
+One thread at a time borrows: training mode, requires_grad and buffers belong to a module that
+several Explainers may share, random state and torch's switches to the whole process.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,9 @@ import torch
 from torch import Tensor, nn
 
 __all__ = ["Keeper"]
+
+_BORROWED = RLock()
+"""Held by whoever has a model. A batch at a time: nobody waits for another's whole pass."""
 
 
 class Keeper:
@@ -43,6 +50,11 @@ class Keeper:
         (their values and the objects themselves), and, unless the caller knows that nothing is
         drawn, the random state of Python, NumPy and torch.
         """
+        with _BORROWED, self._put_back(gradients, randomness):
+            yield
+
+    @contextmanager
+    def _put_back(self, gradients: bool, randomness: bool) -> Iterator[None]:
         training = [m for m in self.modules if m.training]
         flags = [p for p in self.others if p.requires_grad] if gradients else []
         held = [p.grad for p in self.parameters]

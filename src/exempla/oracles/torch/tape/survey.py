@@ -44,6 +44,9 @@ class Survey:
     scale: float = 0.0
     """The largest entry of any gradient."""
     rounding: float = 1e-3
+    """Relative difference that is put down to rounding. The survey runs in full precision, so a
+    sum of s terms is off by about √s · 6e-8 of their size: 1e-3 leaves room for terms that cancel
+    all but a ten-thousandth, and a layer that is truly different is off by its own size."""
 
     def agrees(self, scores: Tensor, reference: Tensor) -> bool:
         """Equal up to rounding; what cancels to nothing is measured against the whole."""

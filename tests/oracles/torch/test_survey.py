@@ -1,0 +1,180 @@
+"""The survey compares two ways to one gradient: in full precision, whatever the user has set."""
+
+from __future__ import annotations
+
+import doctest
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from exempla.errors import ExemplaWarning
+from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.tape import precision
+from exempla.oracles.torch.tape import survey as survey_module
+from exempla.oracles.torch.tape.precision import full_precision
+from exempla.oracles.torch.tape.survey import Survey
+
+TF32 = 2.0**-11
+"""Relative rounding of what enters a TF32 product."""
+
+
+def settings() -> dict[str, Any]:
+    backends = torch.backends
+    return {
+        "cudnn": backends.cudnn.allow_tf32,
+        "matmul": torch.get_float32_matmul_precision(),
+        "conv": backends.cudnn.conv.fp32_precision,
+        "rnn": backends.cudnn.rnn.fp32_precision,
+        "cuda": backends.cuda.matmul.fp32_precision,
+        "cpu": backends.mkldnn.conv.fp32_precision,
+    }
+
+
+FULL = {
+    "cudnn": False,
+    "matmul": "highest",
+    "conv": "ieee",
+    "rnn": "ieee",
+    "cuda": "ieee",
+    "cpu": "ieee",
+}
+
+
+@pytest.fixture
+def low() -> Iterator[dict[str, Any]]:
+    """Every switch at its lowest during the test."""
+    cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.mkldnn.conv.fp32_precision = "bf16"
+    yield settings()
+    torch.backends.mkldnn.conv.fp32_precision = "none"
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
+
+
+class Noting(nn.Module):
+    """Notes what torch is set to whenever it runs, and may be told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 3, 3), nn.Linear(3, 2)
+        self.noted: list[dict[str, Any]] = []
+        self.fail = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.noted.append(settings())
+        if self.fail and self.noted[-1] == FULL:
+            raise KeyError("told to fail")
+        return self.head(self.conv(x).mean((2, 3)))
+
+
+def images(n: int = 6) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(n, 1, 5, 5), torch.arange(n) % 2
+
+
+def read(model: nn.Module) -> tuple[TorchOracle, list[str]]:
+    oracle = torch_oracle(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        oracle.read(images(), role="train")
+    return oracle, [str(w.message) for w in caught if w.category is ExemplaWarning]
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(precision).failed == 0
+
+
+def test_the_survey_runs_in_full_precision_and_restores_every_switch(low: dict[str, Any]) -> None:
+    assert low["conv"] == "tf32"
+    assert low["matmul"] == "medium"
+    model = Noting()
+    oracle, _ = read(model)
+    assert FULL in model.noted
+    assert settings() == low
+    model.noted.clear()
+    list(oracle.scores(oracle.read(images(), role="test")))
+    assert model.noted
+    assert all(noted == low for noted in model.noted)  # scoring itself is left as the user set it
+
+
+def test_the_switches_come_back_when_the_survey_fails(low: dict[str, Any]) -> None:
+    model = Noting()
+    model.fail = True
+    with pytest.raises(KeyError, match="told to fail"):
+        torch_oracle(model).read(images(), role="train")
+    assert settings() == low
+
+
+@pytest.mark.usefixtures("low")
+def test_switches_that_contradict_each_other_are_left_as_found() -> None:
+    conv = torch.backends.cudnn.conv
+    conv.fp32_precision = "ieee"  # and its sibling, rnn, still at "tf32"
+    try:
+        with pytest.raises(RuntimeError):
+            _ = torch.backends.cudnn.allow_tf32
+        with full_precision():
+            assert torch.backends.cudnn.rnn.fp32_precision == "ieee"
+        assert (conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision) == ("ieee", "tf32")
+    finally:
+        conv.fp32_precision = "tf32"
+    assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.fixture
+def tf32_device(monkeypatch: pytest.MonkeyPatch, low: dict[str, Any]) -> None:
+    """Gradients of kernels as a device with TF32 gives them: rounded beside terms that are
+    thirty times what their sum leaves, unless full precision is asked for."""
+    plain = survey_module.pull_back
+    generator = torch.Generator().manual_seed(0)
+
+    def rounded(g: Tensor | None) -> Tensor | None:
+        low = torch.backends.cudnn.conv.fp32_precision == "tf32"
+        if g is None or g.ndim != 4 or g.shape[1:] != (1, 3, 3) or not low:
+            return g
+        return g + 30 * TF32 * g.abs().max() * torch.randn(g.shape, generator=generator)
+
+    monkeypatch.setattr(
+        survey_module, "pull_back", lambda *args, **kw: tuple(map(rounded, plain(*args, **kw)))
+    )
+
+
+@pytest.mark.usefixtures("tf32_device")
+def test_a_convolution_on_a_device_with_tf32_stays_factored() -> None:
+    oracle, said = read(Noting())
+    assert not said
+    assert [block.kind for block in oracle.network.blocks] == ["matrix", "matrix"]
+
+
+@pytest.mark.usefixtures("tf32_device")
+def test_a_layer_whose_gradient_is_another_still_goes_to_the_fallback() -> None:
+    model = Noting()
+    model.conv.weight.register_hook(lambda g: 1.01 * g)
+    oracle, said = read(model)
+    assert oracle.network.found.fallback == {"conv.weight", "conv.bias"}
+    assert "conv.weight" in said[0]
+
+
+def test_noise_of_tf32_in_the_outputs_of_a_convolution_is_no_difference() -> None:
+    class Noisy(nn.Conv2d):
+        def forward(self, input: Tensor) -> Tensor:
+            out = super().forward(input)
+            noise = torch.randn(out.shape, generator=torch.Generator().manual_seed(0))
+            return out * (1 + TF32 * noise)
+
+    model = Noting()
+    model.conv = Noisy(1, 3, 3)
+    _, said = read(model)
+    assert not said
+
+
+def test_rounding_is_told_from_difference() -> None:
+    reference = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+    found = Survey(scale=float(reference.abs().max()))
+    assert found.agrees(reference * (1 + TF32), reference)
+    assert not found.agrees(reference * 1.01, reference)

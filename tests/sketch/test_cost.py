@@ -1,0 +1,190 @@
+"""What "auto" costs: forecast before it is spent, chosen by it, and shown while it is spent."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.mlp_from_weights import mlp_classifier_from_weights
+from benchmarks.mnist_truth import small_cnn
+from exempla import Explainer, progress
+from exempla.embedding import embed_training_set
+from exempla.oracles import make_oracle
+from exempla.sketch import choose
+from exempla.sketch.choose import Price, choose_sketch
+from exempla.sketch.cost import look_at
+from exempla.sketch.identity import IdentitySketch
+from exempla.sketch.kronecker import KroneckerSketch
+from exempla.sketch.span import SpanSketch
+from tests.oracles.torch.resnet import ResNet
+
+N, CLASSES = 24, 4
+
+
+@pytest.fixture(scope="module")
+def job():
+    """A small residual network: many positions and few channels at first, few and many at last."""
+    torch.manual_seed(0)
+    model = ResNet(CLASSES, widths=(6, 12, 24, 48)).eval()
+    return model, (torch.randn(N, 3, 16, 16), torch.arange(N) % CLASSES)
+
+
+def flops_of(work):
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def test_a_dot_product_costs_what_the_factors_say(job):
+    model, data = job
+    oracle = make_oracle(model)
+    train = oracle.read(data, role="train")
+    (rows,) = [batch.compact() for batch in oracle.scores(train)]
+    (others,) = [batch.compact() for batch in oracle.scores(train)]
+    forecast = N * N * look_at(oracle, train).gram
+    # of few rows, writing them out is shared by few products
+    assert 0.7 < flops_of(lambda: rows.gram(others)) / forecast < 1.6
+
+
+def test_the_sketch_costs_what_is_forecast(job):
+    model, data = job
+    oracle = make_oracle(model)
+    train = oracle.read(data, role="train")
+    forecast = look_at(oracle, train).sketch(40, N, N)
+    eigen = 0.0  # the counter does not know eigenbases
+    for layer in oracle.layers:
+        eigen += 10.0 * (layer.d_in**3 + layer.d_out**3)
+    spent = flops_of(lambda: embed_training_set(oracle, train, fisher="true", sketch=40, seed=0))
+    assert 0.6 < (spent + eigen) / forecast < 1.6
+
+
+def test_rows_and_layers_are_seen(job):
+    model, data = job
+    oracle = make_oracle(model)
+    train = oracle.read(data, role="train")
+    seen = look_at(oracle, train)
+    assert seen.rows == N * CLASSES  # untrained: every class carries probability
+    by_layer = dict(zip((layer.name for layer in oracle.layers), seen.work, strict=True))
+    assert by_layer["stem.0.weight"][:3] == (256, 27, 6)
+    assert by_layer["stages.7.conv2.weight"][:3] == (4, 432, 48)
+    assert by_layer["head"][:3] == (1, 49, CLASSES)
+
+
+@pytest.mark.parametrize(("allowed", "taken"), [(1e15, SpanSketch), (0.0, KroneckerSketch)])
+def test_exact_up_to_a_price(job, monkeypatch, allowed, taken):
+    model, data = job
+    monkeypatch.setattr(choose, "EXACT_FLOPS", allowed)
+    monkeypatch.setattr(choose, "EXACT_TIMES", 0.0)
+    monkeypatch.setattr(choose, "WIDTH", 40)
+    embedding = Explainer(model, progress=False).fit(data).embeddings[0]
+    assert isinstance(embedding.sketch, taken)
+    insisted = Explainer(model, sketch="exact", progress=False).fit(data).embeddings[0]
+    assert isinstance(insisted.sketch, SpanSketch)
+
+
+def test_exact_while_the_sketch_costs_nearly_as_much(job, monkeypatch):
+    model, data = job
+    oracle = make_oracle(model)
+    train = oracle.read(data, role="train")
+    monkeypatch.setattr(choose, "EXACT_FLOPS", 0.0)
+    monkeypatch.setattr(choose, "WIDTH", 40)
+    seen = look_at(oracle, train)
+    ratio = seen.dual() / seen.sketch(40, N, N)
+    for times, fair in ((0.9 * ratio, False), (1.1 * ratio, True)):
+        monkeypatch.setattr(choose, "EXACT_TIMES", times)
+        assert Price(oracle, train, N, insists=False).dual_is_fair() is fair
+
+
+def test_few_parameters_and_very_many_rows_are_a_price_too(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 8)), np.arange(60) % 3
+    model = LogisticRegression().fit(X, y)
+    assert isinstance(sketch_of(model, X, y), IdentitySketch)
+    monkeypatch.setattr(choose, "EXACT_FLOPS", 0.0)
+    monkeypatch.setattr(choose, "EXACT_TIMES", 0.0)
+    assert isinstance(sketch_of(model, X, y), KroneckerSketch)
+
+
+def sketch_of(model, X, y):
+    oracle = make_oracle(model)
+    train = oracle.read((X, y), role="train")
+    return choose_sketch(oracle, train, "auto", train)
+
+
+@pytest.mark.parametrize("limit", ["DUAL_LIMIT", "DUAL_BYTES"])
+def test_landmarks_that_will_not_fit_are_not_collected_first(job, monkeypatch, limit):
+    model, data = job
+    monkeypatch.setattr(choose, limit, 30)
+    monkeypatch.setattr(choose, "EXACT_FLOPS", 0.0)
+    monkeypatch.setattr(choose, "WIDTH", 40)
+    monkeypatch.setattr(choose, "collect", lambda *_: pytest.fail("collected in vain"))
+    embedding = Explainer(model, progress=False).fit(data).embeddings[0]
+    assert isinstance(embedding.sketch, KroneckerSketch)
+
+
+def digits_mlp():
+    rng = np.random.default_rng(0)
+    sizes = (64, 128, 128, 10)
+    layers = [(rng.normal(size=(b, a)) / a, np.zeros(b)) for a, b in pairwise(sizes)]
+    model = mlp_classifier_from_weights(layers, np.arange(10), alpha=0.15)
+    return model, (rng.random((1500, 64)), np.arange(1500) % 10)
+
+
+def mnist_cnn():
+    return small_cnn(), (torch.rand(5000, 1, 28, 28), torch.arange(5000) % 10)
+
+
+@pytest.mark.parametrize("truth", [digits_mlp, mnist_cnn])
+def test_the_models_of_the_faithfulness_truths_stay_exact(truth, monkeypatch):
+    monkeypatch.setattr(choose, "look_at", lambda *_: pytest.fail("a bound settles this"))
+    model, data = truth()
+    oracle = make_oracle(model)
+    train = oracle.read(data, role="train")
+    assert oracle.n_parameters > choose.PRIMAL_LIMIT
+    assert len(train) <= choose.DUAL_LIMIT
+    assert Price(oracle, train, 512, insists=False).dual_is_fair()
+
+
+@pytest.mark.parametrize(
+    ("sketch", "steps"),
+    [
+        ("exact", ["Fisher rows of the training set", "scoring the training set", "dot products"]),
+        (40, ["finding the basis", "eigenbasis", "estimating the Fisher", "scoring the training"]),
+    ],
+)
+def test_every_long_step_is_shown(job, monkeypatch, capsys, sketch, steps):
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    model, data = job
+    Explainer(model, sketch=sketch).fit(data)
+    shown = capsys.readouterr().err
+    for step in [*steps, "24 scores in the basis"] if sketch == "exact" else steps:
+        assert step in shown
+
+
+def test_a_dropped_exact_form_is_said(job, monkeypatch, capsys):
+    for name, value in (("EXACT_FLOPS", 0.0), ("EXACT_TIMES", 0.0), ("WIDTH", 40)):
+        monkeypatch.setattr(choose, name, value)
+    model, data = job
+    Explainer(model).fit(data)
+    assert "sketch='exact' insists" in capsys.readouterr().err
+
+
+def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
+    from exempla.oracles.torch.factors.conv import ConvFactors
+    from exempla.sketch.moments import Moments
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    oracle = make_oracle(model)
+    train = oracle.read((torch.randn(6, 1, 4, 4), torch.arange(6) % 3), role="train")
+    calls = []
+    plain = ConvFactors.input_moment
+    monkeypatch.setattr(ConvFactors, "input_moment", lambda self: calls.append(1) or plain(self))
+    found = Moments.of(oracle.layers, oracle.fisher_rows(train))[0]
+    assert len(calls) == 1
+    expected = sum(plain(batch.factors[0]) for batch in oracle.fisher_rows(train))
+    torch.testing.assert_close(found.inputs.total, expected)
