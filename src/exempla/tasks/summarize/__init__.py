@@ -3,28 +3,29 @@
     last layer ──▶ draws around θ̂ ──▶ whitened scores ──▶ SBQ ──▶ weights ≥ 0 ──▶ their total
 
 The paper matches the mean score at θ̂, which is zero at the optimum; matching it at draws from the
-posterior around θ̂ is what makes the summary work (see `summary.posterior`).
+posterior around θ̂ is what makes the summary work (see `summarize.posterior`).
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from exempla.checks import check_k
+from exempla.checks import check_k, check_seed
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.progress import say, showing
+from exempla.progress import showing
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.tasks.retrain import fitted
-from exempla.tasks.summarize.classes import stratified_sample, with_every_class
-from exempla.tasks.summarize.head import Read, read_head
-from exempla.tasks.summarize.posterior import Posterior, posterior
+from exempla.tasks.summarize.classes import with_every_class
+from exempla.tasks.summarize.last_layer import read_last_layer
+from exempla.tasks.summarize.pool import Pool, candidates
+from exempla.tasks.summarize.posterior import posterior
 from exempla.tasks.summarize.refit import refitter
-from exempla.tasks.summarize.totals import best_total, judges
+from exempla.tasks.summarize.totals import best_total, left_out
 from exempla.tasks.summarize.weights import fit_weights
 
 __all__ = ["summarize"]
@@ -38,11 +39,6 @@ NOISE = 1e-3
 """σ² of SBQ, in units of the median squared row norm."""
 RIDGE = 1e-2
 """Pull of the weights towards equal ones, in the same units."""
-FEWEST_CANDIDATES, PER_PICK = 5000, 5
-ROW_BYTES = 2**30
-"""Of a large training set a random part are candidates, so many for each pick and no more than
-this memory holds, while the target stays the mean of all. Half of them are drawn by leverage, or
-what only a few examples show (a rare feature) would be missing."""
 
 
 def summarize(
@@ -131,24 +127,26 @@ def _summary(
     device: Any,
     seed: int,
 ) -> Selection:
+    seed = check_seed(seed)
     model = fitted(model, train, seed)
     refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
-    read = read_head(model, train, likelihood, parameters, device)
-    n = len(read.head)
+    layer = read_last_layer(model, train, likelihood, parameters, device)
+    n = len(layer)
     k = check_k(k, n)
-    rng = np.random.default_rng(seed)
-    around = posterior(read.head, k, rng)
-    pool = _candidates(read, around, k, rng)
-    # without a refit to judge by, the safe choice: classes keep their shares
+    # a source of chance for each step, so that none hangs on what an earlier one came to
+    draws, sample, order, rest = np.random.default_rng(seed).spawn(4)
+    pool = candidates(layer, posterior(layer, k, draws), k, sample)
+    fillers = order.permutation(len(pool.examples))
+    # without a refit to compare them, the safe choice: classes keep their shares
     both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
     options = (False, True) if both else (True,)
-    choices = [_choose(read, pool, k, selector, by_class, rng) for by_class in options]
-    best, amount = len(choices) - 1, float(k) if total == "k" else read.head.size
+    choices = [_choose(layer.codes, pool, k, selector, by_class, fillers) for by_class in options]
+    best, amount = len(choices) - 1, float(k) if total == "k" else layer.size
     if refit is not None:
-        weighted = [(c.selection.indices, c.selection.weights) for c in choices]
-        others = judges(read.head, weighted, rng)
+        weighted = [(c.indices, c.weights) for c in choices]
+        others = left_out(layer, weighted, rest)
         if len(others):
-            best, amount = best_total(weighted, refit, others, read.head)
+            best, amount = best_total(weighted, refit, others, layer)
         else:
             warnings.warn(
                 f"too few examples are left beside {k} of {n} to choose the total weight by: it "
@@ -156,84 +154,20 @@ def _summary(
                 ExemplaWarning,
                 stacklevel=2,
             )
-    choice = choices[best]
-    return replace(choice.selection, weights=choice.selection.weights * amount, state=None)
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """The candidates' feature rows, and the mean row to match.
-
-    The last columns say which class an example is of, scaled like the rest of the row. They are
-    zero while the classes' shares are left free.
-    """
-
-    examples: np.ndarray
-    """Rows of the training data."""
-    rows: np.ndarray
-    target: np.ndarray
-    shares: np.ndarray
-    """Share of each class in the training data; empty where labels are no classes."""
-    typical: float
-    """Median squared norm of the rows, classes aside."""
-
-    def mark_classes(self, codes: np.ndarray, by_class: bool) -> None:
-        """Fill the last columns, in place: the rows may be too many to copy."""
-        if len(self.shares):
-            width = self.rows.shape[1] - len(self.shares)
-            height = np.sqrt(self.typical) * by_class
-            same = codes[self.examples][:, None] == np.arange(len(self.shares))
-            self.rows[:, width:] = height * same
-            self.target[width:] = height * self.shares
-
-
-def _candidates(read: Read, around: Posterior, k: int, rng: np.random.Generator) -> _Pool:
-    """Feature rows of the examples that may be picked, and of all of them the mean."""
-    head = read.head
-    shares = np.empty(0)
-    if read.discrete:
-        shares = np.bincount(head.codes, weights=head.counts) / head.size
-    width = around.width + len(shares)
-    size = min(max(FEWEST_CANDIDATES, PER_PICK * k), ROW_BYTES // (4 * width))
-    counted = np.arange(len(head))
-    counted = counted if head.counts is None else counted[head.counts > 0]
-    classes = head.codes if read.discrete else None
-    size = max(k, size)
-    leverage = around.leverage(head.take(counted)) if size < len(counted) else None
-    examples = stratified_sample(classes, counted, size, rng, leverage)
-    if 4 * len(examples) * width > 2**28:
-        say(f"{len(examples)} of {len(head)} examples are candidates, in rows of {width} numbers")
-    rows = np.empty((len(examples), width), dtype=np.float32)
-    around.fill(rows, head.take(examples))
-    rows[:, around.width :] = 0.0
-    target = np.concatenate([around.mean(head), np.zeros(len(shares))])
-    typical = float(np.median(np.einsum("ij,ij->i", rows, rows)))
-    return _Pool(examples, rows, target, shares, typical)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """What was picked, with all that fitting the weights again needs."""
-
-    selection: Selection
-    """Indices into the training data; weights that sum to 1."""
-    rows: np.ndarray
-    """(k, width) feature rows of the picks."""
-    ridge: float
-    by_class: bool
-    """Whether the classes' shares were matched too."""
+    return replace(choices[best], weights=choices[best].weights * amount, state=None)
 
 
 def _choose(
-    read: Read,
-    pool: _Pool,
+    codes: np.ndarray,
+    pool: Pool,
     k: int,
     selector: Selector | None,
     by_class: bool,
-    rng: np.random.Generator,
-) -> _Choice:
-    """Pick k candidates, with weights that match the mean row."""
-    pool.mark_classes(read.head.codes, by_class)
+    fillers: np.ndarray,
+) -> Selection:
+    """Pick k candidates, with weights of sum 1 that match the mean row, the classes' shares too
+    if `by_class`; the first of `fillers` stand in where fewer than k are found."""
+    pool.mark_classes(codes, by_class)
     if selector is None:
         selector = NonNegative() if k <= MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
     with warnings.catch_warnings():
@@ -242,31 +176,23 @@ def _choose(
         found = select(pool.rows, pool.target, k, selector)
     picked = found.indices
     if len(picked) < k:
-        rest = np.setdiff1d(np.arange(len(pool.examples)), picked)
-        picked = np.concatenate([picked, rng.choice(rest, k - len(picked), replace=False)])
-    if read.discrete:
-        classes = read.head.codes[pool.examples]
-        picked = with_every_class(picked, classes, pool.rows, pool.target)
+        rest = fillers[~np.isin(fillers, picked)]
+        picked = np.concatenate([picked, rest[: k - len(picked)]])
+    if len(pool.shares):
+        picked = with_every_class(picked, codes[pool.examples], pool.rows, pool.target)
     gains = np.zeros(k)
     gains[: len(found.gains)] = found.gains
-    selection = replace(
-        found, indices=pool.examples[picked], gains=gains, candidates=len(pool.examples)
-    )
-    choice = _Choice(selection, pool.rows[picked], RIDGE * pool.typical, by_class)
-    return _weigh(choice, pool.target)
-
-
-def _weigh(choice: _Choice, target: np.ndarray) -> _Choice:
-    """The same picks with weights for this target, and how well they match it."""
-    weights = fit_weights(choice.rows, target, choice.ridge)
-    apart = target - weights @ choice.rows
-    mmd2, norm2 = float(apart @ apart), float(target @ target)
-    measured = replace(
-        choice.selection,
+    weights = fit_weights(pool.rows[picked], pool.target, RIDGE * pool.typical)
+    apart = pool.target - weights @ pool.rows[picked]
+    mmd2, norm2 = float(apart @ apart), float(pool.target @ pool.target)
+    return replace(
+        found,
+        indices=pool.examples[picked],
         weights=weights,
+        gains=gains,
         mmd2=mmd2,
         variance=mmd2,
         explained=1.0 - mmd2 / norm2,
         target_norm2=norm2,
+        candidates=len(pool.examples),
     )
-    return replace(choice, selection=measured)
