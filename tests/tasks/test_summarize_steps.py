@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,6 +13,7 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
 from exempla.tasks.summarize.classes import stratified_sample, with_every_class
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
+from exempla.tasks.summarize.pool import candidates, first_equal
 from exempla.tasks.summarize.posterior import posterior
 from exempla.tasks.summarize.totals import best_total, left_out
 from exempla.tasks.summarize.weights import fit_weights, nonnegative_minimum
@@ -178,3 +181,53 @@ def test_the_best_total_is_found_and_ties_go_to_n():
     assert 5 < total < 25
     flat = best_total([picked], lambda *_: np.zeros(5), np.arange(5), layer)
     assert flat == (0, 150.0)
+
+
+def test_draws_do_not_hang_on_the_signs_of_eigenvectors(monkeypatch):
+    layer = layer_of(LogisticRegression().fit(X, LABELS), LABELS)
+    once = posterior(layer, 5, np.random.default_rng(1))
+    real = np.linalg.eigh
+
+    def turned(matrix):
+        values, vectors = real(matrix)
+        return values, vectors * np.where(np.arange(len(values)) % 2, 1.0, -1.0)
+
+    monkeypatch.setattr(np.linalg, "eigh", turned)
+    again = posterior(layer, 5, np.random.default_rng(1))
+    np.testing.assert_allclose(again.thetas, once.thetas, rtol=1e-9, atol=1e-12)
+
+
+def test_equal_examples_have_equal_rows_and_the_first_is_picked():
+    rng = np.random.default_rng(0)
+    inputs = np.vstack([X, X[40:60]])
+    labels = np.r_[LABELS, LABELS[40:60]]
+    model = LogisticRegression().fit(inputs, labels)
+    # what layers below would round differently at another place
+    nudged = np.vstack([X, X[40:60] * (1 + 1e-15 * rng.standard_normal((20, 4)))])
+    for given in (inputs, nudged, sp.csr_array(inputs)):
+        layer = read_last_layer(model, (given, labels))
+        expected = np.r_[np.arange(90), np.arange(40, 60)]
+        np.testing.assert_array_equal(first_equal(layer), expected)
+        pool = candidates(layer, posterior(layer, 10, rng), 10, rng)
+        np.testing.assert_array_equal(pool.rows[90:], pool.rows[40:60])
+    other = np.r_[LABELS, (LABELS[40:60] + 1) % 3]
+    assert (first_equal(read_last_layer(model, (inputs, other))) == np.arange(110)).all()
+
+
+def test_wide_sparse_rows_are_those_of_the_dense_layer(monkeypatch):
+    part = import_module("exempla.tasks.summarize.posterior")
+    monkeypatch.setattr(part, "FULL_FISHER", 3)
+    monkeypatch.setattr(part, "WIDTH", 64)
+    monkeypatch.setattr(part, "BATCH_BYTES", 2**15)  # several batches
+    inputs = X * (np.random.default_rng(3).random(X.shape) < 0.4)
+    model = LogisticRegression().fit(inputs, LABELS)
+    made = []
+    for given in (inputs, sp.csr_array(inputs)):
+        layer = read_last_layer(model, (given, LABELS))
+        around = posterior(layer, 5, np.random.default_rng(1))
+        rows = np.empty((90, around.width), dtype=np.float32)
+        around.fill(rows, layer)
+        np.testing.assert_allclose(rows.mean(0), around.mean(layer), atol=1e-5)
+        made.append((rows, around.leverage(layer)))
+    np.testing.assert_allclose(made[0][0], made[1][0], atol=1e-6)
+    np.testing.assert_allclose(made[0][1], made[1][1])

@@ -18,27 +18,18 @@ from exempla.checks import check_k, check_seed
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.progress import showing
 from exempla.results import Selection
-from exempla.selection import SBQ, NonNegative, Selector, select
+from exempla.selection import Selector
 from exempla.tasks.retrain import fitted
-from exempla.tasks.summarize.classes import with_every_class
+from exempla.tasks.summarize.choices import choices
 from exempla.tasks.summarize.last_layer import read_last_layer
-from exempla.tasks.summarize.pool import Pool, candidates
+from exempla.tasks.summarize.pool import candidates
 from exempla.tasks.summarize.posterior import posterior
 from exempla.tasks.summarize.refit import refitter
 from exempla.tasks.summarize.totals import best_total, left_out
-from exempla.tasks.summarize.weights import fit_weights
 
 __all__ = ["summarize"]
 
 Total = Literal["auto", "k", "n"]
-
-MOST_NONNEGATIVE = 300
-"""Up to so many picks the weights are refitted ≥ 0 after each pick; beyond, where almost every
-good set has nearly positive weights, SBQ is cheaper."""
-NOISE = 1e-3
-"""σ² of SBQ, in units of the median squared row norm."""
-RIDGE = 1e-2
-"""Pull of the weights towards equal ones, in the same units."""
 
 
 def summarize(
@@ -136,14 +127,10 @@ def _summary(
     # a source of chance for each step, so that none hangs on what an earlier one came to
     draws, sample, order, rest = np.random.default_rng(seed).spawn(4)
     pool = candidates(layer, posterior(layer, k, draws), k, sample)
-    fillers = order.permutation(len(pool.examples))
-    # without a refit to compare them, the safe choice: classes keep their shares
-    both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
-    options = (False, True) if both else (True,)
-    choices = [_choose(layer.codes, pool, k, selector, by_class, fillers) for by_class in options]
-    best, amount = len(choices) - 1, float(k) if total == "k" else layer.size
+    found = choices(pool, layer.codes, k, selector, refit is not None, order)
+    best, amount = len(found) - 1, float(k) if total == "k" else layer.size
     if refit is not None:
-        weighted = [(c.indices, c.weights) for c in choices]
+        weighted = [(choice.indices, choice.weights) for choice in found]
         others = left_out(layer, weighted, rest)
         if len(others):
             best, amount = best_total(weighted, refit, others, layer)
@@ -154,45 +141,4 @@ def _summary(
                 ExemplaWarning,
                 stacklevel=2,
             )
-    return replace(choices[best], weights=choices[best].weights * amount, state=None)
-
-
-def _choose(
-    codes: np.ndarray,
-    pool: Pool,
-    k: int,
-    selector: Selector | None,
-    by_class: bool,
-    fillers: np.ndarray,
-) -> Selection:
-    """Pick k candidates, with weights of sum 1 that match the mean row, the classes' shares too
-    if `by_class`; the first of `fillers` stand in where fewer than k are found."""
-    pool.mark_classes(codes, by_class)
-    if selector is None:
-        selector = NonNegative() if k <= MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
-    with warnings.catch_warnings():
-        # fewer picks than k are filled up below
-        warnings.simplefilter("ignore", ExemplaWarning)
-        found = select(pool.rows, pool.target, k, selector)
-    picked = found.indices
-    if len(picked) < k:
-        rest = fillers[~np.isin(fillers, picked)]
-        picked = np.concatenate([picked, rest[: k - len(picked)]])
-    if len(pool.shares):
-        picked = with_every_class(picked, codes[pool.examples], pool.rows, pool.target)
-    gains = np.zeros(k)
-    gains[: len(found.gains)] = found.gains
-    weights = fit_weights(pool.rows[picked], pool.target, RIDGE * pool.typical)
-    apart = pool.target - weights @ pool.rows[picked]
-    mmd2, norm2 = float(apart @ apart), float(pool.target @ pool.target)
-    return replace(
-        found,
-        indices=pool.examples[picked],
-        weights=weights,
-        gains=gains,
-        mmd2=mmd2,
-        variance=mmd2,
-        explained=1.0 - mmd2 / norm2,
-        target_norm2=norm2,
-        candidates=len(pool.examples),
-    )
+    return replace(found[best], weights=found[best].weights * amount, state=None)

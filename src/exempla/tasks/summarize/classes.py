@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.selection.engine import just_below
+from exempla.selection.ties import just_below
 
 __all__ = ["stratified_sample", "with_every_class"]
 

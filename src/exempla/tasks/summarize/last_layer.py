@@ -41,6 +41,8 @@ class LastLayer:
     """What the estimator multiplies each example's loss by (class weights), in a refit too."""
     counts: np.ndarray | None = None
     """How often each example stands in the data (sample weights); a summary replaces these."""
+    ids: np.ndarray | None = None
+    """The user's own names of the examples."""
 
     def __len__(self) -> int:
         return int(self.a.shape[0])
@@ -57,9 +59,9 @@ class LastLayer:
 
     def take(self, rows: np.ndarray) -> LastLayer:
         """The same layer with some of the examples."""
-        scale = None if self.scale is None else self.scale[rows]
-        counts = None if self.counts is None else self.counts[rows]
-        return replace(self, a=self.a[rows], codes=self.codes[rows], scale=scale, counts=counts)
+        named = {name: getattr(self, name) for name in ("scale", "counts", "ids")}
+        some = {name: None if each is None else each[rows] for name, each in named.items()}
+        return replace(self, a=self.a[rows], codes=self.codes[rows], **some)
 
     def batches(self, size: int = BATCH) -> Iterator[LastLayer]:
         """The examples in order, so many at a time."""
@@ -140,7 +142,8 @@ def read_last_layer(
     scale = examples.weights
     if scale is not None and counts is not None:
         scale = np.divide(scale, counts, out=np.ones_like(scale), where=counts > 0)
-    return LastLayer(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts)
+    ids = None if examples.ids is None else np.asarray(examples.ids)
+    return LastLayer(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts, ids)
 
 
 def given_weights(train: Any) -> np.ndarray | None:

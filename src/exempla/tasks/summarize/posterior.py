@@ -136,15 +136,19 @@ def products(a: Array, g: np.ndarray) -> Array:
 
 
 def posterior(
-    layer: LastLayer, k: int, rng: np.random.Generator, draws: int = DRAWS, spread: float = 0.5
+    layer: LastLayer,
+    k: int,
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+    spread: float = 0.5,
+    damping: float = 0.0,
 ) -> Posterior:
     """Draw parameters around θ̂, with `spread` times the variance that k examples leave open."""
-    penalty = np.repeat(layer.penalty, layer.theta.shape[1]) * layer.size / k
+    penalty = np.repeat(layer.penalty, layer.theta.shape[1]) * layer.size / k + damping
     if layer.theta.size <= FULL_FISHER:
         whitening = inverse_root(layer.fisher() + np.diag(penalty))
     else:
-        values = layer.fisher_diagonal() + penalty
-        whitening = _inverse_roots(values)
+        whitening = _inverse_roots(layer.fisher_diagonal() + penalty)
     noise = rng.standard_normal((draws, layer.theta.size)) * np.sqrt(spread / k)
     steps = noise @ whitening if whitening.ndim == 2 else noise * whitening
     thetas = layer.theta[None] + steps.reshape(draws, *layer.theta.shape)

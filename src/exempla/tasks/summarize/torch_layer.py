@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def read_torch_layer(
             "the chosen layer's outputs are not the model's: name the last linear layer with "
             "parameters=."
         )
-    return last
+    return last if examples.ids is None else replace(last, ids=np.asarray(examples.ids))
 
 
 def assemble(
