@@ -19,7 +19,7 @@ from exempla.explainer import Explainer
 from exempla.influence import hessian, hessian_influence
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ, TopInfluence, select
-from exempla.tasks.summarize.head import read_head
+from exempla.tasks.summarize.last_layer import read_last_layer
 from experiments.pages import markdown, run_as_script, save
 
 
@@ -100,8 +100,8 @@ def first_picks(model: LogisticRegression, train: tuple, test: tuple) -> dict[st
 
 def scores(model: LogisticRegression, data: tuple) -> np.ndarray:
     """Raw scores (y − p)(x, 1): the rows of the practical Fisher kernel."""
-    head = read_head(model, data, "auto", None, None).head
-    return head.a * head.residuals(head.theta)
+    layer = read_last_layer(model, data)
+    return layer.a * layer.residuals(layer.theta)
 
 
 def whiten_like(explainer: Explainer, test: tuple) -> np.ndarray:
@@ -116,8 +116,8 @@ def against_hessian(model: LogisticRegression, train: tuple) -> dict[str, float]
     oracle = make_oracle(model)
     examples = oracle.read(train, role="train")
     H = hessian(oracle, examples)
-    head = read_head(model, train, "auto", None, None).head
-    penalty = np.diag(np.repeat(head.penalty, head.theta.shape[1]))
+    layer = read_last_layer(model, train)
+    penalty = np.diag(np.repeat(layer.penalty, layer.theta.shape[1]))
     s = scores(model, train)
     empirical = s.T @ s / len(s) + penalty
 
@@ -125,7 +125,7 @@ def against_hessian(model: LogisticRegression, train: tuple) -> dict[str, float]
         return float(np.linalg.norm(other - H) / np.linalg.norm(H))
 
     return {
-        "model Fisher vs Hessian": apart(head.fisher() + penalty),
+        "model Fisher vs Hessian": apart(layer.fisher() + penalty),
         "empirical Fisher vs Hessian (the paper's proposition)": apart(empirical),
     }
 

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 from exempla.selection import SBQ, select
 from exempla.tasks.summarize import summarize
-from exempla.tasks.summarize.head import read_head
+from exempla.tasks.summarize.last_layer import read_last_layer
 from experiments.baselines.coresets import hilbert_coreset, random_summary, sensitivity_coreset
 from experiments.summary_page import write
 
@@ -130,8 +130,8 @@ def literal(case: Split, model: LogisticRegression, k: int) -> Picked:
     Beyond the rank of the scores (one more than the features) SBQ needs some noise to go on. The
     picked rows are used without weights, which may be negative.
     """
-    train = read_head(model, (case.X, case.y), "auto", None, None).head
-    target = read_head(model, case.validation, "auto", None, None).head
+    train = read_last_layer(model, (case.X, case.y))
+    target = read_last_layer(model, case.validation)
     scores = train.a * train.residuals(train.theta)
     fisher = scores.T @ scores / len(scores)
     values, vectors = np.linalg.eigh(fisher)

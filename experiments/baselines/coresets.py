@@ -20,10 +20,10 @@ from exempla.checks import check_k
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Bernoulli
 from exempla.results import Selection
-from exempla.tasks.summarize.head import Head, Read, read_head
+from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import posterior
 from exempla.tasks.summarize.refit import refitter
-from exempla.tasks.summarize.totals import best_total, judges
+from exempla.tasks.summarize.totals import best_total, left_out
 
 __all__ = ["hilbert_coreset", "random_summary", "sensitivity_coreset"]
 
@@ -75,13 +75,13 @@ def sensitivity_coreset(
     20
     """
     task = _task(model, train, k, total, seed)
-    if not isinstance(task.read.head.family, Bernoulli):
+    if not isinstance(task.layer.family, Bernoulli):
         raise UnsupportedModelError(
             "the sensitivity bound is known for logistic regression on two classes only."
         )
-    head = task.read.head.take(task.open)
-    x = head.a.toarray() if is_sparse(head.a) else np.asarray(head.a)
-    bound = sensitivities((2 * head.codes[:, None] - 1) * x, clusters, radius, seed)
+    layer = task.layer.take(task.open)
+    x = layer.a.toarray() if is_sparse(layer.a) else np.asarray(layer.a)
+    bound = sensitivities((2 * layer.codes[:, None] - 1) * x, clusters, radius, seed)
     chances = bound / bound.sum()
     drawn = _draw_until(chances, k, task.rng)
     picked, times = np.unique(drawn, return_counts=True)
@@ -148,22 +148,22 @@ def hilbert_coreset(
     if method not in ("giga", "frank-wolfe"):
         raise ExemplaError(f"method={method!r} is not known: use 'giga' or 'frank-wolfe'.")
     task = _task(model, train, k, total, seed)
-    head = task.read.head.take(task.open)
-    values = log_likelihood_functions(head, task.rng)
+    layer = task.layer.take(task.open)
+    values = log_likelihood_functions(layer, task.rng)
     weights = (giga if method == "giga" else frank_wolfe)(values, k)
     picked = np.flatnonzero(weights > 0)
     order = np.argsort(-weights[picked], kind="stable")
     return task.finish(task.open[picked[order]], weights[picked[order]], method)
 
 
-def log_likelihood_functions(head: Head, rng: np.random.Generator) -> np.ndarray:
+def log_likelihood_functions(layer: LastLayer, rng: np.random.Generator) -> np.ndarray:
     """(n, draws) log-likelihoods at posterior draws, each example's mean taken off."""
-    around = posterior(head, int(head.size), rng, draws=PROJECTIONS, spread=1.0)
-    values = np.empty((len(head), PROJECTIONS), dtype=np.float32)
+    around = posterior(layer, int(layer.size), rng, draws=PROJECTIONS, spread=1.0)
+    values = np.empty((len(layer), PROJECTIONS), dtype=np.float32)
     for d, theta in enumerate(around.thetas):
-        values[:, d] = head.family.log_prob(head.a @ theta, head.codes)
-    if head.counts is not None:
-        values *= head.counts[:, None]
+        values[:, d] = layer.family.log_prob(layer.a @ theta, layer.codes)
+    if layer.counts is not None:
+        values *= layer.counts[:, None]
     values -= values.mean(1, keepdims=True)
     return values / np.float32(np.sqrt(PROJECTIONS))
 
@@ -234,7 +234,7 @@ class _Task:
 
     model: Any
     train: Any
-    read: Read
+    layer: LastLayer
     k: int
     total: Total
     rng: np.random.Generator
@@ -245,17 +245,17 @@ class _Task:
         """The picks as a Selection, with weights of the total that was asked for."""
         share = weights / weights.sum()
         # a fit needs two classes; a subset that has one keeps its weights
-        fits = not self.read.discrete or len(np.unique(self.read.head.codes[picked])) > 1
+        fits = not self.layer.discrete or len(np.unique(self.layer.codes[picked])) > 1
         if self.total == "auto" and fits:
-            others = judges(self.read.head, [(picked, share)], self.rng)
+            others = left_out(self.layer, [(picked, share)], self.rng)
             if len(others):
                 refit = refitter(self.model, self.train, "auto", None, None)
-                chosen = best_total([(picked, share)], refit, others, self.read.head)
+                chosen = best_total([(picked, share)], refit, others, self.layer)
                 weights = share * chosen[1]
         elif self.total == "k":
             weights = share * len(picked)
         elif self.total == "n":
-            weights = share * self.read.head.size
+            weights = share * self.layer.size
         return replace(_EMPTY, indices=picked, weights=weights, selector=name, rank=len(picked))
 
 
@@ -274,10 +274,10 @@ _EMPTY = Selection(
 def _task(model: Any, train: Any, k: int, total: Total, seed: int) -> _Task:
     if total not in ("auto", "k", "n", None):
         raise ExemplaError(f"total={total!r} is not known: use 'auto', 'k', 'n' or None.")
-    read = read_head(model, train, "auto", None, None)
-    k = check_k(k, len(read.head))
+    layer = read_last_layer(model, train)
+    k = check_k(k, len(layer))
     rng = np.random.default_rng(seed)
-    rows = np.arange(len(read.head))
-    if read.head.counts is not None:
-        rows = rows[read.head.counts[rows] > 0]
-    return _Task(model, train, read, k, total, rng, rows)
+    rows = np.arange(len(layer))
+    if layer.counts is not None:
+        rows = rows[layer.counts[rows] > 0]
+    return _Task(model, train, layer, k, total, rng, rows)

@@ -26,7 +26,7 @@ from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Rows
-from exempla.selection.inputs import as_rows, as_targets, side_of
+from exempla.selection.inputs import alignment_of, as_rows, as_targets, side_of
 
 __all__ = ["Certificate", "Curve", "Statement", "certificate"]
 
@@ -188,7 +188,7 @@ def _read(
         r = max(1, len(selection))
     if isinstance(r, bool) or not isinstance(r, int | np.integer) or not 1 <= r <= rows.t:
         raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
-    z = rows.project(targets)[0]
+    z = alignment_of(rows, targets)[0]
     return rows, μ, side_of(z, selection.side) & (rows.norms2 > 0), z, int(r)
 
 

@@ -5,9 +5,10 @@ variance by c_j²/n_j. After a pick one product v = F q updates every candidate:
 c −= (c_j/√n_j) v and n −= v². Nothing is t×t and nothing is inverted.
 
 Two things keep it exact in finite precision. c is recomputed from r each time ‖r‖ has fallen
-tenfold, because its error is relative to the r it started from. And where products are summed in
-float32, every row whose score could be the best, given the error made so far, is scored again in
-float64 before the pick is made; if there are too many such rows, the race goes on in float64.
+tenfold, because its error is relative to the r it started from. And every row whose score could
+be the best, given the error made so far, is scored again in float64 before the pick is made; where
+products are summed in float32 and there are too many such rows, the race goes on in float64. What
+is then still equal, to rounding, is a tie (`ties`).
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ import numpy as np
 from exempla.progress import counter
 from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
+from exempla.selection.ties import ROUNDING, first_of_best, just_below
 
-__all__ = ["RESIDUAL", "Run", "TIE", "greedy", "just_below"]
+__all__ = ["RESIDUAL", "Run", "greedy", "lowest_leader", "score_bounds"]
 
-TIE = 1e-12
-"""Scores within this relative distance of the best are equal; the lowest index wins."""
 FALL = 0.1
 """c is recomputed when ‖r‖ has fallen to this share of what it was at the last recomputation."""
 RESIDUAL = 1e-7
 """Without noise the target counts as matched when ‖r‖ is below this share of ‖μ‖."""
 CROWD = 4096
-"""More rows than this to score again: sharpen the whole race instead."""
+"""No more rows than this are scored again; where more could be the best and products are summed in
+float32, the whole race is sharpened first."""
 
 
 @dataclass
@@ -97,15 +98,12 @@ def _decide(
         elif not run.stopped and run.matched:
             run.stopped = "residual"
     going = [i for i, run in enumerate(runs) if not run.stopped]
-    if race.error == 0.0 and going:
-        winners = race.firsts(just_below(leaders.scores)).tolist()
-    else:
-        winners = [_settle(rows, race, leaders, run, rule) for run in runs] if going else []
+    winners = _winners(rows, race, leaders, runs, going, rule) if going else {}
     for i in going:
         if winners[i] < 0:
             exhausted = len(runs[i].indices) >= runs[i].candidates
             runs[i].stopped = "candidates" if exhausted else "rank"
-    return {i: winners[i] for i in going if winners[i] >= 0}
+    return {i: winner for i, winner in winners.items() if winner >= 0}
 
 
 def _take_in(rows: Rows, runs: list[Run], picks: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -121,39 +119,77 @@ def _take_in(rows: Rows, runs: list[Run], picks: dict[int, int]) -> tuple[np.nda
     return directions, coefs
 
 
-def _settle(rows: Rows, race: Race, leaders: Leaders, run: Run, rule: Rule) -> int:
-    """The winner where products were summed in float32 (only ever done for a single target)."""
-    lead = int(leaders.rows[0])
-    if lead < 0:
-        return -1
-    # The exact score of the apparent leader is what the others must be able to reach.
-    bar = float(_exact(rows, run.basis, np.array([lead]), rule)[0])
-    slack_c = race.error * run.drift
+def _winners(
+    rows: Rows, race: Race, leaders: Leaders, runs: list[Run], going: list[int], rule: Rule
+) -> dict[int, int]:
+    """The best row of each run that goes on, the lowest among equals; −1 where nobody is left."""
+    winners = {i: int(leaders.rows[i]) for i in going}
+    led = [i for i in going if winners[i] >= 0]
+    at_least = np.full(len(runs), np.inf)  # what the best score is at least
+    slack_c, slack_n = np.zeros(len(runs)), np.zeros(len(runs))
+    for i, row in zip(led, rows.take(leaders.rows[led])):
+        at_least[i] = just_below(score_bounds(row[None], runs[i].basis, rows.tolerance, rule)[0][0])
+        slack_c[i], slack_n[i] = _slack(race, runs[i])
+    if race.error == 0.0:
+        # No other row can be better than the leader by more than rounding: only a row before it,
+        # or none if it has nothing new after all, can take its place.
+        first = race.firsts(at_least, slack_c, slack_n)
+        led = [i for i in led if first[i] != winners[i] or at_least[i] == -np.inf]
+    for i in led:
+        near = race.contenders(i, at_least[i], slack_c[i], slack_n[i], CROWD + 1)
+        if len(near) > CROWD and (race.error > 0.0 or at_least[i] == -np.inf):
+            leaders = _sharpened(rows, race, runs, i, winners[i])
+            return _winners(rows, race, leaders, runs, going, rule)
+        near = np.union1d(near, [winners[i]])
+        if len(near) > 1 or at_least[i] == -np.inf:
+            best = best_row(rows.take(near), runs[i].basis, rows.tolerance, rule)
+            winners[i] = int(near[best]) if best >= 0 else -1
+    return winners
+
+
+def _slack(race: Race, run: Run) -> tuple[float, float]:
+    """Bounds on the race's errors of c, in units of ‖f‖, and of n, in units of ‖f‖²."""
+    slack_c = race.error * run.drift + ROUNDING * float(np.linalg.norm(run.basis.target))
     # Σ|2 v δ| ≤ 2·error·‖f‖·Σ|v| ≤ 2·error·√m·‖f‖² over m passes (Cauchy–Schwarz, Σv² ≤ ‖f‖²).
-    slack_n = 2.0 * race.error * math.sqrt(len(run.indices))
-    near = race.contenders(0, float(just_below(bar)), slack_c, slack_n, CROWD + 1)
-    if len(near) > CROWD:
-        race.sharpen()
-        race.deflate(0, rows.energy(run.basis.directions))
-        fresh = _refresh(race, [run], [0])
-        return int(race.firsts(just_below(fresh.scores))[0])
-    if len(near) == 1 and near[0] == lead and bar > -math.inf:
-        return lead
-    near = np.union1d(near, [lead])
-    scores = _exact(rows, run.basis, near, rule)
-    best = float(scores.max())
-    return int(near[np.argmax(scores >= just_below(best))]) if best > -math.inf else -1
+    slack_n = 2.0 * race.error * math.sqrt(len(run.indices)) + ROUNDING
+    return slack_c, slack_n
 
 
-def _exact(rows: Rows, basis: Basis, indices: np.ndarray, rule: Rule) -> np.ndarray:
-    """Scores without the rounding of the race; −inf for rows with nothing new."""
-    c, n, norms2 = basis.measure(rows.take(indices))
-    scores = rule.score(c, n, norms2, basis.noise)
-    return np.where(n > rows.tolerance * norms2, scores, -np.inf)
+def _sharpened(rows: Rows, race: Race, runs: list[Run], i: int, lead: int) -> Leaders:
+    """Leaders from fresh c and n, summed in float64 from now on; a leader with nothing new goes."""
+    race.sharpen()
+    race.deflate(i, rows.energy(runs[i].basis.directions))
+    row = rows.take(np.array([lead]))
+    if best_row(row, runs[i].basis, rows.tolerance, Rule.GAIN) < 0:
+        race.drop([i], [lead])
+    return _refresh(race, runs, [i])
 
 
-def just_below(scores: np.ndarray | float) -> np.ndarray:
-    """The lowest score that counts as equal."""
-    scores = np.asarray(scores)
-    finite = np.where(np.isfinite(scores), scores, 0.0)
-    return scores - TIE * np.abs(finite)
+def best_row(rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule) -> int:
+    """Which of these rows (m, p) is the best to add, the first among equals; −1 if none is."""
+    return first_of_best(*score_bounds(rows, basis, tolerance, rule))
+
+
+def score_bounds(
+    rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the score of each row (m, p) is at least and at most; −inf for rows with nothing new.
+
+    c and n are free of the race's errors here: what is left is rounding.
+    """
+    c, n, norms2 = basis.measure(rows)
+    alive = n > tolerance * norms2
+    length = float(np.linalg.norm(basis.target))
+    lowest, highest = rule.bounds(c, n, norms2, basis.noise, ROUNDING * length, ROUNDING)
+    return np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)
+
+
+def lowest_leader(rows: Rows, race: Race, leaders: Leaders, size: float, rule: Rule) -> int:
+    """The lowest row that equals the leader, where c has just been computed for a single target.
+
+    `size` is the length of the vectors that the residual is a difference of.
+    """
+    slack = ROUNDING * size
+    own = slack * math.sqrt(rows.norms2[leaders.rows[0]]) if rule is Rule.PLAIN else slack
+    bar = just_below(leaders.scores) - own
+    return int(race.firsts(bar, np.array([slack]), np.zeros(1))[0])

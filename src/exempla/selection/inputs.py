@@ -14,8 +14,9 @@ from exempla.results import Selection
 from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.base import Rows
 from exempla.selection.selector import Problem
+from exempla.selection.ties import without_noise
 
-__all__ = ["SIDES", "as_rows", "as_targets", "make_problem", "side_of"]
+__all__ = ["SIDES", "alignment_of", "as_rows", "as_targets", "make_problem", "side_of"]
 
 SIDES = ("both", "opponents", "proponents")
 SMALL = 1 << 20
@@ -102,13 +103,18 @@ def make_problem(
         if one not in SIDES:
             raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
     starts = _per_target(start, len(targets), single, "start")
-    alignment = rows.project(targets)
+    alignment = alignment_of(rows, targets)
     signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
     candidates = signs & (rows.norms2 > 0)
     for i, one in enumerate(starts):
         if one is not None:
             _check_start(one, rows, targets[i], sides[i], k)
     return Problem(rows, targets, alignment, candidates, sides, starts), k, single
+
+
+def alignment_of(rows: Rows, targets: np.ndarray) -> np.ndarray:
+    """(T, t): z_j = f_j·μ; 0 where it is nothing but rounding."""
+    return without_noise(rows.project(targets), rows.norms2, np.vecdot(targets, targets)[:, None])
 
 
 def side_of(z: np.ndarray, side: str) -> np.ndarray:

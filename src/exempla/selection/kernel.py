@@ -15,9 +15,11 @@ from exempla.arrays import Array
 from exempla.checks import check_k
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
-from exempla.selection.engine import RESIDUAL, TIE
+from exempla.selection.candidates.base import Rule
+from exempla.selection.engine import RESIDUAL
 from exempla.selection.inputs import SIDES, side_of
 from exempla.selection.selector import check_noise
+from exempla.selection.ties import ROUNDING, first_of_best, without_noise
 
 __all__ = ["select_from_kernel"]
 
@@ -77,7 +79,7 @@ def select_from_kernel(
     norms2 = _diagonal(kernel, t) if diagonal is None else _vector(diagonal, "diagonal")
     if len(norms2) != t or (norms2 < 0).any():
         raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
-    candidates = side_of(z, side) & (norms2 > 0)
+    candidates = side_of(without_noise(z, norms2, target_norm2), side) & (norms2 > 0)
     indices, columns, coefs, stopped = _run(kernel, z, norms2, candidates, k, noise, target_norm2)
     result = _finish(z, indices, columns, coefs, noise, float(target_norm2), side, stopped)
     if result.explained > 1 + 1e-8:
@@ -117,9 +119,10 @@ def _run(
         if not alive.any():
             stopped = "candidates" if step >= candidates.sum() else "rank"
             return indices, columns[:step], coefs[:step], stopped
-        scores = np.full(t, -np.inf)
-        scores[alive] = c[alive] ** 2 / n[alive]
-        j = int(np.argmax(scores >= scores.max() * (1 - TIE)))
+        at = np.flatnonzero(alive)
+        slack = ROUNDING * math.sqrt(target_norm2)
+        bounds = Rule.GAIN.bounds(c[at], n[at], norms2[at], noise, slack, ROUNDING)
+        j = int(at[first_of_best(*bounds)])
         root = math.sqrt(n[j])
         # v = (K_j − Σ_l V_l[j] V_l)/√n_j: row j of the next Cholesky column.
         v = (_row(kernel, j, everybody) - columns[:step, j] @ columns[:step]) / root

@@ -95,6 +95,7 @@ class ArrayRace(Race):
         self.n = rows.here(np.where(kept, rows.norms2 + noise, -np.inf))
         self.c = self.xp.zeros_like(self.n)
         self.scale = rows.here(rule.scale(rows.norms2, noise))
+        self.lengths = rows.here(np.sqrt(rows.norms2))
         self.floor = rows.norms2_here * rows.tolerance
         # Many targets are one matrix product, which is done in float64 throughout.
         self.error = FLOAT32_ERROR if rows.single and len(candidates) == 1 else 0.0
@@ -134,16 +135,20 @@ class ArrayRace(Race):
         return Leaders(scores, np.where(scores > -np.inf, rows, -1))
 
     def _leaders(self, targets: slice) -> tuple[np.ndarray, np.ndarray]:
-        scores = self._scores(targets, 0.0, 0.0)
+        scores = self._scores(targets)
         rows = self.xp.argmax(scores, axis=1)
         best = self.xp.take_along_axis(scores, rows[:, None], axis=1)[:, 0]
         return self.rows.host(best), self.rows.host(rows)
 
-    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
+    def firsts(
+        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
+    ) -> np.ndarray:
         found = []
         for part in self._groups():
-            wanted = self.rows.here(thresholds[part])[:, None]
-            scores = self._scores(part, 0.0, 0.0)
+            wanted, more_c, less_n = (
+                self.rows.here(values[part])[:, None] for values in (thresholds, slack_c, slack_n)
+            )
+            scores = self._scores(part, more_c, less_n)
             reach = self.xp.astype((scores >= wanted) & (scores > -np.inf), self.xp.int8)
             rows = self.rows.host(self.xp.argmax(reach, axis=1))
             found.append(np.where(self.rows.host(self.xp.any(reach, axis=1)), rows, -1))
@@ -162,24 +167,24 @@ class ArrayRace(Race):
         reach = (scores >= threshold) & (scores > -np.inf)
         return self.rows.host(self.xp.nonzero(reach)[0][:limit])
 
-    def _scores(self, targets: slice, slack_c: float, slack_n: float) -> Array:
-        """Upper bounds of the scores; −inf for rows that are out or have nothing new."""
+    def _scores(
+        self, targets: slice, slack_c: Array | None = None, slack_n: Array | None = None
+    ) -> Array:
+        """Scores, at most, given the slacks; −inf for rows that are out or have nothing new."""
         xp, c, n = self.xp, self.c[targets], self.n[targets]
-        norms2 = self.rows.norms2_here
-        alive = n > self.floor - slack_n * norms2
-        if self.rule in (Rule.GAIN, Rule.PURSUIT):
-            if slack_c:
-                c = xp.abs(c) + slack_c * xp.sqrt(norms2)
-            squared = c * c
-            if self.rule is Rule.GAIN:
-                n = n - slack_n * norms2
-                positive = n > 0  # otherwise n could be zero, and the score anything
-                scores = squared / xp.where(positive, n, xp.ones_like(n))
-                scores = xp.where(positive, scores, xp.full_like(n, np.inf))
-            else:
-                scores = squared * self.scale
+        squared = self.rule in (Rule.GAIN, Rule.PURSUIT)
+        alive = n > self.floor
+        if slack_c is not None and slack_n is not None:
+            c = (xp.abs(c) if squared else c) + slack_c * self.lengths
+            error = slack_n * self.rows.norms2_here
+            n, alive = n - error, n + error > self.floor
+        scores = c * c if squared else c
+        if self.rule is Rule.GAIN:
+            positive = n > 0  # otherwise n could be zero, and the score anything
+            scores = scores / xp.where(positive, n, xp.ones_like(n))
+            scores = xp.where(positive, scores, xp.full_like(n, np.inf))
         else:
-            scores = c * self.scale
+            scores = scores * self.scale
         return xp.where(alive, scores, xp.full_like(scores, -np.inf))
 
     def deflate(self, target: int, energy: np.ndarray) -> None:

@@ -46,6 +46,21 @@ class Rule(IntEnum):
         scale = self.scale(norms2, noise)
         return c * c * scale if self is Rule.PURSUIT else c * scale
 
+    def bounds(
+        self,
+        c: np.ndarray,
+        n: np.ndarray,
+        norms2: np.ndarray,
+        noise: float,
+        slack_c: float,
+        slack_n: float,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What c² scores are at least and at most, if c is off by up to slack_c·‖f‖ and n by up
+        to slack_n·‖f‖²."""
+        size, error_c, error_n = np.abs(c), slack_c * np.sqrt(norms2), slack_n * norms2
+        lowest = self.score(np.maximum(size - error_c, 0.0), n + error_n, norms2, noise)
+        return lowest, self.score(size + error_c, n - error_n, norms2, noise)
+
 
 @dataclass(frozen=True)
 class Leaders:
@@ -70,17 +85,19 @@ class Race(ABC):
         """One pass, v = F q for each target's q (T, p): c −= coef·v, n −= v²."""
 
     @abstractmethod
-    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
-        """(T,) the lowest row of each target whose score reaches its threshold, or −1."""
+    def firsts(
+        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
+    ) -> np.ndarray:
+        """(T,) the lowest row of each target whose score may reach its threshold, or −1.
+
+        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
+        """
 
     @abstractmethod
     def contenders(
         self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
-        """The first `limit` rows, ascending, whose score may reach the threshold.
-
-        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
-        """
+        """The first `limit` rows, ascending, whose score for one target may reach the threshold."""
 
     @abstractmethod
     def deflate(self, target: int, energy: np.ndarray) -> None:

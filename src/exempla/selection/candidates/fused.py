@@ -136,20 +136,19 @@ def _apply(V, coefs, c, n, floor, scale, rule, start, best, where):
 
 
 @compiled
-def _reach(c, n, norms2, floor, scale, rule, threshold, slack_c, slack_n, limit):
+def _reach(c, n, lengths, floor, scale, rule, threshold, slack_c, slack_n, limit):
     """The first rows whose score may reach the threshold (`Race.contenders`)."""
     found, count = np.empty(limit, np.int64), 0
     for j in range(len(c)):
-        lowest = n[j] - slack_n * norms2[j]
-        if n[j] > floor[j] - slack_n * norms2[j]:
-            highest = c[j]
-            if rule < 2 and slack_c > 0:
-                highest = abs(c[j]) + slack_c * np.sqrt(norms2[j])
-            if rule == 0 and lowest <= 0:
-                score = np.inf
+        error = slack_n * lengths[j] * lengths[j]
+        if n[j] + error > floor[j]:
+            lowest = n[j] - error
+            highest = (abs(c[j]) if rule < 2 else c[j]) + slack_c * lengths[j]
+            if rule == 0:  # c²/n ≥ threshold without the division
+                reached = lowest <= 0 or highest * highest >= threshold * lowest
             else:
-                score = _score(highest, lowest, scale[j], rule)
-            if score >= threshold:
+                reached = _score(highest, lowest, scale[j], rule) >= threshold
+            if reached:
                 found[count] = j
                 count += 1
                 if count == limit:
@@ -218,12 +217,15 @@ class FusedRace(ArrayRace):
         best = [_leader(c, n, *self._rule) for c, n in zip(self.c, self.n)]
         return Leaders(np.array([b[0] for b in best]), np.array([b[1] for b in best]))
 
-    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
-        found = [self.contenders(i, float(bar), 0.0, 0.0, 1) for i, bar in enumerate(thresholds)]
+    def firsts(
+        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
+    ) -> np.ndarray:
+        asked = zip(thresholds.tolist(), slack_c.tolist(), slack_n.tolist())
+        found = [self.contenders(i, *bounds, 1) for i, bounds in enumerate(asked)]
         return np.array([int(rows[0]) if len(rows) else -1 for rows in found])
 
     def contenders(
         self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
-        mine = (self.c[target], self.n[target], self.rows.norms2, *self._rule)
+        mine = (self.c[target], self.n[target], self.lengths, *self._rule)
         return _reach(*mine, threshold, slack_c, slack_n, limit)

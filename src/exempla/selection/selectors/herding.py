@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from exempla.selection.candidates.base import Rule
-from exempla.selection.engine import just_below
+from exempla.selection.engine import lowest_leader
 from exempla.selection.selector import Outcome, Problem, Selector
 
 __all__ = ["Herding"]
@@ -45,7 +45,8 @@ class Herding(Selector):
             if leaders.rows[0] < 0:
                 stopped = "candidates"
                 break
-            j = int(race.firsts(just_below(leaders.scores))[0])
+            size = float(np.linalg.norm(target) + np.linalg.norm(wanted))
+            j = lowest_leader(rows, race, leaders, size, Rule.PLAIN)
             race.drop([0], [j])
             basis.add(rows.take(np.array([j]))[0])
             indices.append(j)

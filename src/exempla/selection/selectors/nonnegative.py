@@ -8,7 +8,7 @@ import numpy as np
 
 from exempla.selection.basis import independent
 from exempla.selection.candidates.base import Rule
-from exempla.selection.engine import RESIDUAL, just_below
+from exempla.selection.engine import RESIDUAL, lowest_leader
 from exempla.selection.nnls import GrowingNNLS
 from exempla.selection.selector import Outcome, Problem, Selector, State
 
@@ -61,7 +61,7 @@ class NonNegative(Selector):
                 finished = len(indices) >= int(problem.candidates[0].sum())
                 stopped = "candidates" if finished else "residual"
                 break
-            j = int(race.firsts(just_below(leaders.scores))[0])
+            j = lowest_leader(rows, race, leaders, fit.scale, Rule.COSINE)
             take(j, rows.take(np.array([j]))[0])
         picked = rows.take(np.array(indices, dtype=np.int64))
         return Outcome(

@@ -189,10 +189,12 @@ class ShardedRace(Race):
         every = np.arange(scores.shape[1])
         return Leaders(scores[best, every], rows[best, every])
 
-    def firsts(self, thresholds: np.ndarray) -> np.ndarray:
+    def firsts(
+        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
+    ) -> np.ndarray:
         found = np.full(len(thresholds), -1)
         for race, start in zip(self.races, self.bounds):
-            rows = race.firsts(thresholds)
+            rows = race.firsts(thresholds, slack_c, slack_n)
             found = np.where((found < 0) & (rows >= 0), rows + start, found)
         return found
 

@@ -10,8 +10,9 @@ import numpy as np
 from exempla.checks import check_seed
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.base import Rule
-from exempla.selection.engine import Run
+from exempla.selection.engine import Run, score_bounds
 from exempla.selection.selector import Outcome, Problem, Selector
+from exempla.selection.ties import first_of_best
 
 __all__ = ["StochasticGreedy"]
 
@@ -68,12 +69,12 @@ def _best_of_sample(
     """The best row of a sample and what is left of the pool; None when the pool is dead."""
     while len(pool):
         sample = np.sort(rng.choice(pool, size=min(size, len(pool)), replace=False))
-        c, n, norms2 = run.basis.measure(problem.rows.take(sample))
-        alive = n > problem.rows.tolerance * norms2
+        rows, tolerance = problem.rows.take(sample), problem.rows.tolerance
+        lowest, highest = score_bounds(rows, run.basis, tolerance, Rule.GAIN)
         # n only falls, so a row with nothing new never comes back.
-        pool = np.setdiff1d(pool, sample[~alive], assume_unique=True)
-        if alive.any():
-            scores = np.where(alive, Rule.GAIN.score(c, n, norms2, 0.0), -np.inf)
-            j = int(sample[np.argmax(scores)])
+        pool = np.setdiff1d(pool, sample[highest == -np.inf], assume_unique=True)
+        best = first_of_best(lowest, highest)
+        if best >= 0:
+            j = int(sample[best])
             return j, pool[pool != j]
     return None, pool

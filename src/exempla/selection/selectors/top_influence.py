@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exempla.selection.engine import TIE
 from exempla.selection.selector import Outcome, Problem, Selector
+from exempla.selection.ties import descending
 
 __all__ = ["TopInfluence", "take_in_order"]
 
@@ -27,16 +27,7 @@ class TopInfluence(Selector):
 
     def choose(self, problem: Problem, k: int) -> list[Outcome]:
         strength = np.where(problem.candidates, np.abs(problem.alignment), -np.inf)
-        return [take_in_order(problem, i, _descending(row), k) for i, row in enumerate(strength)]
-
-
-def _descending(strength: np.ndarray) -> np.ndarray:
-    """Strongest first; among equals (to rounding) the lowest index first."""
-    order = np.argsort(-strength, kind="stable")
-    ranked = strength[order]
-    step = ranked[1:] < ranked[:-1] * (1.0 - TIE)
-    group = np.concatenate([[0], np.cumsum(step)])
-    return order[np.lexsort((order, group))]
+        return [take_in_order(problem, i, descending(row), k) for i, row in enumerate(strength)]
 
 
 def take_in_order(problem: Problem, i: int, order: np.ndarray, k: int) -> Outcome:

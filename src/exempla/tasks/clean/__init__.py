@@ -19,6 +19,7 @@ from exempla.oracles.base import Examples
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import SBQ, TopInfluence, select
+from exempla.selection.ties import TIE, descending
 from exempla.target import mean_embedding
 from exempla.tasks.clean.harm import kernel_with
 from exempla.tasks.explain_errors import questioned_rows
@@ -175,8 +176,8 @@ def most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
         ],
         axis=0,
     )
-    order = np.argsort(z, kind="stable")[: check_k(k, len(z))]
-    order = order[z[order] < 0]
+    order = descending(-z)[: check_k(k, len(z))]
+    order = order[z[order] < -TIE * np.abs(z).max()]  # no harm that is nothing but rounding
     if len(order) == 0:
         raise ExemplaError("no training example harms this target: there is nothing to remove.")
     notes = []

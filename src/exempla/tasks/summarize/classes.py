@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from exempla.selection.ties import just_below
+
 __all__ = ["stratified_sample", "with_every_class"]
 
 FEWEST = 100
@@ -74,5 +76,6 @@ def with_every_class(
         if not spare.any():
             # only classes beyond the wanted ones can be in the way: they go first
             spare = ~np.isin(classes[picked], wanted)
-        picked[np.flatnonzero(spare)[-1]] = candidates[int(np.argmax(towards))]
+        best = int(np.argmax(towards >= just_below(towards.max())))
+        picked[np.flatnonzero(spare)[-1]] = candidates[best]
     return picked

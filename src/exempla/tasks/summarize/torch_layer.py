@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,17 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.torch.inputs.parameters import unwrap
 from exempla.oracles.torch.likelihood.choose import FamilyHead
 from exempla.oracles.torch.oracle import torch_oracle
-from exempla.tasks.summarize.head import Head, Read, given_weights
+from exempla.tasks.summarize.last_layer import LastLayer, given_weights
 
-__all__ = ["read_torch_head"]
+__all__ = ["read_torch_layer"]
 
 AGREES = 1e-3
 """Log-likelihoods from the noted inputs and from the model itself may differ by this much."""
 
 
-def read_torch_head(
+def read_torch_layer(
     model: nn.Module, train: Any, likelihood: Any, parameters: Any, device: Any
-) -> Read:
+) -> LastLayer:
     """The module's last linear layer with the training data in it."""
     name = linear_layer(unwrap(model), parameters)
     oracle = torch_oracle(model, likelihood, unwrap(model).get_submodule(name), device)
@@ -44,19 +45,19 @@ def read_torch_head(
         theirs = oracle.log_likelihood(examples)
     finally:
         handle.remove()
-    head = assemble(layer, seen, examples.labels, oracle.head.family, given_weights(train))
-    ours = head.family.log_prob(head.a @ head.theta, head.codes)
+    last = assemble(layer, seen, examples.labels, oracle.head.family, given_weights(train))
+    ours = last.family.log_prob(last.a @ last.theta, last.codes)
     if not np.allclose(ours, theirs, atol=AGREES, rtol=AGREES):
         raise UnsupportedModelError(
             "the chosen layer's outputs are not the model's: name the last linear layer with "
             "parameters=."
         )
-    return Read(head, head.codes, head.family.discrete, examples.ids)
+    return last if examples.ids is None else replace(last, ids=np.asarray(examples.ids))
 
 
 def assemble(
     layer: nn.Linear, seen: list[np.ndarray], labels: Any, family: Any, counts: Any
-) -> Head:
+) -> LastLayer:
     """Inputs with their ones, labels and parameters in NumPy."""
     if labels is None:
         raise ExemplaError("the training data has no labels: give (X, y).")
@@ -70,7 +71,7 @@ def assemble(
     if layer.bias is not None:
         theta = np.vstack([theta, layer.bias.detach().double().cpu().numpy()])
         a = np.hstack([a, np.ones((len(a), 1))])
-    return Head(a, np.asarray(labels), family, theta, np.zeros(len(theta)), None, counts)
+    return LastLayer(a, np.asarray(labels), family, theta, np.zeros(len(theta)), None, counts)
 
 
 def linear_layer(model: nn.Module, wanted: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +19,13 @@ from exempla.oracles import make_oracle
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.sklearn.oracle import SklearnOracle
 
-__all__ = ["Head", "Read", "given_weights", "read_head"]
+__all__ = ["LastLayer", "given_weights", "read_last_layer"]
 
 BATCH = 8192
 
 
 @dataclass(frozen=True)
-class Head:
+class LastLayer:
     """p(y | x) = family(a θ): one linear layer and the examples that pass through it."""
 
     a: Array
@@ -41,30 +41,37 @@ class Head:
     """What the estimator multiplies each example's loss by (class weights), in a refit too."""
     counts: np.ndarray | None = None
     """How often each example stands in the data (sample weights); a summary replaces these."""
+    ids: np.ndarray | None = None
+    """The user's own names of the examples."""
 
     def __len__(self) -> int:
         return int(self.a.shape[0])
 
-    def take(self, rows: np.ndarray) -> Head:
-        """The same layer with some of the examples."""
-        scale = None if self.scale is None else self.scale[rows]
-        counts = None if self.counts is None else self.counts[rows]
-        return replace(self, a=self.a[rows], codes=self.codes[rows], scale=scale, counts=counts)
-
-    def batches(self) -> Iterator[Head]:
-        """The examples in order, a few thousand at a time."""
-        for start in range(0, len(self), BATCH):
-            yield self.take(np.arange(start, min(start + BATCH, len(self))))
-
-    def residuals(self, theta: np.ndarray) -> np.ndarray:
-        """g of each example at parameters (d_in, d_out)."""
-        g = np.asarray(self.family.score(self.a @ theta, self.codes))
-        return g if self.scale is None else g * self.scale[:, None]
+    @property
+    def discrete(self) -> bool:
+        """Whether labels are classes."""
+        return self.family.discrete
 
     @property
     def size(self) -> float:
         """n, or the sum of the counts."""
         return float(len(self)) if self.counts is None else float(self.counts.sum())
+
+    def take(self, rows: np.ndarray) -> LastLayer:
+        """The same layer with some of the examples."""
+        named = {name: getattr(self, name) for name in ("scale", "counts", "ids")}
+        some = {name: None if each is None else each[rows] for name, each in named.items()}
+        return replace(self, a=self.a[rows], codes=self.codes[rows], **some)
+
+    def batches(self, size: int = BATCH) -> Iterator[LastLayer]:
+        """The examples in order, so many at a time."""
+        for start in range(0, len(self), size):
+            yield self.take(np.arange(start, min(start + size, len(self))))
+
+    def residuals(self, theta: np.ndarray) -> np.ndarray:
+        """g of each example at parameters (d_in, d_out)."""
+        g = np.asarray(self.family.score(self.a @ theta, self.codes))
+        return g if self.scale is None else g * self.scale[:, None]
 
     def fisher(self) -> np.ndarray:
         """Mean Fisher of the layer, (p, p) in the order of θ.ravel(), without the penalty."""
@@ -100,17 +107,6 @@ class Head:
         return moment
 
 
-class Read(NamedTuple):
-    """A training set as `summarize` wants it."""
-
-    head: Head
-    labels: np.ndarray
-    """As the user gave them."""
-    discrete: bool
-    """Whether labels are classes."""
-    ids: np.ndarray | None = None
-
-
 def inputs_moment(a: Array, scale: np.ndarray) -> np.ndarray:
     """Σ scale_i a_i a_iᵀ."""
     if is_sparse(a):
@@ -118,12 +114,14 @@ def inputs_moment(a: Array, scale: np.ndarray) -> np.ndarray:
     return (a * scale[:, None]).T @ a
 
 
-def read_head(model: Any, train: Any, likelihood: Any, parameters: Any, device: Any) -> Read:
+def read_last_layer(
+    model: Any, train: Any, likelihood: Any = "auto", parameters: Any = None, device: Any = None
+) -> LastLayer:
     """The model's last linear layer with the training data in it."""
     if hasattr(model, "named_modules"):
-        from exempla.tasks.summarize.torch_head import read_torch_head
+        from exempla.tasks.summarize.torch_layer import read_torch_layer
 
-        return read_torch_head(model, train, likelihood, parameters, device)
+        return read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
     if not isinstance(oracle, SklearnOracle):
         raise UnsupportedModelError(
@@ -139,14 +137,13 @@ def read_head(model: Any, train: Any, likelihood: Any, parameters: Any, device: 
     inputs = [rows.factors[0] for rows in oracle.scores(examples)]
     a = inputs[0].join(inputs[1:]).a
     assert examples.codes is not None
-    assert examples.labels is not None
     theta = oracle.theta.reshape(layer.d_in, layer.d_out)
     counts = given_weights(train)
     scale = examples.weights
     if scale is not None and counts is not None:
         scale = np.divide(scale, counts, out=np.ones_like(scale), where=counts > 0)
-    head = Head(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts)
-    return Read(head, examples.labels, oracle.family.discrete, examples.ids)
+    ids = None if examples.ids is None else np.asarray(examples.ids)
+    return LastLayer(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts, ids)
 
 
 def given_weights(train: Any) -> np.ndarray | None:
