@@ -78,8 +78,8 @@ def run(options: Namespace) -> int:
     extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
     with published(folder, options) as stage:
         paths = write_results(
-            stage, found, train_view=given.view(found.indices, why=True), test_view=asked.test_view(),
-            about=about, evidence=evidence, extra=extra,
+            stage, found, train_view=given.view(found.indices, why=True),
+            test_view=asked.test_view(), about=about, evidence=evidence, extra=extra,
         )  # fmt: skip
         if given.table.format != "images":
             rows = [Decision(int(row), "remove") for row in removed]
