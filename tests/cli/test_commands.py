@@ -11,17 +11,12 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli.main import main
 from exempla.cli.shared import checkout
 from exempla.cli.shared.checkout import find_checkout
 from exempla.errors import ExemplaError
-from tests.cli.test_main import CONTRACT
+from tests.cli.case import CONTRACT, run
 
 ROOT = Path(__file__).parents[2]
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
 
 
 @pytest.mark.parametrize("command", [["reproduce", "toy"], ["bench"]])

@@ -13,13 +13,9 @@ import numpy as np
 import pytest
 
 from exempla.cli.commands import explain
-from exempla.cli.main import main
 from exempla.cli.shared.console import Console, plain
 from exempla.version import __version__
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
+from tests.cli.case import run
 
 
 @pytest.fixture

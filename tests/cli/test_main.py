@@ -10,21 +10,17 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from exempla.cli.main import build_parser, main
+from exempla.cli.main import build_parser
 from exempla.version import __version__
+from tests.cli.case import CONTRACT, pictures, run
 
 COMMANDS = [
     "demo", "explain", "fix-labels", "review", "clean", "summarize", "attack", "embed",
     "reproduce", "bench", "doctor", "completion",
 ]  # fmt: skip
 FILES = {"explanation.json", "explanation.csv", "report.html", "manifest.json"}
-CONTRACT = {
-    "indices", "weights", "side", "explained", "variance", "damping", "damping_rule", "k", "seed",
-    "version",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +38,6 @@ def table(cancer, tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "cancer.csv"
     cancer.to_csv(path, index=False)
     return path
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
 
 
 def result(folder) -> dict:
@@ -111,12 +103,7 @@ def test_explain_npz_of_rows(tmp_path):
 
 
 def test_explain_a_folder_of_images(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    for name, level in (("dark", 60), ("light", 190)):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        for i in range(30):
-            pixels = np.clip(rng.normal(level, 90, (6, 6)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    pictures(tmp_path / "pictures", 30)
     out = tmp_path / "out"
     assert run("explain", tmp_path / "pictures", "-k", 4, "--ask", "all", "--out", out) == 0
     assert "60 images in 2 classes" in capsys.readouterr().out

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli.main import main
 from exempla.cli.shared import output, userfile
 from exempla.version import __version__
+from tests.cli.case import pictures, run
 
 OWN = {
     "explain": ["explanation.json", "explanation.csv", "report.html", "manifest.json"],
@@ -37,10 +36,6 @@ def frame() -> pd.DataFrame:
     frame = data.frame.iloc[:150, [0, 1, 4, 7]].copy()
     frame["y"] = np.where(data.target[:150] == 1, "benign", "malignant")
     return frame
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
 
 
 @pytest.fixture
@@ -220,12 +215,7 @@ def test_no_room_for_the_results_changes_nothing(command, frame, tmp_path):
 
 
 def test_images_beside_the_results_are_fine(tmp_path):
-    rng = np.random.default_rng(0)
-    for name, level in (("dark", 60), ("light", 190)):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        for i in range(20):
-            pixels = np.clip(rng.normal(level, 60, (5, 5)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    pictures(tmp_path / "pictures", 20)
     words = ("embed", tmp_path / "pictures", "--out", tmp_path, "--quiet")
     assert run(*words) == 0
     assert len(json.loads((tmp_path / "explanation.json").read_text())["indices"]) == 40

@@ -8,16 +8,12 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from exempla import progress
 from exempla.cli import main as door
 from exempla.cli.main import main
 from exempla.cli.shared.console import Console
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
+from tests.cli.case import pictures, run
 
 
 @pytest.fixture
@@ -63,12 +59,7 @@ def test_long_steps_are_told(command, steps, told, tmp_path):
 
 def test_networks_tell_their_training(told, tmp_path):
     pytest.importorskip("torch")
-    rng = np.random.default_rng(0)
-    for name, level in (("dark", 60), ("light", 190)):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        for i in range(20):
-            pixels = np.clip(rng.normal(level, 90, (8, 8)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    pictures(tmp_path / "pictures", 20, side=8)
     assert run("embed", tmp_path / "pictures", "--out", tmp_path / "out") == 0
     assert told() >= {"cross-validating the model", "training the network"}
 
