@@ -31,6 +31,7 @@ from exempla.tasks.fix_labels.problem import read_problem
 from exempla.tasks.fix_labels.result import LabelFixes
 from exempla.tasks.fix_labels.sbq import rank_by_sbq
 from exempla.tasks.retrain import Fit
+from exempla.tasks.ties import TIE, first_largest
 from exempla.version import __version__
 
 __all__ = ["LabelFixes", "fix_labels", "fix_labels_from", "gather"]
@@ -176,11 +177,11 @@ def _from_sbq(
     order = ranking.order[:k]
     picked = ranking.selection
     beyond = np.zeros(max(len(order) - len(picked), 0))
-    wrong = ranking.probabilities > 0.5
+    wrong = ranking.probabilities > 0.5 + TIE
     n, given = evidence.problem.n_train, evidence.problem.codes[: evidence.problem.n_train]
     others = evidence.cross_fitted[:n].copy()
     others[np.arange(n), given] = -np.inf
-    best = np.where(wrong, np.argmax(others, axis=1), given)
+    best = np.where(wrong, first_largest(others), given)
     assert evidence.view is not None  # rank_by_sbq has seen to it
     return LabelFixes(
         weights=np.concatenate([picked.weights, beyond])[: len(order)],

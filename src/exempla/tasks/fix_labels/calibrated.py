@@ -21,6 +21,7 @@ from exempla.tasks.fix_labels.calibration import (
     share_wrong,
 )
 from exempla.tasks.fix_labels.evidence import Draw, Evidence, log_odds_against
+from exempla.tasks.ties import TIE, first_largest, levels
 
 __all__ = ["LabelAssessment", "calibrated"]
 
@@ -67,7 +68,7 @@ def calibrated(evidence: Evidence) -> LabelAssessment:
     seen = [first_round(evidence, draw) for draw in evidence.draws]
     calibrator, odds, share = weighed(evidence, seen)
     for _ in range(ROUNDS):
-        suspects = [np.flatnonzero(expit(o + logit(share)) > 0.5) for o in odds]
+        suspects = [np.flatnonzero(o + logit(share) > TIE) for o in odds]
         if not all(_can_do_without(e.draw, s) for e, s in zip(seen, suspects, strict=True)):
             break
         seen = [next_round(evidence, e, s) for e, s in zip(seen, suspects, strict=True)]
@@ -193,8 +194,9 @@ def ranked(
     learned = log_odds_against(predictions[LEARNED][rows, given])
     unswayed = predictions[LEARNED + 1 :] or predictions[:1]
     clean = [log_odds_against(p[rows, given]) for p in unswayed]
-    worth = np.where(wrong == wrong.max(), np.sum(clean, axis=0), clean[-1] - learned)
-    return np.lexsort((-odds, -worth, -wrong))
+    sure = levels(wrong)
+    worth = np.where(sure == sure.max(), np.sum(clean, axis=0), clean[-1] - learned)
+    return np.lexsort((-levels(odds, 1.0), -levels(worth, 1.0), -sure))
 
 
 def likeliest_labels(
@@ -215,7 +217,9 @@ def likeliest_labels(
     support[rows, given] = -np.inf
     posterior = log_softmax(support, axis=1) + np.log(np.maximum(wrong, 1e-300))[:, None]
     posterior[rows, given] = np.log1p(-np.minimum(wrong, 1 - 1e-15))
-    return np.argmax(posterior, axis=1)
+    best = first_largest(posterior)
+    tied = posterior[rows, given] >= posterior[rows, best] - TIE
+    return np.where(tied, given, best)
 
 
 def _can_do_without(draw: Draw, suspects: np.ndarray) -> bool:

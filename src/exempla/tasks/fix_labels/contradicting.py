@@ -16,6 +16,7 @@ import numpy as np
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.selection import SBQ, select
 from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.ties import levels
 
 __all__ = ["MIDDLE_DAMPING", "ContradictingExamples", "Contradiction"]
 
@@ -104,5 +105,5 @@ class ContradictingExamples:
             )
         against = chosen.weights < 0
         found, weights = chosen.indices[against], -chosen.weights[against]
-        order = np.argsort(-weights, kind="stable")
+        order = np.argsort(-levels(weights), kind="stable")
         return found[order], weights[order]

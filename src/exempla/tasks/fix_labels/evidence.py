@@ -25,6 +25,7 @@ from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold, predict
 from exempla.tasks.fix_labels.fisher import FisherView, view_versions
 from exempla.tasks.fix_labels.learner import Learner
 from exempla.tasks.fix_labels.problem import LabelProblem
+from exempla.tasks.ties import first_largest
 
 __all__ = ["Draw", "Evidence", "log_odds_against"]
 
@@ -167,7 +168,7 @@ class Evidence:
             problem.X, problem.labels(problem.train), problem.weights, self.seed
         )
         view = self._view(model, problem, rows[:0])
-        agree = np.argmax(out_of_fold[rows], 1) == problem.codes[rows]
+        agree = first_largest(out_of_fold[rows]) == problem.codes[rows]
         return -view.similarities(rows[agree] if agree.any() else rows)
 
     @cached_property
@@ -178,7 +179,7 @@ class Evidence:
         """
         if self.trusted:
             return self.as_given
-        said = np.argmax(self.cross_fitted[self.calibration_rows], 1)
+        said = first_largest(self.cross_fitted[self.calibration_rows])
         agree = said == self.calibration_codes[:, 0]
         return self.as_given[agree] if agree.any() else self.as_given
 

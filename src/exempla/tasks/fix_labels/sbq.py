@@ -23,6 +23,7 @@ from exempla.selection import SBQ, select
 from exempla.tasks.fix_labels.calibration import fit_calibrator, share_in_doubt, share_wrong
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.fisher import FisherView
+from exempla.tasks.ties import TIE, levels
 
 __all__ = ["Ranking", "rank_by_sbq"]
 
@@ -68,13 +69,16 @@ def rank_by_sbq(
     unit = view.unit(np.arange(len(view.rows)), value)
     mu = unit[evidence.reference].mean(0)
     z = (unit @ mu).astype(np.float64)
-    opponents = int((z[:n] < 0).sum())
+    size = float(np.abs(z).max())
+    opponents = int((z[:n] < -TIE * size).sum())
     wanted = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)  # the rest follows by z
         selection = select(unit[:n], mu, wanted, SBQ(noise=noise), side="opponents")
     rest = np.setdiff1d(np.arange(n), selection.indices)
-    order = np.concatenate([selection.indices, rest[np.argsort(z[rest], kind="stable")]])
+    order = np.concatenate(
+        [selection.indices, rest[np.argsort(levels(z[rest], size), kind="stable")]]
+    )
     return Ranking(order, selection, z[:n], _probabilities(evidence, view, unit, z), value, rule)
 
 
@@ -86,7 +90,7 @@ def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
     for multiple in MULTIPLES:
         z = view.compare(versions, evidence.reference, multiple * unit)[:, 0]
         found = separation(-z[~evidence.wrong], -z[evidence.wrong])
-        if found > auc:
+        if found > auc + TIE:
             best, auc = multiple, found
     return (
         best * unit,
@@ -101,7 +105,8 @@ def separation(right: np.ndarray, wrong: np.ndarray) -> float:
     >>> separation(np.array([0.0, 1.0]), np.array([2.0, 0.5]))
     0.75
     """
-    ranks = rankdata(np.concatenate([wrong, right]))[: len(wrong)]
+    both = np.concatenate([wrong, right])
+    ranks = rankdata(levels(both, scale=float(np.abs(both).max())))[: len(wrong)]
     w, r = len(wrong), len(right)
     return float((ranks.sum() - w * (w + 1) / 2) / (w * r))
 
