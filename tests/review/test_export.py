@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
+import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,12 @@ from PIL import Image
 
 from exempla.errors import ExemplaError
 from exempla.review import ReviewedFile, Suspect, export_decisions, read_review, write_review
-from exempla.review.export import corrected_path, final_decisions, write_corrected
+from exempla.review.export import (
+    corrected_path,
+    export_review,
+    final_decisions,
+    write_corrected,
+)
 from exempla.review.log import DecisionLog, RowDecision
 from exempla.tables.corrections.patch import apply_patch
 from tests.review.case import make_folder, served, signed_in
@@ -171,6 +180,40 @@ def test_all_images_removed_leave_an_empty_tree(tmp_path):
     folder = images_case(tmp_path)
     decide(folder, *(RowDecision(row, "remove") for row in range(3)))
     assert list(corrected(folder).rglob("*.png")) == []
+
+
+def test_all_that_a_review_leaves_is_private_unless_the_folder_is_shared(tmp_path):
+    mask = os.umask(0o022)
+    try:
+        for name, folder_mode, file_mode in (("own", 0o700, 0o600), ("shared", 0o770, 0o660)):
+            place = tmp_path / name
+            place.mkdir()
+            place.chmod(folder_mode)
+            for folder in (make_folder(place, 6), images_case(place)):
+                export_review(read_review(folder))
+                for path in (folder, *folder.rglob("*")):
+                    wanted = folder_mode if path.is_dir() else file_mode
+                    assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+    finally:
+        os.umask(mask)
+
+
+def test_a_disk_that_fills_up_under_an_image_export_leaves_the_old_tree(tmp_path, monkeypatch):
+    folder = images_case(tmp_path)
+    before = {p.name: p.read_bytes() for p in corrected(folder).rglob("*") if p.is_file()}
+    decide(folder, RowDecision(1, "keep"))
+
+    def full(source, target):
+        Path(target).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    made = export_review(read_review(folder))
+    assert made.corrected is None
+    assert "corrected could not be written (No space left on device)" in made.problem
+    after = {p.name: p.read_bytes() for p in (folder / "corrected").rglob("*") if p.is_file()}
+    assert after == before
+    assert not list(folder.glob(".*"))
 
 
 @pytest.mark.parametrize("name", ["patch.csv", "corrected.csv", "decisions.json"])

@@ -210,6 +210,7 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     """Write the list and the patch; the decisions, and a sentence about those of other data."""
     from exempla.tables.corrections.export import refuse_input
     from exempla.tables.corrections.patch import write_patch_lines
+    from exempla.tables.corrections.tree import remove_leftovers
 
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
@@ -219,6 +220,7 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
     for path in (listing, patch):
         refuse_input(path, review.source_path())
+        remove_leftovers(path)
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
     with _storing(listing.name):
         write_text(listing, f"{text}\n")

@@ -63,15 +63,30 @@ def replace_tree(
             os.rename(scratch / "old", target)
         raise
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _discard(scratch)
     return target
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what killed runs of `replace_tree` left; only for one who is alone in the folder."""
+    """Remove what killed writers of this file or folder left beside it; for one who is alone."""
     for scratch in target.parent.glob(f".{target.name}.*.part"):
-        if not scratch.is_symlink() and _marked(scratch) is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        if scratch.is_file() and not scratch.is_symlink():
+            scratch.unlink()
+        elif not scratch.is_symlink() and _is_scratch(scratch):
+            _discard(scratch)
+
+
+def _is_scratch(folder: Path) -> bool:
+    """Ours by its marker, or killed before it had one."""
+    return _marked(folder) is not None or not any(
+        name for name in os.listdir(folder) if not name.startswith((MARKER, f".{MARKER}"))
+    )
+
+
+def _discard(scratch: Path) -> None:
+    """Remove it, the marker last: killed in between, it is still known as ours."""
+    for part in ("new", "old", ""):
+        shutil.rmtree(scratch / part, ignore_errors=True)
 
 
 def _check_replaceable(target: Path, replace_own: bool) -> None:

@@ -1,0 +1,106 @@
+"""Do one thing again and again, each time killed a step later, until it comes to its end.
+
+    python -m tests.review.killed export|decide|recover TEMPLATE WORK
+
+Copy n of the folder TEMPLATE in WORK is what was left when the process was killed (SIGKILL, no
+goodbye) at its n-th step: a call that changes files, or a statement of SQLite. The last copy is of
+the run that reached its end. A run prints what it was told was done before it died.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from exempla.review import logfile, read_review
+from exempla.review.export import export_review
+from exempla.review.log import DecisionLog, RowDecision
+from exempla.review.recover import recover_log
+from exempla.tables.corrections import export as once  # noqa: F401 - not anew in every run
+from exempla.tables.corrections import patch as too  # noqa: F401
+
+CHANGING = {
+    "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate",
+    "shutil.copyfile", "shutil.rmtree", "tempfile.mkstemp", "tempfile.mkdtemp", "sqlite3.connect",
+}  # fmt: skip
+
+
+def export(folder: Path) -> None:
+    """Write all there is to write."""
+    export_review(read_review(folder))
+
+
+def decide(folder: Path) -> None:
+    """Three decisions, an undo and a redo, each told when it is acknowledged."""
+    log = DecisionLog(folder / "decisions.sqlite", "k")
+    for number in range(3):
+        row = 100 + number
+        log.decide(RowDecision(row, "remove", None, "x" * 3000), seen=0, once=f"row-{row}")
+        print(log.version, flush=True)
+    log.undo(seen=log.undoable().version, once="undo")  # type: ignore[union-attr]
+    print(log.version, flush=True)
+    log.redo(seen=log.redoable().version, once="redo")  # type: ignore[union-attr]
+    print(log.version, flush=True)
+    log.close()
+
+
+def recover(folder: Path) -> None:
+    """Go on with what is whole of a damaged log."""
+    recover_log(folder / "decisions.sqlite")
+
+
+def die_at(step: int) -> None:
+    """Kill this process at its `step`-th change."""
+    left = step
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        writing = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE
+        if event in CHANGING or writing:
+            count()
+
+    connect = sqlite3.connect
+
+    def traced(*arguments: Any, **more: Any) -> sqlite3.Connection:
+        db = connect(*arguments, **more)
+        db.set_trace_callback(lambda _: count())
+        return db
+
+    sys.addaudithook(audit)
+    logfile.sqlite3.connect = traced  # type: ignore[assignment]
+
+
+def main(deed: Callable[[Path], None], template: Path, work: Path) -> None:
+    """All runs, one after the other."""
+    for step in range(1, 2000):
+        copy = work / f"{step:04d}"
+        shutil.copytree(template, copy, symlinks=True)
+        said = os.open(copy / "said.txt", os.O_WRONLY | os.O_CREAT, 0o600)
+        child = os.fork()
+        if child == 0:
+            os.dup2(said, 1)
+            die_at(step)
+            deed(copy / "review")
+            os._exit(0)
+        os.close(said)
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            return
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            sys.exit(f"step {step} ended with {status}")
+
+
+if __name__ == "__main__":
+    main({"export": export, "decide": decide, "recover": recover}[sys.argv[1]],
+         Path(sys.argv[2]), Path(sys.argv[3]))  # fmt: skip

@@ -1,0 +1,132 @@
+"""Killed at every step: nothing acknowledged is lost, and no file is half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exempla.errors import ExemplaError
+from exempla.review import read_review
+from exempla.review.export import export_review
+from exempla.review.log import DecisionLog, RowDecision
+from exempla.review.recover import salvage
+from tests.review.case import make_folder
+from tests.review.test_export import SOME, decide, images_case
+from tests.review.test_logfile import answer, fill
+
+FINAL = ("decisions.json", "patch.csv", "corrected.jsonl", "corrected")
+
+
+def runs(deed: str, template: Path, work: Path) -> list[Path]:
+    """What each killed run left, in the order of how far it came; the last one was not killed."""
+    work.mkdir()
+    words = [sys.executable, "-m", "tests.review.killed", deed, str(template), str(work)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = sorted(work.iterdir())
+    assert len(found) > 10, "there are many steps to be killed at"
+    return found
+
+
+def digest(path: Path) -> str:
+    """Of a file, or of every name and byte in a folder; "" if there is none."""
+    if path.is_dir():
+        parts = [f"{p.relative_to(path)} {digest(p)}" for p in sorted(path.rglob("*"))]
+        return hashlib.sha256("\n".join(p for p in parts).encode()).hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def check_exports(template: Path, work: Path) -> None:
+    """Every file is the one from before or the one from after, and a new export mends all."""
+    left = runs("export", template, work)
+    before = {name: digest(template / "review" / name) for name in FINAL}
+    after = {name: digest(left[-1] / "review" / name) for name in FINAL}
+    assert before != after
+    assert sum({n: digest(p / "review" / n) for n in FINAL} == before for p in left) > 3
+    for place in left:
+        for name in FINAL:
+            allowed = {before[name], after[name]}
+            if name == "corrected":
+                allowed.add("")  # between the two names of one moment: gone, never in part
+            assert digest(place / "review" / name) in allowed, (place, name)
+        review = read_review(place / "review")
+        export_review(review)
+        assert {name: digest(place / "review" / name) for name in FINAL} == after
+        assert not list((place / "review").glob(".[!d]*.part")), "what was left is gone"
+
+
+def test_an_export_killed_at_any_step_leaves_whole_files(tmp_path):
+    (tmp_path / "template").mkdir()
+    folder = make_folder(tmp_path / "template", 6)
+    decide(folder, RowDecision(3, "remove"))
+    export_review(read_review(folder))
+    decide(folder, *SOME)
+    check_exports(tmp_path / "template", tmp_path / "work")
+
+
+def test_an_export_of_images_killed_at_any_step_leaves_whole_trees(tmp_path):
+    (tmp_path / "template").mkdir()
+    folder = images_case(tmp_path / "template")
+    folder = folder.rename(tmp_path / "template" / "review")
+    export_review(read_review(folder))
+    decide(folder, RowDecision(1, "keep"))
+    check_exports(tmp_path / "template", tmp_path / "work")
+
+
+def test_decisions_killed_at_any_step_are_all_there_once_acknowledged(tmp_path):
+    folder = tmp_path / "template" / "review"
+    folder.mkdir(parents=True)
+    fill(folder / "decisions.sqlite").close()
+    first = answer(folder / "decisions.sqlite")[3]
+    left = runs("decide", tmp_path / "template", tmp_path / "work")
+    reached = set()
+    for place in left:
+        said = [int(line) for line in (place / "said.txt").read_text().split()]
+        log = DecisionLog(place / "review" / "decisions.sqlite", "k")
+        acknowledged = said[-1] if said else first
+        assert acknowledged <= log.version <= acknowledged + 1
+        reached.add(log.version)
+        for number in range(min(log.version - first, 3)):
+            undone = number == 2 and log.version == first + 4
+            state = log.state(100 + number)
+            assert (state.action, state.note) == (
+                ("pending", "") if undone else ("remove", "x" * 3000)
+            )
+        log.close()
+    assert reached == set(range(first, first + 6))
+
+
+def test_a_new_log_killed_at_any_step_is_no_damaged_log(tmp_path):
+    (tmp_path / "template" / "review").mkdir(parents=True)
+    for place in runs("decide", tmp_path / "template", tmp_path / "work"):
+        said = (place / "said.txt").read_text().split()
+        log = DecisionLog(place / "review" / "decisions.sqlite", "k")
+        assert log.version >= (int(said[-1]) if said else 0)
+        log.close()
+
+
+def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path):
+    folder = tmp_path / "template" / "review"
+    folder.mkdir(parents=True)
+    path = folder / "decisions.sqlite"
+    fill(path).close()
+    data = bytearray(path.read_bytes())
+    data[data.index(b"Grund 14")] ^= 0x02
+    path.write_bytes(data)
+    whole = salvage(path)
+    assert len(whole) > 10
+    for place in runs("recover", tmp_path / "template", tmp_path / "work"):
+        log = place / "review" / "decisions.sqlite"
+        assert [event[:-1] for event in salvage(log)] == [event[:-1] for event in whole]
+        if log.read_bytes() == data:  # not there yet: refused as before, nothing taken away
+            with pytest.raises(ExemplaError, match="is damaged"):
+                answer(log)
+        else:
+            answer(log)
+            assert log.with_name("decisions.sqlite.damaged").read_bytes() == data
+    shutil.rmtree(tmp_path / "work")
