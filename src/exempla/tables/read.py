@@ -55,9 +55,13 @@ def read_table(
     >>> table.notes[0], table.row(1)
     ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
     """
-    path = Path(path)
+    path = _plain_path(Path(path))
     if path.is_dir():
         return read_folder(path)
+    if path.exists() and not path.is_file():
+        raise ExemplaError(
+            f"{str(path)!r} is a pipe or a device, not a file; save what it gives to a file first."
+        )
     if not path.is_file():
         near = path.parent if path.parent != path else Path()
         raise ExemplaError(f"There is no file {str(path)!r}; look for its name in {str(near)!r}.")
@@ -81,6 +85,17 @@ def read_table(
     return read_delimited(
         path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names
     )
+
+
+def _plain_path(path: Path) -> Path:
+    """The path, if it can be written into results and pages, which are UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ExemplaError(
+            f"The name {str(path)!a} is not UTF-8, so no result could name it; rename it."
+        ) from None
+    return path
 
 
 def borrow_names(table: Table, other: Table) -> Table:

@@ -71,7 +71,9 @@ def as_explanation(given: UserFile, picked: Selection, options: Namespace) -> Ex
 def write_rows(folder: Path, given: UserFile, found: Explanation) -> Path:
     """The rows themselves, with their weights, as Parquet or CSV."""
     rows = given.table.data.take(found.indices).to_pandas()
-    name = "weight" if "weight" not in rows.columns else "exempla_weight"
+    name = "weight"
+    while name in rows.columns:
+        name = f"exempla_{name}"
     rows.insert(0, "row", found.indices, allow_duplicates=True)
     rows.insert(1, name, found.weights)
     if given.table.format == "parquet":

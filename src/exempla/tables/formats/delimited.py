@@ -23,6 +23,7 @@ from exempla.tables.formats.dialect import (
 )
 from exempla.tables.formats.encoding import Encoding, pack, sniff_encoding, unpack
 from exempla.tables.formats.header import column_names, looks_like_data, preamble
+from exempla.tables.formats.limits import check_limit
 from exempla.tables.table import Table, show
 
 __all__ = ["TextSource", "read_delimited"]
@@ -108,6 +109,7 @@ def read_delimited(
     notes = [f"Read {path.name} as {found}, {dialect}-separated.", *found.notes]
 
     first = sample(text, dialect)
+    check_limit("columns", max(map(len, first), default=0), path.name)
     above = preamble(first)
     if above:
         notes.append(f"Passed over {above} line(s) above the table, the first {first[0][0]!r}.")
