@@ -11,6 +11,7 @@ from exempla.tables.formats.columnar import read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
 from exempla.tables.formats.folder import read_folder
 from exempla.tables.formats.jsonl import read_jsonl
+from exempla.tables.formats.suffix import named_format
 from exempla.tables.table import Table
 
 __all__ = ["borrow_names", "read_table"]
@@ -69,18 +70,18 @@ def read_table(
         magic = file.read(16)
     if not magic:
         raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    named = named_format(path)
     if magic.startswith(b"PAR1"):
         return read_parquet(path)
-    if ".npz" in suffixes:
+    if named == ".npz":
         return read_npz(path)
     for start, what in FOREIGN.items():
         if magic.startswith(start):
             raise ExemplaError(f"{path.name} is {what}.")
-    if ".parquet" in suffixes:
+    if named == ".parquet":
         raise ExemplaError(f"{path.name} is named Parquet but is not (it does not begin so).")
     raw = path.read_bytes()
-    if {".jsonl", ".ndjson", ".json"} & set(suffixes):
+    if named in (".jsonl", ".ndjson", ".json"):
         return read_jsonl(path, raw, encoding=encoding)
     return read_delimited(
         path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names

@@ -31,7 +31,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
     from exempla.report import About, evidence_of
-    from exempla.tables import Decision, export
+    from exempla.tables import Decision, export, format_suffix
     from exempla.tasks.clean import clean
 
     with reading(options, test_size=0.2) as (given, console, folder):
@@ -55,7 +55,7 @@ def run(options: Namespace) -> int:
     )
     paths = {}
     if given.table.format != "images":
-        suffix = "".join(given.table.path.suffixes[-2:])
+        suffix = format_suffix(given.table.path)
         rows = [Decision(int(row), "remove") for row in removed]
         place = folder / f"cleaned{suffix}"
         paths["data"] = export(given.table, rows, place, label=given.label.name)

@@ -62,24 +62,23 @@ def lines(text: str, mark: list[int]) -> Iterator[str]:
     `str.splitlines` would also break at form feeds and U+2028, which belong to the cells.
     """
     most = limit("line")
-    for line in _lines(text, mark):
-        if len(line) > most:
-            check_limit("line", None, "The file")
-        yield line
-
-
-def _lines(text: str, mark: list[int]) -> Iterator[str]:
     if text.count("\r") == text.count("\r\n"):
         start = 0
         while (end := text.find("\n", start) + 1) > 0:
+            if end - start > most:
+                check_limit("line", None, "The file")
             mark[0] = end
             yield text[start:end]
             start = end
+        if len(text) - start > most:
+            check_limit("line", None, "The file")
         if start < len(text):
             mark[0] = len(text)
             yield text[start:]
         return
     for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text):
+        if match.end() - match.start() > most:
+            check_limit("line", None, "The file")
         mark[0] = match.end()
         yield match.group()
 
