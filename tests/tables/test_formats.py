@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from exempla import ExemplaError
-from exempla.tables import borrow_names, read_table
+from exempla.tables import borrow_names, format_suffix, read_table
 
 ROWS = "name,city,label\nJosé,Zürich,ham\nAnn,Genève,spam\n"
 
@@ -260,3 +260,22 @@ def test_a_hundred_thousand_rows(tmp_path):
     table = read_table(write(tmp_path, "a.csv", "a,b,c,k,y\n" + "\n".join(lines) + "\n"))
     assert len(table) == 100_000
     assert table.row(99_999)["k"] == f"k{99_999 % 4000}"
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        ("data.csv", ".csv"), ("data.2024.csv", ".csv"), ("data.2024-01-02.csv.gz", ".csv.gz"),
+        ("DATA.CSV", ".CSV"), ("a.json.csv", ".csv"), ("a.csv.json", ".json"), ("a.data", ".data"),
+        ("v1.2.parquet", ".parquet"), ("a.tsv.bz2", ".tsv.bz2"), ("plain", ""),
+        ("a.csv.z", ".csv.z"), ("adult.data.gz", ".data.gz"), (".hidden", ""), ("x.npz/y", ""),
+    ],
+)  # fmt: skip
+def test_the_suffix_is_the_format_and_not_a_date(name, suffix):
+    assert format_suffix(name) == suffix
+
+
+def test_the_last_format_in_a_name_counts(tmp_path):
+    assert read_table(write(tmp_path, "a.json.csv", ROWS)).format == "csv"
+    line = '{"x": "1,2", "y": "p"}\n'
+    assert read_table(write(tmp_path, "a.csv.jsonl", line * 2)).format == "jsonl"

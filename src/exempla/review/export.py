@@ -19,6 +19,7 @@ from exempla.errors import ExemplaError
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
+from exempla.tables.formats.suffix import PACKINGS, format_suffix
 
 # Tables are imported where they are used: the page starts without all that they need.
 if TYPE_CHECKING:
@@ -166,12 +167,9 @@ def corrected_path(review: Review) -> Path:
     for a folder of images."""
     if review.source.format == "images":
         return review.directory / "corrected"
-    name = PurePath(PurePath(review.source.path).name)
-    packing = name.suffix if name.suffix.lower() in (".gz", ".bz2", ".xz") else ""
-    ending = PurePath(name.name.removesuffix(packing)).suffix
-    if not ending or ending[1:].isdecimal():  # mails.2024 and mails.2024.gz: a year, not an ending
-        ending = f".{review.source.format}"
-    return review.directory / f"corrected{ending}{packing}"
+    suffix = format_suffix(PurePath(review.source.path).name)
+    bare = suffix.lower() in ("", *PACKINGS)  # a name that does not speak of its format
+    return review.directory / f"corrected{f'.{review.source.format}' if bare else ''}{suffix}"
 
 
 @contextmanager

@@ -6,6 +6,10 @@ Read
         one sub-folder per class. `table.notes` says what was found out; `table.row(i)` shows a row.
     borrow_names(table, other) -> Table
         Column names for a headerless file from a sister file that has them.
+    format_suffix(path) -> str
+        The ending that tells a file's format: ".csv" of data.2024.csv, ".csv.gz" of mails.csv.gz.
+    The environment variable EXEMPLA_LIMITS raises what one file may hold ("columns=500000"): see
+    `exempla.tables.formats.limits`.
 
 Columns
     infer_columns(table, label, text=(), overrides={}, task="auto") -> list[Column]
@@ -40,6 +44,8 @@ Images
     thumbnail(image, most=128) -> bytes (WebP)
     safe_path(root, name) -> Path, refusing every way out of `root`
 
+Imports: errors, atomic, data, images.
+
 >>> import pathlib, tempfile
 >>> folder = pathlib.Path(tempfile.mkdtemp())
 >>> _ = (folder / "mail.csv").write_text("words,y\\n" + "3,ham\\n9,spam\\n4,ham\\n9,ham\\n" * 9)
@@ -60,6 +66,7 @@ from exempla.tables.corrections.patch import apply_patch, read_patch, write_patc
 from exempla.tables.features import feature_frame
 from exempla.tables.formats.folder import safe_path
 from exempla.tables.formats.folder_pixels import Images, load_images
+from exempla.tables.formats.suffix import format_suffix
 from exempla.tables.models.crossval import CrossValidation, cross_validated_accuracy
 from exempla.tables.models.image import ImageModel, default_image_model
 from exempla.tables.models.tabular import default_model
@@ -68,7 +75,7 @@ from exempla.tables.split import Split, split, stratified
 from exempla.tables.table import Table
 
 __all__ = [
-    "Table", "read_table", "borrow_names",
+    "Table", "read_table", "borrow_names", "format_suffix",
     "Column", "infer_columns", "show_columns", "kind_flag", "label_of", "feature_frame",
     "default_model", "cross_validated_accuracy", "CrossValidation",
     "ImageModel", "default_image_model",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from exempla.errors import ExemplaError
-from exempla.tables.columns.arrow import encoded, is_text, missing_mask, pc, to_numbers
+from exempla.tables.columns.arrow import LARGEST, encoded, is_text, missing_mask, pc, to_numbers
 from exempla.tables.columns.dates import to_dates
 from exempla.tables.columns.infer import FEATURES, Column
 from exempla.tables.table import Table, show
@@ -55,7 +55,8 @@ def _typed(table: Table, column: Column, rows: np.ndarray) -> Any:
     if column.kind == "number":
         if pa.types.is_integer(values.type) and not missing.any():
             return values.to_numpy()
-        return to_numbers(values, column.detail or ".")
+        numbers = to_numbers(values, column.detail or ".")
+        return np.where(np.abs(numbers) > LARGEST, np.nan, numbers)
     fill = "" if column.kind == "text" else MISSING_LEVEL
     words = values if is_text(values) else pc.cast(values, pa.string())
     codes, levels = encoded(words)

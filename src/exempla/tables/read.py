@@ -11,6 +11,7 @@ from exempla.tables.formats.columnar import read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
 from exempla.tables.formats.folder import read_folder
 from exempla.tables.formats.jsonl import read_jsonl
+from exempla.tables.formats.suffix import named_format
 from exempla.tables.table import Table
 
 __all__ = ["borrow_names", "read_table"]
@@ -55,9 +56,13 @@ def read_table(
     >>> table.notes[0], table.row(1)
     ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
     """
-    path = Path(path)
+    path = _plain_path(Path(path))
     if path.is_dir():
         return read_folder(path)
+    if path.exists() and not path.is_file():
+        raise ExemplaError(
+            f"{str(path)!r} is a pipe or a device, not a file; save what it gives to a file first."
+        )
     if not path.is_file():
         near = path.parent if path.parent != path else Path()
         raise ExemplaError(f"There is no file {str(path)!r}; look for its name in {str(near)!r}.")
@@ -65,22 +70,33 @@ def read_table(
         magic = file.read(16)
     if not magic:
         raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    named = named_format(path)
     if magic.startswith(b"PAR1"):
         return read_parquet(path)
-    if ".npz" in suffixes:
+    if named == ".npz":
         return read_npz(path)
     for start, what in FOREIGN.items():
         if magic.startswith(start):
             raise ExemplaError(f"{path.name} is {what}.")
-    if ".parquet" in suffixes:
+    if named == ".parquet":
         raise ExemplaError(f"{path.name} is named Parquet but is not (it does not begin so).")
     raw = path.read_bytes()
-    if {".jsonl", ".ndjson", ".json"} & set(suffixes):
+    if named in (".jsonl", ".ndjson", ".json"):
         return read_jsonl(path, raw, encoding=encoding)
     return read_delimited(
         path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names
     )
+
+
+def _plain_path(path: Path) -> Path:
+    """The path, if it can be written into results and pages, which are UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ExemplaError(
+            f"The name {str(path)!a} is not UTF-8, so no result could name it; rename it."
+        ) from None
+    return path
 
 
 def borrow_names(table: Table, other: Table) -> Table:

@@ -11,13 +11,13 @@ from pathlib import Path, PurePath
 from exempla.atomic import MANIFEST, check_targets, make_folder, probe, publishing
 from exempla.cli.shared.options import check_numbers, command_line
 from exempla.errors import ExemplaError
+from exempla.tables.formats.suffix import format_suffix
 from exempla.version import __version__
 
 __all__ = ["ALWAYS", "named_after", "prepare_folder", "published"]
 
 ALWAYS = ("explanation.json", "explanation.csv", "report.html")
 """What every command leaves behind, besides the manifest."""
-PACKED = (".gz", ".bz2", ".xz")
 
 
 def named_after(name: str, file: str | Path) -> str:
@@ -26,8 +26,7 @@ def named_after(name: str, file: str | Path) -> str:
     >>> named_after("cleaned", "mails.2024.csv"), named_after("cleaned", "mails.csv.gz")
     ('cleaned.csv', 'cleaned.csv.gz')
     """
-    endings = PurePath(file).suffixes
-    return name + "".join(endings[-2:] if endings[-1:] and endings[-1] in PACKED else endings[-1:])
+    return name + format_suffix(PurePath(file).name)
 
 
 def prepare_folder(

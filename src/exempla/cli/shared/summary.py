@@ -45,7 +45,9 @@ FILES = ("summary.csv", "summary.parquet")
 def write_rows(stage: Path, given: UserFile, found: Selection) -> Path:
     """The rows themselves, with their weights, as Parquet or CSV."""
     rows = given.table.data.take(found.indices).to_pandas()
-    name = "weight" if "weight" not in rows.columns else "exempla_weight"
+    name = "weight"
+    while name in rows.columns:
+        name = f"exempla_{name}"
     rows.insert(0, "row", found.indices, allow_duplicates=True)
     rows.insert(1, name, found.weights)
     if given.table.format == "parquet":

@@ -13,11 +13,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute
 
-__all__ = ["MISSING", "is_text", "missing_mask", "pc", "to_numbers", "to_strings"]
+__all__ = ["LARGEST", "MISSING", "is_text", "missing_mask", "pc", "to_numbers", "to_strings"]
 
 pc: Any = pyarrow.compute
 """pyarrow makes its functions while it is imported, where type checkers cannot see them."""
 
+LARGEST = 1e100
+"""Numbers beyond it are no measurements, and their squares would overflow; as features they count
+as missing."""
 MISSING = frozenset({"", "NA", "NaN", "nan", "NAN", "null", "NULL", "Null"})
 """What a text cell holds when it holds nothing. `None` is a word, not a missing value."""
 
@@ -51,7 +54,8 @@ def to_numbers(column: Any, decimal: str = ".") -> np.ndarray:
     [7.0, 100.0, nan, nan]
     """
     if not is_text(column):
-        numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        # Whole numbers beyond 2⁵³ are rounded: to a model a count is a measurement.
+        numbers = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     else:
         codes, words = encoded(column)
         if decimal != ".":

@@ -1,4 +1,7 @@
-"""Dates: one format for a whole column, found by trying the usual ones."""
+"""Dates: one format for a whole column, found by trying the usual ones.
+
+Libraries read each value by itself, days first here and months first there; a column has one way.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
-from exempla.tables.columns.arrow import encoded, is_text, pc, to_numbers
+from exempla.tables.columns.arrow import LARGEST, encoded, is_text, pc, to_numbers, to_strings
 from exempla.tables.table import Table, show
 
 __all__ = ["label_column", "label_values", "same_labels"]
@@ -37,6 +37,11 @@ def label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]
         if not numeric:
             raise ExemplaError(
                 f"The label column {name!r} holds words, so it has classes; leave the task out."
+            )
+        if (vast := np.abs(numbers) > LARGEST).any():
+            raise ExemplaError(
+                f"The label column {name!r} holds {numbers[vast][0]:g}, too large to compute with; "
+                "mend that cell."
             )
         return "regression", "as told"
     whole = numeric and bool((numbers[np.isfinite(numbers)] % 1 == 0).all())
@@ -70,7 +75,9 @@ def label_values(table: Table, name: str, task: str, rows: np.ndarray) -> np.nda
     if is_text(column):
         codes, words = encoded(column)
         return np.asarray(words)[codes] if words else np.array([], dtype=str)
-    if pa.types.is_floating(column.type) and pc.all(pc.equal(pc.floor(column), column)).as_py():
+    if pa.types.is_floating(column.type):
+        if not pc.all(pc.equal(pc.floor(column), column)).as_py():
+            return np.asarray(to_strings(column))  # 1.5 as a class is a name, not a measurement
         column = column.cast(pa.int64())  # whole numbers became floats because some were missing
     return column.to_numpy()
 

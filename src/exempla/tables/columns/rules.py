@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exempla.tables.columns.arrow import encoded, is_text, missing_mask, pc, to_numbers
+from exempla.tables.columns.arrow import LARGEST, encoded, is_text, missing_mask, pc, to_numbers
 from exempla.tables.columns.dates import find_format
 from exempla.tables.table import Table
 
@@ -114,7 +114,7 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
     numbers = facts.plain_numbers
     numeric = np.isfinite(numbers).mean() >= NUMBER_SHARE
     whole = bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
-    if whole and numbers.max() - numbers.min() == len(numbers) - 1:
+    if whole and _span(facts, numbers) == len(numbers) - 1:
         return "id", "unique, consecutive integers"
     if facts.text and facts.matches(UUID):
         return "id", "unique UUIDs"
@@ -126,6 +126,13 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
     if facts.text and not numeric and facts.words < TEXT_WORDS and facts.date is None:
         return "id", f"unique strings of fewer than {TEXT_WORDS} words"
     return None
+
+
+def _span(facts: Facts, numbers: np.ndarray) -> float:
+    if pa.types.is_integer(facts.values.type):  # keys of 64 bits differ where floats do not
+        ends = pc.min_max(facts.present).as_py()
+        return ends["max"] - ends["min"]
+    return float(numbers.max() - numbers.min())
 
 
 def _snake(name: str) -> str:
@@ -158,12 +165,14 @@ def _number(facts: Facts) -> tuple[str, str, str] | None:
     decimal = decimal_of(facts)
     if decimal is None:
         return None
-    odd = int((~np.isfinite(facts.numbers(decimal))).sum())
+    numbers = facts.numbers(decimal)
+    odd, vast = int((~np.isfinite(numbers)).sum()), int((np.abs(numbers) > LARGEST).sum())
     reason = f"all {len(facts.present):,} values are numbers"
     if odd:
         reason = f"{1 - odd / len(facts.present):.1%} of the values are numbers"
     comma = " (decimal comma)" if decimal == "," else ""
-    return "number", reason + comma + _gaps(facts), decimal
+    beyond = f", {vast:,} too large to compute with" if vast else ""
+    return "number", reason + comma + beyond + _gaps(facts), decimal
 
 
 def date_of(facts: Facts, share: float) -> tuple[str, str | None] | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exempla.errors import ExemplaError
+from exempla.tables.formats.limits import check_limit
 from exempla.tables.table import Table, show
 
 __all__ = ["NpzSource", "ParquetSource", "read_npz", "read_parquet"]
@@ -55,7 +56,7 @@ class ParquetSource(_OnDisk):
         excel_safe: bool = False,
     ) -> bytes:
         file = pq.ParquetFile(io.BytesIO(self.original()))
-        table, meta = file.read(), file.metadata
+        table, meta = _without_views(file.read()), file.metadata
         field = table.schema.field(column)
         values = table.column(column).to_pylist()
         for row, label in changes.items():
@@ -76,6 +77,16 @@ class ParquetSource(_OnDisk):
         return out.getvalue()
 
 
+def _without_views(table: pa.Table) -> pa.Table:
+    """The table with its views of strings as plain strings, which more of Arrow can handle."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    for place, field in enumerate(table.schema):
+        if field.type in plain:
+            column = table.column(place).cast(plain[field.type])
+            table = table.set_column(place, field.with_type(plain[field.type]), column)
+    return table
+
+
 def _plain(kind: Any) -> Any:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -94,7 +105,12 @@ def _typed(label: str, kind: Any, name: str) -> Any:
 def read_parquet(path: Path) -> Table:
     """Read a Parquet file; dictionary columns become plain strings."""
     try:
-        data = pq.ParquetFile(path).read()
+        file = pq.ParquetFile(path)
+        meta = file.metadata
+        sizes = [meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)]
+        check_limit("unpacked", sum(sizes), path.name)
+        check_limit("columns", meta.num_columns, path.name)
+        data = _without_views(file.read())
     except (pa.ArrowException, OSError) as error:
         raise ExemplaError(f"{path.name} is no readable Parquet file: {_first(error)}.") from None
     if data.num_rows == 0:
@@ -132,7 +148,7 @@ class NpzSource(_OnDisk):
     ) -> bytes:
         raw = self.original()
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            arrays = {name: _plain_array(file, name, self.path) for name in file.files}
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             packed = any(item.compress_type for item in archive.infolist())
         y, n = arrays["y"].copy(), len(arrays["y"])
@@ -147,9 +163,27 @@ class NpzSource(_OnDisk):
                 name: array[keep] if array.ndim and len(array) == n and name != "names" else array
                 for name, array in arrays.items()
             }
-        out = io.BytesIO()
-        (np.savez_compressed if packed else np.savez)(out, **arrays)
-        return out.getvalue()
+        return _archived(arrays, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
+
+
+def _archived(arrays: Mapping[str, np.ndarray], how: int) -> bytes:
+    # What np.savez does, which stumbles over arrays called `file` and `allow_pickle`.
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    return out.getvalue()
+
+
+def _plain_array(file: Any, name: str, path: Path) -> np.ndarray:
+    try:
+        return file[name]
+    except ValueError:
+        raise ExemplaError(
+            f"The array {name!r} of {path.name} holds Python objects, which cannot be copied "
+            "safely because they can run code; save the file without it."
+        ) from None
 
 
 def _npz_value(label: str, kind: np.dtype) -> Any:
@@ -164,14 +198,20 @@ def _npz_value(label: str, kind: np.dtype) -> Any:
 def read_npz(path: Path) -> Table:
     """Read an NPZ with arrays `X` (n, d) or (n, h, w[, c]) and `y` (n,); pickles are refused."""
     arrays = _arrays(path)
-    x, y = arrays["X"], arrays["y"]
+    x, y = _usable(arrays["X"], "X", path), _usable(arrays["y"], "y", path)
     if y.ndim != 1 or x.ndim not in (2, 3, 4) or len(x) != len(y) or len(y) == 0:
         raise ExemplaError(
             f"{path.name} needs X of shape (rows, columns) or (rows, height, width[, channels]) "
             f"and y of shape (rows,); they are {x.shape} and {y.shape}."
         )
-    if y.dtype.kind == "S":
-        y = np.char.decode(y)
+    check_limit("columns", x.shape[1] if x.ndim == 2 else 1, path.name)
+    if x.ndim > 2 and x.dtype.kind not in "biuf":
+        raise ExemplaError(f"The images X of {path.name} hold {x.dtype}; give numbers.")
+    if x.ndim == 4 and x.shape[3] not in (1, 3, 4):
+        raise ExemplaError(
+            f"{path.name} has images of shape {x.shape[1:]}: give (rows, height, width, channels) "
+            "with 1, 3 or 4 channels; np.moveaxis(X, 1, -1) puts channels last."
+        )
     columns: dict[str, Any] = {}
     if x.ndim == 2:
         given = [str(name) for name in arrays.get("names", np.array([])).ravel()]
@@ -190,7 +230,40 @@ def read_npz(path: Path) -> Table:
     )
 
 
+def _check_unpacked(path: Path) -> None:
+    """Refuse a small archive that claims to hold very much."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = [item for item in archive.infolist() if item.compress_type]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return  # no archive at all: whoever reads it will say so
+    check_limit("unpacked", sum(item.file_size for item in held), path.name)
+
+
+def _usable(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """The array in a type that tables and models know; others are refused."""
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind not in "biufUSmM" or (name == "y" and kind in "mM"):
+        remedy = "its real and imaginary parts" if kind == "c" else "plain numbers or words"
+        raise ExemplaError(
+            f"{name} of {path.name} holds {array.dtype}, which cannot be used; give {remedy}."
+        )
+    if kind == "S":
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError:
+            raise ExemplaError(
+                f"{name} of {path.name} holds bytes that are no UTF-8 text; give words."
+            ) from None
+    if kind == "f" and size not in (4, 8):  # half and long double: neither is known everywhere
+        return array.astype(np.float32 if size < 4 else np.float64)
+    if kind in "mM":
+        return array.astype(f"{kind}8[{'ns' if array.dtype.name.endswith('s]') else 's'}]")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def _arrays(path: Path) -> dict[str, np.ndarray]:
+    _check_unpacked(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             absent = [name for name in ("X", "y") if name not in file.files]

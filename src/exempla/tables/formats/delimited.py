@@ -23,6 +23,8 @@ from exempla.tables.formats.dialect import (
 )
 from exempla.tables.formats.encoding import Encoding, pack, sniff_encoding, unpack
 from exempla.tables.formats.header import column_names, looks_like_data, preamble
+from exempla.tables.formats.limits import check_limit
+from exempla.tables.formats.suffix import named_format
 from exempla.tables.table import Table, show
 
 __all__ = ["TextSource", "read_delimited"]
@@ -101,13 +103,13 @@ def read_delimited(
     del content
     if not text.strip():
         raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
-    suffix = next((s for s in path.suffixes if s in (".csv", ".tsv")), "")
-    cut = sniff_delimiter(text, delimiter, suffix, path.name)
+    cut = sniff_delimiter(text, delimiter, named_format(path), path.name)
     dialect = Dialect(cut, spaces=sniff_spaces(text, cut))
     dialect = replace(dialect, quotes=sniff_quotes(text, dialect))
     notes = [f"Read {path.name} as {found}, {dialect}-separated.", *found.notes]
 
     first = sample(text, dialect)
+    check_limit("columns", max(map(len, first), default=0), path.name)
     above = preamble(first)
     if above:
         notes.append(f"Passed over {above} line(s) above the table, the first {first[0][0]!r}.")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from exempla.errors import ExemplaError
+from exempla.tables.formats.limits import check_limit, limit
 
 __all__ = [
     "DELIMITERS",
@@ -22,6 +23,8 @@ __all__ = [
     "sniff_spaces",
 ]
 
+SAMPLE = 1_000_000
+"""Characters at the head of a file from which its dialect is judged."""
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 
 
@@ -58,17 +61,24 @@ def lines(text: str, mark: list[int]) -> Iterator[str]:
 
     `str.splitlines` would also break at form feeds and U+2028, which belong to the cells.
     """
+    most = limit("line")
     if text.count("\r") == text.count("\r\n"):
         start = 0
         while (end := text.find("\n", start) + 1) > 0:
+            if end - start > most:
+                check_limit("line", None, "The file")
             mark[0] = end
             yield text[start:end]
             start = end
+        if len(text) - start > most:
+            check_limit("line", None, "The file")
         if start < len(text):
             mark[0] = len(text)
             yield text[start:]
         return
     for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text):
+        if match.end() - match.start() > most:
+            check_limit("line", None, "The file")
         mark[0] = match.end()
         yield match.group()
 
@@ -99,17 +109,22 @@ def records(text: str, dialect: Dialect) -> Iterator[tuple[list[str], int, int]]
 
 def sample(text: str, dialect: Dialect, most: int = 1000) -> list[list[str]]:
     """The first records; one that the sample's end may have cut is left out."""
-    piece = text[:1_000_000]
     found: list[list[str]] = []
-    try:
-        for cells, _, end in records(piece, dialect):
-            if end == len(piece) < len(text):
-                break
-            found.append(cells)
-            if len(found) == most:
-                break
-    except csv.Error:
-        pass
+    size = SAMPLE
+    while len(found) < min(most, 2):  # records longer than the whole sample ask for a larger one
+        piece, found = text[:size], []
+        try:
+            for cells, _, end in records(piece, dialect):
+                if end == len(piece) < len(text):
+                    break
+                found.append(cells)
+                if len(found) == most:
+                    break
+        except csv.Error:
+            pass
+        if size >= len(text):
+            break
+        size *= 8
     return found
 
 
@@ -148,7 +163,7 @@ def sniff_quotes(text: str, dialect: Dialect) -> bool:
     enclosing = _straight(sample(text, dialect))
     if plain > enclosing:
         return False
-    piece = text[:1_000_000]
+    piece = text[:SAMPLE]
     try:
         for _, _, end in records(piece, replace(dialect, strict=True)):
             if end == len(piece):

@@ -44,10 +44,18 @@ def safe_path(root: str | Path, name: str) -> Path:
         or any(ord(letter) < 32 for letter in plain)
     )
     if not escapes:
-        target = (base / name).resolve()
-        if target.is_relative_to(base):
+        target = _resolved(base / name)
+        if target is not None and target.is_relative_to(base):
             return target
     raise ExemplaError(f"The path {name!r} leads out of its folder and is refused.")
+
+
+def _resolved(path: Path) -> Path | None:
+    """Where links lead; None if they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # which one, depends on the version of Python
+        return None
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,8 @@ def _listed(root: Path) -> tuple[list[str], list[str], list[str]]:
         name = entry.relative_to(root).as_posix()
         if any(part.startswith(".") for part in PurePosixPath(name).parts):
             continue
-        if entry.is_symlink() and not entry.resolve().is_relative_to(base):
+        target = _resolved(entry) if entry.is_symlink() else entry
+        if entry.is_symlink() and target is not None and not target.is_relative_to(base):
             raise ExemplaError(
                 f"{name!r} in {root.name} is a link that leads out of the folder and is refused; "
                 "replace it by a copy."
@@ -165,7 +174,7 @@ def _listed(root: Path) -> tuple[list[str], list[str], list[str]]:
         suffix = entry.suffix.lower()
         if suffix in (".svg", ".svgz"):
             svg.append(name)
-        elif "/" in name and suffix in IMAGE_SUFFIXES and name.isprintable():
+        elif "/" in name and suffix in IMAGE_SUFFIXES and name.isprintable() and entry.is_file():
             files.append(name)
         else:
             stray.append(name)

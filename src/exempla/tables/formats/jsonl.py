@@ -15,6 +15,7 @@ from exempla.errors import ExemplaError
 from exempla.tables.formats.cells import json_spans, json_token
 from exempla.tables.formats.dialect import lines
 from exempla.tables.formats.encoding import Encoding, pack, sniff_encoding, unpack
+from exempla.tables.formats.limits import check_limit, limit
 from exempla.tables.table import Table
 
 __all__ = ["JsonSource", "read_jsonl"]
@@ -81,20 +82,25 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
     starts: list[int] = []
     ends: list[int] = []
     columns: dict[str, list[str | None]] = {}
+    filled, most = 0, limit("gaps")
     mark, before = [0], 0
     decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
     for number, line in enumerate(lines(text, mark), start=1):
         if line.strip():
+            row = len(starts)
             for key, value in _object(decoder, line, number, path.name).items():
-                if key not in columns:
-                    columns[key] = [None] * len(starts)
-                columns[key].append(_string(value))
+                values = columns.setdefault(key, [])
+                values.extend([None] * (row - len(values)))  # the rows that lacked it
+                values.append(_string(value, path.name))
+                filled += 1
             starts.append(before)
             ends.append(mark[0])
-            for values in columns.values():
-                if len(values) < len(starts):
-                    values.append(None)
+            if len(starts) * len(columns) - filled > most:
+                check_limit("gaps", None, path.name)
         before = mark[0]
+    for values in columns.values():
+        values.extend([None] * (len(starts) - len(values)))
+    check_limit("columns", len(columns), path.name)
     if not columns:
         raise ExemplaError(f"{path.name} holds only empty objects; each needs keys and values.")
     return Table(
@@ -109,7 +115,9 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
 def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dict[str, Any]:
     try:
         value = decoder.decode(line.strip())
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        value = check_limit("depth", None, name)
+    except ValueError as error:
         raise ExemplaError(
             f"Line {number} of {name} is not JSON ({error}); every line must be one object."
         ) from None
@@ -118,10 +126,20 @@ def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dic
     return value
 
 
-def _string(value: Any) -> str | None:
+def _string(value: Any, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
+    check_limit("depth", _depth(value), name)
     return json.dumps(value, ensure_ascii=False)  # true, false, and nested lists or objects
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects are inside each other, level by level."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, list | dict)]:
+        depth += 1
+        level = [e for each in level for e in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def _array(values: list[str | None]) -> pa.ChunkedArray:

@@ -16,14 +16,14 @@ VARIABLE = "EXEMPLA_LIMITS"
 DEFAULTS = {
     "unpacked": 2 * 10**9,  # bytes that a .gz, .bz2, .xz, .npz or .parquet file unpacks to
     "columns": 100_000,  # columns of a table, or keys of all JSON objects together
-    "cells": 10**9,  # cells of JSON lines, where a key of one row is a gap in all others
+    "gaps": 10**8,  # cells of JSON lines whose row lacks the key: each new key is one per row
     "depth": 100,  # JSON lists and objects inside each other
-    "line": 20_000_000,  # characters of one line of a text file
+    "line": 5_000_000,  # characters of one line of a text file
 }
 WORDS = {
     "unpacked": "bytes unpacked",
     "columns": "columns",
-    "cells": "cells",
+    "gaps": "cells without a value",
     "depth": "JSON values inside each other",
     "line": "characters in one line",
 }

@@ -18,12 +18,15 @@ __all__ = ["ImageModel", "Pixels", "default_image_model", "has_torch"]
 
 
 class Pixels(TransformerMixin, BaseEstimator):
-    """Images of any shape as rows of numbers in [0, 1].
+    """Images of any shape as rows of numbers, divided by `scale`.
 
     >>> import numpy as np
-    >>> Pixels().fit_transform(np.full((2, 3, 3), 255, dtype=np.uint8)).shape
+    >>> Pixels(255.0).fit_transform(np.full((2, 3, 3), 255, dtype=np.uint8)).shape
     (2, 9)
     """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
 
     def fit(self, X: Any, y: Any = None) -> Pixels:
         self.n_features_in_ = int(np.prod(np.shape(X)[1:]))
@@ -31,8 +34,7 @@ class Pixels(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> np.ndarray:
         X = np.asarray(X)
-        scale = 255.0 if X.dtype == np.uint8 else 1.0
-        return X.reshape(len(X), -1).astype(np.float64) / scale
+        return X.reshape(len(X), -1).astype(np.float64) / self.scale
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class ImageModel:
     model: Pipeline | None = None
     build: Callable[[], Any] | None = None
     fit: Callable[..., Any] | None = None
+    scale: float = 1.0
+    """What pixels are divided by."""
 
     def prepare(self, pixels: np.ndarray) -> np.ndarray:
         """Pixels as the model takes them: (n, channels, h, w) float32 in [0, 1] for the CNN."""
         if self.kind == "mlp":
             return pixels
-        scaled = np.asarray(pixels, dtype=np.float32) / (255 if pixels.dtype == np.uint8 else 1)
+        scaled = np.asarray(pixels, dtype=np.float32) / np.float32(self.scale)
         return scaled[:, None] if scaled.ndim == 3 else np.moveaxis(scaled, -1, 1).copy()
 
     def encode(self, labels: Any) -> np.ndarray:
@@ -85,6 +89,14 @@ def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
+def _scale(pixels: np.ndarray) -> float:
+    """255 for bytes; 1 for what was scaled already; the largest value of 16 bits and the like."""
+    if pixels.dtype == np.uint8:
+        return 255.0
+    top = float(np.nanmax(np.abs(pixels.astype(np.float64, copy=False)), initial=0.0))
+    return top if 255.0 < top < np.inf else 1.0
+
+
 def default_image_model(
     pixels: np.ndarray, labels: Any, *, kind: str = "auto", epochs: int | None = None, seed: int = 0
 ) -> ImageModel:
@@ -110,7 +122,8 @@ def default_image_model(
         # About 3,000 steps of 200 images, however many images there are.
         rounds = epochs or int(np.clip(600_000 / len(pixels), 20, 300))
         net = MLPClassifier((64,), alpha=1e-3, max_iter=rounds, random_state=seed)
-        return ImageModel("mlp", classes, model=Pipeline([("pixels", Pixels()), ("model", net)]))
+        steps = [("pixels", Pixels(_scale(pixels))), ("model", net)]
+        return ImageModel("mlp", classes, model=Pipeline(steps))
     if kind != "cnn":
         raise ExemplaError(f"There is no image model {kind!r}; choose 'cnn', 'mlp' or 'auto'.")
     if not has_torch():
@@ -121,4 +134,4 @@ def default_image_model(
     recipe = SmallCNN(
         channels, (int(pixels.shape[1]), int(pixels.shape[2])), len(classes), epochs, seed
     )
-    return ImageModel("cnn", classes, build=recipe.build, fit=recipe.fit)
+    return ImageModel("cnn", classes, build=recipe.build, fit=recipe.fit, scale=_scale(pixels))
