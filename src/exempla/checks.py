@@ -70,7 +70,10 @@ def check_ids(ids: Any, n: int) -> np.ndarray | None:
     """The user's own names of the rows, one each."""
     if ids is None:
         return None
-    names = np.asarray(ids)
+    try:
+        names = np.asarray(ids)
+    except ValueError:
+        raise ExemplaError(f"ids is nested: give one for each of the {n} rows.") from None
     if names.shape != (n,):
         raise ExemplaError(f"ids has shape {names.shape}: give one for each of the {n} rows.")
     return names
