@@ -86,9 +86,7 @@ def check_ids(ids: Any, n: int) -> np.ndarray | None:
     try:
         names = np.asarray(ids)
     except ValueError:
-        raise ExemplaError(
-            f"ids are not a list of names: give one for each of the {n} rows."
-        ) from None
+        raise ExemplaError(f"ids is nested: give one for each of the {n} rows.") from None
     if names.shape != (n,):
         raise ExemplaError(f"ids has shape {names.shape}: give one for each of the {n} rows.")
     return names

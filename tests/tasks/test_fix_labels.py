@@ -341,6 +341,15 @@ def test_torch_modules_come_with_their_fit(cancer: Any) -> None:
 
 ROWS = np.arange(20.0).reshape(10, 2)
 TWO = np.arange(10) % 2
+HIDDEN = np.arange(10) == 3
+TEXT = ROWS.astype(str)
+
+
+def objects(values: list) -> np.ndarray:
+    """Labels as they are, of any kind."""
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
 
 
 @pytest.mark.parametrize(
@@ -354,6 +363,28 @@ TWO = np.arange(10) % 2
         ((ROWS, np.zeros(10, int)), None, {}, "two classes are needed"),
         ((ROWS, [0, 1, None] * 3 + [1]), None, {}, "labels are missing in rows 2"),
         ((ROWS, np.stack([TWO, TWO], 1)), None, {}, "one label per row"),
+        ((ROWS, [[0, 1]] * 10), None, {}, r"one label per row, but has shape \(10, 2\)"),
+        ((ROWS, [[0]] * 9 + [[0, 1]]), None, {}, "one label"),
+        ((ROWS, objects([[0], [1]] * 5)), None, {}, "of the kinds list"),
+        ((ROWS, objects([0, "a"] * 5)), None, {}, "of the kinds int, str: give all as text"),
+        ((ROWS, np.where(HIDDEN, np.nan, TWO)), None, {}, "labels are missing in row 3"),
+        ((ROWS, np.where(HIDDEN, np.inf, TWO)), None, {}, "not measure like inf in row 3"),
+        ((ROWS, TWO + 0.25), None, {}, "not measure like 0.25 in row 0"),
+        ((ROWS, TWO + 1j), None, {}, "of type complex128"),
+        ((ROWS, np.array([b"a", b"b"] * 5)), None, {}, "give text or whole numbers"),
+        ((ROWS, np.ma.array(TWO, mask=HIDDEN)), None, {}, "y is masked in row 3"),
+        ((np.ma.array(ROWS, mask=ROWS == 4), TWO), None, {}, "X is masked in row 2"),
+        ((ROWS, TWO, np.ma.array(TWO, mask=HIDDEN)), None, {}, "sample_weight is masked"),
+        ((ROWS, TWO), (np.ma.array(ROWS, mask=ROWS == 4), TWO), {}, "curated: X is masked"),
+        ((ROWS, TWO, TWO), None, {}, "labelled 0 has weight zero"),
+        ((ROWS, TWO), (ROWS[:, :, None], TWO), {}, r"curated: X has shape \(10, 2, 1\)"),
+        ((ROWS, TWO), (None, TWO), {}, "X must be an array"),
+        ((ROWS, TWO), (iter(ROWS), TWO), {}, "X must be an array"),
+        ((pd.DataFrame(ROWS), TWO), (pd.DataFrame(ROWS, columns=[0, 9]), TWO), {}, "has 1, 9"),
+        ((ROWS * np.nan, TWO), None, {}, "could not be fitted to ndarray .* contains NaN"),
+        ((TEXT, TWO), None, {}, "cannot predict|could not be fitted"),
+        ((ROWS, TWO), None, {"ids": [[1], [1, 2]] * 5}, "ids is nested"),
+        ((ROWS, TWO), None, {"progress": "no"}, "progress is 'no'"),
         (ROWS, None, {}, "train has no labels"),
         ((ROWS, TWO), ROWS, {}, "curated has no labels"),
         ((ROWS, TWO), None, {"k": 11}, "at most 10"),
@@ -373,8 +404,9 @@ TWO = np.arange(10) % 2
     ],
 )
 def test_mistakes_are_named(train: Any, curated: Any, options: dict, message: str) -> None:
-    with pytest.raises(ExemplaError, match=message):
-        fix_labels(LogisticRegression(), train, curated, progress=False, **options)
+    with pytest.raises(ExemplaError, match=message) as caught:
+        fix_labels(LogisticRegression(), train, curated, **{"progress": False, **options})
+    assert "\n" not in str(caught.value)
 
 
 def test_models_that_cannot_do_it_are_refused() -> None:
@@ -392,6 +424,64 @@ def test_a_handful_of_rows_is_enough_to_run() -> None:
     )
     assert sorted(fixes.indices) == list(range(20))
     assert np.isfinite(fixes.probabilities).all()
+
+
+@pytest.mark.parametrize("method", ["calibrated", "sbq"])
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.arange(20) == 7,  # one row of its class: some folds have a single class
+        np.where(np.arange(20) == 7, 2, np.arange(20) % 2),
+        np.arange(20),  # and no class with a second row
+        np.arange(20)[:, None] % 2,
+        (np.arange(20) % 2).astype(">i8"),
+    ],
+    ids=["one row", "one row of three classes", "all alone", "a column", "big-endian"],
+)
+def test_rare_classes_are_no_hindrance(labels: np.ndarray, trusted: bool, method: str) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    curated = (X[:8] + 0.1, labels[:8]) if trusted else None
+    fixes = fix_labels(LogisticRegression(), (X, labels), curated, method=method, progress=False)
+    assert sorted(fixes.indices) == list(range(20))
+    assert np.isfinite(fixes.probabilities).all()
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_two_rows_are_enough_to_run(rows: int) -> None:
+    fixes = fix_labels(LogisticRegression(), (ROWS[:rows], TWO[:rows]), progress=False)
+    assert len(fixes) == rows
+
+
+def test_folds_in_which_one_class_weighs_nothing() -> None:
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    weights = np.where((np.arange(20) % 2 == 0) | (np.arange(20) == 7), 1.0, 0.0)
+    labels = np.arange(20) % 2
+    fixes = fix_labels(LogisticRegression(), (X, labels, weights), progress=False)
+    assert np.isfinite(fixes.probabilities).all()
+
+
+def test_torch_inputs_that_do_not_fit_are_named() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 2)
+
+    def cast(module: Any, X: Any, *_: Any) -> Any:
+        module(X.float())
+        return module
+
+    def as_given(module: Any, X: Any, *_: Any) -> Any:
+        module(X)
+        return module
+
+    whole = torch.as_tensor(ROWS).long()
+    with pytest.raises(ExemplaError, match=r"fit\(.*failed on Tensor .*int64.* RuntimeError"):
+        fix_labels(module, (whole, TWO), fit=as_given, progress=False)
+    with pytest.raises(ExemplaError, match=r"Linear cannot predict Tensor .*int64"):
+        fix_labels(module, (whole, TWO), fit=cast, progress=False)
+    with pytest.raises(ExemplaError, match="sparse tensor"):
+        fix_labels(module, (torch.as_tensor(ROWS).to_sparse(), TWO), fit=cast, progress=False)
+    with pytest.raises(ExemplaError, match="one label per row"):
+        fix_labels(module, (whole, whole), fit=cast, progress=False)
 
 
 def test_simulated_curation_finds_more_with_each_batch(cancer: Any) -> None:

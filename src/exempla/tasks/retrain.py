@@ -29,7 +29,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles.sklearn.unwrap import is_fitted
 from exempla.tasks.fresh import redraw
 
-__all__ = ["Fit", "check_fit", "fitted", "refit"]
+__all__ = ["Fit", "check_fit", "first_line", "fitted", "in_words", "is_module", "refit"]
 
 Fit = Callable[[Any, Any, Any, np.ndarray | None], Any]
 """fit(module, X, y, sample_weight) -> fitted module."""
@@ -150,8 +150,8 @@ def _fit_by(fit: Fit, model: Any, X: Any, y: Any, weights: np.ndarray | None) ->
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise ExemplaError(
-            f"fit(module, X, y, sample_weight) failed on {_kind(X)} with {type(error).__name__}: "
-            f"{_first_line(error)}"
+            f"fit(module, X, y, sample_weight) failed on {in_words(X)} with "
+            f"{type(error).__name__}: {first_line(error)}"
         ) from error
     if trained is None:
         raise ExemplaError("fit returned None: it must return the fitted module.")
@@ -169,7 +169,7 @@ def _fit(model: Any, X: Any, y: Any, weights: np.ndarray | None, quiet: bool) ->
             raise
         except (TypeError, ValueError) as error:
             raise ExemplaError(
-                f"{type(model).__name__} could not be fitted to {_kind(X)}: {_first_line(error)}"
+                f"{type(model).__name__} could not be fitted to {in_words(X)}: {first_line(error)}"
             ) from error
 
 
@@ -189,13 +189,14 @@ def _weight_argument(model: Any) -> str:
     return "sample_weight"
 
 
-def _kind(X: Any) -> str:
-    """These rows in words."""
+def in_words(X: Any) -> str:
+    """What kind of data these are."""
     shape = f" of shape {tuple(X.shape)}" if hasattr(X, "shape") else ""
     kind = f" ({X.dtype})" if hasattr(X, "dtype") else ""
     return f"{type(X).__name__}{shape}{kind}"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What another library's error says, in short."""
     said = str(error).strip().splitlines()
-    return said[0].rstrip(".") + "." if said else "no message."
+    return said[0].rstrip(".:") + "." if said else "no message."

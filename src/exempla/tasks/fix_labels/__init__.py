@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.checks import check_choice, check_ids, check_k, check_seed
+from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
 from exempla.fisher import check_damping
 from exempla.progress import showing
 from exempla.selection.selector import check_noise
@@ -98,7 +98,7 @@ def fix_labels(
     True
     """
     evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
-    with showing(progress):
+    with showing(check_flag("progress", progress)):
         return fix_labels_from(evidence, k, method, noise=noise, damping=damping, ids=ids)
 
 

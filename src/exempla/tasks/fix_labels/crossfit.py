@@ -73,9 +73,9 @@ def predicted(
     learner: Learner, problem: LabelProblem, rows: np.ndarray, held: np.ndarray, seed: int
 ) -> np.ndarray:
     """log p(c | x) of the held rows by a model of `rows`; class shares if those have one class."""
-    codes = problem.codes[rows]
-    if len(np.unique(codes)) < 2:
-        share = np.bincount(codes, minlength=len(problem.classes)) + 1.0
+    sizes = problem.class_sizes(rows)
+    if np.count_nonzero(sizes) < 2:
+        share = sizes + 1.0
         return np.tile(np.log(share / share.sum()), (len(held), 1))
     model = learner.fitted(
         problem.inputs(rows), problem.labels(rows), problem.weights_of(rows), seed

@@ -161,9 +161,10 @@ class Evidence:
         Curated rows are new to the model. Stand-ins are not: it has learned their given labels,
         and would tell those from any other, right or wrong. So it learns them as flipped.
         """
-        if self.trusted or self.view is None:
-            return self.dissimilarity[draw.versions]
         problem, rows = draw.problem, self.calibration_rows
+        learnable = np.count_nonzero(problem.class_sizes(problem.train)) > 1
+        if self.trusted or self.view is None or not learnable:
+            return self.dissimilarity[draw.versions]
         model = self.learner.fitted(
             problem.X, problem.labels(problem.train), problem.weights, self.seed
         )

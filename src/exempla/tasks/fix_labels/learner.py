@@ -10,7 +10,7 @@ import numpy as np
 from exempla.data import n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.retrain import Fit, check_fit, first_line, in_words, refit
 
 __all__ = ["Learner", "make_learner"]
 
@@ -42,6 +42,17 @@ class Learner:
 
     def log_proba(self, fitted: Any, X: Any) -> np.ndarray:
         """log p(c | x) for every class c the training data know, (n, C), never below log FLOOR."""
+        try:
+            return self._log_proba(fitted, X)
+        except ExemplaError:
+            raise
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise ExemplaError(
+                f"the fitted {type(fitted).__name__} cannot predict {in_words(X)}: "
+                f"{first_line(error)}"
+            ) from error
+
+    def _log_proba(self, fitted: Any, X: Any) -> np.ndarray:
         out = np.full((n_rows(X), len(self.classes)), np.log(FLOOR))
         if self.fit is None:
             at = np.searchsorted(self.classes, fitted.classes_)  # a fold may miss a class
