@@ -112,3 +112,17 @@ def test_decisions_of_an_earlier_version_stay_with_their_column(patients, tmp_pa
     for label, count in (("diabetic", 0), ("smoker", 1), ("diabetic", 0), ("smoker", 1)):
         analyse(patients, out, label)
         assert export(out, capsys)[0]["decisions"] == count
+
+
+def test_a_file_of_trusted_rows_is_never_written_over(patients, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    frame = pd.read_csv(patients)
+    trusted = out / "suspects.jsonl"
+    frame[:60].to_json(trusted, orient="records", lines=True)
+    frame[60:].to_csv(tmp_path / "rest.csv", index=False)
+    before = trusted.read_bytes()
+    words = ["fix-labels", str(tmp_path / "rest.csv"), "--label", "smoker", "--out", str(out)]
+    assert main([*words, "--curated", str(trusted), "-k", "5", "--quiet"]) == 2
+    assert "is the original" in capsys.readouterr().err
+    assert trusted.read_bytes() == before

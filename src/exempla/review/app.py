@@ -157,7 +157,8 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
             "question": review.question,
             "classes": review.classes,
             "expected_wrong": review.expected_wrong,
-            "key": review.key,
+            # For what waits in the browser to be sent; without the names of file and column.
+            "key": review.key.partition(" ")[0],
             "elsewhere": elsewhere(log.others()),
             "fields": ["row", "id", "given", "suggested", "probability", "side"],
             "suspects": [

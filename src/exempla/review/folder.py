@@ -16,7 +16,10 @@ from exempla.review.images import write_image
 from exempla.review.key import earlier_key, key_of
 from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
 
-__all__ = ["Review", "Summary", "read_review", "write_review"]
+__all__ = ["WRITTEN", "Review", "Summary", "read_review", "write_review"]
+
+WRITTEN = ("suspects.jsonl", "review.json", "images")
+"""What `write_review` writes into a folder."""
 
 FORMAT = "exempla-review-2"
 EARLIER = "exempla-review-1"
@@ -106,7 +109,7 @@ def write_review(
     from exempla.tables.corrections.fingerprint import fingerprint
 
     directory, path = make_folder(directory), Path(source.path)
-    for name in ("suspects.jsonl", "review.json", "images"):
+    for name in WRITTEN:
         refuse_input(directory / name, path)
     if (directory / "images").is_symlink():
         raise ExemplaError(

@@ -16,6 +16,8 @@ from exempla.cli.shared.userfile import UserFile, spread
 from exempla.data import take_rows
 from exempla.report.decisive import decisive_parts
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
+from exempla.review.folder import WRITTEN
+from exempla.tables.corrections.export import refuse_input
 from exempla.tables.corrections.fingerprint import fingerprint
 
 __all__ = ["Suspects"]
@@ -95,6 +97,9 @@ class Suspects:
             # Of what was read: the file may have changed while the model was trained.
             fingerprint=fingerprint(table),
         )
+        for other in filter(None, (options.curated, options.test)):
+            for name in WRITTEN:  # the file itself is looked after by write_review
+                refuse_input(folder / name, other)
         classes = [str(c) for c in np.unique(self.given.parts.y_train)]
         return write_review(
             folder,
