@@ -81,12 +81,14 @@ def test_all_are_called_like_summarize(case, make, total):
 
 def test_a_hilbert_coreset_finds_the_parameters(case):
     model, X, y = case
-    found = hilbert_coreset(model, (X, y), 100)
-    small = LogisticRegression().fit(
-        X[found.indices], y[found.indices], sample_weight=found.weights
-    )
-    assert found.weights.sum() == pytest.approx(1500, rel=0.3)
-    np.testing.assert_allclose(small.coef_, model.coef_, atol=0.2)
+    for seed in range(4):
+        found = hilbert_coreset(model, (X, y), 100, seed=seed)
+        small = LogisticRegression().fit(
+            X[found.indices], y[found.indices], sample_weight=found.weights
+        )
+        # the sum is the coreset's own estimate of n = 1500, and a rough one
+        assert 750 < found.weights.sum() < 6000
+        np.testing.assert_allclose(small.coef_, model.coef_, atol=0.05)
 
 
 def test_what_they_cannot_do_is_said(case):

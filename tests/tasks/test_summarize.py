@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tracemalloc
 from importlib import import_module
 
 import numpy as np
@@ -218,6 +219,34 @@ def test_wide_layers_are_hashed_and_use_the_diagonal(monkeypatch):
     summary = summarize(model, (X, y), 80, total="n", progress=False)
     small = refit(LogisticRegression(), X, y, summary)
     np.testing.assert_allclose(small.coef_, model.coef_, atol=0.25)
+
+
+def bags(n: int, p: int, seed: int = 0) -> tuple[sp.csr_array, np.ndarray]:
+    """Short texts as counts of p words, of which the common ones tell the two classes apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    often = np.stack([1.0 / np.arange(1, p + 1)] * 2)
+    often[0, :60:2] *= 3
+    often[1, 1:60:2] *= 3
+    words = [rng.choice(p, 12, p=often[c] / often[c].sum()) for c in y]
+    counts = (np.ones(12 * n), (np.repeat(np.arange(n), 12), np.concatenate(words)))
+    return sp.csr_array(counts, shape=(n, p)), y
+
+
+def test_a_wide_sparse_layer_is_never_made_dense():
+    X, y = bags(2500, 20_000)
+    dense = X.shape[0] * X.shape[1] * 8
+    model = LogisticRegression().fit(X[:2000], y[:2000])
+    tracemalloc.start()
+    summary = summarize(model, (X[:2000], y[:2000]), 60, progress=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < dense / 3
+    ours = refit(LogisticRegression(), X, y, summary)
+    chance = np.random.default_rng(0).choice(2000, 60, replace=False)
+    random = LogisticRegression().fit(X[chance], y[chance])
+    held_out = X[2000:], y[2000:]
+    assert mean_log_likelihood(ours, *held_out) > mean_log_likelihood(random, *held_out) + 0.02
 
 
 def test_a_perceptron_by_its_last_layer():
