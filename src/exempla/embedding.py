@@ -18,13 +18,13 @@ from exempla.arrays import Array, concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
-from exempla.fisher.estimate import estimate_fisher
+from exempla.fisher.estimate import PIECE_BYTES, estimate_fisher
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.sketch.choose import SAMPLE_PER_DIRECTION, WIDTH
 
-__all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set"]
+__all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set", "forecast_bytes"]
 
 FISHERS = ("true", "empirical", "diagonal", "identity")
 BASIS_SAMPLE = 512
@@ -33,6 +33,10 @@ GPU_SHARE = 1 / 8
 """Share of the GPU's free memory that rows may take before they move to main memory."""
 TRANSFER_BYTES = 2**26
 """Bytes of rows put in their place at a time."""
+SAID_ABOVE = 2**28
+"""Bytes of memory from which on the forecast is said."""
+LOADING, COMPILING = 40 * 2**20, 100 * 2**20
+"""Bytes that modules loaded on the way take, and the compiler of the selection's inner loop."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,13 @@ def embed_training_set(
     clock = [perf_counter()]
     basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")
     clock.append(perf_counter())
-    bytes_needed = 8 * basis.width * (2 * len(train) + 3 * basis.width)
-    if bytes_needed > 2**28:
+    itemsize = 8 if basis.in_double else oracle.itemsize
+    kept = basis.kept_bytes + train.made_bytes
+    needed = forecast_bytes(len(train), basis.width, itemsize, kept, basis.built_bytes)
+    if needed > SAID_ABOVE:
         say(
             f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
-            f"about {bytes_needed / 2**30:.2g} GiB of memory"
+            f"about {needed / 2**30:.2g} GiB of memory for an explanation"
         )
     metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
     clock.append(perf_counter())
@@ -107,6 +113,38 @@ def embed_training_set(
     basis_s, fisher_s, scores_s = np.diff(clock).tolist()
     seconds = {"basis": basis_s, "fisher": fisher_s, "scores": scores_s}
     return Embedding(oracle, train, basis, metric, evidence, rows, seconds)
+
+
+def forecast_bytes(
+    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0
+) -> int:
+    """Main memory that an explanation takes at its peak, beyond the model and the data as given.
+
+    Rows of `width` numbers of `itemsize` bytes take R = examples·width·itemsize, a Fisher in double
+    precision S = 8·width². `kept` is what the basis takes (the dual form's factor and landmarks,
+    K-FAC's directions) and inputs transformed once, `built` what finding the basis took. The
+    largest of these counts:
+
+        basis       built
+        fit         kept + R + 2S + 2B         rows, the Fisher's sum and a batch's share of it, and
+                                               a batch of rows twice
+        explain     kept + 3R + S (or 3S)      rows, whitened rows, and those of unit length; of
+                                               torch's rows the factor's inverse besides
+        selection   kept + 2R + S + 48n + C    rows and unit rows, six numbers for each, and the
+                                               compiler of the inner loop
+
+    >>> round(forecast_bytes(400_000, 41) / 2**20)
+    415
+    """
+    rows, square = examples * width * itemsize, 8 * width**2
+    batch = min(rows, PIECE_BYTES)
+    metric = kept + (square if itemsize == 8 else 3 * square)
+    return LOADING + max(
+        built,
+        kept + rows + 2 * square + 2 * batch,
+        metric + 3 * rows,
+        metric + 2 * rows + 48 * examples + COMPILING,
+    )
 
 
 def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
@@ -136,7 +174,8 @@ def in_one_array(batches: Iterable[Array], count: int) -> Array:
         if out is None:
             out = room_for(rows, count)
         waiting.append(rows)
-        if sum(r.nbytes for r in waiting) >= TRANSFER_BYTES:
+        there = isinstance(rows, np.ndarray) or rows.device == out.device
+        if there or sum(r.nbytes for r in waiting) >= TRANSFER_BYTES:
             start = put(out, start, waiting)
     put(out, start, waiting)
     return out

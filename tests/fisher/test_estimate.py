@@ -8,8 +8,10 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from exempla.embedding import Embedding, embed_training_set
+from exempla.factors import Factors
 from exempla.fisher import estimate
 from exempla.oracles import make_oracle
+from exempla.oracles.base import ScoreRows
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +51,24 @@ def test_a_sample_of_norms_comes_close(digits, monkeypatch):
     assert part.trace == pytest.approx(whole.trace, rel=0.1)
     assert part.share == pytest.approx(whole.share, abs=0.08)
     assert part.rows == whole.rows
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("measured", [20, 10**6])
+def test_pieces_change_nothing(digits, monkeypatch, measured):
+    monkeypatch.setattr(estimate, "MEASURED", measured)
+    whole = embedded(digits).evidence
+    monkeypatch.setattr(estimate, "PIECE_BYTES", 8 * 40 * 50)  # fifty rows
+    parts = embedded(digits).evidence
+    assert (parts.rows, parts.examples) == (whole.rows, whole.examples)
+    for name in ("trace", "energy2", "squared_norm", "share", "pull"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-9)
+
+
+def test_what_is_counted_of_a_batch_is_counted_once(monkeypatch):
+    monkeypatch.setattr(estimate, "PIECE_BYTES", 8 * 3)
+    rows = ScoreRows(np.arange(10), (Factors(np.ones((10, 1)), np.eye(10)),), counted=4)
+    parts = list(estimate.pieces(rows, 8))
+    assert [len(part) for part in parts] == [3, 3, 3, 1]
+    assert sum(part.counted for part in parts) == 4
+    assert list(estimate.pieces(rows, 1)) == [rows]

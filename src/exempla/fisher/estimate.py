@@ -7,7 +7,8 @@ inside the basis seen there is carried over to the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ __all__ = ["estimate_fisher"]
 
 MEASURED = 512
 """Examples whose rows are measured whole, outside the basis too, where the basis is not exact."""
+PIECE_BYTES = 2**26
+"""Rows in the basis are summed so many bytes at a time: those of all classes of a batch may be
+far more than its factors."""
 
 
 def estimate_fisher(
@@ -66,13 +70,30 @@ def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) 
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total: Any = None
     norms = Norms(stride=0 if basis.exact else -(-len(examples) // MEASURED))
-    for batch in track_rows(batches, "estimating the Fisher", len(examples)):
+    watched = track_rows(batches, "estimating the Fisher", len(examples))
+    for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
         rows = basis.project(batch)
         norms.add(batch, rows)
         squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
-        total = in_double(squares) if total is None else total + squares
+        if total is None:
+            total = in_double(squares)
+        else:
+            total += squares
     energy, energy2 = norms.totals()
     return FisherSum(to_numpy(total), energy, energy2, norms.rows)
+
+
+def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
+    """The batch, in parts if its rows take much more than a piece should."""
+    step = max(1, PIECE_BYTES // row_bytes)
+    if len(batch) <= 2 * step:
+        yield batch
+        return
+    for start in range(0, len(batch), step):
+        part = batch.take(np.arange(start, min(start + step, len(batch))))
+        # what is counted of the batch is counted with its first part
+        counted = batch.counted if start == 0 or batch.counted is None else 0
+        yield replace(part, counted=counted)
 
 
 @dataclass

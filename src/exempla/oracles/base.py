@@ -139,6 +139,8 @@ class Examples(ABC):
     """The user's own names for the rows, if given."""
     needs_labels: bool = True
     """False where a score asks for no label: densities p(x), and scores that were given as such."""
+    made_bytes: int = 0
+    """Memory that reading took for good: inputs transformed once, where the user's stay too."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -156,6 +158,8 @@ class Oracle(ABC):
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
     """How `fisher_rows` takes the expectation over the model's labels, in words."""
+    itemsize: int = 8
+    """Bytes of a number of its scores: 8 in double precision, 4 in single."""
 
     @property
     def n_parameters(self) -> int:

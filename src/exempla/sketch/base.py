@@ -49,6 +49,12 @@ class Sketch(ABC):
     """The model's Fisher in this basis, where finding the basis has given it."""
     score_rows: np.ndarray | None = None
     """The training rows in this basis, likewise."""
+    in_double: bool = False
+    """Whether rows in this basis are float64 whatever the scores are."""
+    kept_bytes: int = 0
+    """Memory that the basis itself takes."""
+    built_bytes: int = 0
+    """Memory that finding it took at its peak."""
 
     @abstractmethod
     def project(self, rows: ScoreRows) -> Array:

@@ -60,7 +60,9 @@ class KroneckerSketch(Sketch):
             keep(*sides, strength >= max(cut, np.finfo(float).tiny))
             for sides, strength in zip(spectra, strengths, strict=True)
         )
-        self.width = sum(b.width for b in self.bases if b is not None)
+        kept = [b for b in self.bases if b is not None]
+        self.width = sum(b.width for b in kept)
+        self.kept_bytes = sum(b.inputs.nbytes + b.outputs.nbytes for b in kept)
         self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
         self.penalty = penalty_matrix(layers, self.bases)
 

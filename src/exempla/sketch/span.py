@@ -27,6 +27,7 @@ class SpanSketch(Sketch):
     """An exact basis of the span of Fisher rows and training scores."""
 
     exact = True
+    in_double = True
 
     def __init__(self, layers: tuple[Layer, ...], fisher: ScoreRows, scores: ScoreRows) -> None:
         # A direction without penalty must lie inside the basis: then the metric outside it is a
@@ -50,6 +51,11 @@ class SpanSketch(Sketch):
             self.fisher_sum = self.score_rows = None
             self._span(ScoreRows.join([self.landmarks, scores.take(np.flatnonzero(outside))]))
         self.width = len(self.lower)
+        held = sum(f.nbytes for f in self.landmarks.factors)
+        self.kept_bytes = self.lower.nbytes + held
+        # the Gram matrix of all rows, their sum of squares, and the factor; with all their factors
+        given = sum(f.nbytes for f in (*start.factors, *scores.factors))
+        self.built_bytes = 8 * len(start) ** 2 + 2 * self.lower.nbytes + held + given
         self.note = f"exact: the span of {self.width} scores (dual form)"
         self.outside = max(float(layer.penalty.max()) for layer in layers)
         self.penalty = self._penalty(layers)

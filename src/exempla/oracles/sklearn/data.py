@@ -16,7 +16,7 @@ from exempla.arrays import Array, is_sparse
 from exempla.data import as_matrix, listing, n_rows, take_rows
 from exempla.oracles.base import Examples
 
-__all__ = ["Batch", "SklearnExamples", "prepare"]
+__all__ = ["Batch", "SklearnExamples", "nbytes_of", "prepare"]
 
 CHUNK = 4096
 """Rows transformed and checked at a time."""
@@ -44,6 +44,7 @@ class SklearnExamples(Examples):
     ids: np.ndarray | None = None
     transform: Callable[[Any], Any] | None = None
     needs_labels: bool = True
+    made_bytes: int = 0
 
     def __len__(self) -> int:
         return n_rows(self.X)
@@ -106,7 +107,7 @@ def prepare(
             return None, None
         bad.append(start + np.flatnonzero(~_finite_rows(matrix)))
         if transform is not None and kept <= KEEP_BYTES:
-            kept += _nbytes(matrix)
+            kept += nbytes_of(matrix)
             chunks.append(matrix)
     rows = np.concatenate(bad)
     if len(rows):
@@ -167,5 +168,6 @@ def _finite_rows(X: Array) -> np.ndarray:
     return fine
 
 
-def _nbytes(X: Array) -> int:
+def nbytes_of(X: Array) -> int:
+    """Memory that the table takes."""
     return X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes

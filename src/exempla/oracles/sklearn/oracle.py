@@ -21,7 +21,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, keep_layers, refuse_unsupported
-from exempla.oracles.sklearn.data import Batch, SklearnExamples, prepare
+from exempla.oracles.sklearn.data import Batch, SklearnExamples, nbytes_of, prepare
 from exempla.oracles.sklearn.labels import (
     class_weights,
     encode_classes,
@@ -186,7 +186,8 @@ class SklearnOracle(Oracle):
             whose = "training" if role == "train" else "test"
             raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
         weights = self._weights(codes, given.weights) if role == "train" else None
-        examples = SklearnExamples(X, codes, weights, labels, given.ids, transform)
+        made = nbytes_of(X) if transform is not self._transform else 0
+        examples = SklearnExamples(X, codes, weights, labels, given.ids, transform, made_bytes=made)
         if role == "train":
             self._learn(examples, 1.0 if given.weights is None else float(given.weights.mean()))
         return examples

@@ -138,6 +138,10 @@ class TorchOracle(Oracle):
         return tuple(block.layer for block in self.scorer.network.blocks)
 
     @property
+    def itemsize(self) -> int:  # type: ignore[override]
+        return self.network.like.element_size()
+
+    @property
     def theta_norm(self) -> float:
         squares = [p.detach().float().square().sum() for p in self.network.parameters.values()]
         return float(torch.stack(squares).sum().sqrt())

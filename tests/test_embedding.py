@@ -1,0 +1,66 @@
+"""The training set in sketch space: what is forecast of its memory is what it takes."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from exempla.embedding import forecast_bytes, in_one_array
+
+JOB = """
+import os, resource, sys
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+import exempla, exempla.embedding
+
+rows, columns, scaled = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "scaled"
+rng = np.random.default_rng(0)
+X = rng.normal(size=(rows, columns))
+y = (X[:, 0] + rng.normal(size=rows) > 0).astype(int)
+model = LogisticRegression(max_iter=20)
+model = (make_pipeline(StandardScaler(), model) if scaled else model).fit(X[:2000], y[:2000])
+exempla.embedding.SAID_ABOVE = 0
+with open("/proc/self/statm") as file:
+    before = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+exempla.explain(model, (X, y), (X[:50], y[:50]), k=20)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 2**30)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "size", [(100_000, 30, "plain"), (400_000, 40, "plain"), (100_000, 50, "scaled")]
+)
+def test_the_memory_said_is_the_memory_taken(size):
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, *map(str, size)], capture_output=True, text=True, check=True
+    )
+    (said,) = re.findall(r"about ([\d.]+) GiB of memory for an explanation", done.stderr)
+    assert 1 / 1.3 < float(said) / float(done.stdout) < 1.3
+
+
+def test_the_forecast_follows_what_the_rows_are_made_of():
+    whole = forecast_bytes(10**6, 100)
+    assert whole == pytest.approx(3 * 8 * 10**8, rel=0.03)
+    assert forecast_bytes(10**6, 100, itemsize=4) == pytest.approx(whole / 2, rel=0.03)
+    assert forecast_bytes(10**6, 100, kept=10**9) == whole + 10**9
+    assert forecast_bytes(10, 10, built=10**10) == pytest.approx(10**10, rel=0.03)
+
+
+def test_rows_that_need_no_transfer_do_not_wait_for_one():
+    made = []
+
+    def batches():
+        for i in range(4):
+            batch = np.full((5, 3), float(i))
+            made.append(batch)
+            if i:  # the one before has been put in its place, and may be written over
+                made[i - 1][:] = -1.0
+            yield batch
+
+    rows = in_one_array(batches(), 20)
+    np.testing.assert_array_equal(rows[:, 0], np.repeat(np.arange(4.0), 5))
