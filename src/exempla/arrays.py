@@ -24,6 +24,8 @@ __all__ = [
     "matmul_as",
     "pivoted_cholesky",
     "products",
+    "real_numbers",
+    "refuse_masked",
     "solve_lower",
     "to_numpy",
 ]
@@ -43,6 +45,39 @@ def is_sparse(array: Any) -> bool:
     without any is spared its 13 MB)."""
     loaded = sys.modules.get("scipy.sparse")
     return loaded is not None and bool(loaded.issparse(array))
+
+
+def refuse_masked(values: Any, what: str) -> None:
+    """Refuse an array with hidden entries: NumPy would quietly compute with what lies under them.
+
+    >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, False]), "X")
+    >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, True]), "X")
+    Traceback (most recent call last):
+        ...
+    exempla.errors.ExemplaError: X is a masked array with hidden entries, which cannot be used: ...
+    """
+    parts = values if isinstance(values, list | tuple) else [values]
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise ExemplaError(
+            f"{what} is a masked array with hidden entries, which cannot be used: give them "
+            "values (`filled`) or leave those rows out."
+        )
+
+
+def real_numbers(values: Any, what: str) -> np.ndarray:
+    """What the user gave as an array of float64, if it is one of real numbers.
+
+    >>> real_numbers([1, 2], "weights")
+    array([1., 2.])
+    """
+    refuse_masked(values, what)
+    try:
+        array = to_numpy(values)
+        if array.dtype.kind != "c":
+            return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ExemplaError(f"{what} is not an array of numbers: give real numbers.") from None
+    raise ExemplaError(f"{what} is complex: give real numbers.")
 
 
 def to_numpy(array: Array) -> np.ndarray:

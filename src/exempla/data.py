@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from exempla.arrays import Array, is_sparse, is_tensor
+from exempla.arrays import Array, is_sparse, is_tensor, real_numbers, refuse_masked
 from exempla.errors import ExemplaError
 
 __all__ = [
@@ -47,6 +47,8 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
             f"Data must be X, (X, y) or (X, y, sample_weight), not a tuple of {len(parts)}."
         )
     X, y, weights = (*parts, None, None)[:3]
+    for what, part in (("X", X), ("y", y)):
+        refuse_masked(part, what)
     if not (hasattr(X, "shape") or isinstance(X, Sequence)) or isinstance(X, str | bytes):
         raise ExemplaError(
             f"X must be an array, a data frame, a sparse matrix or a list of rows, not {X!r:.60}."
@@ -72,6 +74,10 @@ def _label_array(y: Any) -> np.ndarray:
 
 
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
+    refuse_masked(weights, "sample_weight")
+    if np.iscomplexobj(weights):
+        problems.append("sample_weight is complex")
+        return None
     try:
         w = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
@@ -105,6 +111,7 @@ def index_of(*frames: Any) -> np.ndarray | None:
 
 def as_matrix(X: Any) -> Array:
     """X as a numeric NumPy array, or CSR if it is sparse. Raises ValueError if it is neither."""
+    refuse_masked(X, "X")
     if is_sparse(X):
         X = sp.csr_array(X)
     elif hasattr(X, "iloc"):
@@ -225,7 +232,9 @@ def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
     X, y, weights = (*data, None)[:3]
     if n_rows(X) != n_rows(y):
         raise ExemplaError(f"X has {n_rows(X)} rows but y has {n_rows(y)}.")
-    return X, y, None if weights is None else np.asarray(weights, dtype=np.float64)
+    refuse_masked(X, "X")
+    refuse_masked(y, "y")
+    return X, y, None if weights is None else real_numbers(weights, "sample_weight")
 
 
 def listing(rows: np.ndarray, show: int = 5) -> str:
