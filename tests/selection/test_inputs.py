@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any, get_overloads, get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.results import Selection
 from exempla.selection import (
     SBQ,
     Herding,
@@ -163,6 +165,13 @@ def test_tiny_rows_among_others_count_as_zero():
     assert np.isfinite([result.variance, result.mmd2, *result.weights]).all()
     every = select(rows, TARGET, 40, SBQ(1.0))
     assert np.isfinite([every.variance, *every.weights]).all()
+
+
+def test_the_return_type_follows_the_dimensions_of_the_target():
+    returned = [get_type_hints(way)["return"] for way in get_overloads(select)]
+    assert returned == [Selection, list[Selection], Any]
+    assert isinstance(select(ROWS, TARGET, 2), Selection)
+    assert isinstance(select(ROWS, TARGET[None], 2), list)
 
 
 def test_sparse_features_are_refused_by_name():
