@@ -43,5 +43,17 @@ def test_mislabel_metrics():
     assert metrics.found_share([0, 1, 3, 2], wrong, 3) == pytest.approx(2 / 3)
     with pytest.raises(ExemplaError, match="both"):
         metrics.mislabel_auc([1, 2], [True, True])
-    with pytest.raises(ExemplaError, match="k must"):
+    with pytest.raises(ExemplaError, match="k is 0"):
         metrics.found_share([0, 1], wrong, 0)
+    for ranking in ([0, 4], [-1, 0], [0.0, 1.0]):
+        with pytest.raises(ExemplaError, match="between 0 and 3"):
+            metrics.found_share(ranking, wrong, 1)
+
+
+def test_complex_and_hidden_numbers_are_refused():
+    A, subsets, outcomes = np.ones((5, 1)), np.array([[0, 1], [1, 2]]), np.ones((2, 1))
+    hidden = np.ma.masked_array(outcomes, mask=[[True], [False]])
+    with pytest.raises(ExemplaError, match="outcomes is a masked array"):
+        metrics.lds(A, subsets, hidden)
+    with pytest.raises(ExemplaError, match="attribution is complex"):
+        metrics.lds(A + 1j, subsets, outcomes)

@@ -30,6 +30,12 @@ def test_bad_weights_are_refused(weights):
         mean_embedding(ROWS, weights)
 
 
+@pytest.mark.parametrize("weights", [[1j, 1, 1], np.ma.masked_array([1.0, 2, 3], [1, 0, 0])])
+def test_complex_and_hidden_weights_are_refused(weights):
+    with pytest.raises(ExemplaError, match=r"complex|masked"):
+        mean_embedding(ROWS, weights)
+
+
 def test_an_empty_target_is_refused():
     with pytest.raises(ExemplaError, match="empty"):
         mean_embedding(ROWS[:0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -14,6 +16,7 @@ from exempla.errors import ExemplaError
 __all__ = [
     "check_choice",
     "check_flag",
+    "check_folder",
     "check_ids",
     "check_k",
     "check_rows",
@@ -77,6 +80,15 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ExemplaError(f"{name} is {value!r}: give True or False.")
     return bool(value)
+
+
+def check_folder(name: str, value: Any) -> Path | None:
+    """A path, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str | PathLike) or not str(value):
+        raise ExemplaError(f"{name} is {value!r:.60}: give the path of a folder.")
+    return Path(value)
 
 
 def check_ids(ids: Any, n: int) -> np.ndarray | None:

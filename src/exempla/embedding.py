@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import Array, concatenate, to_numpy
+from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
@@ -217,9 +218,7 @@ def distance_from_stationary(oracle: Oracle, basis: Sketch, rows: Array) -> floa
 
 def check_fisher(wanted: str) -> str:
     """The option as given, if it means something."""
-    if wanted not in FISHERS:
-        raise ExemplaError(f"fisher={wanted!r} is not known: use one of {', '.join(FISHERS)}.")
-    return wanted
+    return check_choice("fisher", wanted, FISHERS)
 
 
 def refuse_unusable(rows: Array, whose: str) -> None:

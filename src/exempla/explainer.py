@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.arrays import Array, products, to_numpy
-from exempla.checks import check_choice, check_flag, check_ids, check_rows, check_seed
+from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
@@ -107,7 +107,7 @@ class Explainer:
         self.damping = check_damping(damping)
         self.normalize = check_flag("normalize", normalize)
         self.progress = check_flag("progress", progress)
-        self.seed, self.store = check_seed(seed), store
+        self.seed, self.store = check_seed(seed), check_folder("store", store)
         self._embeddings: list[Embedding] | None = None
         self._ids: np.ndarray | None = None
         self._features: tuple[Use, Features] | None = None

@@ -315,7 +315,7 @@ def resolve(likelihood: str | Likelihood) -> Likelihood:
     """
     if isinstance(likelihood, Likelihood):
         return likelihood
-    if likelihood not in _BY_NAME:
+    if not isinstance(likelihood, str) or likelihood not in _BY_NAME:
         raise ExemplaError(
             f"There is no likelihood {likelihood!r}: choose one of {', '.join(_BY_NAME)}."
         )

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
-from exempla.arrays import to_numpy
+from exempla.arrays import real_numbers, refuse_masked
+from exempla.checks import check_k
 from exempla.errors import ExemplaError
 
 __all__ = ["found_share", "lds", "lds_per_test", "mislabel_auc", "subset_mask"]
@@ -16,6 +17,7 @@ __all__ = ["found_share", "lds", "lds_per_test", "mislabel_auc", "subset_mask"]
 
 def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
     """(m, n_train) of zeros and ones, from a mask or from m lists of indices."""
+    refuse_masked(subsets, "subsets")
     array = np.asarray(subsets)
     if array.ndim != 2:
         raise ExemplaError(f"subsets must be a 2-D array (one line a subset), not {array.ndim}-D.")
@@ -32,8 +34,7 @@ def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
 
 def lds_per_test(attribution: Any, subsets: Any, outcomes: Any) -> np.ndarray:
     """Linear datamodelling score of each test point; see `lds`."""
-    A = to_numpy(attribution).astype(np.float64)
-    Y = np.asarray(outcomes, dtype=np.float64)
+    A, Y = real_numbers(attribution, "attribution"), real_numbers(outcomes, "outcomes")
     if A.ndim != 2:
         raise ExemplaError("attribution must be an (n_train, n_test) array.")
     mask = subset_mask(subsets, A.shape[0])
@@ -86,7 +87,7 @@ def mislabel_auc(suspicion: Any, wrong: Any) -> float:
     wrong = np.asarray(wrong, dtype=bool)
     if wrong.all() or not wrong.any():
         raise ExemplaError("mislabel_auc needs both wrong and right labels.")
-    return float(roc_auc_score(wrong, np.asarray(suspicion, dtype=np.float64)))
+    return float(roc_auc_score(wrong, real_numbers(suspicion, "suspicion")))
 
 
 def found_share(ranking: Any, wrong: Any, k: int) -> float:
@@ -95,7 +96,7 @@ def found_share(ranking: Any, wrong: Any, k: int) -> float:
     >>> found_share([2, 0, 1], [False, False, True], k=2)
     0.5
     """
-    ranking = np.asarray(ranking, dtype=np.int64)
-    if not 1 <= k <= len(ranking):
-        raise ExemplaError(f"k must be between 1 and {len(ranking)}, not {k}.")
-    return float(np.asarray(wrong, dtype=bool)[ranking[:k]].mean())
+    ranking, wrong = np.asarray(ranking), np.asarray(wrong, dtype=bool)
+    if ranking.dtype.kind not in "iu" or not np.isin(ranking, np.arange(len(wrong))).all():
+        raise ExemplaError(f"ranking must hold row numbers between 0 and {len(wrong) - 1}.")
+    return float(wrong[ranking[: check_k(k, len(ranking))]].mean())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, to_numpy
+from exempla.arrays import Array, as_like, real_numbers, to_numpy
 from exempla.errors import ExemplaError
 
 __all__ = ["mean_embedding", "unit_rows"]
@@ -28,7 +28,7 @@ def mean_embedding(rows: Array, weights: object = None) -> Array:
         raise ExemplaError("the target is empty: give at least one questioned example.")
     if weights is None:
         return rows.sum(0) / len(rows)
-    w = np.asarray(weights, dtype=np.float64)
+    w = real_numbers(weights, "the target weights")
     if w.shape[-1:] != (len(rows),) or w.ndim > 2:
         raise ExemplaError(
             f"target weights have shape {w.shape} but there are {len(rows)} questioned examples: "

@@ -7,6 +7,8 @@ import dataclasses
 import doctest
 import importlib
 import pkgutil
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +44,8 @@ SELECTORS = [
 CHANCE = (Random, StochasticGreedy)  # depend on the order of the rows
 BY_PART = [s for s in SELECTORS if isinstance(s, Sharded) and s.mode == "two-round"]
 ORDERLESS = [s for s in SELECTORS if not isinstance(s, CHANCE) and s not in BY_PART]
+# the first picks of a longer run are the shorter run: not so with other samples or other parts
+PREFIX = [s for s in SELECTORS if not isinstance(s, StochasticGreedy) and s not in BY_PART]
 SCALE_FREE = [SBQ(), MatchingPursuit(), NonNegative(), Sharded(SBQ(), 3)]  # per row, at noise 0
 
 pytestmark = pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
@@ -174,15 +178,43 @@ def test_row_lengths_do_not_matter_without_noise(selector):
     check()
 
 
-@pytest.mark.parametrize("selector", SELECTORS, ids=repr)
+@pytest.mark.parametrize("selector", PREFIX, ids=repr)
 def test_more_picks_never_explain_less(selector):
     @law
     def check(problem):
         rows, target, k, _ = problem
         shares = [select(rows, target, i, selector).explained for i in range(1, k + 1)]
-        if isinstance(selector, StochasticGreedy) or selector in BY_PART:
-            return  # other samples, other parts: no prefix
         assert (np.diff(shares) >= -1e-9).all()
+
+    check()
+
+
+@pytest.mark.parametrize("selector", [s for s in SELECTORS if s.continues], ids=repr)
+def test_continuing_keeps_the_picks_and_never_explains_less(selector):
+    @law
+    def check(problem):
+        rows, target, k, _ = problem
+        shorter = select(rows, target, max(1, k // 2), selector)
+        longer = select(rows, target, k, selector, start=shorter)
+        assert np.array_equal(longer.indices[: len(shorter)], shorter.indices)
+        assert longer.explained >= shorter.explained - 1e-9
+        if selector in PREFIX:
+            assert np.array_equal(longer.indices, select(rows, target, k, selector).indices)
+
+    check()
+
+
+@pytest.mark.parametrize("selector", BY_PART, ids=repr)
+def test_two_rounds_explain_no_less_than_the_best_part(selector):
+    @law
+    def check(problem):
+        rows, target, k, _ = problem
+        together = select(rows, target, k, selector)
+        bounds = [int(b) for b in np.linspace(0, len(rows), selector.shards + 1)]
+        for start, stop in pairwise(bounds):
+            part = rows[start:stop]
+            alone = select(part, target, min(k, len(part)), selector.selector)
+            assert together.variance <= alone.variance * (1 + 1e-9)
 
     check()
 
@@ -207,15 +239,30 @@ def test_a_selector_is_a_frozen_value(selector):
     assert dataclasses.is_dataclass(selector)
     assert selector == copy.deepcopy(selector)
     assert hash(selector) == hash(copy.deepcopy(selector))
-    field = dataclasses.fields(selector)
-    if field:
+    for name in ("any", *(field.name for field in dataclasses.fields(selector))):
         with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(selector, field[0].name, 1)
+            setattr(selector, name, 1)
 
 
-def test_every_public_name_has_a_running_example():
+def modules_of(package) -> list[str]:
+    return [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+
+
+def test_every_public_name_has_an_example():
     for name in exempla.selection.__all__:
         assert ">>>" in (getattr(exempla.selection, name).__doc__ or ""), name
-    for module in pkgutil.iter_modules(exempla.selection.__path__):
-        loaded = importlib.import_module(f"exempla.selection.{module.name}")
-        assert doctest.testmod(loaded).failed == 0, module.name
+
+
+def test_the_examples_of_every_module_run():
+    walked = modules_of(exempla.selection)
+    folder = Path(exempla.selection.__path__[0])
+    files = [path for path in folder.rglob("*.py") if path != folder / "__init__.py"]
+    assert len(walked) == len(files)  # none is left out, however deep it lies
+    tried = {}
+    for name in walked:
+        result = doctest.testmod(importlib.import_module(name))
+        assert result.failed == 0, name
+        tried[name] = result.attempted
+    with_a_selector = [name for name in walked if ".selectors." in name]
+    assert len(with_a_selector) == 8
+    assert all(tried[name] > 0 for name in with_a_selector)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any, get_overloads, get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.results import Selection
 from exempla.selection import (
     SBQ,
     Herding,
     MatchingPursuit,
+    NonNegative,
     Random,
     Sharded,
     StochasticGreedy,
@@ -109,6 +112,14 @@ def broken(value, *positions):
         ([["a", "b"]], [1.0, 2.0], 1, "real numbers"),
         (np.array([["a", 1]], dtype=object), [1.0, 2.0], 1, "rectangular"),
         (ROWS.astype(complex), TARGET, 1, "real numbers"),
+        (np.ma.masked_array(ROWS, ROWS > 2), TARGET, 1, "features is a masked array"),
+        (list(np.ma.masked_array(ROWS, ROWS > 2)), TARGET, 1, "features is a masked array"),
+        (ROWS, np.ma.masked_array(TARGET, [1, 0, 0, 0, 0]), 1, "target is a masked array"),
+        (1e-160 * ROWS, TARGET, 1, "longest row of the features is shorter"),
+        (1e-200 * ROWS, TARGET, 1, "longest row of the features is shorter"),
+        (1e100 * ROWS, TARGET, 1, "longest row of the features is shorter than 1e-60 or longer"),
+        (ROWS, 1e-160 * TARGET, 1, "the target is shorter"),
+        (ROWS, 1e200 * TARGET, 1, "the target is shorter than 1e-60 or longer"),
         (ROWS, TARGET[:3], 1, "3 dimensions, but the features have 5"),
         (ROWS, np.zeros(5), 1, "zero"),
         (ROWS, np.zeros((2, 5)), 1, r"target \[0\] is zero"),
@@ -130,6 +141,37 @@ def broken(value, *positions):
 def test_bad_input_is_named(rows, target, k, words):
     with pytest.raises(ExemplaError, match=words):
         select(rows, target, k)
+
+
+def test_a_mask_that_hides_nothing_changes_nothing():
+    open_rows = np.ma.masked_array(ROWS, np.zeros(ROWS.shape, bool))
+    assert np.array_equal(select(open_rows, TARGET, 3).indices, select(ROWS, TARGET, 3).indices)
+
+
+@pytest.mark.parametrize("scale", [1e-50, 1e50])
+@pytest.mark.parametrize("selector", [SBQ(), TopInfluence(), NonNegative(), Herding()], ids=repr)
+def test_very_small_and_large_rows_lose_nothing(scale, selector):
+    one = select(ROWS, TARGET, 4, selector)
+    two = select(scale * ROWS, scale * TARGET, 4, selector)
+    assert np.array_equal(one.indices, two.indices)
+    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-9)
+    assert two.variance == pytest.approx(scale**2 * one.variance)
+
+
+def test_tiny_rows_among_others_count_as_zero():
+    rows = np.vstack([ROWS, 1e-160 * ROWS])
+    result = select(rows, TARGET, 5)
+    assert (result.indices < len(ROWS)).all()
+    assert np.isfinite([result.variance, result.mmd2, *result.weights]).all()
+    every = select(rows, TARGET, 40, SBQ(1.0))
+    assert np.isfinite([every.variance, *every.weights]).all()
+
+
+def test_the_return_type_follows_the_dimensions_of_the_target():
+    returned = [get_type_hints(way)["return"] for way in get_overloads(select)]
+    assert returned == [Selection, list[Selection], Any]
+    assert isinstance(select(ROWS, TARGET, 2), Selection)
+    assert isinstance(select(ROWS, TARGET[None], 2), list)
 
 
 def test_sparse_features_are_refused_by_name():
@@ -167,6 +209,10 @@ def test_bad_options_are_named(options, words):
         (lambda: StochasticGreedy(delta=1), "between 0 and 1"),
         (lambda: StochasticGreedy(seed=-1), "seed"),
         (lambda: Random(seed=0.5), "seed"),
+        (lambda: Random(seed="a"), "seed"),
+        (lambda: StochasticGreedy(seed="a"), "seed"),
+        (lambda: StochasticGreedy(delta="a"), "between 0 and 1"),
+        (lambda: SBQ(np.complex128(1.0)), "number"),
         (lambda: Sharded(3), "wraps a selector"),
         (lambda: Sharded(SBQ(), shards=0), "at least 1"),
         (lambda: Sharded(SBQ(), shards=True), "at least 1"),

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.arrays import Array
+from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.basis import Basis
@@ -186,7 +187,7 @@ def _read(
         raise ExemplaError(f"level is {level!r}; choose 'cheap' or 'full'")
     if r is None:
         r = max(1, len(selection))
-    if isinstance(r, bool) or not isinstance(r, int | np.integer) or not 1 <= r <= rows.t:
+    if not whole_number(r) or not 1 <= r <= rows.t:
         raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
     z = alignment_of(rows, targets)[0]
     return rows, μ, side_of(z, selection.side) & (rows.norms2 > 0), z, int(r)

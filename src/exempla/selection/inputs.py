@@ -7,20 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, is_tensor
+from exempla.arrays import Array, is_tensor, refuse_masked
 from exempla.checks import check_k
 from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.candidates.arrays import ArrayRows
-from exempla.selection.candidates.base import Rows
+from exempla.selection.candidates.base import SHORTEST, Rows
 from exempla.selection.selector import Problem
 from exempla.selection.ties import without_noise
 
-__all__ = ["SIDES", "alignment_of", "as_rows", "as_targets", "make_problem", "side_of"]
+__all__ = [
+    "SIDES",
+    "alignment_of",
+    "as_rows",
+    "as_targets",
+    "check_lengths",
+    "make_problem",
+    "side_of",
+]
 
 SIDES = ("both", "opponents", "proponents")
 SMALL = 1 << 20
 """Up to this many entries a float64 copy costs less than compiling the fused pass."""
+LONGEST = 1e60
+"""Rows and targets of this length are the longest whose products can be squared."""
 
 
 def as_rows(features: Array) -> Rows:
@@ -42,7 +52,19 @@ def as_rows(features: Array) -> Rows:
             f"features have NaN, infinite or overflowing values in {len(bad)} {plural} "
             f"({plural} {which}); remove or repair them"
         )
+    longest = float(rows.norms2.max())
+    if longest or bool((array != 0).any()):
+        check_lengths("the longest row of the features", longest)
     return rows
+
+
+def check_lengths(what: str, norm2: float) -> None:
+    """Squares of products of such lengths must stay within the range of floats."""
+    if not SHORTEST**2 <= norm2 <= LONGEST**2:
+        raise ExemplaError(
+            f"{what} is shorter than {SHORTEST:g} or longer than {LONGEST:g}, so that squares "
+            "leave the range of floats; multiply features and target by a constant"
+        )
 
 
 def _wrap(array: Array) -> Rows:
@@ -60,6 +82,7 @@ def _wrap(array: Array) -> Rows:
 
 def _as_array(values: Array, what: str) -> Array:
     """A float32 or float64 NumPy array, or a tensor where it lies if that is not the CPU."""
+    refuse_masked(values, what)
     if is_tensor(values):
         values = values.detach()
         if values.is_complex():
@@ -145,6 +168,9 @@ def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
         raise ExemplaError(f"{name} has NaN or infinite values; repair it")
     if len(zero):
         raise ExemplaError(f"{name} is zero, so there is nothing to explain; ask for another")
+    with np.errstate(over="ignore"):
+        for norm2 in np.vecdot(targets, targets):
+            check_lengths("the target" if single else "a target", float(norm2))
     return targets, single
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from exempla.arrays import Array
+from exempla.arrays import Array, real_numbers
 from exempla.checks import check_k
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
 from exempla.selection.candidates.base import Rule
 from exempla.selection.engine import RESIDUAL
-from exempla.selection.inputs import SIDES, side_of
-from exempla.selection.selector import check_noise
+from exempla.selection.inputs import SIDES, check_lengths, side_of
+from exempla.selection.selector import check_noise, is_real
 from exempla.selection.ties import ROUNDING, first_of_best, without_noise
 
 __all__ = ["select_from_kernel"]
@@ -74,11 +74,14 @@ def select_from_kernel(
     check_noise(noise)
     if side not in SIDES:
         raise ExemplaError(f"side is {side!r}; choose one of {', '.join(SIDES)}")
-    if not (isinstance(target_norm2, int | float | np.number) and 0 < target_norm2 < math.inf):
+    if not (is_real(target_norm2) and 0 < target_norm2 < math.inf):
         raise ExemplaError(f"target_norm2 is {target_norm2!r}; give a finite number above 0")
     norms2 = _diagonal(kernel, t) if diagonal is None else _vector(diagonal, "diagonal")
     if len(norms2) != t or (norms2 < 0).any():
         raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
+    if norms2.any():
+        check_lengths("the longest row", float(norms2.max()))
+    check_lengths("the target", float(target_norm2))
     candidates = side_of(without_noise(z, norms2, target_norm2), side) & (norms2 > 0)
     indices, columns, coefs, stopped = _run(kernel, z, norms2, candidates, k, noise, target_norm2)
     result = _finish(z, indices, columns, coefs, noise, float(target_norm2), side, stopped)
@@ -165,10 +168,7 @@ def _finish(
 
 
 def _vector(values: Array, what: str) -> np.ndarray:
-    try:
-        vector = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ExemplaError(f"{what} is not an array of numbers") from None
+    vector = real_numbers(values, what)
     if vector.ndim != 1 or not len(vector):
         raise ExemplaError(f"{what} has shape {vector.shape}; give one number per row")
     bad = np.flatnonzero(~np.isfinite(vector))
@@ -183,7 +183,7 @@ def _diagonal(kernel: Kernel, t: int) -> np.ndarray:
 
 def _row(kernel: Kernel, i: int, others: np.ndarray) -> np.ndarray:
     """Kernel values, checked: a wrong shape would silently broadcast."""
-    values = np.asarray(kernel(i, others), dtype=np.float64)
+    values = real_numbers(kernel(i, others), f"kernel({i}, J)")
     if values.shape != others.shape:
         raise ExemplaError(
             f"kernel({i}, J) gave shape {values.shape} for {len(others)} rows; "

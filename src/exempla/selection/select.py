@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -17,6 +17,47 @@ from exempla.selection.selector import Outcome, Problem, Selector
 from exempla.selection.selectors.sbq import SBQ
 
 __all__ = ["select"]
+
+Vector = np.ndarray[tuple[int], Any] | Sequence[float]
+Matrix = np.ndarray[tuple[int, int], Any] | Sequence[Sequence[float]] | Sequence[np.ndarray]
+"""What a type checker can tell to be one target, and to be several. Most arrays do not tell their
+dimensions: a NumPy array of unknown shape passes for one target, anything else is `Any`."""
+
+
+@overload
+def select(
+    features: Array,
+    target: Vector,
+    k: int,
+    selector: Selector | None = None,
+    side: str = "both",
+    *,
+    start: Selection | None = None,
+) -> Selection: ...
+
+
+@overload
+def select(
+    features: Array,
+    target: Matrix,
+    k: int,
+    selector: Selector | None = None,
+    side: str | Sequence[str] = "both",
+    *,
+    start: Sequence[Selection | None] | None = None,
+) -> list[Selection]: ...
+
+
+@overload
+def select(
+    features: Array,
+    target: Any,
+    k: int,
+    selector: Selector | None = None,
+    side: str | Sequence[str] = "both",
+    *,
+    start: Selection | Sequence[Selection | None] | None = None,
+) -> Any: ...
 
 
 def select(

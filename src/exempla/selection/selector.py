@@ -47,7 +47,7 @@ class Outcome:
             indices=np.asarray(indices, dtype=np.int64),
             weights=weights,
             gains=basis.gains,
-            # ‖μ‖² − Σ gains, written without the cancellation.
+            # ‖μ‖² − Σ gains, written without the cancellation
             variance=mmd2 + basis.noise * float(weights @ weights),
             mmd2=mmd2,
             rank=basis.rank(),
@@ -113,9 +113,15 @@ class Selector(ABC):
         """At most k rows for each target."""
 
 
+def is_real(value: Any) -> bool:
+    """Whether this is one real number; True and False are not."""
+    real = isinstance(value, int | float | np.integer | np.floating)
+    return real and not isinstance(value, bool)
+
+
 def check_noise(noise: float) -> None:
     """Noise is a variance."""
-    if isinstance(noise, bool) or not isinstance(noise, int | float | np.number):
+    if not is_real(noise):
         raise ExemplaError(f"noise is {noise!r}; give a number of at least 0")
     if not 0 <= float(noise) < np.inf:
         raise ExemplaError(f"noise is {noise!r}, but it is a variance; give a finite number ≥ 0")

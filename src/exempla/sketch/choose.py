@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
+from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.factors import Work
 from exempla.oracles.base import Examples, Oracle, ScoreRows
@@ -124,9 +125,9 @@ class Price:
 
 def check_sketch(wanted: object) -> str | int:
     """The option as given, if it means something."""
-    if wanted in ("auto", "exact"):
+    if isinstance(wanted, str) and wanted in ("auto", "exact"):
         return str(wanted)
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+    if not whole_number(wanted) or not isinstance(wanted, int) or wanted < 1:
         raise ExemplaError(
             f"sketch={wanted!r} is not known: use 'auto', 'exact' or a number of directions."
         )

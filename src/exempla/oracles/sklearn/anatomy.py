@@ -136,9 +136,14 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
     """
     if wanted is None:
         return list(range(len(names)))
-    globs = [wanted] if isinstance(wanted, str) else list(wanted)
+    listed = wanted if isinstance(wanted, Sequence) else ()
+    globs = [wanted] if isinstance(wanted, str) else list(listed)
+    if not all(isinstance(glob, str) for glob in globs):
+        globs = []
     if not globs or any(not fnmatch.filter(names, glob) for glob in globs):
-        raise ExemplaError(f"parameters must name some of {names} (globs allowed), not {globs}.")
+        raise ExemplaError(
+            f"parameters must name some of {names} (globs allowed), not {wanted!r:.80}."
+        )
     return [i for i, name in enumerate(names) if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 

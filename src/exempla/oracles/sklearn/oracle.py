@@ -84,7 +84,8 @@ class SklearnOracle(Oracle):
         parameters: Sequence[str] | None = None,
     ) -> None:
         self.model = model
-        self._asked = None if likelihood == "auto" else resolve(likelihood)
+        auto = isinstance(likelihood, str) and likelihood == "auto"
+        self._asked = None if auto else resolve(likelihood)
         self._parameters = parameters
         self._moved = False
         self.layers: tuple[Layer, ...] = ()

@@ -9,7 +9,7 @@ import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
+from exempla.selection.candidates.base import SHORTEST, Leaders, Race, Rows, Rule
 
 __all__ = ["ArrayRace", "ArrayRows", "FLOAT32_ERROR"]
 
@@ -37,6 +37,7 @@ class ArrayRows(Rows):
         with np.errstate(over="ignore", invalid="ignore"):  # `inputs` names such rows
             for part, block in self.blocks():
                 norms2[part] = self.xp.sum(block * block, axis=1)
+        norms2[norms2 < SHORTEST**2] = 0.0
         self.norms2_here = norms2
         self.norms2 = self.host(norms2)
 

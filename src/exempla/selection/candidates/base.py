@@ -14,7 +14,10 @@ from enum import IntEnum
 
 import numpy as np
 
-__all__ = ["Leaders", "Race", "Rows", "Rule"]
+__all__ = ["SHORTEST", "Leaders", "Race", "Rows", "Rule"]
+
+SHORTEST = 1e-60
+"""Rows below this length count as zero: squares of their products would vanish."""
 
 
 class Rule(IntEnum):
@@ -120,7 +123,7 @@ class Rows(ABC):
     tolerance: float
     """A candidate is alive iff n > tolerance·‖f‖²; 1e-5 for float32 rows, 1e-11 for float64."""
     norms2: np.ndarray
-    """(t,) squared norms, float64, on the host."""
+    """(t,) squared norms, float64, on the host; 0 below SHORTEST²."""
 
     @abstractmethod
     def project(self, vectors: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
@@ -59,8 +60,7 @@ class Sharded(Selector):
     def __post_init__(self) -> None:
         if not isinstance(self.selector, Selector):
             raise ExemplaError(f"Sharded wraps a selector such as SBQ(), not {self.selector!r}")
-        whole = isinstance(self.shards, int | np.integer) and not isinstance(self.shards, bool)
-        if not whole or self.shards < 1:
+        if not whole_number(self.shards) or self.shards < 1:
             raise ExemplaError(f"shards is {self.shards!r}; give a whole number of at least 1")
         if self.mode not in ("exact", "two-round"):
             raise ExemplaError(f"mode is {self.mode!r}; choose 'exact' or 'two-round'")

@@ -11,7 +11,7 @@ from exempla.checks import check_seed
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.base import Rule
 from exempla.selection.engine import Run, score_bounds
-from exempla.selection.selector import Outcome, Problem, Selector
+from exempla.selection.selector import Outcome, Problem, Selector, is_real
 from exempla.selection.ties import first_of_best
 
 __all__ = ["StochasticGreedy"]
@@ -36,7 +36,7 @@ class StochasticGreedy(Selector):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.delta, int | float) or not 0 < self.delta < 1:
+        if not is_real(self.delta) or not 0 < self.delta < 1:
             raise ExemplaError(f"delta is {self.delta!r}; give a number between 0 and 1")
         check_seed(self.seed)
 

@@ -95,11 +95,7 @@ def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
     """X, labels, weights and ids of one set."""
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
         raise ExemplaError(f"{whose} has no labels: give (X, y) as {whose}.")
-    found = [
-        f"{name} is masked in {listing(rows)}: fill those values, or leave the rows out"
-        for name, part in zip(("X", "y", "sample_weight"), data)
-        if len(rows := _masked_rows(part))
-    ]
+    found: list[str] = []
     if is_tensor(data[0]) and data[0].is_sparse:
         found.append("X is a sparse tensor: give a dense one")
     given = unpack((data[0], *map(_in_numpy, data[1:])), found)
@@ -110,14 +106,6 @@ def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
 
 def _in_numpy(part: Any) -> Any:
     return to_numpy(part) if is_tensor(part) else part
-
-
-def _masked_rows(part: Any) -> np.ndarray:
-    """Rows of which NumPy hides a value: the value beneath must not count."""
-    if not np.ma.isMaskedArray(part) or part.ndim == 0:
-        return np.array([], dtype=np.int64)
-    hidden = np.ma.getmaskarray(part)
-    return np.flatnonzero(hidden.reshape(len(hidden), -1).any(axis=1))
 
 
 def _checked_labels(y: np.ndarray, found: list[str]) -> np.ndarray:
@@ -175,13 +163,16 @@ def _compare(
         named = ", ".join(map(repr, unshared[:5]))
         problems.append(f"curated: both must have the same columns, but only one set has {named}")
         return
-    shapes = [tuple(getattr(part.X, "shape", ())) for part in (train, curated)]
+    shapes: list[tuple[int, ...]] = [
+        tuple(getattr(part.X, "shape", ())) for part in (train, curated)
+    ]
     if not all(shapes) or shapes[0][1:] == shapes[1][1:]:
         return
     if all(len(shape) == 2 for shape in shapes):
+        widths = [shape[-1] for shape in shapes]
         problems.append(
-            f"curated: {shapes[1][1]} columns, but train has {shapes[0][1]}; both must have the "
-            "same columns, in the same order"
+            f"curated: {widths[1]} columns, but train has {widths[0]}; both must have the same "
+            "columns, in the same order"
         )
     else:
         problems.append(f"curated: X has shape {shapes[1]}, but that of train has {shapes[0]}")

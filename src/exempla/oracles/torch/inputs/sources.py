@@ -24,6 +24,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from exempla.arrays import refuse_masked
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.batch import tree_map
 
@@ -191,6 +192,7 @@ def as_tensor(value: Any) -> Any:
     """Arrays and frames as tensors; anything else as it is."""
     if isinstance(value, Tensor) or not hasattr(value, "__array__"):
         return value
+    refuse_masked(value, "the data")
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise ExemplaError(
