@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.arrays import Array, products, to_numpy
+from exempla.arrays import Array, products, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError
@@ -205,7 +205,8 @@ class Explainer:
         weights : (n_test,) array
             How much each questioned example counts.
         """
-        if weights is not None and np.ndim(weights) > 1:
+        weights = None if weights is None else real_numbers(weights, "weights")
+        if weights is not None and weights.ndim > 1:
             raise ExemplaError(
                 "explain answers one question, with one weight per questioned example: "
                 "use explain_each for several."
@@ -237,7 +238,8 @@ class Explainer:
         >>> [len(answer) for answer in explainer.explain_each((X[:3], y[:3]), k=2)]
         [2, 2, 2]
         """
-        if weights is not None and np.ndim(weights) != 2:
+        weights = None if weights is None else real_numbers(weights, "weights")
+        if weights is not None and weights.ndim != 2:
             raise ExemplaError("explain_each takes a line of weights per question, (T, n_test).")
         means = partial(mean_embedding, weights=weights)
         return self._answers(
