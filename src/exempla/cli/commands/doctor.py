@@ -16,7 +16,7 @@ from exempla.version import __version__
 HELP = "print versions, devices and what is installed"
 
 CORE = ("numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "safetensors")
-CORE += ("tqdm", "jinja2", "matplotlib", "array-api-compat")
+CORE += ("tqdm", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer")
 EXTRAS = {
     "torch": ("torch",),
     "hf": ("transformers", "datasets"),
