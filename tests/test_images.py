@@ -40,7 +40,7 @@ def palette(path: Path) -> np.ndarray:
 
 
 def palette_with_a_clear_colour(path: Path) -> np.ndarray:
-    image = Image.fromarray((RAMP % 2).astype(np.uint8), "P")
+    image = Image.frombytes("P", (16, 12), (RAMP % 2).astype(np.uint8).tobytes())
     image.putpalette([200, 10, 10, 0, 0, 0])
     image.save(path, transparency=1)
     return np.where((RAMP % 2)[:, :, None] == 1, 255, np.array([200, 10, 10]))

@@ -11,7 +11,7 @@ __all__ = ["core", "extras", "here"]
 
 CORE = (
     "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "safetensors", "tqdm",
-    "shtab", "jinja2", "matplotlib", "array-api-compat",
+    "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
 )  # fmt: skip
 EXTRAS = {
     "torch": ("torch",),
