@@ -22,10 +22,18 @@ from tests.review.test_logfile import answer, fill
 FINAL = ("decisions.json", "patch.csv", "corrected.jsonl", "corrected")
 
 
-def runs(deed: str, template: Path, work: Path) -> list[Path]:
+def runs(deed: str, template: Path, work: Path, stride: int = 1) -> list[Path]:
     """What each killed run left, in the order of how far it came; the last one was not killed."""
     work.mkdir()
-    words = [sys.executable, "-m", "tests.review.killed", deed, str(template), str(work)]
+    words = [
+        sys.executable,
+        "-m",
+        "tests.review.killed",
+        deed,
+        str(template),
+        str(work),
+        str(stride),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = sorted(work.iterdir())
@@ -120,7 +128,7 @@ def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path):
     path.write_bytes(data)
     whole = salvage(path)
     assert len(whole) > 5
-    for place in runs("recover", tmp_path / "template", tmp_path / "work"):
+    for place in runs("recover", tmp_path / "template", tmp_path / "work", 3):
         log = place / "review" / "decisions.sqlite"
         assert [event[:-1] for event in salvage(log)] == [event[:-1] for event in whole]
         if log.read_bytes() == data:  # not there yet: refused as before, nothing taken away
