@@ -3,8 +3,9 @@
     python -m tests.review.killed export|decide|recover TEMPLATE WORK STRIDE
 
 Copy n of the folder TEMPLATE in WORK is what was left when the process was killed (SIGKILL, no
-goodbye) at its n-th step, n = 1, 1 + STRIDE, …: a call that changes files, or a statement of SQLite.
-The last copy is of the run that reached its end. A run prints what it was told was done before it died.
+goodbye) at its n-th step: a call that changes files, or a statement of SQLite that is no question.
+n goes up by STRIDE, and the last copy is of the run that reached its end. A run prints what it was
+told was done before it died.
 """
 
 from __future__ import annotations
