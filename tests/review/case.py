@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import threading
@@ -163,8 +162,9 @@ def start_server(folder: Path, port: int = 0, handles: int | None = None) -> Ser
     """
 
     def limit() -> None:
-        if handles is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (handles, handles))
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (handles or 0, handles or 0))
 
     process = subprocess.Popen(
         [sys.executable, "-c", START, str(folder), str(port)],

@@ -1,10 +1,11 @@
 """Do one thing again and again, each time killed a step later, until it comes to its end.
 
-    python -m tests.review.killed export|decide|recover TEMPLATE WORK
+    python -m tests.review.killed export|decide|recover TEMPLATE WORK STRIDE
 
 Copy n of the folder TEMPLATE in WORK is what was left when the process was killed (SIGKILL, no
-goodbye) at its n-th step: a call that changes files, or a statement of SQLite. The last copy is of
-the run that reached its end. A run prints what it was told was done before it died.
+goodbye) at its n-th step: a call that changes files, or a statement of SQLite that is no question.
+n goes up by STRIDE, and the last copy is of the run that reached its end. A run prints what it was
+told was done before it died.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ CHANGING = {
     "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate",
     "shutil.copyfile", "shutil.rmtree", "tempfile.mkstemp", "tempfile.mkdtemp", "sqlite3.connect",
 }  # fmt: skip
+
+READING = ("SELECT", "PRAGMA integrity", "PRAGMA page", "PRAGMA table", "PRAGMA busy", "--")
 
 
 def export(folder: Path) -> None:
@@ -74,16 +77,16 @@ def die_at(step: int) -> None:
 
     def traced(*arguments: Any, **more: Any) -> sqlite3.Connection:
         db = connect(*arguments, **more)
-        db.set_trace_callback(lambda _: count())
+        db.set_trace_callback(lambda said: None if said.startswith(READING) else count())
         return db
 
     sys.addaudithook(audit)
     logfile.sqlite3.connect = traced  # type: ignore[assignment]
 
 
-def main(deed: Callable[[Path], None], template: Path, work: Path) -> None:
+def main(deed: Callable[[Path], None], template: Path, work: Path, stride: int) -> None:
     """All runs, one after the other."""
-    for step in range(1, 2000):
+    for step in range(1, 2000, stride):
         copy = work / f"{step:04d}"
         shutil.copytree(template, copy, symlinks=True)
         said = os.open(copy / "said.txt", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -103,4 +106,4 @@ def main(deed: Callable[[Path], None], template: Path, work: Path) -> None:
 
 if __name__ == "__main__":
     main({"export": export, "decide": decide, "recover": recover}[sys.argv[1]],
-         Path(sys.argv[2]), Path(sys.argv[3]))  # fmt: skip
+         Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))  # fmt: skip

@@ -77,6 +77,17 @@ def test_sending_again_is_answered_and_done_once(page):
     assert second.json()["version"] == first.json()["version"]
 
 
+def test_a_page_left_open_over_a_new_analysis_says_so(tmp_path):
+    with served(make_folder(tmp_path, 4)) as address, signed_in(address) as page:
+        assert page.get("/api/suspect/3").status_code == 200
+        make_folder(tmp_path, 4, hostile="another analysis")
+        for route in ("/api/suspect/3", "/api/state"):
+            answer = page.get(route)
+            assert answer.status_code == 400
+            assert "written anew while it was open" in answer.json()["detail"]
+        assert page.post("/api/export", json={}).json()["changed"] == 0
+
+
 def test_undo_and_redo_over_http(page):
     done = decide(page, 0, "remove").json()
     back = page.post("/api/undo", json={"seen": done["undo"]["version"], "once": once()}).json()

@@ -22,10 +22,18 @@ from tests.review.test_logfile import answer, fill
 FINAL = ("decisions.json", "patch.csv", "corrected.jsonl", "corrected")
 
 
-def runs(deed: str, template: Path, work: Path) -> list[Path]:
+def runs(deed: str, template: Path, work: Path, stride: int = 1) -> list[Path]:
     """What each killed run left, in the order of how far it came; the last one was not killed."""
     work.mkdir()
-    words = [sys.executable, "-m", "tests.review.killed", deed, str(template), str(work)]
+    words = [
+        sys.executable,
+        "-m",
+        "tests.review.killed",
+        deed,
+        str(template),
+        str(work),
+        str(stride),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = sorted(work.iterdir())
@@ -114,13 +122,13 @@ def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path):
     folder = tmp_path / "template" / "review"
     folder.mkdir(parents=True)
     path = folder / "decisions.sqlite"
-    fill(path).close()
+    fill(path, events=8).close()
     data = bytearray(path.read_bytes())
-    data[data.index(b"Grund 14")] ^= 0x02
+    data[data.index(b"Grund 7")] ^= 0x02
     path.write_bytes(data)
     whole = salvage(path)
-    assert len(whole) > 10
-    for place in runs("recover", tmp_path / "template", tmp_path / "work"):
+    assert len(whole) > 5
+    for place in runs("recover", tmp_path / "template", tmp_path / "work", 3):
         log = place / "review" / "decisions.sqlite"
         assert [event[:-1] for event in salvage(log)] == [event[:-1] for event in whole]
         if log.read_bytes() == data:  # not there yet: refused as before, nothing taken away

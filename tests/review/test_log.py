@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -162,6 +163,33 @@ def test_links_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(ExemplaError, match="is a link"):
         DecisionLog(tmp_path / "link", "k")
+
+
+def test_many_who_open_a_new_log_at_once_share_it(path):
+    def tab(number: int) -> None:
+        log = DecisionLog(path, "k")
+        for row in range(5):
+            state = RowDecision(10 * number + row, "keep")
+            log.decide(state, seen=0, once=f"{number}-{row}")
+        log.close()
+
+    tabs = [threading.Thread(target=tab, args=(number,)) for number in range(8)]
+    for thread in tabs:
+        thread.start()
+    for thread in tabs:
+        thread.join()
+    log = DecisionLog(path, "k")
+    assert log.version == len(log.states()) == 40
+    log.close()
+
+
+def test_a_folder_that_cannot_be_written_is_said(path, monkeypatch):
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("exempla.review.logfile.tempfile.mkstemp", refused)
+    with pytest.raises(ExemplaError, match="Permission denied"):
+        DecisionLog(path, "k")
 
 
 def test_a_log_that_was_moved_takes_no_more_decisions(path):

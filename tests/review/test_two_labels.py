@@ -126,3 +126,15 @@ def test_a_file_of_trusted_rows_is_never_written_over(patients, tmp_path, capsys
     assert main([*words, "--curated", str(trusted), "-k", "5", "--quiet"]) == 2
     assert "is the original" in capsys.readouterr().err
     assert trusted.read_bytes() == before
+
+
+def test_column_names_taken_from_the_test_file_still_hold_at_export(patients, tmp_path, capsys):
+    lines = patients.read_text().splitlines(keepends=True)
+    (tmp_path / "p.data").write_text("".join(lines[1:120]))
+    (tmp_path / "p.test").write_text("".join([lines[0], *lines[120:]]))
+    analyse(tmp_path / "p.data", tmp_path / "out", "smoker", "--test", str(tmp_path / "p.test"))
+    wanted = relabel_five(tmp_path / "out")
+    found, _ = export(tmp_path / "out", capsys)
+    assert found["changed"] == 5
+    after = pd.read_csv(tmp_path / "out" / "corrected.data", header=None)
+    assert {row: after[3][row] for row in wanted} == wanted

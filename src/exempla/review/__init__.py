@@ -10,7 +10,7 @@ A review folder holds:
     suspects.jsonl      one suspect per line, most suspicious first: row, id, given, suggested,
                         probability, model_probability, side, content, contradicting, supporters
     images/             SPACE-ROW.webp, re-encoded; SPACE is "train" or "curated"
-    decisions.sqlite    an append-only log of every decision, undo and redo
+    decisions.sqlite    an append-only log of every decision, undo and redo, each sealed to the last
     decisions.json, patch.csv, corrected.*      written by export
 
 `content` is what the person sees of a row: a text with its decisive words, table cells with the

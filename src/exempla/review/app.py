@@ -168,6 +168,7 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
 
     @app.get("/api/state")
     def state(since: int = 0) -> dict[str, Any]:
+        review.check_current()
         log.refresh()
         return _status(review, log, since)
 

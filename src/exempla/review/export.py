@@ -147,17 +147,20 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     refuse_input(target, path)
     if not path.exists():
         raise ExemplaError(f"{path.name} is gone; put the source file back and export again.")
+    changed = ExemplaError(
+        f"{path.name} has changed since the suspects were found, so row numbers may no longer "
+        "match; run the analysis again."
+    )
     if fingerprint(path) != review.fingerprint:
-        raise ExemplaError(
-            f"{path.name} has changed since the suspects were found, so row numbers may no longer "
-            "match; run the analysis again."
-        )
+        raise changed
     chosen = [
         Decision(d.row, d.action, d.new_label if d.action == "relabel" else None, d.note, d.time)
         for d in _changes(decisions)
     ]
     with _storing(target.name):
         table = read_table(path, **dict(review.source.options))
+        if fingerprint(table) != review.fingerprint:  # in this very moment
+            raise changed
         remove_leftovers(target)
         return export(table, chosen, target, label=_label(review), replace_own=True)
 
@@ -188,6 +191,8 @@ def _alone(directory: Path) -> Iterator[None]:
             raise BusyError(
                 "Another export is being written into this folder; wait for it, then export again."
             ) from None
+        except OSError:  # a file system without locks
+            pass
         yield
     finally:
         os.close(handle)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from exempla.atomic import make_folder, replacing, write_bytes
 from exempla.errors import ExemplaError
@@ -65,14 +65,18 @@ class Review:
         """Everything about one suspect, as written; KeyError if the row is no suspect."""
         offset, length = self.places[row]
         with open(self.directory / "suspects.jsonl", "rb") as file:
-            if _stamp(file) != self.stamp:
-                raise ExemplaError(
-                    f"{self.directory} was written anew while it was open; start `exempla review` "
-                    "again."
-                )
+            self.check_current(os.fstat(file.fileno()))
             file.seek(offset)
             card = json.loads(file.read(length))
         return upgraded_card(card) if self.format == EARLIER else card
+
+    def check_current(self, status: os.stat_result | None = None) -> None:
+        """ExemplaError if another analysis was written into the folder since it was read."""
+        if _stamp(status or os.stat(self.directory / "suspects.jsonl")) != self.stamp:
+            raise ExemplaError(
+                f"{self.directory} was written anew while it was open; start `exempla review` "
+                "again."
+            )
 
     def source_path(self) -> Path:
         """Where the reviewed file lies now."""
@@ -255,7 +259,7 @@ def _read_suspects(
     places: dict[int, tuple[int, int]] = {}
     offset, digest = 0, hashlib.sha256()
     with open(path, "rb") as file:
-        stamp = _stamp(file)
+        stamp = _stamp(os.fstat(file.fileno()))
         for line in file:
             digest.update(line)
             card = json.loads(line)
@@ -277,8 +281,7 @@ def _read_suspects(
     return tuple(suspects), places, stamp
 
 
-def _stamp(file: BinaryIO) -> tuple[int, ...]:
-    status = os.fstat(file.fileno())
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

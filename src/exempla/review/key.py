@@ -27,7 +27,8 @@ def key_of(header: Mapping[str, Any]) -> str:
     """
     source = header["source"]
     name, label = str(source["name"]), source["label"]
-    options = sorted(dict(source["options"]).items())
+    # Names of columns move no row, and the label's own is there anyway.
+    options = sorted((k, v) for k, v in dict(source["options"]).items() if k != "names")
     meaning = [name, str(source["fingerprint"]), list(header["classes"]), label, options]
     return f"{_digest(meaning)} {json.dumps([name, label])}"
 

@@ -24,7 +24,10 @@ from typing import Any, NamedTuple
 from exempla.atomic import file_mode, flush_folder
 from exempla.errors import ExemplaError
 
-__all__ = ["DamagedError", "Event", "append", "open_log", "read_events", "write_log"]
+__all__ = [
+    "COLUMNS", "DAMAGE", "PAGE", "UNSEALED", "BrokenChainError", "DamagedError", "Event",
+    "append", "is_unsealed", "open_log", "read_events", "whole_events", "write_log",
+]  # fmt: skip
 
 PAGE = 4096
 SCHEMA = """
@@ -82,7 +85,7 @@ def open_log(path: Path) -> sqlite3.Connection:
             raise ExemplaError(f"{path} is no file; move it away.")
         _check(path)
         return _connected(path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise ExemplaError(
             f"{path} cannot be opened ({error}); check that the folder is writable and the disk "
             "not full."
@@ -100,6 +103,7 @@ def write_log(path: Path, events: Iterable[Event] = (), *, replace: bool = False
     try:
         with closing(sqlite3.connect(made, isolation_level=None)) as db:
             db.execute(f"PRAGMA page_size = {PAGE}")
+            db.execute("PRAGMA journal_mode = WAL")  # now, while nobody else has it open
             db.executescript(f"BEGIN;{SCHEMA}")
             count = 0
             for event in events:
@@ -112,8 +116,8 @@ def write_log(path: Path, events: Iterable[Event] = (), *, replace: bool = False
         else:
             _put(made, path)
     finally:
-        for leftover in (made, _beside(made, "-journal")):
-            leftover.unlink(missing_ok=True)
+        for ending in ("", "-wal", "-shm", "-journal"):
+            _beside(made, ending).unlink(missing_ok=True)
     flush_folder(path.parent)
     return count
 

@@ -208,7 +208,7 @@ async function go(row, conflict = null) {
       try {
         card = await fetchCard(row);
       } catch {
-        return poll(); // the banner says that the server is away; the card stays
+        return poll(); // the banner says what is the matter; the card stays
       }
     }
     if (store.current !== row) return undefined;
