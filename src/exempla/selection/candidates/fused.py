@@ -237,8 +237,8 @@ class FusedRace(ArrayRace):
     def firsts(
         self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
     ) -> np.ndarray:
-        asked = zip(thresholds.tolist(), slack_c.tolist(), slack_n.tolist())
-        found = [self.contenders(i, *bounds, 1) for i, bounds in enumerate(asked)]
+        every = zip(thresholds.tolist(), slack_c.tolist(), slack_n.tolist())
+        found = [self.contenders(i, *bounds, 1) for i, bounds in enumerate(every)]
         return np.array([int(rows[0]) if len(rows) else -1 for rows in found])
 
     def contenders(
