@@ -58,36 +58,19 @@ def _score(c, n, scale, rule):
 
 @compiled
 def _advance(F, q, coef, c, n, floor, scale, rule, start, stop):
-    """v = F q, c −= coef·v, n −= v²; best score and its first row, in rows start … stop."""
+    """v = F q, c −= coef·v, n −= v²; best score and its first row, in rows start … stop.
+
+    Summed in the precision of q: float32 rows times a float64 q are summed in float64.
+    """
     best, where = -np.inf, -1
     p = F.shape[1]
-    zero = q[0] - q[0]  # of the rows' own type
+    zero = q[0] - q[0]
     for j in range(start, stop):
         v = zero
         for i in range(p):
             v += F[j, i] * q[i]
         cj = c[j] - coef * v
         nj = n[j] - np.float64(v) * v
-        c[j] = cj
-        n[j] = nj
-        if nj > floor[j]:
-            score = _score(cj, nj, scale[j], rule)
-            if score > best:
-                best, where = score, j
-    return best, where
-
-
-@compiled
-def _advance_wide(F, q, coef, c, n, floor, scale, rule, start, stop):
-    """The same with every product and sum in float64."""
-    best, where = -np.inf, -1
-    p = F.shape[1]
-    for j in range(start, stop):
-        v = 0.0
-        for i in range(p):
-            v += np.float64(F[j, i]) * q[i]
-        cj = c[j] - coef * v
-        nj = n[j] - v * v
         c[j] = cj
         n[j] = nj
         if nj > floor[j]:
@@ -166,19 +149,7 @@ def _spread(F, q, coef, c, n, floor, scale, rule):
     return best[first], where[first]
 
 
-def _spread_wide(F, q, coef, c, n, floor, scale, rule):
-    """`_advance_wide`, likewise."""
-    blocks = (F.shape[0] + BLOCK - 1) // BLOCK
-    best, where = np.empty(blocks), np.empty(blocks, np.int64)
-    for b in numba.prange(blocks):
-        stop = min(F.shape[0], (b + 1) * BLOCK)
-        best[b], where[b] = _advance_wide(F, q, coef, c, n, floor, scale, rule, b * BLOCK, stop)
-    first = np.argmax(best)
-    return best[first], where[first]
-
-
 _parallel: Any = compiled(_spread, parallel=True)
-_parallel_wide: Any = compiled(_spread_wide, parallel=True)
 
 
 class FusedRows(ArrayRows):
@@ -207,10 +178,9 @@ class FusedRace(ArrayRace):
 
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
         if len(directions) == 1:
-            wide = self.error == 0.0
-            q = directions[0] if wide else directions[0].astype(self.rows.array.dtype)
+            q = directions[0] if self.error == 0.0 else directions[0].astype(np.float32)
             one = (self.rows.array, q, float(coefs[0]), self.c[0], self.n[0], *self._rule)
-            best, where = self._pass(wide, one)
+            best, where = self._pass(one)
             return Leaders(np.array([best]), np.array([where]))
         scores = np.full(len(directions), -np.inf)
         winners = np.full(len(directions), -1)
@@ -219,14 +189,14 @@ class FusedRace(ArrayRace):
             _apply(directions @ block.T, coefs, *state, part.start, scores, winners)
         return Leaders(scores, winners)
 
-    def _pass(self, wide: bool, arguments: tuple[Any, ...]) -> tuple[float, int]:
+    def _pass(self, arguments: tuple[Any, ...]) -> tuple[float, int]:
         count = threads()
         if count == 1 or self.rows.t < 4 * BLOCK:
-            return (_advance_wide if wide else _advance)(*arguments, 0, self.rows.t)
+            return _advance(*arguments, 0, self.rows.t)
         before = numba.get_num_threads()
         numba.set_num_threads(count)
         try:
-            return (_parallel_wide if wide else _parallel)(*arguments)
+            return _parallel(*arguments)
         finally:
             numba.set_num_threads(before)
 
