@@ -18,6 +18,7 @@ from exempla.selection import (
     Random,
     StochasticGreedy,
     TopInfluence,
+    bounds,
     select,
 )
 from exempla.selection import certificate as theory
@@ -129,7 +130,7 @@ def test_the_span_bound_sees_a_direction_nobody_has():
 
 
 def test_a_spent_budget_falls_back_to_a_valid_bound(monkeypatch):
-    monkeypatch.setattr(theory, "BUDGET", 1.0)
+    monkeypatch.setattr(bounds, "BUDGET", 1.0)
     rows = np.zeros((3000, 3))
     rows[:, 0] = np.arange(1, 3001)
     target = np.array([1.0, 1.0, 0.0])

@@ -179,7 +179,7 @@ def test_a_crowd_of_near_ties_sharpens_the_race(backend):
     rows, target = big(t=300)
     rows = np.concatenate([rows[:5]] * 40 + [rows])
     exact = select(rows.astype(np.float64), target, 12, SBQ(1.0))
-    with using(backend), mock.patch.object(engine_module, "CROWD", 3):
+    with using(backend), mock.patch.object(engine_module, "MOST_RESCORED", 3):
         crowded = select(rows, target, 12, SBQ(1.0))
     assert np.array_equal(crowded.indices, exact.indices)
 

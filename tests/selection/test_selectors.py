@@ -17,7 +17,6 @@ from exempla.selection import (
     TopInfluence,
     select,
 )
-from exempla.selection.nnls import GrowingNNLS
 
 
 def made(t=200, p=12, seed=0):
@@ -117,21 +116,6 @@ def test_stochastic_reaches_the_rank_through_dead_rows():
     with pytest.warns(ExemplaWarning):
         result = select(rows, np.array([4.0, 3.0, 2.0, 1.0]), 40, StochasticGreedy())
     assert len(result) == 4
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_growing_nnls_equals_scipy_at_every_step(seed):
-    rng = np.random.default_rng(seed)
-    p = int(rng.integers(3, 20))
-    target = rng.standard_normal(p)
-    rows = rng.standard_normal((40, p)) * rng.uniform(0.1, 10, (40, 1))
-    rows[7], rows[9] = rows[3], 2 * rows[4]  # dependent columns
-    fit = GrowingNNLS(target)
-    for i, row in enumerate(rows):
-        fit.add(row)
-        _, error = nnls(rows[: i + 1].T, target)
-        assert (fit.weights >= 0).all()
-        assert np.linalg.norm(fit.residual) == pytest.approx(error, rel=1e-8, abs=1e-10)
 
 
 @pytest.mark.parametrize("side", ["both", "proponents"])

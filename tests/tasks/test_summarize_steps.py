@@ -7,7 +7,6 @@ from importlib import import_module
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy.optimize import nnls
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
@@ -16,7 +15,7 @@ from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.pool import candidates, first_equal
 from exempla.tasks.summarize.posterior import posterior
 from exempla.tasks.summarize.totals import best_total, left_out
-from exempla.tasks.summarize.weights import fit_weights, nonnegative_minimum
+from exempla.tasks.summarize.weights import fit_weights
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((90, 4))
@@ -35,15 +34,6 @@ CASES = [
     (Ridge(), X[:, 0] + RNG.standard_normal(90)),
     (PoissonRegressor(), COUNTS),
 ]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_block_pivoting_is_nnls(seed):
-    rng = np.random.default_rng(seed)
-    A = rng.standard_normal((40, 25))
-    b = rng.standard_normal(40)
-    ours = nonnegative_minimum(A.T @ A, A.T @ b)
-    np.testing.assert_allclose(ours, nnls(A, b)[0], atol=1e-9)
 
 
 def test_weights_sum_to_one_and_the_ridge_makes_them_equal():

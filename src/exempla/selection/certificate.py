@@ -1,13 +1,4 @@
-"""Certificates: what is proved about a finished selection, and what is only estimated.
-
-g(S) = z_S'(K_SS + σ²I)⁻¹z_S is what a set S explains of ‖μ‖²; S*_r is the best set of r rows.
-
-(a) g(S) ≤ ‖Pμ‖² for every set, P being the projection on the span of the candidates.
-(b) With noise, every set of gains given L obeys Σ_j g(j|L) ≥ γ·g(S|L), γ ≥ σ²/(σ² + max‖f‖²):
-    the residual Gram matrix has no eigenvalue below σ² and no diagonal entry above σ² + max‖f‖².
-    Hence exact greedy gives g(S_k) ≥ (1 − e^{−γk/r})·g(S*_r).
-(c) g(S*_r) ≤ g(S_i) + (1/γ)·(sum of the r largest gains given S_i), for every prefix S_i of any
-    selection; for r = 1 and i = 0 even with γ = 1.
+"""Certificates: what is proved about a finished selection (`bounds`), and what is only estimated.
 
 Theorem 1 of the paper uses sparse eigenvalues, which cannot be computed; m/M on the selection alone
 is an optimistic stand-in and is labelled an estimate.
@@ -25,18 +16,10 @@ from exempla.arrays import Array
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
-from exempla.selection.basis import Basis
-from exempla.selection.candidates.base import Rows
+from exempla.selection.bounds import Finished
 from exempla.selection.inputs import alignment_of, as_rows, as_targets, side_of
 
-__all__ = ["Certificate", "Curve", "Statement", "certificate"]
-
-ROUNDING = 1e-9
-"""Certified bounds are widened by this share, far above what rounding can do to them."""
-AMPLE = 1e-6
-"""Unit rows whose smallest singular value is above this span everything beyond doubt."""
-BUDGET = 1e9
-"""Multiplications the cheap level spends on finding the span before it settles for ‖μ‖²."""
+__all__ = ["Certificate", "VarianceCurve", "Statement", "certificate"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +33,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Curve:
+class VarianceCurve:
     """Posterior variance after 0, 1, … k picks, against its bounds (one entry per pick count)."""
 
     measured: list[float]
@@ -67,7 +50,7 @@ class Certificate:
     """What is known about a selection. `to_dict()` is plain data for JSON."""
 
     statements: tuple[Statement, ...]
-    curve: Curve
+    curve: VarianceCurve
     r: int
     level: str
 
@@ -119,61 +102,19 @@ def certificate(
     >>> bool(0 < proof["share_of_best_set"].value <= 1)
     True
     """
-    rows, μ, candidates, z, r = _read(features, selection, target, r, level)
-    norm2 = float(μ @ μ)
-    noise = selection.noise
-    reached = float(selection.gains.sum())
-    span = _span_bound(rows, candidates, μ, None if level == "full" else BUDGET)
-    largest = float(rows.norms2[candidates].max(initial=0.0))
-    γ = noise / (noise + largest) if largest else 1.0
-    bounds = _best_set_bounds(rows, selection, μ, candidates, z, γ, span, r, level)
-    exact = selection.selector == "SBQ" and noise > rows.tolerance * largest
-    guarantee = 1.0 - math.exp(-γ * len(selection) / r) if exact else 0.0
-    ratio = _eigenvalue_ratio(rows, selection)
-    statements = (
-        Statement(
-            "share_of_span",
-            "certified",
-            min(1.0, reached / span) if span else 1.0,
-            "what the selection explains, as a share of the most that any weighted set of "
-            "candidates, of any size, can explain",
-        ),
-        Statement(
-            "weak_submodularity",
-            "certified",
-            γ,
-            "the gains of single rows add up to at least this share of their joint gain, for "
-            "every set" + ("" if noise else "; without noise nothing better than 0 is proved"),
-        ),
-        Statement("greedy_guarantee", "certified", guarantee, _greedy_words(exact, selection, r)),
-        Statement(
-            "best_set",
-            "certified",
-            float(bounds[r]) / norm2,
-            f"no set of {r} candidates explains a larger share of the target than this",
-        ),
-        Statement(
-            "share_of_best_set",
-            "certified",
-            min(1.0, reached / float(bounds[r])) if bounds[r] else 1.0,
-            f"what the selection explains is at least this share of what the best {r} "
-            "candidates explain",
-        ),
-        Statement(
-            "theorem_1",
-            "estimated",
-            ratio,
-            "m/M of the paper's Theorem 1 with the eigenvalues of the selected rows alone in "
-            "place of the sparse eigenvalues, which cannot be computed: optimistic",
-        ),
-    )
-    curve = _curve(selection, norm2, bounds, γ if exact else 0.0, ratio)
-    return Certificate(statements, curve, r, level)
+    done, r = _read(features, selection, target, r, level)
+    full = level == "full"
+    span = done.span(exact=full)
+    best_sets = done.best_sets(r, span, replay=full)
+    ratio = done.eigenvalue_ratio()
+    statements = _statements(done, r, span, float(best_sets[r]), ratio)
+    return Certificate(statements, _curve(done, best_sets, ratio), r, level)
 
 
 def _read(
     features: Array, selection: Selection, target: Array, r: int | None, level: str
-) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray, int]:
+) -> tuple[Finished, int]:
+    """The selection with what it was made from, and r; both checked."""
     rows = as_rows(features)
     targets, single = as_targets(target, rows.p)
     μ = targets[0]
@@ -190,128 +131,71 @@ def _read(
     if not whole_number(r) or not 1 <= r <= rows.t:
         raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
     z = alignment_of(rows, targets)[0]
-    return rows, μ, side_of(z, selection.side) & (rows.norms2 > 0), z, int(r)
+    candidates = side_of(z, selection.side) & (rows.norms2 > 0)
+    return Finished(selection, rows, μ, z, candidates), int(r)
 
 
-def _greedy_words(exact: bool, selection: Selection, r: int) -> str:
-    if exact:
-        return (
-            f"the {len(selection)} greedy picks explain at least this share of what the best "
-            f"{r} candidates explain: 1 − exp(−γ·{len(selection)}/{r}), known before selecting"
+def _statements(
+    done: Finished, r: int, span: float, best: float, ratio: float
+) -> tuple[Statement, ...]:
+    """Everything that is known, in sentences; `best` bounds what r candidates can explain."""
+    reached, k = float(done.selection.gains.sum()), len(done.selection)
+    lower = "" if done.selection.noise else "; without noise nothing better than 0 is proved"
+    guarantee, how = 0.0, "nothing is proved in advance: that takes exact SBQ with noise"
+    if done.greedy:
+        guarantee = 1.0 - math.exp(-done.γ * k / r)
+        how = (
+            f"the {k} greedy picks explain at least this share of what the best {r} candidates "
+            f"explain: 1 − exp(−γ·{k}/{r}), known before selecting"
         )
-    return "nothing is proved in advance: that takes exact SBQ with noise"
+    return (
+        Statement(
+            "share_of_span",
+            "certified",
+            min(1.0, reached / span) if span else 1.0,
+            "what the selection explains, as a share of the most that any weighted set of "
+            "candidates, of any size, can explain",
+        ),
+        Statement(
+            "weak_submodularity",
+            "certified",
+            done.γ,
+            "the gains of single rows add up to at least this share of their joint gain, for "
+            f"every set{lower}",
+        ),
+        Statement("greedy_guarantee", "certified", guarantee, how),
+        Statement(
+            "best_set",
+            "certified",
+            best / done.norm2,
+            f"no set of {r} candidates explains a larger share of the target than this",
+        ),
+        Statement(
+            "share_of_best_set",
+            "certified",
+            min(1.0, reached / best) if best else 1.0,
+            f"what the selection explains is at least this share of what the best {r} "
+            "candidates explain",
+        ),
+        Statement(
+            "theorem_1",
+            "estimated",
+            ratio,
+            "m/M of the paper's Theorem 1 with the eigenvalues of the selected rows alone in "
+            "place of the sparse eigenvalues, which cannot be computed: optimistic",
+        ),
+    )
 
 
-def _span_bound(rows: Rows, candidates: np.ndarray, μ: np.ndarray, budget: float | None) -> float:
-    """‖Pμ‖², or ‖μ‖² (always a bound) if the budget runs out first.
-
-    Row lengths do not change the span, so unit rows are used; a QR factor is carried from block
-    to block, which keeps singular values to 1e-16 where a Gram matrix would keep 1e-8.
-    """
-    norm2 = float(μ @ μ)
-    chosen = np.flatnonzero(candidates)
-    if not len(chosen):
-        return 0.0
-    step = max(1024, 2 * rows.p)
-    R, spent = np.empty((0, rows.p)), 0.0
-    for start in range(0, len(chosen), step):
-        part = chosen[start : start + step]
-        height = len(R) + len(part)
-        spent += float(height) * rows.p * min(height, rows.p)
-        if budget is not None and spent > budget:
-            return norm2
-        unit = rows.take(part) / np.sqrt(rows.norms2[part])[:, None]
-        R = np.linalg.qr(np.vstack([R, unit]), mode="r")
-        if len(R) == rows.p and np.linalg.svd(R, compute_uv=False)[-1] > AMPLE:
-            return norm2  # everything is spanned already
-    _, singular, directions = np.linalg.svd(R, full_matrices=False)
-    # Singular values at the level of rounding are not told from zero; all others count.
-    real = singular > 64 * np.finfo(float).eps * np.sqrt(len(chosen))
-    inside = directions[real] @ μ
-    return min(norm2, float(inside @ inside) * (1 + ROUNDING))
-
-
-def _best_set_bounds(
-    rows: Rows,
-    selection: Selection,
-    μ: np.ndarray,
-    candidates: np.ndarray,
-    z: np.ndarray,
-    γ: float,
-    span: float,
-    r: int,
-    level: str,
-) -> np.ndarray:
-    """Bounds on g(S*_s) for s = 0 … max(r, k): statement (c), never above statement (a)."""
-    most = max(r, len(selection))
-    gains = np.where(candidates, z * z / np.where(candidates, rows.norms2 + selection.noise, 1), 0)
-    first = _largest(gains[:, None], most)
-    steps, explained = first, np.zeros(1)
-    if level == "full" and γ > 0 and len(selection):
-        steps, explained = _replay(rows, selection, μ, candidates, most)
-    bounds = np.full(most + 1, span)
-    bounds[0] = 0.0
-    if γ > 0:
-        sums = np.cumsum(steps, axis=0) / γ + explained
-        bounds[1:] = np.minimum(bounds[1:], sums.min(axis=1) * (1 + ROUNDING))
-    bounds[1] = min(bounds[1], first[0, 0] * (1 + ROUNDING))
-    return bounds
-
-
-def _largest(gains: np.ndarray, count: int) -> np.ndarray:
-    """(count, …) the largest entries of each column, descending, padded with zeros."""
-    if len(gains) > count:
-        gains = np.partition(gains, len(gains) - count, axis=0)[-count:]
-    out = np.zeros((count, gains.shape[1]))
-    out[: len(gains)] = -np.sort(-gains, axis=0)
-    return out
-
-
-def _replay(
-    rows: Rows, selection: Selection, μ: np.ndarray, candidates: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The largest gains at every step (count, k+1), and what was explained by then (k+1,)."""
-    basis = Basis(μ, selection.noise, rows.tolerance)
-    picked_at = {}  # row → number of directions from which on it is out
-    for j, row in zip(selection.indices, rows.take(selection.indices)):
-        basis.add(row)
-        picked_at[int(j)] = basis.size
-    coefs = np.concatenate([[0.0], basis.coefs])
-    Q = np.vstack([np.zeros(rows.p), basis.directions])
-    largest = np.zeros((count, len(Q)))
-    step = max(1, (1 << 24) // (8 * max(rows.p, len(Q))))
-    chosen = np.flatnonzero(candidates)
-    for start in range(0, len(chosen), step):
-        part = chosen[start : start + step]
-        block = rows.take(part)
-        V = block @ Q.T
-        c = (block @ μ)[:, None] - np.cumsum(coefs * V, axis=1)
-        n = (rows.norms2[part] + selection.noise)[:, None] - np.cumsum(V * V, axis=1)
-        # n is at least σ² in exact arithmetic.
-        gains = c * c / np.maximum(n, selection.noise)
-        for position in np.flatnonzero(np.isin(part, selection.indices)):
-            gains[position, picked_at[int(part[position])] :] = 0.0
-        largest = _largest(np.vstack([largest, gains]), count)
-    return largest, np.cumsum(coefs * coefs)
-
-
-def _eigenvalue_ratio(rows: Rows, selection: Selection) -> float:
-    """m/M of K_SS + σ²I."""
-    if not len(selection):
-        return 0.0
-    picked = rows.take(selection.indices)
-    eigenvalues = np.linalg.eigvalsh(picked @ picked.T + selection.noise * np.eye(len(picked)))
-    return float(max(0.0, eigenvalues[0]) / eigenvalues[-1])
-
-
-def _curve(selection: Selection, norm2: float, bounds: np.ndarray, γ: float, ratio: float) -> Curve:
-    k = len(selection)
-    explained = np.concatenate([[0.0], np.cumsum(selection.gains)])
+def _curve(done: Finished, best_sets: np.ndarray, ratio: float) -> VarianceCurve:
+    k, norm2 = len(done.selection), done.norm2
+    explained = np.concatenate([[0.0], np.cumsum(done.selection.gains)])
     share = np.arange(k + 1) / max(1, k)
+    γ = done.γ if done.greedy else 0.0
     # g(S*_k) ≥ g(S_k), so the guarantee with r = k bounds what step i must have reached.
-    return Curve(
+    return VarianceCurve(
         measured=np.maximum(norm2 - explained, 0.0).tolist(),
-        floor=np.maximum(norm2 - bounds[: k + 1], 0.0).tolist(),
+        floor=np.maximum(norm2 - best_sets[: k + 1], 0.0).tolist(),
         ceiling=(norm2 - (1 - np.exp(-γ * share)) * explained[-1]).tolist(),
         theorem1=(norm2 - (1 - np.exp(-ratio * share)) * explained[-1]).tolist(),
     )

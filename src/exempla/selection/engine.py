@@ -29,7 +29,7 @@ FALL = 0.1
 """c is recomputed when ‖r‖ has fallen to this share of what it was at the last recomputation."""
 RESIDUAL = 1e-7
 """Without noise the target counts as matched when ‖r‖ is below this share of ‖μ‖."""
-CROWD = 4096
+MOST_RESCORED = 4096
 """No more rows than this are scored again; where more could be the best and products are summed in
 float32, the whole race is sharpened first."""
 
@@ -122,7 +122,7 @@ def _take_in(rows: Rows, runs: list[Run], picks: dict[int, int]) -> tuple[np.nda
 def _winners(
     rows: Rows, race: Race, leaders: Leaders, runs: list[Run], going: list[int], rule: Rule
 ) -> dict[int, int]:
-    """The best row of each run that goes on, the lowest among equals; −1 where nobody is left."""
+    """The best row of each run that goes on, the lowest among equals; −1 where none is left."""
     winners = {i: int(leaders.rows[i]) for i in going}
     led = [i for i in going if winners[i] >= 0]
     at_least = np.full(len(runs), np.inf)  # what the best score is at least
@@ -136,8 +136,8 @@ def _winners(
         first = race.firsts(at_least, slack_c, slack_n)
         led = [i for i in led if first[i] != winners[i] or at_least[i] == -np.inf]
     for i in led:
-        near = race.contenders(i, at_least[i], slack_c[i], slack_n[i], CROWD + 1)
-        if len(near) > CROWD and (race.error > 0.0 or at_least[i] == -np.inf):
+        near = race.contenders(i, at_least[i], slack_c[i], slack_n[i], MOST_RESCORED + 1)
+        if len(near) > MOST_RESCORED and (race.error > 0.0 or at_least[i] == -np.inf):
             leaders = _sharpened(rows, race, runs, i, winners[i])
             return _winners(rows, race, leaders, runs, going, rule)
         near = np.union1d(near, [winners[i]])

@@ -112,7 +112,7 @@ def _run(
 ) -> tuple[list[int], np.ndarray, np.ndarray, str]:
     """Picks, Cholesky columns (k, t) and coefficients."""
     t = len(z)
-    everybody = np.arange(t)
+    every = np.arange(t)
     c, n = z.copy(), np.where(candidates, norms2 + noise, -np.inf)
     columns, coefs, indices = np.empty((k, t)), np.empty(k), []
     for step in range(k):
@@ -128,7 +128,7 @@ def _run(
         j = int(at[first_of_best(*bounds)])
         root = math.sqrt(n[j])
         # v = (K_j − Σ_l V_l[j] V_l)/√n_j: row j of the next Cholesky column.
-        v = (_row(kernel, j, everybody) - columns[:step, j] @ columns[:step]) / root
+        v = (_row(kernel, j, every) - columns[:step, j] @ columns[:step]) / root
         columns[step], coefs[step] = v, c[j] / root
         columns[step, j] = root
         c -= coefs[step] * v

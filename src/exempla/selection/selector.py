@@ -12,11 +12,11 @@ from exempla.errors import ExemplaError
 from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Rows
 
-__all__ = ["Outcome", "Problem", "Selector", "State"]
+__all__ = ["Continuation", "Outcome", "Problem", "Selector"]
 
 
 @dataclass(frozen=True)
-class State:
+class Continuation:
     """What continuing a selection needs, and what shows that it is the same problem."""
 
     rows: np.ndarray
@@ -36,7 +36,7 @@ class Outcome:
     mmd2: float
     rank: int
     stopped: str
-    state: State
+    state: Continuation
 
     @staticmethod
     def of(indices: list[int] | np.ndarray, basis: Basis, stopped: str) -> Outcome:
@@ -52,7 +52,7 @@ class Outcome:
             mmd2=mmd2,
             rank=basis.rank(),
             stopped=stopped,
-            state=State(basis.rows, basis.target, basis),
+            state=Continuation(basis.rows, basis.target, basis),
         )
 
 

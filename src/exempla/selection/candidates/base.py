@@ -67,7 +67,7 @@ class Rule(IntEnum):
 
 @dataclass(frozen=True)
 class Leaders:
-    """For each target: the best score and the row that has it (−inf and −1: nobody is left)."""
+    """For each target: the best score and the row that has it (−inf and −1: no row is left)."""
 
     scores: np.ndarray
     rows: np.ndarray
@@ -81,7 +81,7 @@ class Race(ABC):
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
-        """Recompute c = F r (float64 sums) for these targets; return everybody's leaders."""
+        """Recompute c = F r (float64 sums) for these targets; return all leaders."""
 
     @abstractmethod
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:

@@ -70,36 +70,19 @@ def _score(c, n, scale, rule):
 
 @compiled
 def _advance(F, q, coef, c, n, floor, scale, rule, start, stop):
-    """v = F q, c −= coef·v, n −= v²; best score and its first row, in rows start … stop."""
+    """v = F q, c −= coef·v, n −= v²; best score and its first row, in rows start … stop.
+
+    Summed in the precision of q: float32 rows times a float64 q are summed in float64.
+    """
     best, where = -np.inf, -1
     p = F.shape[1]
-    zero = q[0] - q[0]  # of the rows' own type
+    zero = q[0] - q[0]
     for j in range(start, stop):
         v = zero
         for i in range(p):
             v += F[j, i] * q[i]
         cj = c[j] - coef * v
         nj = n[j] - np.float64(v) * v
-        c[j] = cj
-        n[j] = nj
-        if nj > floor[j]:
-            score = _score(cj, nj, scale[j], rule)
-            if score > best:
-                best, where = score, j
-    return best, where
-
-
-@compiled
-def _advance_wide(F, q, coef, c, n, floor, scale, rule, start, stop):
-    """The same with every product and sum in float64."""
-    best, where = -np.inf, -1
-    p = F.shape[1]
-    for j in range(start, stop):
-        v = 0.0
-        for i in range(p):
-            v += np.float64(F[j, i]) * q[i]
-        cj = c[j] - coef * v
-        nj = n[j] - v * v
         c[j] = cj
         n[j] = nj
         if nj > floor[j]:
@@ -193,10 +176,9 @@ class FusedRace(ArrayRace):
 
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
         if len(directions) == 1:
-            wide = self.error == 0.0
-            q = directions[0] if wide else directions[0].astype(self.rows.array.dtype)
+            q = directions[0] if self.error == 0.0 else directions[0].astype(np.float32)
             one = (self.rows.array, q, float(coefs[0]), self.c[0], self.n[0], *self._rule)
-            best, where = self._pass(wide, one)
+            best, where = self._pass(one)
             return Leaders(np.array([best]), np.array([where]))
         scores = np.full(len(directions), -np.inf)
         winners = np.full(len(directions), -1)
@@ -205,12 +187,12 @@ class FusedRace(ArrayRace):
             _apply(directions @ block.T, coefs, *state, part.start, scores, winners)
         return Leaders(scores, winners)
 
-    def _pass(self, wide: bool, arguments: tuple[Any, ...]) -> tuple[float, int]:
-        advance, t, count = _advance_wide if wide else _advance, self.rows.t, threads()
+    def _pass(self, arguments: tuple[Any, ...]) -> tuple[float, int]:
+        t, count = self.rows.t, threads()
         if count == 1 or t < FEWEST:
-            return advance(*arguments, 0, t)
+            return _advance(*arguments, 0, t)
         cuts = [t * i // count for i in range(count + 1)]
-        found = _pool(count).map(lambda *part: advance(*arguments, *part), cuts[:-1], cuts[1:])
+        found = _pool(count).map(lambda *part: _advance(*arguments, *part), cuts[:-1], cuts[1:])
         return max(found, key=lambda leader: leader[0])  # the first of equals: the lowest row
 
     def leaders(self) -> Leaders:
@@ -220,8 +202,8 @@ class FusedRace(ArrayRace):
     def firsts(
         self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
     ) -> np.ndarray:
-        asked = zip(thresholds.tolist(), slack_c.tolist(), slack_n.tolist())
-        found = [self.contenders(i, *bounds, 1) for i, bounds in enumerate(asked)]
+        every = zip(thresholds.tolist(), slack_c.tolist(), slack_n.tolist())
+        found = [self.contenders(i, *bounds, 1) for i, bounds in enumerate(every)]
         return np.array([int(rows[0]) if len(rows) else -1 for rows in found])
 
     def contenders(

@@ -10,7 +10,7 @@ from exempla.selection.basis import independent
 from exempla.selection.candidates.base import Rule
 from exempla.selection.engine import RESIDUAL, lowest_leader
 from exempla.selection.nnls import GrowingNNLS
-from exempla.selection.selector import Outcome, Problem, Selector, State
+from exempla.selection.selector import Continuation, Outcome, Problem, Selector
 
 __all__ = ["NonNegative"]
 
@@ -73,5 +73,5 @@ class NonNegative(Selector):
             mmd2=errors[-1],
             rank=independent(picked, rows.tolerance),
             stopped=stopped,
-            state=State(picked, target),
+            state=Continuation(picked, target),
         )

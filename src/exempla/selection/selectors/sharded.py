@@ -201,8 +201,8 @@ class ShardedRace(Race):
     def contenders(
         self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
-        asked = (target, threshold, slack_c, slack_n, limit)
-        found = [race.contenders(*asked) for race in self.races]
+        question = (target, threshold, slack_c, slack_n, limit)
+        found = [race.contenders(*question) for race in self.races]
         every = np.concatenate([rows + start for rows, start in zip(found, self.bounds)])
         return every[:limit]
 

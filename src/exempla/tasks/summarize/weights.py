@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import solve
 
-__all__ = ["fit_weights", "nonnegative_minimum"]
+from exempla.selection.nnls import nonnegative_minimum
 
-PATIENCE = 3
-"""Exchanges of the whole set allowed without progress before single ones take over."""
+__all__ = ["fit_weights"]
 
 
 def fit_weights(
@@ -33,40 +31,3 @@ def fit_weights(
     linear = rows @ target + ridge / k - least * gram.sum(1)
     weights = nonnegative_minimum(gram, linear) + least
     return weights / weights.sum()
-
-
-def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """u ≥ 0 minimising ½uᵀGu − uᵀb for positive definite G: block principal pivoting.
-
-    Solve on the free coordinates, exchange all those that break a sign condition (u < 0 when
-    free, gradient < 0 when fixed), repeat. When exchanging all makes no progress, exchange only
-    the last one, which ends for certain (Murty's rule).
-
-    >>> import numpy as np
-    >>> nonnegative_minimum(np.eye(2), np.array([1.0, -1.0]))
-    array([1., 0.])
-    """
-    k = len(linear)
-    free = np.ones(k, dtype=bool)
-    fewest, patience = k + 1, PATIENCE
-    scale = 1e-12 * max(float(np.abs(linear).max(initial=0.0)), np.finfo(float).tiny)
-    solution = np.zeros(k)
-    for _ in range(20 * k + 100):
-        solution = np.zeros(k)
-        if free.any():
-            block = gram[np.ix_(free, free)]
-            solution[free] = solve(block, linear[free], assume_a="pos")
-        gradient = gram @ solution - linear
-        wrong = np.where(free, solution < 0, gradient < -scale)
-        count = int(wrong.sum())
-        if count == 0:
-            break
-        if count < fewest:
-            fewest, patience = count, PATIENCE
-        else:
-            patience -= 1
-        if patience >= 0:
-            free ^= wrong
-        else:
-            free[np.flatnonzero(wrong)[-1]] ^= True
-    return np.maximum(solution, 0.0)
