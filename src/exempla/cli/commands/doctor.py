@@ -15,8 +15,8 @@ from exempla.version import __version__
 
 HELP = "print versions, devices and what is installed"
 
-CORE = ("numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "safetensors")
-CORE += ("tqdm", "jinja2", "matplotlib", "array-api-compat")
+CORE = ("numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow")
+CORE += ("joblib", "tqdm", "jinja2", "matplotlib", "array-api-compat")
 EXTRAS = {
     "torch": ("torch",),
     "hf": ("transformers", "datasets"),
