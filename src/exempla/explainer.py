@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.arrays import Array, beside, concatenate, products, to_numpy
+from exempla.arrays import Array, concatenate, on_device_of, products, to_numpy
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher import Damping, check_damping, resolve_damping
@@ -351,7 +351,7 @@ class Explainer:
         parts, outside = [], np.zeros(len(examples[0]))
         for e, x, d in zip(self.embeddings, examples, self._dampings(use)):
             rows, beyond = e.embed(x, labels)
-            parts.append(beside(e.metric.whiten(rows, d.value), self.features_for(use).rows))
+            parts.append(on_device_of(e.metric.whiten(rows, d.value), self.features_for(use).rows))
             if e.sketch.outside is not None:
                 scale = e.metric.outside(e.sketch.outside, d.value)
                 outside = outside + beyond * scale / len(self.embeddings)

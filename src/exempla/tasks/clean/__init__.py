@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import beside
+from exempla.arrays import on_device_of
 from exempla.checks import check_k
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -189,7 +189,7 @@ def described(
     for e, x, d in zip(explainer.embeddings, examples, dampings, strict=True):
         rows, _ = e.embed(x, "true")
         asked.append(e.metric.whiten(rows, d.value))
-        chosen.append(beside(e.metric.whiten(e.rows[order], d.value), asked[-1]))
+        chosen.append(on_device_of(e.metric.whiten(e.rows[order], d.value), asked[-1]))
     mu = mean_embedding(explainer._joined(asked))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Examples
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
-from exempla.oracles.torch.inputs.sources import ArraySource, ItemSource, Source
+from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, ItemSource
 
 __all__ = ["CallForm", "TorchExamples", "pad_rows", "warn_of_augmentation"]
 
@@ -108,7 +108,7 @@ class TorchExamples(Examples):
 
     def __init__(
         self,
-        source: Source,
+        source: ExampleSource,
         form: CallForm,
         device: torch.device,
         dtype: torch.dtype,
@@ -207,7 +207,7 @@ def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
     return batch
 
 
-def warn_of_augmentation(source: Source) -> None:
+def warn_of_augmentation(source: ExampleSource) -> None:
     """Two reads of an item that differ: the scores are then of one random version of it."""
     if not isinstance(source, ItemSource):
         return
