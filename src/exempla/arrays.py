@@ -21,9 +21,12 @@ __all__ = [
     "is_sparse",
     "is_tensor",
     "matmul_as",
+    "native",
     "on_device_of",
     "pivoted_cholesky",
     "products",
+    "real_numbers",
+    "refuse_masked",
     "solve_lower",
     "to_numpy",
 ]
@@ -45,11 +48,57 @@ def is_sparse(array: Any) -> bool:
     return loaded is not None and bool(loaded.issparse(array))
 
 
+def refuse_masked(values: Any, what: str) -> None:
+    """Refuse an array with hidden entries: NumPy would quietly compute with what lies under them.
+
+    >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, False]), "X")
+    >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, True]), "X")
+    Traceback (most recent call last):
+        ...
+    exempla.errors.ExemplaError: X is a masked array with hidden entries, which cannot be used: ...
+    """
+    parts = values if isinstance(values, list | tuple) else [values]
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise ExemplaError(
+            f"{what} is a masked array with hidden entries, which cannot be used: give them "
+            "values (`filled`) or leave those rows out."
+        )
+
+
+def real_numbers(values: Any, what: str) -> np.ndarray:
+    """What the user gave as an array of float64, if it is one of real numbers.
+
+    >>> real_numbers([1, 2], "weights")
+    array([1., 2.])
+    """
+    refuse_masked(values, what)
+    try:
+        array = to_numpy(values)
+        if array.dtype.kind != "c":
+            return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ExemplaError(f"{what} is not an array of numbers: give real numbers.") from None
+    raise ExemplaError(f"{what} is complex: give real numbers.")
+
+
 def to_numpy(array: Array) -> np.ndarray:
     """The array in NumPy, copied off its device if need be."""
     if isinstance(array, np.ndarray):
         return array
-    return array.detach().cpu().numpy() if is_tensor(array) else np.asarray(array)
+    if not is_tensor(array):
+        return np.asarray(array)
+    array = array.detach().cpu()
+    # NumPy has no bfloat16
+    return (array.float() if str(array.dtype) == "torch.bfloat16" else array).numpy()
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The array in this machine's byte order: pandas and numba take no other.
+
+    >>> native(np.array([1, 2], dtype=">i4")).dtype.isnative
+    True
+    """
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def as_like(values: Array, like: Array) -> Array:

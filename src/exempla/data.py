@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from exempla.arrays import Array, is_sparse, is_tensor
+from exempla.arrays import Array, is_sparse, is_tensor, native, refuse_masked, to_numpy
 from exempla.errors import ExemplaError
 
 __all__ = [
@@ -23,11 +23,15 @@ __all__ = [
     "index_of",
     "listing",
     "n_rows",
+    "plain_labels",
     "stack_rows",
     "take_examples",
     "take_rows",
     "unpack",
 ]
+
+
+LARGEST_WEIGHT = 1e100
 
 
 class Unpacked(NamedTuple):
@@ -47,6 +51,8 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
             f"Data must be X, (X, y) or (X, y, sample_weight), not a tuple of {len(parts)}."
         )
     X, y, weights = (*parts, None, None)[:3]
+    for what, part in (("X", X), ("y", y)):
+        refuse_masked(part, what)
     if not (hasattr(X, "shape") or isinstance(X, Sequence)) or isinstance(X, str | bytes):
         raise ExemplaError(
             f"X must be an array, a data frame, a sparse matrix or a list of rows, not {X!r:.60}."
@@ -66,12 +72,26 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
 
 def _label_array(y: Any) -> np.ndarray:
     try:
-        return np.asarray(y)
+        return native(np.asarray(y))
     except ValueError:
         raise ExemplaError("y must hold one label, or as many numbers, for every row.") from None
 
 
+def plain_labels(y: Any) -> np.ndarray:
+    """Labels as a NumPy array, one dimension if there is one per row.
+
+    >>> plain_labels([["yes"], ["no"]])
+    array(['yes', 'no'], dtype='<U3')
+    """
+    values = y.to_numpy() if hasattr(y, "to_numpy") else to_numpy(y)
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
+    refuse_masked(weights, "sample_weight")
+    if np.iscomplexobj(weights):
+        problems.append("sample_weight is complex")
+        return None
     try:
         w = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
@@ -84,6 +104,8 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
         problems.append(f"sample_weight is negative, NaN or infinite in {listing(bad)}")
     elif not np.any(w > 0):
         problems.append("every sample_weight is zero")
+    elif w.max() > LARGEST_WEIGHT:
+        problems.append(f"sample_weight is above {LARGEST_WEIGHT:g}, and sums of it overflow")
     else:
         return w
     return None
@@ -105,6 +127,7 @@ def index_of(*frames: Any) -> np.ndarray | None:
 
 def as_matrix(X: Any) -> Array:
     """X as a numeric NumPy array, or CSR if it is sparse. Raises ValueError if it is neither."""
+    refuse_masked(X, "X")
     if is_sparse(X):
         X = sp.csr_array(X)
     elif hasattr(X, "iloc"):
@@ -200,7 +223,13 @@ def stack_rows(first: Any, second: Any) -> Any:
     if hasattr(first, "iloc"):
         return _stack_frames(first, second)
     if isinstance(first, np.ndarray):
-        return np.concatenate([first, np.asarray(second)])
+        try:
+            return np.concatenate([first, np.asarray(second)])
+        except (TypeError, ValueError):
+            raise ExemplaError(
+                "the two sets of rows cannot be put together: give both the same kind of values "
+                "and the same columns."
+            ) from None
     return [*first, *second]
 
 
@@ -223,9 +252,11 @@ def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
             f"a refit needs the {whose} as arrays: give (X, y) or (X, y, sample_weight)."
         )
     X, y, weights = (*data, None)[:3]
-    if n_rows(X) != n_rows(y):
-        raise ExemplaError(f"X has {n_rows(X)} rows but y has {n_rows(y)}.")
-    return X, y, None if weights is None else np.asarray(weights, dtype=np.float64)
+    problems: list[str] = []
+    checked = unpack((X, to_numpy(y) if is_tensor(y) else y, weights), problems)
+    if problems:
+        raise ExemplaError(f"the {whose} cannot be used: {'; '.join(problems)}.")
+    return X, y if is_tensor(y) else checked.y, checked.weights
 
 
 def listing(rows: np.ndarray, show: int = 5) -> str:

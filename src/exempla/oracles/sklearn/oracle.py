@@ -16,18 +16,13 @@ import numpy as np
 from sklearn.mixture import GaussianMixture
 
 from exempla.arrays import is_sparse
-from exempla.data import unpack
+from exempla.data import plain_labels, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, keep_layers, refuse_unsupported
 from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples, nbytes_of, prepare
-from exempla.oracles.sklearn.labels import (
-    class_weights,
-    encode_classes,
-    encode_numbers,
-    plain_labels,
-)
+from exempla.oracles.sklearn.labels import class_weights, encode_classes, encode_numbers
 from exempla.oracles.sklearn.mixture import MixtureOracle
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from exempla.data import listing, n_rows, stack_rows, unpack
+from exempla.data import listing, n_rows, plain_labels, stack_rows, unpack
 from exempla.errors import ExemplaError
-from exempla.oracles.sklearn.labels import plain_labels
 
 __all__ = ["LabelProblem", "read_problem"]
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Examples
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
@@ -173,13 +174,6 @@ class TorchExamples(Examples):
                 found.extend(to_numpy(labels))
         same = len({np.shape(x) for x in found}) == 1
         return np.array(found, dtype=None if same else object)
-
-
-def to_numpy(values: Any) -> np.ndarray:
-    if not isinstance(values, Tensor):
-        return np.asarray(values)
-    values = values.float() if values.dtype == torch.bfloat16 else values
-    return values.detach().cpu().numpy()
 
 
 def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
