@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PROJECT := pyproject.toml constraints.txt
 
-.PHONY: demo test lint bench reproduce docs clean
+.PHONY: demo test lint lowest bench reproduce docs clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -38,6 +38,20 @@ lint: $(VENV)/.all
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
+# The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
+LOWEST := .venv-lowest
+SMOKE := tests/oracles/sklearn tests/selection tests/tables tests/test_estimator.py \
+  tests/test_influence.py tests/test_metrics.py tests/test_target.py tests/test_explainer.py
+# SciPy's own nnls, a reference there, is right since 1.16 only.
+SMOKE += --deselect tests/selection/test_selectors.py::test_growing_nnls_equals_scipy_at_every_step
+# (SCIPY_ARRAY_API: scikit-learn 1.6's own checks of estimators ask for it.)
+lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tests/lowest.py > $(LOWEST)/floors.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c $(LOWEST)/floors.txt --editable . pytest hypothesis
+	OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(LOWEST)/bin/python -m pytest $(SMOKE)
+
 bench: $(VENV)/.all
 	$(BIN)/exempla bench
 
@@ -49,4 +63,4 @@ docs: $(VENV)/.all
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) demo-out results-fast build dist site
+	rm -rf $(VENV) $(LOWEST) demo-out results-fast build dist site

@@ -17,12 +17,12 @@ from exempla.errors import ExemplaError
 __all__ = [
     "Array",
     "as_like",
-    "beside",
     "concatenate",
     "is_sparse",
     "is_tensor",
     "matmul_as",
     "native",
+    "on_device_of",
     "pivoted_cholesky",
     "products",
     "real_numbers",
@@ -85,7 +85,11 @@ def to_numpy(array: Array) -> np.ndarray:
     """The array in NumPy, copied off its device if need be."""
     if isinstance(array, np.ndarray):
         return array
-    return array.detach().cpu().numpy() if is_tensor(array) else np.asarray(array)
+    if not is_tensor(array):
+        return np.asarray(array)
+    array = array.detach().cpu()
+    # NumPy has no bfloat16
+    return (array.float() if str(array.dtype) == "torch.bfloat16" else array).numpy()
 
 
 def native(array: np.ndarray) -> np.ndarray:
@@ -104,14 +108,14 @@ def as_like(values: Array, like: Array) -> Array:
     return like.new_tensor(values) if isinstance(values, np.ndarray) else values.to(like)
 
 
-def beside(rows: Array, others: Array) -> Array:
+def on_device_of(rows: Array, others: Array) -> Array:
     """The rows on the device of the others: few rows move, many stay."""
     return rows if isinstance(rows, np.ndarray) else rows.to(others.device)
 
 
 def products(many: Array, few: Array) -> np.ndarray:
     """Dot products of the many rows with the few, (many, few), taken where the many are."""
-    return to_numpy(many @ beside(few, many).T)
+    return to_numpy(many @ on_device_of(few, many).T)
 
 
 def concatenate(arrays: list[Array], axis: int = 0) -> Array:

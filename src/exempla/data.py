@@ -23,6 +23,7 @@ __all__ = [
     "index_of",
     "listing",
     "n_rows",
+    "plain_labels",
     "stack_rows",
     "take_examples",
     "take_rows",
@@ -74,6 +75,16 @@ def _label_array(y: Any) -> np.ndarray:
         return native(np.asarray(y))
     except ValueError:
         raise ExemplaError("y must hold one label, or as many numbers, for every row.") from None
+
+
+def plain_labels(y: Any) -> np.ndarray:
+    """Labels as a NumPy array, one dimension if there is one per row.
+
+    >>> plain_labels([["yes"], ["no"]])
+    array(['yes', 'no'], dtype='<U3')
+    """
+    values = y.to_numpy() if hasattr(y, "to_numpy") else to_numpy(y)
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from exempla.arrays import Array, beside, concatenate
+from exempla.arrays import Array, concatenate, on_device_of
 from exempla.embedding import Embedding
 from exempla.fisher import Damping, resolve_damping
 from exempla.oracles.base import Examples, Labels
@@ -61,7 +61,7 @@ def questioned_rows(
     parts, outside = [], np.zeros(len(examples[0]))
     for e, x, d in zip(embeddings, examples, dampings(embeddings, wanted, use), strict=True):
         rows, beyond = e.embed(x, labels)
-        parts.append(beside(e.metric.whiten(rows, d.value), like))
+        parts.append(on_device_of(e.metric.whiten(rows, d.value), like))
         if e.sketch.outside is not None:
             scale = e.metric.outside(e.sketch.outside, d.value)
             outside = outside + beyond * scale / len(embeddings)

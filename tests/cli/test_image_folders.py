@@ -58,8 +58,8 @@ def test_fix_labels_speaks_the_names_of_the_folders(names, tmp_path):
     assert [card["given"] for card in cards] == folders_of(root, [card["row"] for card in cards])
     assert all(card["suggested"] in names and card["suggested"] != card["given"] for card in cards)
     for card in cards:
-        accusers = [accuser["row"] for accuser in card["accusers"]]
-        labels = [accuser["label"] for accuser in card["accusers"]]
+        accusers = [row["row"] for row in card["contradicting"]]
+        labels = [row["label"] for row in card["contradicting"]]
         assert labels == folders_of(root, accusers)
         assert card["given"] not in labels
     table = pd.read_csv(out / "explanation.csv", dtype=str)
@@ -88,9 +88,9 @@ def test_curated_images_are_named_too(tmp_path):
     assert run("fix-labels", tmp_path / "data", *words) == 0
     cards = [json.loads(line) for line in (out / "suspects.jsonl").read_text().splitlines()]
     assert [c["given"] for c in cards] == folders_of(tmp_path / "data", [c["row"] for c in cards])
-    accusers = [accuser for card in cards for accuser in card["accusers"]]
+    accusers = [row for card in cards for row in card["contradicting"]]
     assert accusers
-    assert {accuser["source"] for accuser in accusers} == {"curated"}
+    assert {row["source"] for row in accusers} == {"curated"}
     assert [a["label"] for a in accusers] == folders_of(
         tmp_path / "good", [a["row"] for a in accusers]
     )

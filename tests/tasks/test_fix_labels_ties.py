@@ -60,7 +60,7 @@ def choices(model: Any, train: Any, curated: Any) -> list[list[int]]:
         fixes = fix_labels_from(evidence, method=method)
         out.append(fixes.indices.tolist())
         out.append(fixes.suggested.tolist())
-        out.extend(fixes.accusers[rank].indices.tolist() for rank in range(5))
+        out.extend(fixes.contradicting[rank].indices.tolist() for rank in range(5))
     return out
 
 

@@ -1,4 +1,8 @@
-"""From a model to its oracle: each framework is imported only when a model of it arrives."""
+"""From a model to its oracle: each framework is imported only when a model of it arrives.
+
+Inside: base (what an oracle promises), sklearn/, torch/, scores (your own gradients).
+Imports: data, likelihoods, factors, arrays, errors.
+"""
 
 from __future__ import annotations
 

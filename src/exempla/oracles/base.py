@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError
 from exempla.factors import Factors
 
@@ -126,8 +127,7 @@ def gram_blocks(n: int, m: int, symmetric: bool) -> list[tuple[int, int]]:
 
 def in_float64(array: Any) -> np.ndarray:
     """The array in NumPy and double precision."""
-    array = array.detach().cpu().numpy() if hasattr(array, "detach") else array
-    return np.asarray(array, dtype=np.float64)
+    return np.asarray(to_numpy(array), dtype=np.float64)
 
 
 class Examples(ABC):

@@ -16,7 +16,7 @@ from exempla.review.images import write_image
 from exempla.review.key import earlier_key, key_of
 from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
 
-__all__ = ["WRITTEN", "Review", "Summary", "read_review", "write_review"]
+__all__ = ["WRITTEN", "Review", "ListedSuspect", "read_review", "write_review"]
 
 WRITTEN = ("suspects.jsonl", "review.json", "images")
 """What `write_review` writes into a folder."""
@@ -27,7 +27,7 @@ EARLIER = "exempla-review-1"
 
 
 @dataclass(frozen=True)
-class Summary:
+class ListedSuspect:
     """What the list needs of a suspect; the rest is read when its card is shown."""
 
     row: int
@@ -54,7 +54,7 @@ class Review:
     question: str
     key: str
     fingerprint: str
-    suspects: tuple[Summary, ...]
+    suspects: tuple[ListedSuspect, ...]
     places: dict[int, tuple[int, int]]
     """Row → (offset, length) of its line in suspects.jsonl."""
     stamp: tuple[int, ...]
@@ -254,8 +254,8 @@ def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
 
 def _read_suspects(
     path: Path, sha256: str | None
-) -> tuple[tuple[Summary, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
-    suspects: list[Summary] = []
+) -> tuple[tuple[ListedSuspect, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
+    suspects: list[ListedSuspect] = []
     places: dict[int, tuple[int, int]] = {}
     offset, digest = 0, hashlib.sha256()
     with open(path, "rb") as file:
@@ -264,7 +264,7 @@ def _read_suspects(
             digest.update(line)
             card = json.loads(line)
             suspects.append(
-                Summary(
+                ListedSuspect(
                     row=int(card["row"]),
                     id=str(card["id"]),
                     given=str(card["given"]),

@@ -31,7 +31,7 @@ class Spectrum:
     vectors: Array
 
 
-class Side:
+class StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its action on a few random directions."""
 
     def __init__(self, width: int, seed: int) -> None:
@@ -80,15 +80,15 @@ class Side:
 class Moments:
     """Both sides of one layer, and its share of the Fisher's trace."""
 
-    inputs: Side
-    outputs: Side
+    inputs: StreamedMoment
+    outputs: StreamedMoment
     trace: Any = 0.0
 
     @staticmethod
     def of(layers: tuple[Layer, ...], rows: Iterable[ScoreRows]) -> list[Moments]:
         """Accumulated over batches of Fisher rows."""
         total = [
-            Moments(Side(layer.d_in, 2 * i), Side(layer.d_out, 2 * i + 1))
+            Moments(StreamedMoment(layer.d_in, 2 * i), StreamedMoment(layer.d_out, 2 * i + 1))
             for i, layer in enumerate(layers)
         ]
         for batch in rows:

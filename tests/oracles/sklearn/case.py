@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 
 import numpy as np
@@ -10,8 +11,18 @@ import scipy.sparse as sp
 from scipy.special import log_expit
 from scipy.stats import norm, poisson
 from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 
 from exempla.oracles import make_oracle
+
+# What newer versions of scikit-learn ask for to be quiet, and older ones do not know.
+CV_OPTIONS = {"l1_ratios": (0,), "use_legacy_attributes": False}
+if "use_legacy_attributes" not in inspect.signature(LogisticRegressionCV).parameters:
+    CV_OPTIONS = {}
+# … and what older ones ask for before they heed l1_ratio.
+ELASTIC = {"penalty": "elasticnet"}
+if inspect.signature(LogisticRegression).parameters["penalty"].default != "l2":
+    ELASTIC = {}
 
 X, CODES = load_iris(return_X_y=True)
 X = (X - X.mean(axis=0)) / X.std(axis=0)

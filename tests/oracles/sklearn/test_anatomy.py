@@ -22,6 +22,8 @@ from exempla.errors import ExemplaWarning
 from tests.oracles.sklearn.case import (
     CODES,
     COUNTS,
+    CV_OPTIONS,
+    ELASTIC,
     HARD,
     NUMBERS,
     PAIRS,
@@ -92,13 +94,7 @@ def test_no_penalty_means_a_zero_sum_of_scores():
 
 def test_logistic_cv_uses_the_chosen_c():
     model = LogisticRegressionCV(
-        Cs=[0.02],
-        cv=2,
-        l1_ratios=(0,),
-        solver="newton-cg",
-        scoring="neg_log_loss",
-        use_legacy_attributes=False,
-        **EXACT,
+        Cs=[0.02], cv=2, solver="newton-cg", scoring="neg_log_loss", **CV_OPTIONS, **EXACT
     )
     gap, size = residual_at_optimum(model, SPECIES)
     assert size > 0.1
@@ -132,7 +128,8 @@ def test_perceptron_penalty_follows_the_rows_its_gradient_saw():
 
 
 def test_l1_penalties_are_told():
-    model = LogisticRegression(solver="saga", l1_ratio=0.25, C=0.5, max_iter=5000).fit(X, HARD)
+    model = LogisticRegression(solver="saga", l1_ratio=0.25, C=0.5, max_iter=5000, **ELASTIC)
+    model.fit(X, HARD)
     with pytest.warns(ExemplaWarning, match="only the L2 part"):
         oracle, _ = read_train(model, X, HARD)
     assert oracle.layers[0].penalty[0] == pytest.approx(0.75 / (0.5 * len(X)))

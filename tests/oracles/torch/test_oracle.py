@@ -16,7 +16,7 @@ from exempla.likelihoods import Custom
 from exempla.oracles.torch.inputs import parameters as torch_select
 from exempla.oracles.torch.inputs.examples import TorchExamples
 from exempla.oracles.torch.inputs.sources import ArraySource
-from exempla.oracles.torch.likelihood import choose as torch_likelihoods
+from exempla.oracles.torch.likelihood import heads as torch_likelihoods
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 
 N = 8

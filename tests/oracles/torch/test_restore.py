@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from exempla.oracles.torch.oracle import torch_oracle
-from exempla.oracles.torch.tape.restore import Keeper
+from exempla.oracles.torch.tape.restore import ModelRestorer
 
 N = 6
 
@@ -144,7 +144,7 @@ def test_inside_inference_mode() -> None:
 
 def test_only_the_selected_parameters_have_gradients_on() -> None:
     model = prepared()
-    with Keeper(model, {id(model.head.weight)}).borrowed():
+    with ModelRestorer(model, {id(model.head.weight)}).borrowed():
         assert [name for name, p in model.named_parameters() if p.requires_grad] == ["head.weight"]
         assert not any(m.training for m in model.modules())
         assert torch.is_grad_enabled()

@@ -16,7 +16,7 @@ from torch import Tensor
 from exempla.errors import ExemplaWarning
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch.inputs.examples import TorchExamples
-from exempla.oracles.torch.likelihood.choose import Head
+from exempla.oracles.torch.likelihood.heads import Head
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from tests.oracles.torch import zoo as zoo
 

@@ -10,7 +10,7 @@ from exempla.version import __version__
 __all__ = ["core", "extras", "here"]
 
 CORE = (
-    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "safetensors", "tqdm",
+    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "tqdm",
     "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
 )  # fmt: skip
 EXTRAS = {

@@ -1,4 +1,4 @@
 """scikit-learn models as oracles: what a model computes (anatomy), how its data are read, scores.
 
-Imports: data, arrays, factors, likelihoods, oracles.base.
+Imports: data, arrays, factors, likelihoods, errors, oracles.base.
 """

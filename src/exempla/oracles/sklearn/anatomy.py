@@ -38,7 +38,7 @@ from exempla.likelihoods import (
     OneVsRest,
     Poisson,
 )
-from exempla.oracles.sklearn.dense import Network
+from exempla.oracles.sklearn.dense import DenseNetwork
 
 __all__ = ["SUPPORTED", "Anatomy", "anatomy", "keep_layers", "refuse_unsupported"]
 
@@ -78,7 +78,7 @@ class Penalty:
 class Anatomy:
     """A fitted model, taken apart."""
 
-    network: Network
+    network: DenseNetwork
     likelihood: Likelihood
     penalty: Penalty
     classes: np.ndarray | None = None
@@ -147,14 +147,14 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
     return [i for i, name in enumerate(names) if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 
-def _linear(model: Any) -> Network:
+def _linear(model: Any) -> DenseNetwork:
     # copies: some models are refitted in place
     W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
     bias = None
     if model.fit_intercept:
         b = np.array(model.intercept_, dtype=np.float64)
         bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
-    return Network((W,), (bias,))
+    return DenseNetwork((W,), (bias,))
 
 
 def _logistic(model: LogisticRegression) -> Anatomy:
@@ -250,7 +250,7 @@ def _poisson(model: PoissonRegressor) -> Anatomy:
 def _mlp(model: Any) -> Anatomy:
     W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
     b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
-    network = Network(W, b, model.activation)
+    network = DenseNetwork(W, b, model.activation)
     # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
     # all n for lbfgs, a mini-batch for sgd and adam
     batch = 200 if model.batch_size == "auto" else int(model.batch_size)

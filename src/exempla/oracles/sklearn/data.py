@@ -16,7 +16,7 @@ from exempla.arrays import Array, is_sparse
 from exempla.data import as_matrix, listing, n_rows, take_rows
 from exempla.oracles.base import Examples
 
-__all__ = ["Batch", "SklearnExamples", "nbytes_of", "prepare"]
+__all__ = ["SklearnBatch", "SklearnExamples", "nbytes_of", "prepare"]
 
 CHUNK = 4096
 """Rows transformed and checked at a time."""
@@ -24,7 +24,7 @@ KEEP_BYTES = 2**30
 """Transformed rows are kept if they fit in this; otherwise they are transformed again when read."""
 
 
-class Batch(NamedTuple):
+class SklearnBatch(NamedTuple):
     """Consecutive examples, ready for the network."""
 
     positions: np.ndarray
@@ -65,13 +65,13 @@ class SklearnExamples(Examples):
             ids=at(self.ids),
         )
 
-    def batches(self, size: int) -> Iterator[Batch]:
+    def batches(self, size: int) -> Iterator[SklearnBatch]:
         """The examples in order, `size` at a time, transformed, float64 (CSR if sparse)."""
         for start in range(0, len(self), size):
             rows = np.arange(start, min(start + size, len(self)))
             X = take_rows(self.X, rows)
             matrix = as_matrix(X if self.transform is None else self.transform(X))
-            yield Batch(
+            yield SklearnBatch(
                 rows,
                 matrix.astype(np.float64, copy=False),
                 None if self.codes is None else self.codes[rows],

@@ -15,7 +15,7 @@ from scipy.special import expit
 from exempla.arrays import Array, is_sparse
 from exempla.factors import Factors
 
-__all__ = ["ACTIVATIONS", "Network", "with_ones"]
+__all__ = ["ACTIVATIONS", "DenseNetwork", "with_ones"]
 
 ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     # φ(z), and φ′(z) written in h = φ(z)
@@ -27,11 +27,11 @@ ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
 
 
 @dataclass(frozen=True)
-class Network:
+class DenseNetwork:
     """outputs = W_L φ(… φ(W_1 x + b_1) …) + b_L; a bias may be None.
 
     >>> import numpy as np
-    >>> line = Network((np.array([[2.0]]),), (np.array([1.0]),))
+    >>> line = DenseNetwork((np.array([[2.0]]),), (np.array([1.0]),))
     >>> inputs, outputs = line.forward(np.array([[3.0]]))
     >>> outputs
     array([[7.]])

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from exempla.data import listing
 from exempla.likelihoods import Likelihood, Poisson
 
-__all__ = ["class_weights", "encode_classes", "encode_numbers", "plain_labels"]
-
-
-def plain_labels(y: Any) -> np.ndarray:
-    """Labels as a NumPy array, one dimension if there is one per row."""
-    values = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+__all__ = ["class_weights", "encode_classes", "encode_numbers"]
 
 
 def encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> np.ndarray | None:

@@ -21,14 +21,13 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from exempla.arrays import is_sparse
-from exempla.data import unpack
+from exempla.data import plain_labels, unpack
 from exempla.errors import ExemplaError
 from exempla.factors import Factors
 from exempla.likelihoods import Likelihood
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.sklearn.anatomy import keep_layers
 from exempla.oracles.sklearn.data import SklearnExamples, prepare
-from exempla.oracles.sklearn.labels import plain_labels
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 
 __all__ = ["MixtureOracle"]

@@ -1,5 +1,5 @@
-"""Scores of scikit-learn models: linear models and multi-layer perceptrons; see `sklearn_mixture`
-for the generative case.
+"""Scores of scikit-learn models: linear models and multi-layer perceptrons; see `mixture` for the
+generative case.
 
 `layers` carries the model's L2 penalty, which depends on the number of training rows and, for
 least squares, on the residual variance: it is right once `read(data, role="train")` has returned.
@@ -16,18 +16,13 @@ import numpy as np
 from sklearn.mixture import GaussianMixture
 
 from exempla.arrays import is_sparse
-from exempla.data import unpack
+from exempla.data import plain_labels, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, keep_layers, refuse_unsupported
-from exempla.oracles.sklearn.data import Batch, SklearnExamples, nbytes_of, prepare
-from exempla.oracles.sklearn.labels import (
-    class_weights,
-    encode_classes,
-    encode_numbers,
-    plain_labels,
-)
+from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples, nbytes_of, prepare
+from exempla.oracles.sklearn.labels import class_weights, encode_classes, encode_numbers
 from exempla.oracles.sklearn.mixture import MixtureOracle
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 
@@ -85,11 +80,11 @@ class SklearnOracle(Oracle):
     ) -> None:
         self.model = model
         auto = isinstance(likelihood, str) and likelihood == "auto"
-        self._asked = None if auto else resolve(likelihood)
+        self._wanted = None if auto else resolve(likelihood)
         self._parameters = parameters
         self._moved = False
         self.layers: tuple[Layer, ...] = ()
-        self.likelihood = "auto" if self._asked is None else self._asked.name
+        self.likelihood = "auto" if self._wanted is None else self._wanted.name
         refuse_unsupported(unwrap(model)[1])
         if is_fitted(model):
             self._bind()
@@ -111,15 +106,15 @@ class SklearnOracle(Oracle):
 
     def _agreed(self, own: Likelihood) -> Likelihood:
         """The model's own likelihood, unless the user fixed a Gaussian's variance."""
-        asked = self._asked
-        if asked is None or (asked.discrete and own.discrete):
+        wanted = self._wanted
+        if wanted is None or (wanted.discrete and own.discrete):
             return own
-        if asked.name != own.name:
+        if wanted.name != own.name:
             raise ExemplaError(
                 f"{type(self._last).__name__} was fitted under the {own.name} likelihood, so "
-                f"likelihood={asked.name!r} would not give its scores: leave it at 'auto'."
+                f"likelihood={wanted.name!r} would not give its scores: leave it at 'auto'."
             )
-        return asked
+        return wanted
 
     def _names(self) -> list[str]:
         depth = len(self._parts.network.weights)
@@ -281,7 +276,7 @@ class SklearnOracle(Oracle):
         ]
         return np.concatenate(found)
 
-    def _outputs(self, batch: Batch) -> np.ndarray:
+    def _outputs(self, batch: SklearnBatch) -> np.ndarray:
         return self._parts.network.forward(batch.X)[1]
 
     def _check_labels(self, examples: SklearnExamples, labels: Labels) -> None:
@@ -303,7 +298,7 @@ class SklearnOracle(Oracle):
         factors = self._parts.network.backward(inputs, g)
         return ScoreRows(positions, tuple(factors[i] for i in self._kept))
 
-    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
+    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[SklearnBatch]:
         """Batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
         width = sum(d_in + d_out for d_in, d_out in self._parts.network.shapes)
         if is_sparse(examples.X):

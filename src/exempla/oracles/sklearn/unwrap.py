@@ -39,7 +39,7 @@ def unwrap(model: Any) -> tuple[Callable[[Any], Any] | None, Any]:
         elif type(model).__name__ == "FrozenEstimator":
             model = model.estimator
         else:
-            return (Before(tuple(before)) if before else None), model
+            return (StepsBefore(tuple(before)) if before else None), model
 
 
 def _is_search(model: Any) -> bool:
@@ -48,7 +48,7 @@ def _is_search(model: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Before:
+class StepsBefore:
     """Pipelines one after another (an object, not a closure: it must survive pickling)."""
 
     steps: tuple[Pipeline, ...]

@@ -26,8 +26,8 @@ from exempla.oracles.torch.inputs.examples import (
 )
 from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
 from exempla.oracles.torch.inputs.sources import ArraySource, source_of
-from exempla.oracles.torch.likelihood.choose import FamilyHead, Head
-from exempla.oracles.torch.likelihood.heads import choose_head
+from exempla.oracles.torch.likelihood.choose import choose_head
+from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
 from exempla.oracles.torch.scorer import Pending, Scorer
 
 __all__ = ["TorchOracle", "torch_oracle"]
@@ -112,7 +112,7 @@ class TorchOracle(Oracle):
         self.scorer = Scorer(self.model, chosen, self.form, head, draws)
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
-        self.asked, self.draws, self.seed = likelihood, draws, seed
+        self.wanted, self.draws, self.seed = likelihood, draws, seed
         self.scorer.batch_size = batch_size
 
     def __reduce__(self) -> Any:
@@ -120,7 +120,7 @@ class TorchOracle(Oracle):
         # stored model, and looks at it again when it next reads data.
         names = list(self.network.parameters)
         options = {"draws": self.draws, "seed": self.seed}
-        return rebuilt, (self.model, self.asked, names, options, self.head)
+        return rebuilt, (self.model, self.wanted, names, options, self.head)
 
     # ---- what is known once data has been read
 
@@ -148,7 +148,7 @@ class TorchOracle(Oracle):
 
     @property
     def likelihood(self) -> str:  # type: ignore[override]
-        return self.head.name if self.head is not None else str(self.asked)
+        return self.head.name if self.head is not None else str(self.wanted)
 
     @property
     def fisher_note(self) -> str:  # type: ignore[override]
@@ -164,7 +164,7 @@ class TorchOracle(Oracle):
         if isinstance(data, TorchExamples):
             return data
         fill = getattr(getattr(self.model, "config", None), "pad_token_id", None) or 0
-        with self.scorer.keeper.borrowed(gradients=False):
+        with self.scorer.restorer.borrowed(gradients=False):
             source = source_of(data, lambda rows: pad_rows(rows, fill))
             warn_of_augmentation(source)
             examples = TorchExamples(source, self.form, self.device, self.dtype)
@@ -180,12 +180,12 @@ class TorchOracle(Oracle):
                 # few: the outputs of a language model are larger than anything else in memory
                 outputs = scorer.run(self.model, first.take(np.arange(min(len(first), PROBED))))
             if scorer.head is None:
-                scorer.head = choose_head(self.asked, self.model, outputs, first, self.draws)
+                scorer.head = choose_head(self.wanted, self.model, outputs, first, self.draws)
             if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
                 raise ExemplaError("the training data has no labels: give (X, y).")
             self._check_labels(examples, first, outputs.shape)
         if not scorer.network.surveyed:
-            with scorer.keeper.watching():
+            with scorer.restorer.watching():
                 scorer.network.survey(scorer.run, first)
         if role == "train":
             self._fit_variance(examples)
@@ -232,7 +232,7 @@ class TorchOracle(Oracle):
             if isinstance(examples.source, ArraySource):
                 yield from examples.read(start, stop)
             else:  # reading an item runs the user's code, which may draw random numbers
-                with scorer.keeper.borrowed(gradients=False):
+                with scorer.restorer.borrowed(gradients=False):
                     batches = list(examples.read(start, stop))
                 yield from batches
             start = stop
@@ -294,9 +294,9 @@ def move_whole(examples: TorchExamples) -> None:
         source.arrays = tree_map(examples.moved, source.arrays)
 
 
-def rebuilt(model: Any, asked: Any, names: Any, options: Any, head: Any) -> TorchOracle:
+def rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> TorchOracle:
     """An oracle from storage, with the likelihood that its training data had settled."""
-    oracle = TorchOracle(model, asked, names, **options)
+    oracle = TorchOracle(model, wanted, names, **options)
     oracle.scorer.head = head
     return oracle
 

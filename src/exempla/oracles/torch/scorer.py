@@ -16,10 +16,10 @@ from exempla.likelihoods import Custom
 from exempla.oracles.base import Labels, ScoreRows
 from exempla.oracles.torch.inputs.batch import Batch
 from exempla.oracles.torch.inputs.examples import CallForm
-from exempla.oracles.torch.likelihood.choose import Head, refuse_rows
-from exempla.oracles.torch.likelihood.heads import outputs_of
-from exempla.oracles.torch.tape.network import Network, out_of_memory
-from exempla.oracles.torch.tape.restore import Keeper
+from exempla.oracles.torch.likelihood.choose import outputs_of
+from exempla.oracles.torch.likelihood.heads import Head, refuse_rows
+from exempla.oracles.torch.tape.network import TapedNetwork, out_of_memory
+from exempla.oracles.torch.tape.restore import ModelRestorer
 
 __all__ = ["Scorer"]
 
@@ -43,13 +43,13 @@ class Scorer:
         draws: int,
     ) -> None:
         self.model, self.form, self.head, self.draws = model, form, head, draws
-        self.network = Network(model, parameters)
-        self.keeper = Keeper(model, {id(p) for p in parameters.values()})
+        self.network = TapedNetwork(model, parameters)
+        self.restorer = ModelRestorer(model, {id(p) for p in parameters.values()})
         self.batch_size: int | None = None
 
     def borrowed(self) -> AbstractContextManager[None]:
         # a likelihood of the user's own may draw; a network was watched during the survey
-        return self.keeper.borrowed(randomness=isinstance(self.head, Custom))
+        return self.restorer.borrowed(randomness=isinstance(self.head, Custom))
 
     def run(self, model: Any, batch: Batch) -> Tensor:
         """What is pulled back: the outputs, or the log-probabilities of a custom likelihood."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import beside
+from exempla.arrays import on_device_of
 from exempla.checks import check_choice, check_k, check_seed, renamed_options
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -204,7 +204,7 @@ def weighed(
     for e, x, d in zip(explainer.embeddings, examples, chosen, strict=True):
         questioned, _ = e.embed(x, "true")
         asked.append(e.metric.whiten(questioned, d.value))
-        rows.append(beside(e.metric.whiten(e.rows[order], d.value), asked[-1]))
+        rows.append(on_device_of(e.metric.whiten(e.rows[order], d.value), asked[-1]))
     mu = mean_embedding(joined(asked))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)

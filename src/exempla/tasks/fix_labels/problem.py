@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from exempla.arrays import is_tensor, to_numpy
-from exempla.data import listing, n_rows, stack_rows, take_rows, unpack
+from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
 from exempla.errors import ExemplaError
-from exempla.oracles.sklearn.labels import plain_labels
 
 __all__ = ["LabelProblem", "read_problem"]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.torch.inputs.parameters import unwrap
-from exempla.oracles.torch.likelihood.choose import FamilyHead
+from exempla.oracles.torch.likelihood.heads import FamilyHead
 from exempla.oracles.torch.oracle import torch_oracle
 from exempla.tasks.summarize.last_layer import LastLayer, given_weights
 

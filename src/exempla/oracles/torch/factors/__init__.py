@@ -1,4 +1,4 @@
 """Per-sample scores of each kind of layer in factored form, and the arithmetic they need.
 
-Imports: factors, arrays, oracles.base.
+Imports: factors, oracles.base.
 """

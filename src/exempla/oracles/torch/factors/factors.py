@@ -1,6 +1,6 @@
 """`Factors` of torch layers that are not two plain arrays: each keeps the smallest form it can.
 
-    PairFactors   Linear, Embedding: two sides (torch_sides.py)
+    PairFactors   Linear, Embedding: two operands (operands.py)
     ConvFactors   convolutions: image and output gradient; patches are never written out to project
     DenseFactors  a gradient without structure: norms, bare parameters, the fallback
     SumFactors    one parameter used in several ways (tied weights): the sum of its uses
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from exempla.factors import Factors, Pairs, Work
 from exempla.oracles.torch.factors.chunks import gram_in_pieces, norms_in_pieces, pieces
-from exempla.oracles.torch.factors.operands import OneHot, Side, Vectors
+from exempla.oracles.torch.factors.operands import OneHot, Operand, Vectors
 
 __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 
@@ -110,12 +110,12 @@ class DenseFactors(StructuredFactors):
 
 @dataclass(frozen=True, init=False)
 class PairFactors(StructuredFactors):
-    """Scores Σ_s a_s g_sᵀ with a and g each a `Side`."""
+    """Scores Σ_s a_s g_sᵀ with a and g each an `Operand`."""
 
-    inputs: Side
-    outputs: Side
+    inputs: Operand
+    outputs: Operand
 
-    def __init__(self, inputs: Side, outputs: Side) -> None:
+    def __init__(self, inputs: Operand, outputs: Operand) -> None:
         for name, value in (
             ("inputs", inputs),
             ("outputs", outputs),
@@ -290,7 +290,7 @@ class SumFactors(StructuredFactors):
         return SumFactors([first.join(list(rest)) for first, *rest in columns])
 
 
-def _padded(side: Side, positions: int, write_out: bool) -> Side:
+def _padded(side: Operand, positions: int, write_out: bool) -> Operand:
     """The side with empty positions added."""
     missing = positions - side.positions
     if isinstance(side, OneHot):
@@ -301,7 +301,7 @@ def _padded(side: Side, positions: int, write_out: bool) -> Side:
     return Vectors(torch.nn.functional.pad(values, (0, 0, 0, missing)), ones)
 
 
-def _joined(sides: list[Any]) -> Side:
+def _joined(sides: list[Any]) -> Operand:
     """Rows of all sides, one after the other."""
     first = sides[0]
     if isinstance(first, OneHot):

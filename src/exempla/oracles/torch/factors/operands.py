@@ -1,6 +1,6 @@
 """The two sides of a torch layer's score: inputs a and outputs g, written out or as indices.
 
-A layer's score is Σ_s a_s g_sᵀ. Each of a and g is a `Side`: n rows × s positions × d numbers.
+A layer's score is Σ_s a_s g_sᵀ. Each of a and g is an `Operand`: n rows × s positions × d numbers.
 `Vectors` holds the numbers (with a column of ones implied where the layer has a bias); `OneHot`
 holds, for an embedding table, only where the single one stands. Turning a layer over (a tied
 weight used once as a table and once as a matrix) is swapping its two sides.
@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["OneHot", "Side", "Vectors"]
+__all__ = ["OneHot", "Operand", "Vectors"]
 
 
-class Side(ABC):
+class Operand(ABC):
     """n rows × s positions of vectors of one width."""
 
     rows: int
@@ -40,20 +40,20 @@ class Side(ABC):
         """(Σ v vᵀ) times a few directions, (d, r): what there is of a moment too wide to write."""
 
     @abstractmethod
-    def take(self, rows: object) -> Side:
+    def take(self, rows: object) -> Operand:
         """Some of the rows."""
 
     @abstractmethod
-    def pair(self, other: Side) -> Tensor:
+    def pair(self, other: Operand) -> Tensor:
         """v_is · v'_is' for the same row i on both sides, (n, s, s')."""
 
     @abstractmethod
-    def cross(self, other: Side) -> Tensor:
+    def cross(self, other: Operand) -> Tensor:
         """v_is · v'_js' for all rows, (n, s, m, s')."""
 
 
 @dataclass(frozen=True)
-class Vectors(Side):
+class Vectors(Operand):
     """Vectors held as numbers, (n, s, d); `ones` adds a last coordinate equal to one."""
 
     values: Tensor
@@ -102,7 +102,7 @@ class Vectors(Side):
     def take(self, rows: object) -> Vectors:
         return Vectors(self.values[rows], self.ones)  # type: ignore[index]
 
-    def pair(self, other: Side) -> Tensor:
+    def pair(self, other: Operand) -> Tensor:
         if isinstance(other, OneHot):
             return other.pair(self).transpose(1, 2)
         assert isinstance(other, Vectors)
@@ -110,7 +110,7 @@ class Vectors(Side):
             return self.values @ other.values.transpose(1, 2) + 1.0
         return self.project(None) @ other.project(None).transpose(1, 2)
 
-    def cross(self, other: Side) -> Tensor:
+    def cross(self, other: Operand) -> Tensor:
         if isinstance(other, OneHot):
             return other.cross(self).permute(2, 3, 0, 1)
         left, right = self.project(None).flatten(0, 1), other.project(None).flatten(0, 1)
@@ -118,7 +118,7 @@ class Vectors(Side):
 
 
 @dataclass(frozen=True)
-class OneHot(Side):
+class OneHot(Operand):
     """Unit vectors, (n, s) indices of where the one stands among `width` coordinates."""
 
     indices: Tensor
@@ -153,14 +153,14 @@ class OneHot(Side):
     def take(self, rows: object) -> OneHot:
         return OneHot(self.indices[rows], self.width, self.dtype)  # type: ignore[index]
 
-    def pair(self, other: Side) -> Tensor:
+    def pair(self, other: Operand) -> Tensor:
         if isinstance(other, OneHot):
             return (self.indices[:, :, None] == other.indices[:, None, :]).to(self.dtype)
         values = other.project(None)  # (n, s', d): e_k · v = v[k]
         where = self.indices[:, None, :].expand(-1, values.shape[1], -1)
         return values.gather(2, where).transpose(1, 2)
 
-    def cross(self, other: Side) -> Tensor:
+    def cross(self, other: Operand) -> Tensor:
         if isinstance(other, OneHot):
             return (self.indices[:, :, None, None] == other.indices).to(self.dtype)
         values = other.project(None)

@@ -1,4 +1,4 @@
 """What a torch model is given: data sets and loaders, batches, chosen parameters, checkpoints.
 
-Imports: data, errors, oracles.base.
+Imports: arrays, errors, oracles.base.
 """

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Examples
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
-from exempla.oracles.torch.inputs.sources import ArraySource, ItemSource, Source
+from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, ItemSource
 
 __all__ = ["CallForm", "TorchExamples", "pad_rows", "warn_of_augmentation"]
 
@@ -108,7 +109,7 @@ class TorchExamples(Examples):
 
     def __init__(
         self,
-        source: Source,
+        source: ExampleSource,
         form: CallForm,
         device: torch.device,
         dtype: torch.dtype,
@@ -175,13 +176,6 @@ class TorchExamples(Examples):
         return np.array(found, dtype=None if same else object)
 
 
-def to_numpy(values: Any) -> np.ndarray:
-    if not isinstance(values, Tensor):
-        return np.asarray(values)
-    values = values.float() if values.dtype == torch.bfloat16 else values
-    return values.detach().cpu().numpy()
-
-
 def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
     """Rows of named columns as a batch: texts dropped, sequences padded to the longest.
 
@@ -207,7 +201,7 @@ def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
     return batch
 
 
-def warn_of_augmentation(source: Source) -> None:
+def warn_of_augmentation(source: ExampleSource) -> None:
     """Two reads of an item that differ: the scores are then of one random version of it."""
     if not isinstance(source, ItemSource):
         return

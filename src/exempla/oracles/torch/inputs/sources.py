@@ -28,10 +28,10 @@ from exempla.arrays import refuse_masked
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.batch import tree_map
 
-__all__ = ["ArraySource", "ItemSource", "Source", "source_of"]
+__all__ = ["ArraySource", "ItemSource", "ExampleSource", "source_of"]
 
 
-class Source(ABC):
+class ExampleSource(ABC):
     """Examples by position."""
 
     batch_size: int | None = None
@@ -45,7 +45,7 @@ class Source(ABC):
         """(positions, collated batch) once, or several times if the examples cannot be stacked."""
 
 
-class ArraySource(Source):
+class ArraySource(ExampleSource):
     """Arrays with one row per example, nested as the user gave them."""
 
     def __init__(self, arrays: Any) -> None:
@@ -73,7 +73,7 @@ class ArraySource(Source):
         yield positions, tree_map(lambda t: t[index] if is_rows(t) else t, self.arrays)
 
 
-class ItemSource(Source):
+class ItemSource(ExampleSource):
     """A map-style dataset, read item by item and collated."""
 
     def __init__(self, items: Any, collate: Callable[[list[Any]], Any]) -> None:
@@ -92,7 +92,7 @@ class ItemSource(Source):
                 yield positions[start:stop], self.collate(items[start:stop])
 
 
-def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> Source:
+def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> ExampleSource:
     """The rows behind the user's data; raises where they cannot be read twice or in order."""
     if isinstance(data, tuple):
         data = tuple(numbers(x) if isinstance(x, list) else x for x in data)
@@ -123,7 +123,7 @@ def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> Source:
     return source
 
 
-def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> Source:
+def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> ExampleSource:
     """A loader's dataset in its own order: shuffling would lose which example is which."""
     sampler: Any = loader.sampler
     if isinstance(loader.dataset, IterableDataset):

@@ -1,4 +1,5 @@
-"""What a torch model's outputs mean: one distribution per example, per token, or the user's own.
+"""What a torch model's outputs mean: one distribution per example (heads), one per token (tokens),
+and which of them it is (choose).
 
-Imports: likelihoods, oracles.torch.inputs.
+Imports: likelihoods, errors, oracles.base, oracles.torch.inputs.
 """

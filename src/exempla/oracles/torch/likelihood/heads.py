@@ -1,103 +1,235 @@
-"""Which likelihood a network was trained with, as far as its outputs and labels tell."""
+"""What a network's outputs say about labels: the cotangents that scores and Fisher start from.
+
+A *head* turns outputs and labels into log p, and gives the vectors that are pulled back through
+the network: ∂ log p/∂outputs for a score, and for the Fisher rows r with Σ r rᵀ = E_y[s sᵀ].
+The formulas for one output vector per example are those of `exempla.likelihoods`; here they are
+put in the order a network wants, the most probable class of every example first, so that a few
+backward passes carry almost all of the probability.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from torch import Tensor, nn
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from exempla.errors import ExemplaError
 from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch.inputs.batch import Batch
-from exempla.oracles.torch.likelihood.choose import FamilyHead, Head, MultiLabel
-from exempla.oracles.torch.likelihood.tokens import TokenHead
 
-__all__ = ["choose_head", "outputs_of"]
+__all__ = ["FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes", "refuse_rows"]
 
-NAMES = ("categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm", "tokens")
+EXACT_OUTPUTS = 32
+"""Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
+TOP_CLASSES = 8
+"""With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
+DRAWN_AT_ONCE = 2**26
+"""Probabilities turned into drawn classes at one time."""
+
+Ranked = Iterator[tuple[Tensor, Tensor]]
+"""(which examples have a row, the cotangents), one entry per backward pass."""
 
 
-def outputs_of(result: Any, n: int) -> Tensor:
-    """The tensor of outputs in whatever the model returns, one row per example."""
-    if hasattr(result, "logits"):
-        result = result.logits
-    elif isinstance(result, dict):
-        result = next((result[k] for k in ("logits", "output", "outputs") if k in result), result)
-    if isinstance(result, (tuple, list)) and result:
-        result = result[0]
-    if not isinstance(result, Tensor):
+class Head(ABC):
+    """A likelihood over what the network returns."""
+
+    name: str
+    fisher_note: str
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """log p(y | x) of each example, (n,)."""
+
+    @abstractmethod
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        """∂ log p/∂outputs, under the given or the predicted labels."""
+
+    @abstractmethod
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
+        """Cotangents of the Fisher rows; the examples concerned only become fewer."""
+
+    @abstractmethod
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor: ...
+
+    @abstractmethod
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        """Raise if the labels cannot be labels of outputs of this shape (after the first axis)."""
+
+
+@dataclass(frozen=True)
+class MultiLabel(Bernoulli):
+    """Several yes/no questions an example: outputs and labels are (n, questions)."""
+
+    name = "multilabel"
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return (outputs > 0).long()
+
+
+@dataclass(frozen=True)
+class FamilyHead(Head):
+    """One output vector per example, of a family from `exempla.likelihoods`.
+
+    `link` is "logits", or "probabilities" for a network that ends in a softmax or sigmoid.
+    """
+
+    family: Likelihood
+    link: str = "logits"
+    draws: int = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.family.name
+
+    @property
+    def fisher_note(self) -> str:  # type: ignore[override]
+        if isinstance(self.family, Categorical):
+            return (
+                f"exact over classes of probability above {CLASS_CUT:g}; of more than "
+                f"{EXACT_OUTPUTS} classes the {TOP_CLASSES} most probable, the rest sampled"
+            )
+        return f"exact over up to {EXACT_OUTPUTS} outputs, random signs beyond"
+
+    def natural(self, outputs: Tensor) -> Tensor:
+        """The family's own parameters, (n, d): logits, means, log-rates."""
+        # in double: 1 − p of a well-fitted example would lose its digits in single precision
+        x = outputs.float() if outputs.device.type == "mps" else outputs.double()
+        x = x.reshape(len(x), -1)
+        if self.link == "logits":
+            return x
+        if isinstance(self.family, Categorical):
+            return x.clamp_min(1e-30).log()
+        return x.clamp(1e-12, 1 - 1e-7).logit()
+
+    def _through(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        """A cotangent at the natural parameters, moved to the outputs."""
+        if self.link != "logits":
+            x = outputs.detach().requires_grad_()
+            (cotangent,) = torch.autograd.grad(self.natural(x), x, cotangent)
+        return cotangent.reshape(outputs.shape).to(outputs.dtype)
+
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.family.log_prob(self.natural(outputs), labels_of(batch))
+
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        x = self.natural(outputs)
+        if predicted and isinstance(self.family, (Gaussian, Poisson)):
+            raise ExemplaError(
+                f"labels='predicted' has no meaning for a {self.name} likelihood, whose score at "
+                "its own prediction is zero: give the true targets."
+            )
+        labels = self.family.predict(x) if predicted else labels_of(batch)
+        if isinstance(self.family, Categorical):  # e_y − p in four kernels, where a GPU waits
+            score = x.softmax(1).neg_()
+            score.scatter_add_(1, labels.reshape(-1, 1).long(), score.new_ones(len(x), 1))
+        else:
+            score = self.family.score(x, labels)
+        return self._through(outputs, score)
+
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.family.predict(self.natural(outputs))
+
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
+        x = self.natural(outputs)
+        rows = self._classes if isinstance(self.family, Categorical) else self._separate
+        for active, cotangent in rows(x, generator):
+            yield active, self._through(outputs, cotangent)
+
+    def _classes(self, x: Tensor, generator: torch.Generator) -> Ranked:
+        """√p_c (e_c − p), c the first, second, … most probable class of each example."""
+        p = x.softmax(1)
+        exact = x.shape[1] <= EXACT_OUTPUTS
+        ranked, classes = p.topk(x.shape[1] if exact else TOP_CLASSES, dim=1)
+        carries = (ranked > CLASS_CUT).T.cpu()  # all ranks at once: the device is asked only once
+        for active, mass, c in zip(carries, ranked.T, classes.T):
+            yield active, mass.sqrt()[:, None] * (F.one_hot(c, x.shape[1]) - p)
+        if exact:
+            return
+        # the rest of the mass m: one class drawn from it stands for all, with weight √m
+        rest = p.scatter(1, classes, 0.0)
+        mass = rest.sum(1)
+        for _ in range(self.draws):
+            c = draw(rest, generator)
+            weight = (mass / self.draws).sqrt()[:, None]
+            yield mass > CLASS_CUT, weight * (F.one_hot(c, x.shape[1]) - p)
+
+    def _separate(self, x: Tensor, generator: torch.Generator) -> Ranked:
+        """Independent outputs: E[g gᵀ] is diagonal, one row an output."""
+        rows, roots = self.family.fisher_root(x)
+        root = torch.zeros_like(x).index_add_(0, rows, roots)  # its diagonal's square root
+        everyone = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        if x.shape[1] <= EXACT_OUTPUTS:
+            for d in range(x.shape[1]):
+                cotangent = torch.zeros_like(root)
+                cotangent[:, d] = root[:, d]
+                yield everyone, cotangent
+            return
+        for _ in range(draws := max(self.draws, TOP_CLASSES)):
+            signs = torch.randint(0, 2, root.shape, generator=generator, device=x.device) * 2 - 1
+            yield everyone, root * signs / draws**0.5  # E[(signs)(signs)ᵀ] = I
+
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        labels, width = labels_of(batch), shape[1:].numel()
+        if isinstance(self.family, Categorical):
+            refuse_classes(labels, width, batch, self.name)
+        elif labels.shape[1:].numel() != width:
+            raise ExemplaError(
+                f"the model returns {width} outputs per example and the labels are "
+                f"{tuple(labels.shape)}: a {self.name} likelihood needs one label per output."
+            )
+        elif isinstance(self.family, Bernoulli):
+            refuse_rows(
+                ~((labels == 0) | (labels == 1)), batch.positions, "have a label other than 0 and 1"
+            )
+        elif isinstance(self.family, Poisson):
+            refuse_rows(labels < 0, batch.positions, "have a negative count as label")
+
+
+# ---- shared by the heads
+
+
+def labels_of(batch: Batch) -> Tensor:
+    if batch.labels is None:
         raise ExemplaError(
-            f"the model returns {type(result).__name__}: exempla needs a tensor, something with "
-            ".logits, or a likelihood of your own, Custom(log_prob)."
+            "these examples have no labels: give (X, y), or ask with labels='predicted'."
         )
-    if result.ndim == 0 or len(result) != n:
+    return batch.labels
+
+
+def draw(p: Tensor, generator: torch.Generator) -> Tensor:
+    """One class per row with probability p: argmax of p/exponential noise, a few rows at a time
+    (a vocabulary's probabilities are the largest thing in memory)."""
+    step = max(1, DRAWN_AT_ONCE // p.shape[1])
+    parts = p.split(step)
+    noise = (torch.empty_like(part).exponential_(generator=generator) for part in parts)
+    return torch.cat([(part / n).argmax(1) for part, n in zip(parts, noise)])
+
+
+def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
+    """Raise if these are not class numbers below `count`."""
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
         raise ExemplaError(
-            f"the model returns {tuple(result.shape)} for {n} examples: the first axis of its "
-            "output must be the examples."
+            f"a {name} likelihood needs class numbers as labels and these are fractions: "
+            "use likelihood='gaussian' for a regression."
         )
-    return result
-
-
-def choose_head(asked: Any, model: nn.Module, outputs: Tensor, batch: Batch, draws: int) -> Head:
-    """The head by name, or by what outputs and labels look like."""
-    if isinstance(asked, Head):
-        return asked
-    if isinstance(asked, Likelihood):
-        return FamilyHead(asked, draws=draws)
-    if asked == "auto":
-        asked = infer(model, outputs, batch)
-    if asked == "causal_lm" or asked == "tokens":
-        return TokenHead(shift=asked == "causal_lm", draws=draws)
-    families: dict[str, Likelihood] = {
-        family.name: family
-        for family in (Categorical(), Bernoulli(), MultiLabel(), Gaussian(), Poisson())
-    }
-    if asked not in families:
-        raise ExemplaError(
-            f"likelihood={asked!r} is not known: use 'auto', {', '.join(map(repr, NAMES))}, or "
-            "Custom(log_prob)."
-        )
-    link = "probabilities" if gives_probabilities(asked, model, outputs) else "logits"
-    return FamilyHead(families[asked], link, draws)
-
-
-def infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
-    """The likelihood's name, from the batch's labels and the outputs of some of its examples."""
-    labels = batch.labels
-    kind = type(model).__name__
-    if outputs.ndim == 3 and (labels is None or labels.shape[1:2] == outputs.shape[1:2]):
-        aligned = not hasattr(model, "config") or "TokenClassification" in kind or "Masked" in kind
-        return "tokens" if aligned and labels is not None else "causal_lm"
-    if labels is None:
-        raise ExemplaError(
-            "the likelihood cannot be told without labels: give labels, or name it "
-            "(likelihood='categorical', for example)."
-        )
-    numbers = labels.is_floating_point()
-    yes_no = bool(((labels == 0) | (labels == 1)).all())
-    single = outputs.ndim == 1 or outputs[0].numel() == 1
-    one_each = labels.ndim == 1 or labels[0].numel() == 1
-    if single and one_each and yes_no:
-        return "bernoulli"
-    if outputs.ndim == 2 and labels.ndim == 1 and not numbers and not single:
-        return "categorical"
-    if labels.shape[1:] == outputs.shape[1:] and outputs.ndim == 2 and yes_no and not single:
-        return "multilabel"
-    if numbers and labels.shape[1:].numel() == outputs.shape[1:].numel():
-        return "gaussian"
-    raise ExemplaError(
-        f"the likelihood cannot be told from outputs {tuple(outputs.shape)} and labels "
-        f"{tuple(labels.shape)} of {str(labels.dtype).removeprefix('torch.')}: name it, as in "
-        "likelihood='gaussian', or give Custom(log_prob)."
+    outside = (labels < 0) | (labels >= count)
+    refuse_rows(
+        outside,
+        batch.positions,
+        f"have a label outside 0 … {count - 1}, the classes of the model's outputs",
     )
 
 
-def gives_probabilities(name: str, model: nn.Module, outputs: Tensor) -> bool:
-    """True if the network ends in a softmax or sigmoid, so that its outputs are probabilities."""
-    x = outputs.detach().float()
-    if bool(((x < 0) | (x > 1)).any()):
-        return False
-    if name == "categorical":
-        return bool(((x.sum(1) - 1).abs() < 1e-3).all())
-    last = list(model.modules())[-1]
-    return name in ("bernoulli", "multilabel") and isinstance(last, nn.Sigmoid)
+def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
+    """Raise, naming the examples by their positions, if any entry of their rows is wrong."""
+    rows = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
+    if rows:
+        named = ", ".join(str(int(positions[i])) for i in rows[:5])
+        more = "…" if len(rows) > 5 else ""
+        raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")

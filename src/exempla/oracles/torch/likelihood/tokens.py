@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.batch import Batch
-from exempla.oracles.torch.likelihood.choose import Head, Ranked, draw, refuse_classes
+from exempla.oracles.torch.likelihood.heads import Head, Ranked, draw, refuse_classes
 
 __all__ = ["TokenHead"]
 

@@ -1,7 +1,8 @@
 """∂⟨outputs, cotangent⟩, without what `torch.autograd.grad` does to compare two shapes.
 
 Given `grad_outputs`, it imports sympy: a second and 60 MB in every fresh process. Asked for the
-gradient of a scalar it does not, so the cotangent is put behind one, at no cost in memory.
+gradient of a scalar it does not, so one is made whose gradient is the cotangent, at no cost in
+memory.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 __all__ = ["pull_back"]
 
 
-class Behind(torch.autograd.Function):
-    """A scalar whose gradient at the outputs is the cotangent."""
+class ScalarOf(torch.autograd.Function):
+    """A scalar whose gradient at the outputs is the cotangent (its value does not matter)."""
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, cotangent: Tensor) -> Tensor:
@@ -39,5 +40,5 @@ def pull_back(
     (tensor([ 2., 40.]),)
     """
     with torch.enable_grad():
-        scalar = Behind.apply(outputs, cotangent)
+        scalar = ScalarOf.apply(outputs, cotangent)
     return torch.autograd.grad(scalar, wanted, retain_graph=again, allow_unused=True)  # type: ignore

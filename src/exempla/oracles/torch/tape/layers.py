@@ -109,12 +109,12 @@ def merged(parts: list[Factors]) -> Factors | None:
     if len(pairs) < len(parts) or not all(isinstance(s, Vectors) for s in sides):
         return SumFactors(parts)
 
-    def beside(which: Callable[[PairFactors], Vectors]) -> Vectors:
+    def side_by_side(which: Callable[[PairFactors], Vectors]) -> Vectors:
         return Vectors(torch.cat([which(p).values for p in pairs], 1), which(pairs[0]).ones)
 
     if len({(p.inputs.ones, p.outputs.ones) for p in pairs}) > 1:  # type: ignore[attr-defined]
         return SumFactors(parts)
-    return PairFactors(beside(lambda p: p.inputs), beside(lambda p: p.outputs))  # type: ignore
+    return PairFactors(side_by_side(lambda p: p.inputs), side_by_side(lambda p: p.outputs))  # type: ignore
 
 
 def plan_blocks(

@@ -22,7 +22,7 @@ from exempla.oracles.torch.tape.precision import full_precision
 from exempla.oracles.torch.tape.survey import PROBE, Survey, survey
 from exempla.oracles.torch.tape.tape import Tape
 
-__all__ = ["Network", "Pass", "out_of_memory"]
+__all__ = ["TapedNetwork", "Pass", "out_of_memory"]
 
 CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
@@ -34,7 +34,7 @@ HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
 
 
-class Network:
+class TapedNetwork:
     """A module and the parameters of it that are looked at."""
 
     def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
@@ -129,7 +129,9 @@ class Network:
 class Pass:
     """A forward pass that has been run, to be pulled back one or more times."""
 
-    def __init__(self, network: Network, run: Run, batch: Batch, tape: Tape, out: Tensor) -> None:
+    def __init__(
+        self, network: TapedNetwork, run: Run, batch: Batch, tape: Tape, out: Tensor
+    ) -> None:
         self.network, self.run, self.batch, self.tape, self.outputs = network, run, batch, tape, out
 
     def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
@@ -146,8 +148,8 @@ class Pass:
             gradients = pull_back(self.outputs, edges, cotangent, again)
         if scale != 1.0:
             gradients = [None if g is None else g.float() / scale for g in gradients]
-        astray = self._astray()
-        dense = self._fallback(cotangent / scale, found.fallback | astray)
+        otherwise = self._used_otherwise()
+        dense = self._fallback(cotangent / scale, found.fallback | otherwise)
         like = self.network.like
         seen: dict[str, list[Seen]] = {}
         for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True):
@@ -158,7 +160,7 @@ class Pass:
         self._say_left_out(set(seen) - {""})
         out: list[Factors] = []
         for block in found.blocks:
-            if block.kind == "fallback" or not astray.isdisjoint(block.parameters):
+            if block.kind == "fallback" or not otherwise.isdisjoint(block.parameters):
                 out.append(DenseFactors(block.pack(dense)))
             else:  # a bias in a block is used wherever its weight is
                 out.append(block.factors(seen.get(block.weight, []), n, like))
@@ -177,7 +179,7 @@ class Pass:
                 stacklevel=6,
             )
 
-    def _astray(self) -> set[str]:
+    def _used_otherwise(self) -> set[str]:
         """Parameters this batch used otherwise than the survey saw: with their block, by sample."""
         found, n = self.network.found, len(self.batch)
         assert found is not None

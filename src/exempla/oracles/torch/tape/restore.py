@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Keeper"]
+__all__ = ["ModelRestorer"]
 
 _BORROWED = RLock()
 """Held by whoever has a model. A batch at a time: nobody waits for another's whole pass."""
 
 
-class Keeper:
+class ModelRestorer:
     """Knows how a model was found, and puts it back so."""
 
     def __init__(self, model: nn.Module, selected: set[int] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 A `TorchFunctionMode` sees each torch function the forward pass calls, whichever module (or bare
 line of code) calls it: shared weights, reused modules and functional calls are all seen alike.
-What the table of `torch_known.py` lists becomes a `Use`; any other differentiable use of a
+What the table of `operations.py` lists becomes a `Use`; any other differentiable use of a
 parameter puts it on the list for the fallback. Gradients are then asked for at the outputs of the
 uses only, so no parameter's gradient is computed and no hook is set.
 """
