@@ -310,6 +310,22 @@ def test_impossible_sizes_are_refused(k):
         summarize(LogisticRegression().fit(X, y), (X, y), k, progress=False)
 
 
+@pytest.mark.parametrize("seed", ["a", -1, 2**33, 0.5])
+def test_impossible_seeds_are_refused(seed):
+    X, y = made(60, 2)
+    with pytest.raises(ExemplaError, match="seed is"):
+        summarize(LogisticRegression().fit(X, y), (X, y), 5, seed=seed, progress=False)
+
+
+def test_examples_without_weight_are_not_picked_and_may_leave_fewer_than_k():
+    X, y = made(60, 2)
+    times = (np.arange(60) < 20).astype(float)
+    model = LogisticRegression().fit(X, y, sample_weight=times)
+    summary = summarize(model, (X, y, times), 30, total="n", progress=False)
+    assert sorted(summary.indices) == list(range(20))
+    assert len(summary.weights) == len(summary.gains) == 20
+
+
 def test_unknown_totals_and_models_are_refused():
     X, y = made(60, 2)
     model = LogisticRegression().fit(X, y)
