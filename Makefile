@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PROJECT := pyproject.toml constraints.txt
 
-.PHONY: demo test lint lowest bench reproduce docs clean
+.PHONY: demo test lint fuzz lowest bench reproduce docs clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -36,7 +36,13 @@ lint: $(VENV)/.all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(BIN)/pyright
+
+# Strange input at every door and a fault at every write, without sampling: about half an hour.
+fuzz: $(VENV)/.all
+	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
+	  EXEMPLA_FAULTS=100000 $(BIN)/python -m pytest -n auto tests/fuzz tests/faults
 
 # The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
 LOWEST := .venv-lowest

@@ -200,6 +200,7 @@ class Selection(Answer):
 
     @property
     def finding(self) -> str:
+        """How much of the target the picks account for, in one sentence."""
         rows, verb = ("row", "accounts") if len(self) == 1 else ("rows", "account")
         return (
             f"{len(self):,} {rows} picked by {self.selector} {verb} for {self.explained:.0%} of "
@@ -254,11 +255,13 @@ class Explanation(Selection):
     question: Question | None = field(default=None, repr=False, compare=False)
 
     def renumbered(self, rows: np.ndarray) -> Self:
+        """The same answer where training example i is row `rows[i]` of a file."""
         # the question speaks of the training set as it was numbered before
         return replace(super().renumbered(rows), question=None)
 
     @property
     def finding(self) -> str:
+        """How much of the question the picks account for, in one sentence."""
         from exempla.report.sentences import explained_share
 
         return explained_share(self)

@@ -113,4 +113,134 @@ class Tables(Scenario):
         return [f"{name} has {n} rows" for name, n in rows.items() if n not in allowed]
 
 
-SCENARIOS: dict[str, type[Scenario]] = {"save": Save, "store": Store, "tables": Tables}
+class Command(Scenario):
+    """A command over the results of an earlier run with another k."""
+
+    words: tuple[str, ...] = ("explain", "--side", "both")
+
+    def run(self, folder: Path, k: int) -> int:
+        from exempla.cli.main import main
+
+        out = ("--out", str(folder / "out"))
+        return main(
+            [*self.words, str(folder / "a.csv"), "--label", "y", "-k", str(k), *out, "--quiet"]
+        )
+
+    def prepare(self, folder: Path) -> None:
+        rows = "".join(
+            f"{i % 7},{(i * 5) % 11},{(i % 7 > 2) ^ (i % 13 == 0):d}\n" for i in range(80)
+        )
+        (folder / "a.csv").write_text("a,b,y\n" + rows)
+        assert self.run(folder, 3) == 0
+
+    def act(self, folder: Path) -> int:
+        return self.run(folder, 5)
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        import hashlib
+        import json
+
+        out = folder / "out"
+        problems = []
+        manifest = out / "manifest.json"
+        if code == 0 and not manifest.exists():
+            problems.append("done, but there is no manifest")
+        if manifest.exists():
+            for name, said in json.loads(manifest.read_text())["files"].items():
+                if hashlib.sha256((out / name).read_bytes()).hexdigest() != said["sha256"]:
+                    problems.append(f"{name} is not what the manifest says")
+        wanted = {5} if code == 0 else {3, 5}
+        if len(json.loads((out / "explanation.json").read_text())["indices"]) not in wanted:
+            problems.append("explanation.json is of neither run")
+        if not (out / "report.html").read_text().rstrip().endswith("</html>"):
+            problems.append("half a report")
+        before = (folder / "a.csv").read_text().count("\n")
+        if before != 81:
+            problems.append("the input was changed")
+        return problems
+
+
+class Clean(Command):
+    """`exempla clean`, which also writes the data itself."""
+
+    words = ("clean",)
+
+
+class Summarize(Command):
+    """`exempla summarize`."""
+
+    words = ("summarize",)
+
+
+class Embed(Scenario):
+    """`exempla embed` into a folder that holds the rows of another seed."""
+
+    def run(self, folder: Path, seed: int) -> int:
+        from exempla.cli.main import main
+
+        out = ("--out", str(folder / "out"))
+        words = ("embed", str(folder / "a.csv"), "--label", "y", "--seed", str(seed))
+        return main([*words, *out, "--quiet"])
+
+    def prepare(self, folder: Path) -> None:
+        Command.prepare(self, folder)  # type: ignore[arg-type]
+
+    def act(self, folder: Path) -> int:
+        return self.run(folder, 5)
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        shapes = {np.load(path).shape for path in (folder / "out").glob("*.npy")}
+        return [] if shapes and all(shape[0] > 50 for shape in shapes) else [f"rows of {shapes}"]
+
+
+class Decide(Scenario):
+    """Decisions into the log of a review: what was confirmed is there."""
+
+    def prepare(self, folder: Path) -> None:
+        from exempla.review import ReviewedFile, Suspect, write_review
+
+        suspects = [Suspect(i, "ham", "spam", 0.9, 0.97) for i in range(6)]
+        write_review(
+            folder / "review", suspects, source=ReviewedFile("a.jsonl", "jsonl"),
+            classes=["ham", "spam"],
+        )  # fmt: skip
+
+    def log(self, folder: Path):
+        from exempla.review.folder import read_review
+        from exempla.review.log import DecisionLog
+
+        review = read_review(folder / "review")
+        return DecisionLog(review.directory / "decisions.sqlite", review.key)
+
+    def act(self, folder: Path) -> None:
+        from exempla.review.log import RowDecision
+
+        log = self.log(folder)
+        for row in range(6):
+            log.decide(RowDecision(row, "relabel", "spam"), seen=0, once=str(row))
+            with open(folder.parent / "confirmed", "a") as file:
+                file.write(f"{row}\n")
+        log.close()
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        told = folder.parent / "confirmed"
+        confirmed = set(map(int, told.read_text().split())) if told.exists() else set()
+        told.unlink(missing_ok=True)
+        log = self.log(folder)
+        log.refresh()
+        kept = {state.row for state in log.states() if state.action == "relabel"}
+        log.close()
+        lost = sorted(confirmed - kept)
+        return [f"confirmed decisions about rows {lost} are lost"] if lost else []
+
+
+SCENARIOS: dict[str, type[Scenario]] = {
+    "save": Save,
+    "store": Store,
+    "tables": Tables,
+    "explain": Command,
+    "clean": Clean,
+    "summarize": Summarize,
+    "embed": Embed,
+    "decide": Decide,
+}

@@ -39,10 +39,12 @@ class Card:
 
     @property
     def cells(self) -> tuple[tuple[str, str, float], ...]:
+        """The columns that are shown at once."""
         return self.content.cells[:MOST_CELLS]
 
     @property
     def folded(self) -> tuple[tuple[str, str, float], ...]:
+        """The columns behind a click."""
         return self.content.cells[MOST_CELLS:]
 
 

@@ -75,6 +75,7 @@ class Gate:
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass, or answer it here."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":

@@ -76,11 +76,13 @@ class DateParts(TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: pd.DataFrame, y: Any = None) -> DateParts:
+        """Remember the names of the columns."""
         self.feature_names_in_ = np.asarray(X.columns, dtype=object)
         self.n_features_in_ = X.shape[1]
         return self
 
     def transform(self, X: pd.DataFrame) -> np.ndarray:
+        """(n, 20 × columns); a missing date has no days and no indicator."""
         blocks = []
         for name in X.columns:
             dates = pd.DatetimeIndex(X[name])
@@ -92,6 +94,7 @@ class DateParts(TransformerMixin, BaseEstimator):
         return np.hstack(blocks)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """column_days, column_month_1, …, column_weekday_sun."""
         parts = ["days", *(f"month_{m}" for m in range(1, 13))]
         parts += [f"weekday_{d}" for d in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
         return np.array(

@@ -52,6 +52,7 @@ class Cleaning(Explanation):
 
     @property
     def finding(self) -> str:
+        """What removing these examples is predicted to do, in one sentence."""
         return (
             f"{len(self):,} of {self.n_train:,} training examples harm these {self.n_test:,} "
             "predictions most; removing them should raise their mean log-likelihood by "
