@@ -20,7 +20,7 @@ from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.estimate import estimate_fisher
 from exempla.oracles.base import Examples, Labels, Oracle
-from exempla.progress import say, track_rows
+from exempla.progress import say_memory, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.sketch.choose import WIDTH
 
@@ -91,11 +91,9 @@ def embed_training_set(
     basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")
     clock.append(perf_counter())
     bytes_needed = 8 * basis.width * (2 * len(train) + 3 * basis.width)
-    if bytes_needed > 2**28:
-        say(
-            f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
-            f"about {bytes_needed / 2**30:.2g} GiB of memory"
-        )
+    say_memory(
+        bytes_needed, f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}"
+    )
     metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
     clock.append(perf_counter())
     if basis.score_rows is not None:
