@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import is_sparse
-from exempla.errors import UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, WIDTH
 from exempla.tasks.fix_labels.crossfit import FOLDS
@@ -78,13 +77,13 @@ def _calibrated_peak(
 
 
 def score_width(evidence: Evidence) -> int:
-    """Numbers a score will have; 0 if the model has none."""
+    """Numbers a score will have; 0 if the model has none, or cannot be asked."""
     problem = evidence.problem
     few = np.unique(problem.codes[problem.train], return_index=True)[1]  # a row of each class
     try:
         oracle = make_oracle(evidence.model)
         oracle.read((problem.inputs(few), problem.labels(few)), role="train")
-    except UnsupportedModelError:
+    except (RuntimeError, TypeError, ValueError):  # whatever it is, it is told where it is needed
         return 0
     size, n = oracle.n_parameters, problem.n_train  # known once it has read some rows
     if isinstance(evidence.sketch, int):
