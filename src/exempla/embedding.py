@@ -21,7 +21,7 @@ from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.estimate import PIECE_BYTES, estimate_fisher
 from exempla.oracles.base import Examples, Labels, Oracle
-from exempla.progress import say, track_rows
+from exempla.progress import say_memory, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.sketch.choose import SAMPLE_PER_DIRECTION, WIDTH
 
@@ -34,8 +34,6 @@ GPU_SHARE = 1 / 8
 """Share of the GPU's free memory that rows may take before they move to main memory."""
 TRANSFER_BYTES = 2**26
 """Bytes of rows put in their place at a time."""
-SAID_ABOVE = 2**28
-"""Bytes of memory from which on the forecast is said."""
 LOADING, COMPILING = 40 * 2**20, 100 * 2**20
 """Bytes that modules loaded on the way take, and the compiler of the selection's inner loop."""
 
@@ -95,12 +93,10 @@ def embed_training_set(
     clock.append(perf_counter())
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes
-    needed = forecast_bytes(len(train), basis.width, itemsize, kept, basis.built_bytes)
-    if needed > SAID_ABOVE:
-        say(
-            f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}; "
-            f"about {needed / 2**30:.2g} GiB of memory for an explanation"
-        )
+    say_memory(
+        forecast_bytes(len(train), basis.width, itemsize, kept, basis.built_bytes),
+        f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
+    )
     metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
     clock.append(perf_counter())
     if basis.score_rows is not None:

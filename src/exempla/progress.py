@@ -17,7 +17,16 @@ from tqdm import tqdm
 
 from exempla.oracles.base import ScoreRows
 
-__all__ = ["Bar", "counter", "say", "showing", "track", "track_rows"]
+__all__ = [
+    "Bar",
+    "counter",
+    "memory_said",
+    "say",
+    "say_memory",
+    "showing",
+    "track",
+    "track_rows",
+]
 
 T = TypeVar("T")
 DELAY = 2.0
@@ -25,7 +34,11 @@ DELAY = 2.0
 BETWEEN_LINES = 10.0
 """Seconds between two lines where the output is no terminal."""
 
+MUCH_MEMORY = 2**28
+"""Bytes worth a line before a job begins."""
+
 _SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
+_MEMORY_SAID: ContextVar[bool] = ContextVar("exempla_memory_said", default=False)
 
 
 @contextmanager
@@ -99,6 +112,22 @@ def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[
                 newest = int(batch.sample.max())
                 bar.update(max(newest - last, 0))
                 last = max(last, newest)
+
+
+def say_memory(needed: float, what: str) -> None:
+    """What the job at hand will take beside what it was given, in bytes; said if that is much."""
+    if needed > MUCH_MEMORY and not _MEMORY_SAID.get():
+        say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
+
+
+@contextmanager
+def memory_said() -> Iterator[None]:
+    """The parts of a job that has said what it will take are silent: theirs is not the answer."""
+    token = _MEMORY_SAID.set(True)
+    try:
+        yield
+    finally:
+        _MEMORY_SAID.reset(token)
 
 
 def say(text: str) -> None:

@@ -84,6 +84,6 @@ def test_what_truly_cannot_be_done_is_one_sentence(tmp_path, capsys):
     words = ["clean", str(tmp_path / "a.csv"), "--label", "y", "--quiet", "-k", "50"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "fewer than two classes are left to train on; remove fewer with -k" in said
+    assert "is left to learn from; name fewer with -k" in said
     with pytest.raises(ExemplaError, match="only one class is left to learn from"):
         fix_labels(LogisticRegression(), (np.arange(3.0)[:, None], list("aab")), progress=False)

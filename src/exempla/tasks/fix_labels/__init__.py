@@ -1,15 +1,18 @@
 """Find wrong labels: which rows to check first, what they should say, and how sure that is.
 
-problem        the question, checked
-learner        how the model is fitted again, and what it then says of each label
-crossfit       what models say that have not seen a row
-fisher         whether a row pushes the model the way trusted rows do
-evidence       all of it, for the training rows and for rows whose labels are known or flipped
-calibration    how much each kind of evidence weighs, and the share of wrong labels
-calibrated     the default: probabilities, order and suggestions
-sbq            the paper's ranking
-contradicting  the examples that contradict a suspect's label
-result         what comes back
+The files, in the order in which they build on each other:
+
+    problem        the question, checked
+    learner        how the model is fitted again, and what it then says of each label
+    crossfit       what models say that have not seen a row
+    fisher         whether a row pushes the model the way trusted rows do
+    evidence       all of it, for the training rows and for rows whose labels are known or flipped
+    calibration    how much each kind of evidence weighs, and the share of wrong labels
+    calibrated     the default: probabilities, order and suggestions
+    sbq            the paper's ranking
+    contradicting  the examples that contradict a suspect's label
+    memory         how much of it the job will take
+    result         what comes back
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ import numpy as np
 
 from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
 from exempla.fisher import check_damping
-from exempla.progress import showing
+from exempla.progress import memory_said, say_memory, showing
 from exempla.selection.selector import check_noise
 from exempla.sketch import check_sketch
 from exempla.tasks.fix_labels.calibrated import calibrated
 from exempla.tasks.fix_labels.contradicting import MIDDLE_DAMPING, ContradictingExamples
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.learner import make_learner
+from exempla.tasks.fix_labels.memory import expected_peak
 from exempla.tasks.fix_labels.problem import read_problem
 from exempla.tasks.fix_labels.result import LabelFixes
 from exempla.tasks.fix_labels.sbq import rank_by_sbq
@@ -73,7 +77,7 @@ def fix_labels(
     method : {"calibrated", "sbq"}
         All evidence, weighed as it proves itself on the curated rows, or the paper's SBQ ranking.
     fit : callable(module, X, y, sample_weight) -> module
-        How a torch module is trained.
+        How a torch module is trained. It is given a copy with freshly drawn parameters each time.
     seed, progress, sketch
         Seed of every random choice, whether to show progress, and `Explainer`'s sketch.
     noise, damping
@@ -133,9 +137,12 @@ def fix_labels_from(
     n = evidence.problem.n_train
     k = None if k is None else check_k(k, n, "training rows")
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
-    if method == "sbq":
-        return _from_sbq(evidence, k, noise, damping, names)
-    return _from_calibrated(evidence, k, names)
+    what = f"{len(evidence.problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
+    say_memory(expected_peak(evidence, method, k), what)
+    with memory_said():
+        if method == "sbq":
+            return _from_sbq(evidence, k, noise, damping, names)
+        return _from_calibrated(evidence, k, names)
 
 
 def _from_calibrated(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
