@@ -87,6 +87,8 @@ def to_numpy(array: Array) -> np.ndarray:
         return array
     if not is_tensor(array):
         return np.asarray(array)
+    if array.is_meta:
+        raise ExemplaError("a tensor on the meta device has no values: load the data first.")
     array = array.detach().cpu()
     # NumPy has no bfloat16
     return (array.float() if str(array.dtype) == "torch.bfloat16" else array).numpy()

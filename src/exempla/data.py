@@ -72,7 +72,7 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
 
 def _label_array(y: Any) -> np.ndarray:
     try:
-        return native(np.asarray(y))
+        return native(to_numpy(y))
     except ValueError:
         raise ExemplaError("y must hold one label, or as many numbers, for every row.") from None
 
@@ -93,7 +93,7 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
         problems.append("sample_weight is complex")
         return None
     try:
-        w = np.asarray(weights, dtype=np.float64)
+        w = np.asarray(to_numpy(weights), dtype=np.float64)
     except (TypeError, ValueError):
         problems.append("sample_weight is not numeric")
         return None
@@ -133,7 +133,7 @@ def as_matrix(X: Any) -> Array:
     elif hasattr(X, "iloc"):
         X = _from_frame(X)
     else:
-        X = np.asarray(X)
+        X = to_numpy(X)
     if X.dtype.kind == "O":
         X = X.astype(np.float64)
     if X.dtype.kind not in "biuf":

@@ -196,3 +196,30 @@ def test_unlabelled_questions_need_predictions():
 def test_bad_gradients(model, data, message):
     with np.errstate(invalid="ignore"), pytest.raises(ExemplaError, match=message):
         read(model, data)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (ArrayScores(penalty=float("nan")), "penalty is nan"),
+        (ArrayScores(penalty=-1.0), "penalty is -1.0"),
+        (ArrayScores(penalty="a"), "penalty is 'a'"),
+        (ScoreModel(score=3), "score is 3: give a function"),
+        (ScoreModel(score=abs, predict=3), "predict is 3: give a function"),
+        (ScoreModel(score=abs, draws="a"), "draws must be at least 1"),
+        (ScoreModel(score=abs, batch_size=0), "batch_size must be at least 1"),
+        (ScoreModel(score=abs, seed="a"), "seed is 'a'"),
+    ],
+)
+def test_options_that_mean_nothing(model, message):
+    with pytest.raises(ExemplaError, match=message):
+        make_oracle(model)
+
+
+@pytest.mark.parametrize(
+    ("score", "message"), [(lambda x, y: x + 1j, "is complex"), (lambda x, y: "a", "not an array")]
+)
+def test_gradients_that_are_no_numbers(score, message):
+    data = (np.ones((4, 2)), np.zeros(4))
+    with pytest.raises(ExemplaError, match=message):
+        make_oracle(ScoreModel(score=score)).read(data, role="train")

@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from exempla.arrays import real_numbers
+from exempla.checks import check_seed, whole_number
 from exempla.data import as_matrix, index_of, listing, n_rows, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.factors import Factors
-from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows, in_float64
+from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
 
@@ -154,6 +156,7 @@ class ArrayOracle(Oracle):
     likelihood = "custom"
 
     def __init__(self, model: ArrayScores | ScoreModel) -> None:
+        refuse_options(model)
         self.model = model
         self.layers: tuple[Layer, ...] = ()
         given = isinstance(model, ArrayScores)
@@ -162,8 +165,6 @@ class ArrayOracle(Oracle):
         self._density = False  # training data without labels: the model is a density p(x)
         self.fisher_note = "empirical: the given scores"
         if self._sample is not None and isinstance(model, ScoreModel):
-            if model.draws < 1:
-                raise ExemplaError(f"draws must be at least 1, not {model.draws}.")
             self.fisher_note = f"sampled: {model.draws} label(s) per example, seed {model.seed}"
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> ArrayExamples:
@@ -242,7 +243,10 @@ class ArrayOracle(Oracle):
         return width, np.concatenate(bad)
 
     def _gradient(self, x: Any, y: Any, n: int) -> np.ndarray:
-        g = in_float64(x if isinstance(self.model, ArrayScores) else self.model.score(x, y))
+        if isinstance(self.model, ArrayScores):
+            g = x
+        else:
+            g = real_numbers(self.model.score(x, y), "what score(x, y) returns")
         if g.ndim != 2 or len(g) != n:
             raise ExemplaError(
                 f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "
@@ -302,6 +306,25 @@ class ArrayOracle(Oracle):
         return np.concatenate(
             [np.asarray(log_prob(b.X, b.labels)) for _, b in examples.batches(self._size)]
         )
+
+
+def refuse_options(model: ArrayScores | ScoreModel) -> None:
+    """Raise if an option is not what its name says."""
+    penalty: Any = model.penalty
+    number = isinstance(penalty, int | float | np.number) and not isinstance(penalty, bool)
+    if not number or not (np.isfinite(penalty) and penalty >= 0):
+        raise ExemplaError(f"penalty is {penalty!r}: give a finite number of at least zero.")
+    if isinstance(model, ArrayScores):
+        return
+    for name in ("score", "log_prob", "sample", "predict"):
+        function = getattr(model, name)
+        if not callable(function) and (name == "score" or function is not None):
+            raise ExemplaError(f"{name} is {function!r:.60}: give a function.")
+    for name in ("draws", "batch_size"):
+        value = getattr(model, name)
+        if not whole_number(value) or value < 1:
+            raise ExemplaError(f"{name} must be at least 1, a whole number, not {value!r}.")
+    check_seed(model.seed)
 
 
 def _dense(sample: np.ndarray, g: np.ndarray) -> ScoreRows:

@@ -368,3 +368,22 @@ def test_tfidf_in_chunks_equals_tfidf_at_once(monkeypatch):
     whole = scored(pipe, TEXTS, KINDS)
     monkeypatch.setattr(sklearn_data, "CHUNK", 3)
     np.testing.assert_allclose(scored(pipe, TEXTS, KINDS), whole)
+
+
+def test_tensors_are_tables_too():
+    torch = pytest.importorskip("torch")
+    given = torch.tensor(X)
+    np.testing.assert_array_equal(
+        scored(MODEL, given.clone().requires_grad_(), Y), scored(MODEL, X, Y)
+    )
+    rounded = given.bfloat16()
+    expected = scored(MODEL, rounded.double().numpy(), Y)
+    np.testing.assert_array_equal(scored(MODEL, rounded, Y), expected)
+    with pytest.raises(ExemplaError, match="meta device has no values"):
+        scored(MODEL, given.to("meta"), Y)
+
+
+@pytest.mark.parametrize("parameters", [3, [3], [], ["coef", None]])
+def test_parameters_that_name_nothing(parameters):
+    with pytest.raises(ExemplaError, match="parameters must name some of"):
+        make_oracle(MODEL, parameters=parameters)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
@@ -220,3 +221,128 @@ def test_a_mistake_gets_one_clear_sentence(mistake: str) -> None:
     with pytest.raises(ExemplaError, match=message) as caught:
         oracle.read(given, role="train")
     assert "\n" not in str(caught.value)
+
+
+# ---- what cannot be given to a network, and what only looks so
+
+
+def masked(values: np.ndarray) -> np.ma.MaskedArray:
+    hidden = np.zeros(values.shape, dtype=bool)
+    hidden.flat[0] = True
+    return np.ma.masked_array(values, mask=hidden)
+
+
+def with_nan(values: Tensor) -> Tensor:
+    values = values.clone()
+    values.view(-1)[0] = float("nan")
+    return values
+
+
+UNUSABLE = {
+    "whole numbers": ((X.long(), Y), r"X holds whole numbers .* give X\.float\(\)"),
+    "bytes": ((X.to(torch.uint8), Y), r"give X\.float\(\)"),
+    "another width": ((X[:, :2], Y), r"takes examples of shape \(2,\)"),
+    "hidden entries": ((masked(X.numpy()), Y), "masked array"),
+    "hidden labels": ((X, masked(Y.numpy())), "masked array"),
+    "complex": ((X.to(torch.complex64), Y), "give real numbers"),
+    "complex array": ((X.numpy() + 1j, Y), "complex64 cannot be given"),
+    "complex labels": ((X, Y.to(torch.complex64)), "give real numbers"),
+    "objects": ((X.numpy().astype(object), Y), "type object cannot be given"),
+    "no values": ((X.to("meta"), Y), "meta device"),
+    "labels without values": ((X, Y.to("meta")), "meta device"),
+    "sparse tensor": ((X.to_sparse(), Y), "give a dense one"),
+    "sparse matrix": ((csr_matrix(X.numpy()), Y), "toarray"),
+    "quantized": ((torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), Y), "dequantize"),
+    "huge numbers": ((X, np.full(N, 2**63 + 1, dtype=np.uint64)), r"above 2\*\*63"),
+    "NaN": ((with_nan(X), Y), r"return NaN or infinity \(rows 0\)"),
+    "two labels each": ((X, torch.stack([Y, Y], 1)), "cannot be told|one class number"),
+    "one label for all": ((X, torch.tensor(1)), "one label for every example"),
+    "a number as labels": ((X, 1), "one label for every example"),
+    "weights of NaN": ((X, Y, with_nan(torch.ones(N))), "negative, NaN or infinite"),
+    "negative weights": ((X, Y, -torch.ones(N)), "negative, NaN or infinite"),
+    "no weight": ((X, Y, torch.zeros(N)), "every weight is zero"),
+    "weights by column": ((X, Y, torch.ones(N, 2)), "one number for each"),
+    "complex weights": ((X, Y, torch.ones(N, dtype=torch.complex64)), "give real numbers"),
+}
+
+
+@pytest.mark.parametrize("mistake", UNUSABLE)
+def test_what_cannot_be_used_is_said(mistake: str) -> None:
+    given, message = UNUSABLE[mistake]
+    with pytest.raises(ExemplaError, match=message) as caught:
+        torch_oracle(mlp()).read(given, role="train")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("labels", [torch.stack([Y, Y], 1), torch.eye(3)[Y], Y.float() + 0.5])
+def test_questioned_labels_must_be_class_numbers(labels: Tensor) -> None:
+    oracle = torch_oracle(mlp())
+    oracle.read((X, Y), role="train")
+    with pytest.raises(ExemplaError, match=r"one class number|fractions"):
+        oracle.read((X, labels), role="test")
+
+
+class Weighted(Items):
+    """Items with a weight each, one of which is none."""
+
+    def __getitem__(self, i: int) -> Any:
+        return X[i], Y[i], torch.tensor(float("nan") if i == 7 else 1.0)
+
+
+def test_weights_of_a_dataset_are_checked_as_they_are_read() -> None:
+    oracle = torch_oracle(mlp())
+    with pytest.raises(ExemplaError, match=r"negative, NaN or infinite \(rows 7\)"):
+        list(oracle.scores(oracle.read(Weighted(), role="train")))
+
+
+def same_scores(given: Any, expected: Any = (X, Y)) -> None:
+    oracle = torch_oracle(mlp())
+    first, other = (list(oracle.scores(oracle.read(d, role="train"))) for d in (expected, given))
+    for one, two in zip(first[0].factors, other[0].factors, strict=True):
+        torch.testing.assert_close(one.dense(), two.dense())
+
+
+def test_other_types_of_the_same_numbers() -> None:
+    with torch.inference_mode():
+        made_in_inference = X.clone()
+    same_scores((X.numpy().astype(">f4"), Y.numpy().astype(">i8")))
+    same_scores((X.numpy().astype(np.longdouble), Y))
+    same_scores((X, Y.to(torch.uint16)))
+    same_scores((X, Y[:, None]))
+    same_scores((made_in_inference, Y))
+    same_scores((X.clone().requires_grad_(), Y))
+    same_scores((X.half(), Y), expected=(X.half().float(), Y))
+
+
+def test_weights_of_questioned_examples_do_not_count() -> None:
+    oracle = torch_oracle(mlp())
+    oracle.read((X, Y), role="train")
+    plain, weighted = (
+        next(oracle.scores(oracle.read(d, role="test"))).factors[0].dense()
+        for d in ((X, Y), (X, Y, torch.full((N,), 3.0)))
+    )
+    torch.testing.assert_close(plain, weighted)
+
+
+def test_a_model_of_nan_and_one_without_values() -> None:
+    model = mlp()
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")  # type: ignore[index]
+    with pytest.raises(ExemplaError, match=r"the model holds NaN or infinity in 0\.weight"):
+        torch_oracle(model).read((X, Y), role="train")
+    with pytest.raises(ExemplaError, match="meta device"):
+        torch_oracle(mlp().to("meta"))
+
+
+@pytest.mark.parametrize(
+    "parameters", ["nowhere", ["0.weight", "nowhere"], [], 3, [None], {"a": 1}]
+)
+def test_parameters_that_name_nothing(parameters: Any) -> None:
+    with pytest.raises(ExemplaError, match="parameters="):
+        torch_oracle(mlp(), parameters=parameters)
+
+
+@pytest.mark.parametrize("device", ["nonsense", 1.5, "cuda:x"])
+def test_a_device_that_is_none(device: Any) -> None:
+    with pytest.raises(ExemplaError, match="is no device"):
+        torch_oracle(mlp(), device=device)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exempla.errors import ExemplaError
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Custom, Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
@@ -26,9 +26,11 @@ from exempla.oracles.torch.inputs.examples import (
 )
 from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
 from exempla.oracles.torch.inputs.sources import ArraySource, source_of
+from exempla.oracles.torch.inputs.usable import refuse_rows, refuse_weights
 from exempla.oracles.torch.likelihood.choose import choose_head
 from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
-from exempla.oracles.torch.scorer import Pending, Scorer
+from exempla.oracles.torch.scorer import NOT_FINITE, Pending, Scorer
+from exempla.oracles.torch.tape.network import brief, out_of_memory
 
 __all__ = ["TorchOracle", "torch_oracle"]
 
@@ -105,6 +107,11 @@ class TorchOracle(Oracle):
         self.model = moved(inner, device)
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
+        if any(p.is_meta for p in inner.parameters()):
+            raise UnsupportedModelError(
+                f"{type(inner).__name__} is on the meta device and has no values: load its weights "
+                "first."
+            )
         self.form = CallForm(self.model)
         if callable(likelihood):
             likelihood = Custom(likelihood)
@@ -167,18 +174,20 @@ class TorchOracle(Oracle):
         with self.scorer.restorer.borrowed(gradients=False):
             source = source_of(data, lambda rows: pad_rows(rows, fill))
             warn_of_augmentation(source)
-            examples = TorchExamples(source, self.form, self.device, self.dtype)
+            examples = TorchExamples(
+                source, self.form, self.device, self.dtype, weighted=role == "train"
+            )
             self._prepare(examples, role)
         return examples
 
     def _prepare(self, examples: TorchExamples, role: str) -> None:
         """Choose the likelihood and look at the model, on the first data that is read."""
+        self._check_weights(examples)
         first = next(examples.read(0, min(len(examples), 64)))
         scorer = self.scorer
         if not isinstance(scorer.head, Custom):
-            with torch.no_grad():
-                # few: the outputs of a language model are larger than anything else in memory
-                outputs = scorer.run(self.model, first.take(np.arange(min(len(first), PROBED))))
+            # few: the outputs of a language model are larger than anything else in memory
+            outputs = self._tried(first.take(np.arange(min(len(first), PROBED))))
             if scorer.head is None:
                 scorer.head = choose_head(self.wanted, self.model, outputs, first, self.draws)
             if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
@@ -190,6 +199,34 @@ class TorchOracle(Oracle):
         if role == "train":
             self._fit_variance(examples)
         move_whole(examples)
+
+    def _tried(self, batch: Batch) -> Tensor:
+        """The outputs of a few examples, or why there are none."""
+        try:
+            with torch.no_grad():
+                outputs = self.scorer.run(self.model, batch)
+        except ExemplaError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, RuntimeError) and out_of_memory(error):
+                raise
+            raise ExemplaError(cannot_run(error, batch, self.dtype)) from error
+        wrong = ~outputs.isfinite()
+        if bool(wrong.any()):
+            refuse_parameters(self.model)
+            refuse_rows(wrong, batch.positions, NOT_FINITE)
+        return outputs
+
+    def _check_weights(self, examples: TorchExamples) -> None:
+        """All weights of arrays at once; those of a dataset as they are read."""
+        if not examples.weighted or not isinstance(examples.source, ArraySource):
+            return
+        whole = examples.whole()
+        if whole.weights is not None:
+            refuse_weights(whole.weights, whole.positions)
+            if not bool((whole.weights > 0).any()):
+                raise ExemplaError("every weight is zero: no training example would count.")
+        examples.weights_checked = True
 
     def _check_labels(self, examples: TorchExamples, first: Batch, shape: torch.Size) -> None:
         """All labels of arrays at once; those of a dataset batch by batch, as they are read."""
@@ -301,11 +338,41 @@ def rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> Tor
     return oracle
 
 
+def cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
+    """Why the model fails on the first examples, and what to do about it."""
+    inputs: list[Tensor] = []
+    tree_map(lambda t: inputs.append(t) if isinstance(t, Tensor) else None, batch.args)
+    whole = [t for t in inputs if not t.is_floating_point()]
+    lines = str(error).splitlines()
+    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
+    if whole and "dtype" in str(error):
+        kind = str(dtype).removeprefix("torch.")
+        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
+    shapes = ", ".join(str(tuple(t.shape[1:])) for t in inputs) or "what they hold"
+    return f"{what}: see whether it takes examples of shape {shapes}."
+
+
+def refuse_parameters(model: nn.Module) -> None:
+    """Raise if the model itself holds NaN or infinity."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
+    if wrong:
+        raise ExemplaError(
+            f"the model holds NaN or infinity in {brief(dict.fromkeys(wrong))}: train it again, or "
+            "load weights that are finite."
+        )
+
+
 def moved(model: nn.Module, device: Any) -> nn.Module:
     """The model itself if it is there already, else a copy: the user's model never moves."""
     if device is None:
         return model
-    wanted = torch.device(device)
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ExemplaError(
+            f"device={device!r} is no device: give 'cpu', 'cuda' or 'cuda:1', for example."
+        ) from None
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise ExemplaError(f"device={device!r} was asked for and no CUDA device is available.")
     where = next(model.parameters()).device

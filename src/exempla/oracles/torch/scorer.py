@@ -16,8 +16,9 @@ from exempla.likelihoods import Custom
 from exempla.oracles.base import Labels, ScoreRows
 from exempla.oracles.torch.inputs.batch import Batch
 from exempla.oracles.torch.inputs.examples import CallForm
+from exempla.oracles.torch.inputs.usable import refuse_rows
 from exempla.oracles.torch.likelihood.choose import outputs_of
-from exempla.oracles.torch.likelihood.heads import Head, refuse_rows
+from exempla.oracles.torch.likelihood.heads import Head
 from exempla.oracles.torch.tape.network import TapedNetwork, out_of_memory
 from exempla.oracles.torch.tape.restore import ModelRestorer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Examples
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, ItemSource
+from exempla.oracles.torch.inputs.usable import refuse_weights, usable_tensor
 
 __all__ = ["CallForm", "TorchExamples", "pad_rows", "warn_of_augmentation"]
 
@@ -114,11 +116,16 @@ class TorchExamples(Examples):
         device: torch.device,
         dtype: torch.dtype,
         index: np.ndarray | None = None,
+        weighted: bool = True,
     ) -> None:
         self.source, self.form, self.device, self.dtype = source, form, device, dtype
+        self.weighted = weighted
+        """Whether weights count: those of questioned examples do not."""
         self.index = np.arange(len(source)) if index is None else index
         self.checked = False
         """True once every label has been found to be one."""
+        self.weights_checked = False
+        """Likewise of weights."""
         self._labels: np.ndarray | None = None
         self._read = False
 
@@ -127,8 +134,8 @@ class TorchExamples(Examples):
 
     def take(self, positions: np.ndarray) -> TorchExamples:
         index = self.index[np.asarray(positions)]
-        part = TorchExamples(self.source, self.form, self.device, self.dtype, index)
-        part.checked = self.checked
+        part = TorchExamples(self.source, self.form, self.device, self.dtype, index, self.weighted)
+        part.checked, part.weights_checked = self.checked, self.weights_checked
         part.ids = None if self.ids is None else np.asarray(self.ids)[np.asarray(positions)]
         return part
 
@@ -139,11 +146,19 @@ class TorchExamples(Examples):
         for rows, given in self.source.read(self.index[positions]):
             here = positions[done : done + len(rows)]
             done += len(rows)
-            yield self.form.batch(here, tree_map(self.moved, given))
+            yield self._weighed(self.form.batch(here, tree_map(self.moved, given)))
+
+    def _weighed(self, batch: Batch) -> Batch:
+        if batch.weights is None or not self.weighted:
+            return batch if batch.weights is None else replace(batch, weights=None)
+        if not self.weights_checked:
+            refuse_weights(batch.weights, batch.positions)
+        return batch
 
     def moved(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        value = usable_tensor(value)
         # double precision is NumPy's default and seldom the model's
         same = not value.is_floating_point() or value.dtype == self.dtype
         return value.to(self.device, value.dtype if same else self.dtype, non_blocking=True)

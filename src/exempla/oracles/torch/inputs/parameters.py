@@ -39,9 +39,13 @@ def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
         )
     if wanted is None:
         return trainable
-    single = isinstance(wanted, (str, nn.Module, Tensor))
+    several: list[Any] = [wanted]
+    if isinstance(wanted, Iterable) and not isinstance(wanted, (str, nn.Module, Tensor)):
+        several = list(wanted)
+    if not several:
+        raise ExemplaError("parameters= names nothing: leave it out for all trainable parameters.")
     chosen: set[int] = set()
-    for one in [wanted] if single else list(wanted):
+    for one in several:
         chosen |= set(matching(model, one))
     names = [name for name in trainable if id(everything[name]) in chosen]
     if not names:

@@ -24,9 +24,10 @@ from torch.utils.data import (
     default_collate,
 )
 
-from exempla.arrays import refuse_masked
+from exempla.arrays import is_sparse
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.batch import tree_map
+from exempla.oracles.torch.inputs.usable import usable
 
 __all__ = ["ArraySource", "ItemSource", "ExampleSource", "source_of"]
 
@@ -49,7 +50,7 @@ class ArraySource(ExampleSource):
     """Arrays with one row per example, nested as the user gave them."""
 
     def __init__(self, arrays: Any) -> None:
-        self.arrays = tree_map(as_tensor, arrays)
+        self.arrays = tree_map(usable, arrays)
         sizes: list[int] = []
         tree_map(lambda t: sizes.append(len(t)) if is_rows(t) else None, self.arrays)
         if not sizes:
@@ -181,25 +182,13 @@ def is_arrays(data: Any) -> bool:
         return all(is_arrays(x) for x in data)
     if hasattr(data, "keys") and not hasattr(data, "to_numpy"):
         return all(is_arrays(data[key]) for key in data.keys())  # noqa: SIM118
-    return data is None or hasattr(data, "__array__") or isinstance(data, (Tensor, int, float, str))
+    if data is None or is_sparse(data) or hasattr(data, "__array__"):
+        return True
+    return isinstance(data, (Tensor, int, float, str))
 
 
 def is_rows(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0
-
-
-def as_tensor(value: Any) -> Any:
-    """Arrays and frames as tensors; anything else as it is."""
-    if isinstance(value, Tensor) or not hasattr(value, "__array__"):
-        return value
-    refuse_masked(value, "the data")
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise ExemplaError(
-            f"an array of type {array.dtype} cannot be given to a network: encode it as numbers "
-            "(class labels as 0, 1, 2, …)."
-        )
-    return torch.as_tensor(array if array.flags.writeable else array.copy())
 
 
 def sizes_of(item: Any) -> tuple[Any, ...]:

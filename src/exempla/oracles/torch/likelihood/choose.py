@@ -73,13 +73,15 @@ def infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
             "the likelihood cannot be told without labels: give labels, or name it "
             "(likelihood='categorical', for example)."
         )
+    if not isinstance(labels, Tensor) or labels.ndim == 0:
+        raise ExemplaError("the labels are no array: give one label for every example.")
     numbers = labels.is_floating_point()
     yes_no = bool(((labels == 0) | (labels == 1)).all())
     single = outputs.ndim == 1 or outputs[0].numel() == 1
     one_each = labels.ndim == 1 or labels[0].numel() == 1
     if single and one_each and yes_no:
         return "bernoulli"
-    if outputs.ndim == 2 and labels.ndim == 1 and not numbers and not single:
+    if outputs.ndim == 2 and one_each and not numbers and not single:
         return "categorical"
     if labels.shape[1:] == outputs.shape[1:] and outputs.ndim == 2 and yes_no and not single:
         return "multilabel"

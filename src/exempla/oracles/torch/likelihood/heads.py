@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,8 +21,9 @@ from exempla.errors import ExemplaError
 from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch.inputs.batch import Batch
+from exempla.oracles.torch.inputs.usable import refuse_rows
 
-__all__ = ["FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes", "refuse_rows"]
+__all__ = ["FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes"]
 
 EXACT_OUTPUTS = 32
 """Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
@@ -115,7 +115,7 @@ class FamilyHead(Head):
         return cotangent.reshape(outputs.shape).to(outputs.dtype)
 
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return self.family.log_prob(self.natural(outputs), labels_of(batch))
+        return self.family.log_prob(self.natural(outputs), self._labels(batch))
 
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
         x = self.natural(outputs)
@@ -124,13 +124,18 @@ class FamilyHead(Head):
                 f"labels='predicted' has no meaning for a {self.name} likelihood, whose score at "
                 "its own prediction is zero: give the true targets."
             )
-        labels = self.family.predict(x) if predicted else labels_of(batch)
+        labels = self.family.predict(x) if predicted else self._labels(batch)
         if isinstance(self.family, Categorical):  # e_y − p in four kernels, where a GPU waits
             score = x.softmax(1).neg_()
             score.scatter_add_(1, labels.reshape(-1, 1).long(), score.new_ones(len(x), 1))
         else:
             score = self.family.score(x, labels)
         return self._through(outputs, score)
+
+    def _labels(self, batch: Batch) -> Tensor:
+        """The labels; class numbers in one dimension, also where they were given as a column."""
+        labels = labels_of(batch)
+        return labels.reshape(-1) if isinstance(self.family, Categorical) else labels
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self.family.predict(self.natural(outputs))
@@ -177,6 +182,11 @@ class FamilyHead(Head):
     def refuse(self, shape: torch.Size, batch: Batch) -> None:
         labels, width = labels_of(batch), shape[1:].numel()
         if isinstance(self.family, Categorical):
+            if labels.shape[1:].numel() != 1:
+                raise ExemplaError(
+                    f"the labels are {tuple(labels.shape)}: a {self.name} likelihood needs one "
+                    "class number per example."
+                )
             refuse_classes(labels, width, batch, self.name)
         elif labels.shape[1:].numel() != width:
             raise ExemplaError(
@@ -187,8 +197,10 @@ class FamilyHead(Head):
             refuse_rows(
                 ~((labels == 0) | (labels == 1)), batch.positions, "have a label other than 0 and 1"
             )
-        elif isinstance(self.family, Poisson):
-            refuse_rows(labels < 0, batch.positions, "have a negative count as label")
+        else:
+            refuse_rows(~labels.isfinite(), batch.positions, "have a label of NaN or infinity")
+            if isinstance(self.family, Poisson):
+                refuse_rows(labels < 0, batch.positions, "have a negative count as label")
 
 
 # ---- shared by the heads
@@ -199,6 +211,8 @@ def labels_of(batch: Batch) -> Tensor:
         raise ExemplaError(
             "these examples have no labels: give (X, y), or ask with labels='predicted'."
         )
+    if not isinstance(batch.labels, Tensor) or len(batch.labels.shape[:1]) == 0:
+        raise ExemplaError("the labels are no array: give one label for every example.")
     return batch.labels
 
 
@@ -224,12 +238,3 @@ def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
         batch.positions,
         f"have a label outside 0 … {count - 1}, the classes of the model's outputs",
     )
-
-
-def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
-    """Raise, naming the examples by their positions, if any entry of their rows is wrong."""
-    rows = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
-    if rows:
-        named = ", ".join(str(int(positions[i])) for i in rows[:5])
-        more = "…" if len(rows) > 5 else ""
-        raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")
