@@ -175,7 +175,9 @@ def _compare(
         named = ", ".join(map(repr, unshared[:5]))
         problems.append(f"curated: both must have the same columns, but only one set has {named}")
         return
-    shapes = [tuple(getattr(part.X, "shape", ())) for part in (train, curated)]
+    shapes: list[tuple[int, ...]] = [
+        tuple(getattr(part.X, "shape", ())) for part in (train, curated)
+    ]
     if not all(shapes) or shapes[0][1:] == shapes[1][1:]:
         return
     if all(len(shape) == 2 for shape in shapes):
