@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-import exempla, exempla.embedding
+import exempla, exempla.progress
 
 rows, columns, scaled = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "scaled"
 rng = np.random.default_rng(0)
@@ -23,7 +23,7 @@ X = rng.normal(size=(rows, columns))
 y = (X[:, 0] + rng.normal(size=rows) > 0).astype(int)
 model = LogisticRegression(max_iter=20)
 model = (make_pipeline(StandardScaler(), model) if scaled else model).fit(X[:2000], y[:2000])
-exempla.embedding.SAID_ABOVE = 0
+exempla.progress.MUCH_MEMORY = 0
 with open("/proc/self/statm") as file:
     before = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 exempla.explain(model, (X, y), (X[:50], y[:50]), k=20)

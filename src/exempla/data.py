@@ -57,6 +57,8 @@ def unpack(data: Any, problems: list[str]) -> Unpacked:
         raise ExemplaError(
             f"X must be an array, a data frame, a sparse matrix or a list of rows, not {X!r:.60}."
         )
+    if isinstance(X, np.ndarray):
+        X = np.asarray(X)  # a matrix, or an array with a mask of nothing, as a plain array
     n = n_rows(X)
     if n == 0:
         raise ExemplaError("The data has no rows: give at least one example.")

@@ -231,7 +231,10 @@ class Decide(Scenario):
         told = folder.parent / "confirmed"
         confirmed = set(map(int, told.read_text().split())) if told.exists() else set()
         told.unlink(missing_ok=True)
-        log = self.log(folder)
+        try:
+            log = self.log(folder)
+        except exempla.ExemplaError as error:  # noticed, and told how to go on
+            return [f"{len(confirmed)} confirmed, but: {error}"] if confirmed else []
         log.refresh()
         kept = {state.row for state in log.states() if state.action == "relabel"}
         log.close()

@@ -110,7 +110,8 @@ DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "select_from_kernel": (
         exempla.select_from_kernel,
-        {"kernel": ROWS @ ROWS.T, "target": ROWS @ TARGET, "k": 3},
+        {"kernel": ROWS @ ROWS.T, "z": ROWS @ TARGET, "k": 3,
+         "target_norm2": float(TARGET @ TARGET), "noise": 0.0, "side": "both"},
     ),
     "certificate": (
         lambda **a: exempla.certificate(selection=exempla.select(ROWS, TARGET, 3), **a)

@@ -124,7 +124,7 @@ def test_a_file_of_trusted_rows_is_never_written_over(patients, tmp_path, capsys
     before = trusted.read_bytes()
     words = ["fix-labels", str(tmp_path / "rest.csv"), "--label", "smoker", "--out", str(out)]
     assert main([*words, "--curated", str(trusted), "-k", "5", "--quiet"]) == 2
-    assert "is the original" in capsys.readouterr().err
+    assert "would be written over it" in capsys.readouterr().err
     assert trusted.read_bytes() == before
 
 

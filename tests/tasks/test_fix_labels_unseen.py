@@ -106,5 +106,5 @@ def test_the_command_line_on_a_folder_of_images(
     monkeypatch.setattr(Evidence, "out_of_fold", look)
     assert main(["fix-labels", str(tmp_path / "images"), "--out", str(tmp_path / "out")]) != 0
     assert "seen enough" in capsys.readouterr().err
-    assert seen["by heart"] > 0.95
+    assert seen["by heart"] == CHANCE  # the command hands over a network that learnt nothing
     assert seen["out of fold"] == CHANCE

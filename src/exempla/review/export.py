@@ -19,7 +19,6 @@ from exempla.errors import ExemplaError
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.tables.formats.suffix import PACKINGS, format_suffix
 
 # Tables are imported where they are used: the page starts without all that they need.
 if TYPE_CHECKING:
@@ -170,6 +169,8 @@ def corrected_path(review: Review) -> Path:
     for a folder of images."""
     if review.source.format == "images":
         return review.directory / "corrected"
+    from exempla.tables.formats.suffix import PACKINGS, format_suffix
+
     suffix = format_suffix(PurePath(review.source.path).name)
     bare = suffix.lower() in ("", *PACKINGS)  # a name that does not speak of its format
     return review.directory / f"corrected{f'.{review.source.format}' if bare else ''}{suffix}"

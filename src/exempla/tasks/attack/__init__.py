@@ -288,7 +288,9 @@ def _check(objective: str, budget: float, steps: int, rounds: int) -> None:
 
 def _step(step: float | None, budget: float, steps: int) -> float:
     if step is not None:
-        return step
+        if not isinstance(step, Real) or not (np.isfinite(step) and step > 0):
+            raise ExemplaError(f"step={step!r} is not usable: give a positive number.")
+        return float(step)
     return budget if steps == 1 else 2.5 * budget / steps
 
 

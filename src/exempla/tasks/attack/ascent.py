@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla.arrays import real_numbers
 from exempla.errors import ExemplaError
 from exempla.tasks.attack.scores import InputScores
 
@@ -104,6 +105,11 @@ def valid_range(bounds: Any, X: np.ndarray) -> tuple[Any, Any]:
     if bounds is None:
         return -np.inf, np.inf
     pair = isinstance(bounds, tuple | list) and len(bounds) == 2
-    if not pair or np.any(np.asarray(bounds[0]) > np.asarray(bounds[1])):
+    lowest, highest = (real_numbers(b, "bounds") for b in bounds) if pair else (1.0, 0.0)
+    try:
+        np.broadcast_shapes(np.shape(lowest), np.shape(highest), X.shape)
+    except ValueError:
+        pair = False
+    if not pair or not np.all(lowest <= highest):
         raise ExemplaError("bounds must be (lowest, highest), with lowest not above highest.")
-    return bounds[0], bounds[1]
+    return lowest, highest
