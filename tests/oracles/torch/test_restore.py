@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from exempla.oracles.torch.inputs.checkpoints import with_checkpoints
 from exempla.oracles.torch.oracle import torch_oracle
 from exempla.oracles.torch.tape.restore import ModelRestorer
 
@@ -174,3 +176,22 @@ def test_dropout_inside_a_recurrent_layer_is_off_and_put_back() -> None:
     list(oracle.scores(train))
     assert cell.dropout == 0.5
     assert not cell.training
+
+
+def test_a_model_is_looked_at_as_its_user_left_it() -> None:
+    model, seen = prepared(), []
+    expected = list(torch_oracle(model).network.parameters)
+    borrower = torch_oracle(model, parameters="head")
+
+    def look() -> None:
+        seen.append(list(torch_oracle(model).network.parameters))
+        (copied,) = with_checkpoints([model, model.state_dict()])[1:]
+        seen.append([m.training for m in copied.modules()])
+
+    thread = threading.Thread(target=look)
+    with borrower.scorer.restorer.borrowed():
+        assert not model.body[0].weight.requires_grad
+        thread.start()
+        thread.join(0.2)  # waits, as long as the model is not as it was
+    thread.join(10)
+    assert seen == [expected, [m.training for m in model.modules()]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -136,12 +136,14 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
     """
     if wanted is None:
         return list(range(len(names)))
-    globs: list[Any] = [wanted]
-    if not isinstance(wanted, str) and isinstance(wanted, Iterable):
-        globs = list(wanted)
-    known = [isinstance(glob, str) and bool(fnmatch.filter(names, glob)) for glob in globs]
-    if not globs or not all(known):
-        raise ExemplaError(f"parameters must name some of {names} (globs allowed), not {globs}.")
+    listed = wanted if isinstance(wanted, Sequence) else ()
+    globs = [wanted] if isinstance(wanted, str) else list(listed)
+    if not all(isinstance(glob, str) for glob in globs):
+        globs = []
+    if not globs or any(not fnmatch.filter(names, glob) for glob in globs):
+        raise ExemplaError(
+            f"parameters must name some of {names} (globs allowed), not {wanted!r:.80}."
+        )
     return [i for i, name in enumerate(names) if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 

@@ -31,6 +31,7 @@ from exempla.oracles.torch.likelihood.choose import choose_head
 from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
 from exempla.oracles.torch.scorer import NOT_FINITE, Pending, Scorer
 from exempla.oracles.torch.tape.network import brief, out_of_memory
+from exempla.oracles.torch.tape.restore import BORROWING
 
 __all__ = ["TorchOracle", "torch_oracle"]
 
@@ -102,16 +103,17 @@ class TorchOracle(Oracle):
         seed: int = 0,
         batch_size: int | None = None,
     ) -> None:
-        inner = unwrap(model)
-        names = select_parameters(inner, parameters)
-        self.model = moved(inner, device)
-        by_name = dict(self.model.named_parameters())
-        chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
+        with BORROWING:  # what is trainable is not seen while another thread has the model
+            inner = unwrap(model)
+            names = select_parameters(inner, parameters)
+            self.model = moved(inner, device)
         if any(p.is_meta for p in inner.parameters()):
             raise UnsupportedModelError(
                 f"{type(inner).__name__} is on the meta device and has no values: load its weights "
                 "first."
             )
+        by_name = dict(self.model.named_parameters())
+        chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
         if callable(likelihood):
             likelihood = Custom(likelihood)

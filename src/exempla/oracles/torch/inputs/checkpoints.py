@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from exempla.errors import ExemplaError
+from exempla.oracles.torch.tape.restore import BORROWING
 
 __all__ = ["with_checkpoints"]
 
@@ -38,7 +39,8 @@ def loaded(base: nn.Module | None, weights: Any) -> nn.Module:
     name = "a state dict"
     if isinstance(weights, str | Path):
         name, weights = str(weights), read(Path(weights))
-    model = copy.deepcopy(base)
+    with BORROWING:
+        model = copy.deepcopy(base)
     try:
         model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as problem:

@@ -29,7 +29,7 @@ def usable(value: Any) -> Any:
         return usable_tensor(value)
     if not hasattr(value, "__array__"):
         return value
-    refuse_masked(value, "an array of the data")
+    refuse_masked(value, "the data")
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise ExemplaError(

@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ModelRestorer"]
+__all__ = ["BORROWING", "ModelRestorer"]
 
-_BORROWED = RLock()
-"""Held by whoever has a model. A batch at a time: nobody waits for another's whole pass."""
+BORROWING = RLock()
+"""Held by whoever has a model, and by whoever looks at one as its user left it. A batch at a time:
+nobody waits for another's whole pass."""
 
 
 class ModelRestorer:
@@ -50,7 +51,7 @@ class ModelRestorer:
         (their values and the objects themselves), and, unless the caller knows that nothing is
         drawn, the random state of Python, NumPy and torch.
         """
-        with _BORROWED, self._put_back(gradients, randomness):
+        with BORROWING, self._put_back(gradients, randomness):
             yield
 
     @contextmanager
