@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -72,9 +73,9 @@ def printed_by(page: Path, fresh: bool = False) -> list[str]:
         known = json.loads(record.read_text(encoding="utf-8"))
         if known["fingerprint"] == print_of_page:
             return known["printed"]
-    desk = PICTURES / f"{page.stem}.run"
-    shutil.rmtree(desk, ignore_errors=True)
-    desk.mkdir(parents=True)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    # a folder of its own for every run: tests and the site's build may run one page at once
+    desk = Path(tempfile.mkdtemp(dir=PICTURES, prefix=f"{page.stem}.", suffix=".run"))
     printed = run_page(page, desk)
     for picture in desk.glob("*.png"):
         picture.replace(PICTURES / picture.name)
