@@ -153,8 +153,8 @@ def test_many_writers_at_once_keep_their_own_rows(tmp_path):
 
 def test_a_lock_ends_with_its_process(tmp_path):
     script = (
-        "import os, time; from exempla import store; from pathlib import Path\n"
-        f"with store._only_writer(Path({str(tmp_path)!r})):\n"
+        "import os, time; from exempla import atomic; from pathlib import Path\n"
+        f"with atomic.alone_in(Path({str(tmp_path)!r})):\n"
         "    print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

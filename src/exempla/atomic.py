@@ -16,15 +16,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from exempla.errors import ExemplaError
 
 __all__ = [
-    "MANIFEST", "check_targets", "make_folder", "probe", "publishing", "replacing", "write_bytes",
-    "write_text",
+    "MANIFEST", "alone_in", "check_targets", "make_folder", "probe", "publishing", "replacing",
+    "write_bytes", "write_text",
 ]  # fmt: skip
 
 MANIFEST = "manifest.json"
@@ -91,14 +91,14 @@ def publishing(folder: str | Path, about: Mapping[str, Any] | None = None) -> It
     >>> place.cleanup()
     """
     folder = Path(folder)
-    with _locked(folder):  # nobody takes the new stage for a dead one before it is locked
+    with alone_in(folder):  # nobody takes the new stage for a dead one before it is locked
         _remove_dead_stages(folder)
         stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
         alive = _lock(stage, wait=True)
     try:
         yield stage
         names = _seal(stage, file_mode(folder), dict(about or {}))
-        with _locked(folder):  # two runs into one folder: one after the other
+        with alone_in(folder):  # two runs into one folder: one after the other
             check_targets(folder, names)
             _move(stage, folder, names)
     finally:
@@ -160,9 +160,11 @@ def _remove_dead_stages(folder: Path) -> None:
             continue
         if stage.is_file():  # of a probe
             stage.unlink(missing_ok=True)
-        elif (held := _lock(stage, wait=False)) is not None:
-            shutil.rmtree(stage, ignore_errors=True)
-            _unlock(held)
+            continue
+        with suppress(BlockingIOError):  # of a run that lives
+            if (held := _lock(stage, wait=False)) is not None:
+                shutil.rmtree(stage, ignore_errors=True)
+                _unlock(held)
 
 
 def make_folder(path: str | Path) -> Path:
@@ -220,9 +222,16 @@ def flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Alone in this folder, where the system has locks."""
-    held = _lock(folder, wait=True)
+def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[None]:
+    """The only one in this folder for the time of the block, where the system has locks.
+
+    Who comes second waits, or raises `busy` if that is given. The lock is on the folder itself and
+    ends with its process, however that ends.
+    """
+    try:
+        held = _lock(folder, wait=busy is None)
+    except BlockingIOError as held_by_another:
+        raise busy or held_by_another from None
     try:
         yield
     finally:
@@ -230,8 +239,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path, wait: bool) -> int | None:
-    """A lock on the folder itself, which ends with the process; None if it cannot be had (somebody
-    holds it, or the system has no locks on folders)."""
+    """The lock on a folder; None where there are none. BlockingIOError if somebody holds it and
+    this one does not wait."""
     try:
         import fcntl
 
@@ -240,7 +249,10 @@ def _lock(folder: Path, wait: bool) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:  # a file system without locks
         os.close(handle)
         return None
     return handle

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from exempla.arrays import Array, to_numpy
-from exempla.atomic import replacing, write_text
+from exempla.atomic import alone_in, replacing, write_text
 from exempla.errors import ExemplaError
 from exempla.version import __version__
 
@@ -49,7 +47,11 @@ def on_disk(
     path, manifest = _paths(folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_writer(folder):
+        busy = ExemplaError(
+            f"another Explainer is writing its rows to {folder} at this moment: wait for it, "
+            "or give each a folder of its own as store=."
+        )
+        with alone_in(folder, busy):
             with replacing(path) as file:
                 sink = _Hashing(file)
                 np.save(sink, values, allow_pickle=False)  # type: ignore[arg-type]
@@ -122,30 +124,6 @@ class _Hashing:
 
     def tell(self) -> int:
         return self.size
-
-
-@contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    """A lock on the folder for the time of writing; it ends with its process, however that ends."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system: scratch files still have names of their own
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ExemplaError(
-                f"another Explainer is writing its rows to {folder} at this moment: wait for it, "
-                "or give each a folder of its own as store=."
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 # ---- whole objects

@@ -7,14 +7,13 @@ export at a time works in a folder. Whatever fails here, the decisions are safe 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from exempla.atomic import write_text
+from exempla.atomic import alone_in, write_text
 from exempla.errors import ExemplaError
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere
@@ -43,6 +42,9 @@ class BusyError(ExemplaError):
 
 class StorageError(ExemplaError):
     """The disk is full, or does not let us write."""
+
+
+BUSY = "Another export is being written into this folder; wait for it, then export again."
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     >>> folder.cleanup()
     """
     review = read_review(directory)
-    with _alone(review.directory):
+    with alone_in(review.directory, BusyError(BUSY)):
         return _write_decisions(review)[0]
 
 
@@ -114,7 +116,7 @@ def export_review(review: Review) -> Exported:
     'mails.jsonl is gone; put the source file back and export again.'
     >>> folder.cleanup()
     """
-    with _alone(review.directory):
+    with alone_in(review.directory, BusyError(BUSY)):
         decisions, others = _write_decisions(review)
         try:
             return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
@@ -174,29 +176,6 @@ def corrected_path(review: Review) -> Path:
     suffix = format_suffix(PurePath(review.source.path).name)
     bare = suffix.lower() in ("", *PACKINGS)  # a name that does not speak of its format
     return review.directory / f"corrected{f'.{review.source.format}' if bare else ''}{suffix}"
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """One export at a time in a folder, also of several processes, where the system has locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(directory, os.O_RDONLY)  # the lock ends with the process, however it ends
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(
-                "Another export is being written into this folder; wait for it, then export again."
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
