@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
-from exempla.arrays import is_tensor
 from exempla.checks import (
     check_choice,
     check_ids,
@@ -34,7 +33,7 @@ from exempla.tasks.attack.ascent import (
     loss_objective,
     valid_range,
 )
-from exempla.tasks.attack.result import Attack
+from exempla.tasks.attack.result import Attack, with_rows
 from exempla.tasks.attack.scores import InputScores
 from exempla.tasks.retrain import Fit, check_fit, refit
 
@@ -132,7 +131,7 @@ def attack(
         labels = y[rows]
 
         def trained_on(moved: np.ndarray) -> InputScores:
-            changed = _replaced(given[0], rows, moved)
+            changed = with_rows(given[0], rows, moved)
             again = refit(model, changed, given[1], None, fit, seed)
             return input_scores(again, (changed, given[1]), damping, parameters, seed)
 
@@ -321,16 +320,6 @@ def _rows(
             raise ExemplaError(f"points is {points}: give a number from 1 to {n}, or row numbers.")
         return np.argsort(-_reach(scores, X, y, v, limits), kind="stable")[:points]
     return check_rows(points, n, "points", "training rows")
-
-
-def _replaced(X: Any, rows: np.ndarray, moved: np.ndarray) -> Any:
-    if is_tensor(X):
-        out = X.detach().clone()
-        out[rows] = out.new_tensor(moved)
-        return out
-    out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, moved.dtype))
-    out[rows] = moved
-    return out
 
 
 def _on_test_side(

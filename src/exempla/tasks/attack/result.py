@@ -18,7 +18,7 @@ from exempla.tasks.retrain import Fit, check_fit, refit
 from exempla.tasks.verify import half_width
 from exempla.version import __version__
 
-__all__ = ["Attack", "AttackCheck"]
+__all__ = ["Attack", "AttackCheck", "with_rows"]
 
 ARMS = ("untouched", "attacked", "random direction")
 
@@ -100,13 +100,7 @@ class Attack(Answer):
 
     def apply(self, X: Any) -> Any:
         """A copy of X with the perturbed rows in place."""
-        if is_tensor(X):
-            out = X.detach().clone()
-            out[self.indices] = out.new_tensor(self.X)
-            return out
-        out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, self.X.dtype))
-        out[self.indices] = self.X
-        return out
+        return with_rows(X, self.indices, self.X)
 
     def random_copy(self, seed: int) -> np.ndarray:
         """Rows moved as far in random directions: signs by chance, same ball, same range."""
@@ -138,8 +132,7 @@ class Attack(Answer):
         check_fit(model, fit)
         lines = []
         for seed in range(seeds):
-            moved = self.apply(X)
-            moved[self.indices] = _like(self.random_copy(seed), moved)
+            moved = with_rows(X, self.indices, self.random_copy(seed).astype(self.X.dtype))
             arms = zip(ARMS, (X, self.apply(X), moved), strict=True)
             fitted = {arm: refit(model, rows, y, None, fit, seed) for arm, rows in arms}
             clean = _predictions(fitted["untouched"], target)
@@ -179,8 +172,15 @@ class AttackCheck:
         return head + self.table.to_string(index=False, float_format="%.4f")
 
 
-def _like(values: np.ndarray, other: Any) -> Any:
-    return other.new_tensor(values) if hasattr(other, "new_tensor") else values
+def with_rows(X: Any, rows: np.ndarray, values: np.ndarray) -> Any:
+    """A copy of X with these values in place of these rows."""
+    if is_tensor(X):
+        out = X.detach().clone()
+        out[rows] = out.new_tensor(values)
+        return out
+    out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, values.dtype))
+    out[rows] = values
+    return out
 
 
 def _predictions(model: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
