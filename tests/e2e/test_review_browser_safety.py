@@ -236,5 +236,5 @@ def test_pictures_are_shown_from_memory(tab, tmp_path):
 def test_a_wrong_token_is_refused_in_the_browser(tab, tmp_path):
     with served(make_folder(tmp_path, 3)) as address:
         page = tab(address.split("=")[0] + "=wrong")
-        assert "start `exempla review` again" in page.inner_text("body")
+        page.wait_for_selector("text=start `exempla review` again")
         assert page.query_selector(READY) is None

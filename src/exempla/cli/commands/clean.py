@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
         )  # fmt: skip
         evidence = evidence_of(found)
         removed = given.parts.train[found.indices]
-        mended, before, after = _without(given, asked, found.indices)
+        mended, before, after = _without(given, asked, found.indices, options.seed)
     what = (
         f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "
         f"{mended:.0%} of its {len(asked.positions):,} errors; its accuracy on all test rows goes "
@@ -93,13 +93,13 @@ def run(options: Namespace) -> int:
     return verdict(console, options, mended, "of the errors are mended")
 
 
-def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, float]:
+def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, float, float]:
     """Share of the errors mended by training without these rows; accuracy before and after."""
     import numpy as np
-    from sklearn.base import clone
 
     from exempla.data import take_rows
     from exempla.errors import ExemplaError
+    from exempla.tasks.retrain import refit
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)
@@ -109,8 +109,8 @@ def _without(given: Any, asked: Any, positions: Any) -> tuple[float, float, floa
             f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "
             f"{gone[0]!s} is left to learn from; name fewer with -k."
         )
-    again: Any = clone(given.model)
-    again.fit(take_rows(parts.X_train, kept), parts.y_train[kept])
+    X, y = take_rows(parts.X_train, kept), parts.y_train[kept]
+    again = refit(given.model, X, y, None, None, seed, keep_random_state=True, quiet=False)
     right = again.predict(parts.X_test).astype(str) == parts.y_test.astype(str)
     before = asked.predicted.astype(str) == parts.y_test.astype(str)
     return float(right[asked.positions].mean()), float(before.mean()), float(right.mean())

@@ -5,38 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from sklearn.base import clone
-
 from exempla.cli.shared.images import ImageClassifier
 from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
 from exempla.results import Selection
+from exempla.tasks.retrain import refit
+from exempla.tasks.summarize import Summary
 
 __all__ = ["FILES", "judged", "write_rows"]
 
 
-def judged(given: UserFile, picked: Selection) -> tuple[float | None, float | None]:
+def judged(given: UserFile, picked: Summary) -> tuple[float | None, float | None]:
     """Scores on the test rows: of the model of all rows, and of one of the summary alone."""
     parts = given.parts
     if parts.X_test is None or parts.y_test is None:
         return None, None
     if isinstance(given.model, ImageClassifier) or not hasattr(given.model, "score"):
         return None, None
-    small: Any = clone(given.model)
     X, y = take_rows(parts.X_train, picked.indices), parts.y_train[picked.indices]
-    small.fit(X, y, **_weights(small, picked.weights))
+    small = refit(
+        given.model, X, y, picked.weights, None, picked.seed, keep_random_state=True, quiet=False
+    )
     whole: Any = given.model
     return float(whole.score(parts.X_test, parts.y_test)), float(
         small.score(parts.X_test, parts.y_test)
     )
-
-
-def _weights(model: Any, weights: np.ndarray) -> dict[str, Any]:
-    """The weights under the name that the model's fit takes them by."""
-    if hasattr(model, "steps"):
-        return {f"{model.steps[-1][0]}__sample_weight": weights}
-    return {"sample_weight": weights}
 
 
 FILES = ("summary.csv", "summary.parquet")

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from exempla.cli.shared.rows import RowView, row_view
-from exempla.cli.shared.userfile import UserFile, spread
+from exempla.cli.shared.rows import RowView, decisive, row_view
+from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
-from exempla.report.decisive import decisive_parts
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
 from exempla.review.folder import WRITTEN
 from exempla.tables.corrections.export import refuse_input
@@ -36,20 +35,7 @@ class Suspects:
 
     @cached_property
     def _train(self) -> RowView:
-        given, parts = self.given, self.given.parts
-        positions = self.fixes.indices
-        rows = parts.train[positions]
-        # Where nobody is curated, training rows contradict each other: show those too.
-        X, labels = take_rows(parts.X_train, positions), parts.y_train[positions]
-        found = decisive_parts(given.model, X, labels)
-        return row_view(
-            given.table,
-            given.columns,
-            labels=spread(parts.y_train, parts.train, len(given.table)),
-            predicted=spread(given.model.predict(X), rows, len(given.table)),
-            words=dict(zip(rows.tolist(), found.words)) if found else {},
-            strengths=dict(zip(rows.tolist(), found.columns)) if found else {},
-        )
+        return self.given.view(self.given.parts.train[self.fixes.indices], why=True)
 
     def train_view(self) -> RowView:
         """How to show a row of the file."""
@@ -61,25 +47,24 @@ class Suspects:
         own: Any = parts.X_train if parts.X_curated is None else parts.X_curated
         labels = parts.y_train if parts.y_curated is None else parts.y_curated
         table = given.table if parts.curated_table is None else parts.curated_table
-        named = [self._evidence(rank).indices for rank in range(len(self.fixes.indices))]
+        named = [self.fixes.contradicting[rank].indices for rank in range(len(self.fixes.indices))]
         who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
-        found = decisive_parts(given.model, take_rows(own, who), labels[who]) if len(who) else None
+        why = (
+            decisive(given.model, take_rows(own, who), labels[who], who.tolist())
+            if len(who)
+            else {}
+        )
         return row_view(
             table,
             given.columns,
             rows=parts.train if parts.X_curated is None else parts.curated,
             labels=labels,
-            words=dict(zip(who.tolist(), found.words)) if found else {},
-            strengths=dict(zip(who.tolist(), found.columns)) if found else {},
+            **why,
         )
 
     def contradicting_view(self) -> RowView:
         """How to show the row that the index of a contradicting example means."""
         return self._contradicting
-
-    def _evidence(self, rank: int) -> Any:
-        """The examples that contradict the label of one suspect, with their weights."""
-        return self.fixes.contradicting[rank]
 
     def write_review(self, folder: Path, options: Namespace) -> Path:
         """Everything `exempla review` needs."""
@@ -128,7 +113,7 @@ class Suspects:
             )
 
     def _contradicting_rows(self, rank: int) -> Iterator[EvidenceRow]:
-        parts, found = self.given.parts, self._evidence(rank)
+        parts, found = self.given.parts, self.fixes.contradicting[rank]
         curated = parts.X_curated is not None
         own = parts.curated if curated else parts.train
         labels: Any = parts.y_curated if curated else parts.y_train
