@@ -1,0 +1,140 @@
+"""Many networks of one kind trained at once, each on rows of its own: `vmap` over the networks.
+
+Three hundred networks of ten thousand parameters keep a GPU as busy as one of three million. The
+arithmetic of each is that of a plain loop over its own batches. Two layers are written in another
+way while training, for speed under `vmap`: a convolution is a product of patches, and batch norm
+keeps no running moments; these are measured once at the end, over the network's training rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from benchmarks.truths.settings import Setting
+
+__all__ = ["State", "loaded", "logits_of", "train_many"]
+
+State = dict[str, Tensor]
+
+
+def train_many(
+    make: Callable[[], nn.Module],
+    setting: Setting,
+    X: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    seeds: list[int],
+    moments: int = 1,
+) -> list[list[State]]:
+    """The weights of every network at `moments` evenly spaced steps, the last included.
+
+    `rows` (networks, examples) are the training rows of each, `seeds` what each starts from.
+    """
+    networks = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        networks.append(make())
+    weights, _ = stack_module_state([without_moments(network) for network in networks])
+    weights = {name: w.detach().to(X.device).requires_grad_() for name, w in weights.items()}
+    base = for_training(without_moments(make())).to(X.device)
+
+    def loss(one: State, x: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(base, one, (x,)), label)
+
+    gradients = vmap(grad(loss))
+    optimizer = make_optimizer(setting, list(weights.values()))
+    generator = torch.Generator(X.device).manual_seed(seeds[0])
+    count, per_epoch = rows.shape[1], rows.shape[1] // setting.batch
+    total = setting.epochs * per_epoch
+    asked = {round(total * part / moments) for part in range(1, moments + 1)}
+    kept: list[list[State]] = [[] for _ in seeds]
+    step = 0
+    for _ in range(setting.epochs):
+        order = torch.rand(rows.shape, generator=generator, device=X.device).argsort(1)
+        order = rows.gather(1, order)[:, : per_epoch * setting.batch]
+        for batch in order.split(setting.batch, 1):
+            found = gradients({k: w.detach() for k, w in weights.items()}, X[batch], y[batch])
+            for name, weight in weights.items():
+                weight.grad = found[name]
+            optimizer.step()
+            step += 1
+            if step in asked:
+                for i, states in enumerate(kept):
+                    states.append({k: w[i].detach().clone() for k, w in weights.items()})
+    assert count >= setting.batch
+    return [
+        [with_moments(make, state, X[rows[i]]) for state in states] for i, states in enumerate(kept)
+    ]
+
+
+def make_optimizer(setting: Setting, weights: list[Tensor]) -> torch.optim.Optimizer:
+    if setting.optimizer == "adam":
+        return torch.optim.AdamW(weights, lr=setting.rate, weight_decay=setting.decay)
+    return torch.optim.SGD(
+        weights, lr=setting.rate, momentum=setting.momentum, weight_decay=setting.decay
+    )
+
+
+def without_moments(network: nn.Module) -> nn.Module:
+    """Batch norm by the batch's own moments."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.track_running_stats = False
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+    return network
+
+
+def for_training(network: nn.Module) -> nn.Module:
+    """Convolutions as products of patches: grouped convolutions are slow under `vmap`."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.forward = partial(by_patches, module)
+    return network
+
+
+def by_patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """A convolution of stride 1 that keeps the size; shifted copies, as `F.unfold` goes one
+    example at a time."""
+    (height, width), (side, _) = x.shape[-2:], layer.kernel_size
+    padded = F.pad(x, (side // 2,) * 4)
+    shifted = [padded[..., i : i + height, j : j + width] for i in range(side) for j in range(side)]
+    patches = torch.stack(shifted, -3).flatten(-4, -3).flatten(-2)
+    made = layer.weight.flatten(1) @ patches
+    if layer.bias is not None:
+        made = made + layer.bias[:, None]
+    return made.unflatten(-1, (height, width))
+
+
+def with_moments(make: Callable[[], nn.Module], state: State, X: Tensor) -> State:
+    """The state of the plain network, running moments of batch norm measured over X."""
+    network = make()
+    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    if not norms:
+        return state
+    network.load_state_dict(state, strict=False)
+    network.to(X.device).train()
+    for norm in norms:
+        norm.momentum = None  # the plain mean over the batches
+    with torch.no_grad():
+        for batch in X.split(250):
+            network(batch)
+    return network.state_dict()
+
+
+def loaded(make: Callable[[], nn.Module], state: State, device: torch.device | str) -> nn.Module:
+    """A network with these weights, ready to predict."""
+    network = make()
+    network.load_state_dict(state)
+    return network.to(device).eval()
+
+
+def logits_of(make: Callable[[], nn.Module], states: list[State], X: Tensor) -> Tensor:
+    """(networks, examples, classes)."""
+    with torch.no_grad():
+        return torch.stack([loaded(make, state, X.device)(X) for state in states])
