@@ -23,7 +23,7 @@ from exempla.fisher.estimate import PIECE_BYTES, estimate_fisher
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say_memory, track_rows
 from exempla.sketch import Sketch, choose_sketch
-from exempla.sketch.choose import SAMPLE_PER_DIRECTION, WIDTH
+from exempla.sketch.choose import SAMPLE_PER_DIRECTION, auto_width
 
 __all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set", "forecast_bytes"]
 
@@ -105,7 +105,13 @@ def embed_training_set(
         batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
         rows = in_one_array((basis.project(batch) for batch in batches), len(train))
     refuse_unusable(rows, "the training examples")
-    evidence = replace(evidence, pull=distance_from_stationary(oracle, basis, rows))
+    evidence = replace(
+        evidence,
+        pull=distance_from_stationary(oracle, basis, rows),
+        trained=len(train),
+        misfit=misfit(rows, evidence),
+        weight_square=typical_square(oracle.theta_squares),
+    )
     clock.append(perf_counter())
     basis_s, fisher_s, scores_s = np.diff(clock).tolist()
     seconds = {"basis": basis_s, "fisher": fisher_s, "scores": scores_s}
@@ -146,7 +152,7 @@ def forecast_bytes(
 
 def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
     """The part of a large training set that basis and Fisher are estimated from."""
-    width = sketch if isinstance(sketch, int) else WIDTH
+    width = sketch if isinstance(sketch, int) else auto_width(len(train))
     wanted = SAMPLE_PER_DIRECTION * width
     if len(train) <= wanted:
         return train
@@ -210,6 +216,22 @@ def distance_from_stationary(oracle: Oracle, basis: Sketch, rows: Array) -> floa
     if penalty is not None:
         left = left - to_numpy(basis.project(penalty)).sum(0)
     return float(np.linalg.norm(left)) / size
+
+
+def misfit(rows: Array, evidence: FisherEvidence) -> float:
+    """Mean squared length of the scores over the Fisher's trace, both as far as the sketch shows
+    them."""
+    expected = evidence.trace * evidence.share
+    found = float(to_numpy((rows * rows).sum(1)).astype(np.float64).mean())
+    return found / expected if expected > 0 else 1.0
+
+
+def typical_square(squares: list[tuple[int, float]] | None) -> float | None:
+    """The harmonic mean over parameters of their layer's mean square, of two layers or more."""
+    used = [(size, square) for size, square in squares or [] if square > 0]
+    if len(used) < 2:
+        return None
+    return sum(size for size, _ in used) / sum(size * size / square for size, square in used)
 
 
 def check_fisher(wanted: str) -> str:

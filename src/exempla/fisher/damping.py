@@ -1,13 +1,15 @@
 """How much to damp the metric, from data: the choice that decides more than any other.
 
 A rule looks at what was seen of the Fisher (`FisherEvidence`) and returns a value with its reason.
-Which rule is the default for which use was decided by `benchmarks/damping.py`, which compares them
-on retraining truth (digits) and on planted label errors (Enron1):
+Which rule is the default for which use was decided by retraining:
 
-* influence asks what a refit would do; there "implicit" wins: the penalty that would explain why
-  training stopped where it did (`benchmarks/faithfulness.py` has it on a second truth);
+* influence asks what a refit would do. A network's weights may not be moved further than a linear
+  approximation reaches, and "trust" says how far that is; it was chosen on the truths of
+  `benchmarks.truths`, where its worst loss to the best damping is the smallest of all rules tried.
+  A model that is linear in its parameters has no such limit; there "implicit" is right, which is
+  next to nothing for one that was fitted to its optimum.
 * selection on unit rows asks which scores point the same way; there a few examples of huge
-  energy must not define the metric, and "per-effective-row" wins.
+  energy must not define the metric, and "per-effective-row" wins (`benchmarks.damping`).
 """
 
 from __future__ import annotations
@@ -40,6 +42,15 @@ class FisherEvidence:
     """Share of the trace that the sketch holds."""
     pull: float | None = None
     """‖mean score − λRθ̂‖ / ‖θ̂‖: how far from stationary the model is; None if θ̂ is unknown."""
+    trained: int = 0
+    """Training examples; `examples` may be a sample of them."""
+    misfit: float = 1.0
+    """κ: mean squared length of the training scores ÷ what the model itself expects (the trace).
+    Near 1 for a model that is as often wrong as it thinks, near 0 for one that has learned its
+    training set by heart."""
+    weight_square: float | None = None
+    """Typical squared weight: the harmonic mean over parameters of their layer's mean square; None
+    for a model with less than two layers."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +61,36 @@ class Damping:
     rule: str
 
 
-def implicit(evidence: FisherEvidence) -> Damping:
-    """The L2 penalty δ that makes the trained model an optimum: mean score = λRθ̂ + δθ̂.
+SHARE_OF_A_WEIGHT = 0.5
+"""ρ² in units of the typical squared weight: the one constant of "trust" (`benchmarks.truths`)."""
 
-    Early stopping, noise and weight decay hold a network back from the minimum of its loss; a
-    refit would be held back alike, and δ says how strongly. A convex model fitted to its optimum
-    needs none, and gets next to none (what keeps the metric invertible in floating point).
+
+def trust(evidence: FisherEvidence) -> Damping:
+    """κ / (n ρ²): the eigenvalue below which leaving examples out moves weights too far.
+
+    Leaving out a share of n examples changes the mean score along an eigenvector of eigenvalue σ
+    by about √(κσ/n), and so the weights by √(κ/(nσ)). A network is linear in its weights only
+    while they stay within some fraction ρ of their own size; directions with σ < κ/(nρ²) would
+    leave that range, and are held back.
+    """
+    if evidence.weight_square is None or not evidence.trained:
+        return implicit(evidence)
+    radius = SHARE_OF_A_WEIGHT * evidence.weight_square
+    floor = 1e-6 * evidence.trace / evidence.parameters
+    value = max(evidence.misfit / (evidence.trained * radius), floor)
+    return Damping(value, "trust: weights may move by about their own size, not further")
+
+
+def implicit(evidence: FisherEvidence) -> Damping:
+    """‖mean score − λRθ̂‖ / ‖θ̂‖: the size of an L2 penalty that could balance the mean score.
+
+    A model fitted to its optimum needs none, and gets next to none (what keeps the metric
+    invertible in floating point). One that was stopped before is held back by as much.
     """
     if evidence.pull is None:
         return per_row(evidence)
     floor = 1e-6 * evidence.trace / evidence.parameters
-    text = "implicit: the penalty under which the trained weights are stationary"
+    text = "implicit: the mean score's length over the weights'"
     return Damping(max(evidence.pull, floor), text)
 
 
@@ -100,12 +130,13 @@ def shrinkage(evidence: FisherEvidence) -> Damping:
 
 
 RULES = {
+    "trust": trust,
     "implicit": implicit,
     "per-row": per_row,
     "per-effective-row": per_effective_row,
     "shrinkage": shrinkage,
 }
-AUTO = {"influence": "implicit", "selection": "per-effective-row"}
+AUTO = {"influence": "trust", "selection": "per-effective-row"}
 """What damping="auto" means for each use."""
 
 

@@ -191,9 +191,15 @@ class Oracle(ABC):
     # ---- optional: what only some oracles know of their parameters
 
     @property
+    def theta_squares(self) -> list[tuple[int, float]] | None:
+        """Of each layer of parameters scored: how many, and the sum of their squares."""
+        return None
+
+    @property
     def theta_norm(self) -> float | None:
         """‖θ̂‖ over the parameters scored, if there is such a vector."""
-        return None
+        squares = self.theta_squares
+        return None if squares is None else float(np.sqrt(sum(square for _, square in squares)))
 
     def penalty_rows(self) -> ScoreRows | None:
         """The penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.

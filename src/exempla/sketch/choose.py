@@ -18,7 +18,7 @@ from exempla.sketch.kronecker import KroneckerSketch
 from exempla.sketch.moments import Moments
 from exempla.sketch.span import SpanSketch
 
-__all__ = ["check_sketch", "choose_sketch"]
+__all__ = ["auto_width", "check_sketch", "choose_sketch"]
 
 PRIMAL_LIMIT = 4096
 """Up to so many parameters the scores are written out: a p×p Cholesky takes a second or two."""
@@ -26,8 +26,10 @@ DUAL_LIMIT = 6144
 """Up to so many landmark rows the dual form is used: their Gram matrix takes 300 MB at most."""
 DUAL_BYTES = 2**31
 """… and their factors may take up to so much memory."""
-WIDTH = 2048
-"""Directions kept when nothing exact fits."""
+WIDTH, WIDEST = 2048, 8192
+"""Directions kept when nothing exact fits: so many at least, and up to so many …"""
+WIDE_BYTES = 2**28
+"""… while the rows take no more memory than this in single precision."""
 SAMPLE_PER_DIRECTION = 4
 """A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
 
@@ -74,7 +76,19 @@ def choose_sketch(
             f"an exact embedding of {size} parameters and {count} examples does not fit: "
             "use sketch='auto' or a number of directions."
         )
-    return kronecker(oracle, sample, WIDTH)
+    return kronecker(oracle, sample, price.width())
+
+
+def auto_width(count: int) -> int:
+    """Directions that so many examples may have, as far as memory goes.
+
+    >>> auto_width(5_000), auto_width(60_000)
+    (8192, 2048)
+    """
+    width = WIDEST
+    while width > WIDTH and 4 * count * width > WIDE_BYTES:
+        width //= 2
+    return width
 
 
 class Price:
@@ -111,11 +125,22 @@ class Price:
             return False
         return self._fair(self.job.dual())
 
-    def _fair(self, exact: float) -> bool:
+    def width(self) -> int:
+        """How many K-FAC directions: those that memory allows, at a price that is fair."""
+        count = len(self.examples)
+        width = auto_width(count)
+        while width > WIDTH:
+            sample = min(count, SAMPLE_PER_DIRECTION * width)
+            if self._fair(self.job.sketch(width, self.basis, sample), say_so=False):
+                break
+            width //= 2
+        return width
+
+    def _fair(self, exact: float, say_so: bool = True) -> bool:
         sample = min(len(self.examples), SAMPLE_PER_DIRECTION * WIDTH)
         sketch = self.job.sketch(WIDTH, self.basis, sample)
         fair = exact <= max(EXACT_FLOPS, EXACT_TIMES * sketch)
-        if not fair:
+        if say_so and not fair:
             say(
                 f"an exact embedding would take {exact / sketch:.1f} times the work of "
                 f"{WIDTH} K-FAC directions, which are taken (sketch='exact' insists)"

@@ -137,8 +137,10 @@ class SklearnOracle(Oracle):
         return np.concatenate([block.ravel() for block in blocks])
 
     @property
-    def theta_norm(self) -> float:
-        return float(np.linalg.norm(self.theta))
+    def theta_squares(self) -> list[tuple[int, float]]:
+        sizes = [layer.size for layer in self.layers]
+        parts = np.split(self.theta, np.cumsum(sizes)[:-1])
+        return [(len(part), float(part @ part)) for part in parts]
 
     def at(self, theta: np.ndarray) -> SklearnOracle:
         """The same oracle at other parameters: for posterior draws and finite differences.

@@ -151,9 +151,14 @@ class TorchOracle(Oracle):
         return self.network.like.element_size()
 
     @property
-    def theta_norm(self) -> float:
-        squares = [p.detach().float().square().sum() for p in self.network.parameters.values()]
-        return float(torch.stack(squares).sum().sqrt())
+    def theta_squares(self) -> list[tuple[int, float]]:
+        modules: dict[str, list[Tensor]] = {}
+        for name, parameter in self.network.parameters.items():
+            modules.setdefault(name.rpartition(".")[0], []).append(parameter.detach())
+        return [
+            (sum(p.numel() for p in own), float(sum(p.float().square().sum() for p in own)))
+            for own in modules.values()
+        ]
 
     @property
     def likelihood(self) -> str:  # type: ignore[override]

@@ -26,7 +26,7 @@ import numpy as np
 
 from exempla.arrays import is_sparse
 from exempla.oracles import make_oracle
-from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, WIDTH
+from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
 from exempla.tasks.fix_labels.crossfit import FOLDS
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.fisher import BLOCK
@@ -90,7 +90,7 @@ def score_width(evidence: Evidence) -> int:
         return min(size, evidence.sketch)
     if size <= PRIMAL_LIMIT:
         return min(size, n) if n <= DUAL_LIMIT else size
-    return n if n <= DUAL_LIMIT else WIDTH
+    return n if n <= DUAL_LIMIT else auto_width(n)
 
 
 def row_bytes(X: Any) -> float:

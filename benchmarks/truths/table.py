@@ -1,0 +1,139 @@
+"""What exempla makes of every truth: LDS at the automatic damping, at the best, of whole runs.
+
+    python -m benchmarks.truths.table --folder FOLDER [--out truths.csv] [--only NAME,…]
+
+The best damping is the best of `exact.DAMPINGS` and the automatic value, looked up on the very
+subsets that are reported: a mark that no rule can pass. `exact` is the exact Gauss–Newton
+influence, written out by `benchmarks.truths.make`; `run` sums the influences of several moments of
+one training, each at its own automatic damping.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import exempla
+from benchmarks.truths.data import load_set
+from benchmarks.truths.exact import DAMPINGS
+from benchmarks.truths.networks import make_network
+from benchmarks.truths.settings import Setting, settings_of
+
+COLUMNS = (
+    "setting", "part", "parameters", "train accuracy", "outcome", "damping", "automatic", "best",
+    "regret", "exact best", "run", "run best",
+)  # fmt: skip
+MOMENTS = range(8)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One setting's networks and what retraining did."""
+
+    setting: Setting
+    stored: dict[str, np.ndarray]
+    data: dict[str, np.ndarray]
+
+    def network(self, reference: int = 0, moment: int = -1) -> nn.Module:
+        moment = moment % len(MOMENTS)
+        words = int(self.data["words"])
+        shape, classes = self.data["X"].shape[1:], int(self.data["y"].max()) + 1
+        made = make_network(self.setting.network, tuple(shape), classes, words)
+        start = f"weights/{reference}/{moment}/"
+        state = {k.removeprefix(start): v for k, v in self.stored.items() if k.startswith(start)}
+        made.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+        return made.eval()
+
+    @cached_property
+    def removals(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """By kind of outcome: which rows were left out, and log-likelihoods afterwards."""
+        n = len(self.data["y"])
+        half, few = (
+            1.0 - np.unpackbits(self.stored[name], axis=1, count=n) for name in ("half", "few")
+        )
+        after_half, after_few = self.stored["after_half"], self.stored["after_few"]
+        return {
+            "half, mean of seeds": (half, after_half.mean(1)),
+            "half, one seed": (half, after_half[:, 0]),
+            "5 %, mean of seeds": (few, after_few.mean(1)),
+            "5 %, one seed": (few, after_few[:, 0]),
+        }
+
+    def lds(self, influence: np.ndarray, outcome: str) -> float:
+        removed, after = self.removals[outcome]
+        return exempla.metrics.lds(-influence, removed.astype(bool), after)
+
+    def exact_best(self, outcome: str) -> float:
+        """The exact Gauss–Newton influence at the best of the dampings."""
+        few = len(self.removals["5 %, one seed"][0])
+        effects = np.nan_to_num(self.stored["effect/0/7"].astype(np.float64))
+        part = effects[:, :-few] if outcome.startswith("half") else effects[:, -few:]
+        one, after = np.eye(part.shape[1]), self.removals[outcome][1]
+        return max(exempla.metrics.lds(effect, one, after) for effect in part)
+
+
+def load_truth(folder: Path, setting: Setting) -> Truth:
+    with np.load(folder / f"{setting.name}.npz", allow_pickle=False) as stored:
+        return Truth(setting, dict(stored), load_set(folder, setting.data))
+
+
+def lines(truth: Truth) -> list[dict[str, object]]:
+    X, y = torch.from_numpy(truth.data["X"]), torch.from_numpy(truth.data["y"])
+    test = tuple(torch.from_numpy(truth.data[name]) for name in ("X_test", "y_test"))
+    total = dict.fromkeys(("auto", *DAMPINGS), 0.0)
+    for moment in MOMENTS:  # one at a time: the last stays
+        explainer = exempla.Explainer(truth.network(0, moment), progress=False).fit((X, y))
+        last = {wanted: explainer.set_damping(wanted).influence(test) for wanted in total}
+        total = {wanted: total[wanted] + matrix for wanted, matrix in last.items()}
+    explainer.set_damping("auto")
+    made = []
+    for outcome in truth.removals:
+        lds = partial(truth.lds, outcome=outcome)
+        single = {wanted: lds(matrix) for wanted, matrix in last.items()}
+        summed = {wanted: lds(matrix) for wanted, matrix in total.items()}
+        best = max(single.values())
+        figures = {
+            "automatic": single["auto"], "best": best, "regret": best - single["auto"],
+            "exact best": truth.exact_best(outcome), "run": summed["auto"],
+            "run best": max(summed.values()),
+        }  # fmt: skip
+        made.append(
+            {
+                "setting": truth.setting.name,
+                "part": truth.setting.part,
+                "parameters": explainer.oracles[0].n_parameters,
+                "train accuracy": f"{truth.stored['accuracy'][0]:.3f}",
+                "outcome": outcome,
+                "damping": f"{explainer.features.damping:.3g}",
+            }
+            | {name: f"{value:.3f}" for name, value in figures.items()}
+        )
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("docs/experiments/truths.csv"))
+    parser.add_argument("--only", default=",".join(s.name for s in settings_of()))
+    options = parser.parse_args()
+    made = []
+    for setting in settings_of():
+        if setting.name in options.only.split(","):
+            made += lines(load_truth(options.folder, setting))
+            print(*made[-4].values(), sep="  ", flush=True)
+    with options.out.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        writer.writerows(made)
+
+
+if __name__ == "__main__":
+    main()
