@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from exempla.arrays import Array, is_sparse, is_tensor, native, refuse_masked, to_numpy
+from exempla.arrays import (
+    Array,
+    is_sparse,
+    is_tensor,
+    native,
+    real_numbers,
+    refuse_masked,
+    to_numpy,
+)
 from exempla.errors import ExemplaError
 
 __all__ = [
@@ -90,14 +98,10 @@ def plain_labels(y: Any) -> np.ndarray:
 
 
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
-    refuse_masked(weights, "sample_weight")
-    if np.iscomplexobj(weights):
-        problems.append("sample_weight is complex")
-        return None
     try:
-        w = np.asarray(to_numpy(weights), dtype=np.float64)
-    except (TypeError, ValueError):
-        problems.append("sample_weight is not numeric")
+        w = real_numbers(weights, "sample_weight")
+    except ExemplaError as error:
+        problems.append(str(error).rstrip("."))
         return None
     if w.shape != (n,):
         problems.append(f"X has {n} rows but sample_weight has shape {w.shape}")

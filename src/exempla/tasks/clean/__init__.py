@@ -19,11 +19,12 @@ from exempla.oracles.base import Examples
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import SBQ, TopInfluence, select
+from exempla.selection.selector import check_noise
 from exempla.selection.ties import TIE, descending
 from exempla.target import mean_embedding
 from exempla.tasks.clean.harm import kernel_with
 from exempla.tasks.explain_errors import questioned_rows
-from exempla.tasks.retrain import fitted
+from exempla.tasks.retrain import check_fit, fitted
 
 __all__ = ["Cleaning", "clean", "clean_from"]
 
@@ -132,6 +133,8 @@ def clean(
     >>> bool(np.mean(harmful.indices < 30) > 0.5)
     True
     """
+    if fit is not None:
+        check_fit(model, fit)
     models = model if isinstance(model, list | tuple) else [model]
     explainer = Explainer(
         [fitted(m, train, check_seed(seed)) for m in models],
@@ -153,6 +156,7 @@ def clean_from(
 ) -> Cleaning:
     """`clean` with an Explainer that is fitted already."""
     check_choice("method", method, METHODS)
+    check_noise(noise)
     with showing(explainer.progress):
         rows = questioned_rows(explainer, test, ask)
         questioned = test if rows is None else take_examples(test, rows)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from exempla.arrays import is_sparse, native, refuse_masked
+from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError
 
 __all__ = ["refuse_rows", "refuse_weights", "usable", "usable_tensor"]
@@ -69,8 +70,9 @@ def refuse_weights(weights: Any, positions: np.ndarray) -> None:
             f"weights of shape {shape} were given for {len(positions)} examples: give one number "
             "for each."
         )
-    wrong = ~(weights.isfinite() & (weights >= 0))
-    refuse_rows(wrong, positions, "have a weight that is negative, NaN or infinite")
+    wrong = ~(weights.isfinite() & (weights >= 0) & (weights <= LARGEST_WEIGHT))
+    what = f"have a weight that is negative, NaN, infinite or above {LARGEST_WEIGHT:g}"
+    refuse_rows(wrong, positions, what)
 
 
 def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
