@@ -39,10 +39,12 @@ lint: $(VENV)/.all
 	$(BIN)/vulture
 	$(BIN)/pyright
 
-# Strange input at every door and a fault at every write, without sampling: about half an hour.
+# Strange input at every door, a fault at every write and flipped bits, without sampling: about half
+# an hour. The last line says how much was tried.
 fuzz: $(VENV)/.all
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
-	  EXEMPLA_FAULTS=100000 $(BIN)/python -m pytest -n auto tests/fuzz tests/faults
+	  EXEMPLA_FUZZ_FLIPS=2000 EXEMPLA_FAULTS=100000 $(BIN)/python -m pytest -n auto \
+	  tests/fuzz tests/faults tests/review/test_logfile.py tests/review/test_killed.py
 
 # The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
 LOWEST := .venv-lowest
