@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from exempla.checks import (
@@ -26,7 +27,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.fisher.damping import RULES, FisherEvidence, check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import showing, track
+from exempla.progress import say_memory, showing, track
 from exempla.tasks.attack.ascent import (
     Box,
     ascend,
@@ -35,6 +36,7 @@ from exempla.tasks.attack.ascent import (
     loss_objective,
     valid_range,
 )
+from exempla.tasks.attack.memory import expected_peak
 from exempla.tasks.attack.result import Attack, with_rows
 from exempla.tasks.attack.scores import InputScores
 from exempla.tasks.retrain import Fit, check_fit, refit
@@ -120,6 +122,9 @@ def attack(
     if rounds > 1:
         check_fit(model, fit)
     with showing(check_flag("progress", progress)):
+        itemsize = 8 if isinstance(model, BaseEstimator) else 4
+        searched = perturb == "train" and whole_number(points)
+        say_memory(expected_peak(given[0], itemsize, searched), f"{n_rows(given[1])} training rows")
         scores = input_scores(model, given, damping, parameters, check_seed(seed))
         X, y = scores.encode(*given)
         target, tx, ty = _target(scores, target)

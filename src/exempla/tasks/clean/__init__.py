@@ -11,6 +11,7 @@ import numpy as np
 from exempla.arrays import on_device_of
 from exempla.checks import check_choice, check_k, check_seed, renamed_options
 from exempla.data import take_examples
+from exempla.embedding import forecast_bytes, forecasting
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
 from exempla.fisher import Damping
@@ -23,6 +24,7 @@ from exempla.selection.selector import check_noise
 from exempla.selection.ties import TIE, descending
 from exempla.target import mean_embedding
 from exempla.tasks.clean.harm import kernel_with
+from exempla.tasks.clean.memory import cleaning_bytes
 from exempla.tasks.explain_errors import questioned_rows
 from exempla.tasks.retrain import check_fit, fitted
 
@@ -140,7 +142,10 @@ def clean(
         [fitted(m, train, check_seed(seed)) for m in models],
         likelihood=likelihood, fisher=fisher, sketch=sketch, damping=damping,
         parameters=parameters, store=store, device=device, seed=seed, progress=progress,
-    ).fit(train, ids)  # fmt: skip
+    )  # fmt: skip
+    check_choice("method", method, METHODS)
+    with forecasting(cleaning_bytes if method == "influence" else forecast_bytes):
+        explainer.fit(train, ids)
     found = clean_from(explainer, test, k, ask=ask, method=method, noise=noise)
     return replace(found, fit=fit)
 
