@@ -98,11 +98,16 @@ def replaced(case: Case) -> dict[str, Any]:
     return {**arguments, case.argument: made}
 
 
-def problem_of(case: Case) -> str:
-    """What is wrong with how the call ended; "" if nothing is."""
+def problem_of(case: Case, beside: Case | None = None) -> str:
+    """What is wrong with how the call ended; "" if nothing is.
+
+    With a second case its argument is replaced too.
+    """
     call, plain = DOORS[case.door]
     try:
         arguments = replaced(case)
+        if beside is not None:
+            arguments[beside.argument] = replaced(beside)[beside.argument]
     except (TypeError, ValueError):
         return ""  # such data cannot even be made
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -119,13 +124,17 @@ def problem_of(case: Case) -> str:
         numbers = answer_of(found)
         if not np.isfinite(numbers).all():
             return "an answer that is not finite"
-        if case.kind == "same":
+        if case.kind == "same" and (beside is None or beside.kind == "same"):
             expected = answer_of(call(**plain))
             if numbers.shape != expected.shape or not np.allclose(numbers, expected, rtol=1e-5):
                 return "another answer for the same data"
-        elif not means_something(case.door, case.argument, case.value):
+        elif not all(map(_means_something, (case, beside or case))):
             return "accepted what means nothing"
     return ""
+
+
+def _means_something(case: Case) -> bool:
+    return case.kind == "same" or means_something(case.door, case.argument, case.value)
 
 
 def answer_of(found: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ from tests.fuzz.cases import Case
 from tests.fuzz.doors import DOORS
 from tests.fuzz.meaning import is_open
 
-__all__ = ["CORPUS"]
+__all__ = ["CORPUS", "PAIRS"]
 
 TRAINED_ON = (
     ("explain", "train"), ("fix_labels", "train"), ("clean", "train"), ("summarize", "train"),
@@ -121,3 +121,14 @@ def _all() -> Iterator[Case]:
 
 
 CORPUS: tuple[Case, ...] = tuple(dict.fromkeys(_all()))
+TWO = {
+    # a sparse matrix, or a list, with a frame below it
+    ("fix_labels", "train", "same X sparse"): ("curated", "same X nullable frame"),
+    ("fix_labels", "train", "same X sparse array"): ("curated", "bad X dates"),
+    ("fix_labels", "train", "same X list"): ("curated", "same X named frame"),
+    # squares beyond all floats
+    ("fix_labels", "train", "bad X large"): ("sketch", "any huge"),
+    ("explainer", "train", "bad X large"): ("damping", "any huge"),
+}
+PAIRS = tuple((Case(*one), Case(one[0], *other)) for one, other in TWO.items())
+"""Calls with two arguments replaced."""

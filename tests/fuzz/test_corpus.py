@@ -9,7 +9,7 @@ import pytest
 
 from exempla.cli.main import main
 from tests.fuzz.cases import problem_of
-from tests.fuzz.corpus import CORPUS
+from tests.fuzz.corpus import CORPUS, PAIRS
 from tests.fuzz.corpus_runs import RUNS
 from tests.fuzz.doors import DOORS
 
@@ -20,6 +20,11 @@ def test_calls_that_failed_once(door, tmp_path, monkeypatch):
     mine = [case for case in CORPUS if case.door == door]
     problems = {case: problem_of(case) for case in mine}
     assert not {case: said for case, said in problems.items() if said}
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0].door}: {pair[0].value}")
+def test_pairs_that_failed_once(pair):
+    assert problem_of(*pair) == ""
 
 
 def test_the_corpus_names_what_there_is():

@@ -63,7 +63,9 @@ class Sharded(Selector):
         if not whole_number(self.shards) or self.shards < 1:
             raise ExemplaError(f"shards is {self.shards!r}; give a whole number of at least 1")
         check_choice("mode", self.mode, ("exact", "two-round"))
-        check_choice("backend", self.backend, tuple(BACKENDS))
+        if not isinstance(self.backend, str) or self.backend not in BACKENDS:
+            known = ", ".join(repr(name) for name in BACKENDS)
+            raise ExemplaError(f"backend {self.backend!r} is not available here; use {known}")
 
     @property
     def noise(self) -> float:  # type: ignore[override]
