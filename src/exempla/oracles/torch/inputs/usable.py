@@ -70,9 +70,10 @@ def refuse_weights(weights: Any, positions: np.ndarray) -> None:
             f"weights of shape {shape} were given for {len(positions)} examples: give one number "
             "for each."
         )
-    wrong = ~(weights.isfinite() & (weights >= 0) & (weights <= LARGEST_WEIGHT))
-    what = f"have a weight that is negative, NaN, infinite or above {LARGEST_WEIGHT:g}"
-    refuse_rows(wrong, positions, what)
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    refuse_rows(wrong, positions, "have a weight that is negative, NaN or infinite")
+    what = f"have a weight above {LARGEST_WEIGHT:g}, and sums of it overflow"
+    refuse_rows(weights > LARGEST_WEIGHT, positions, what)
 
 
 def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
