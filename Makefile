@@ -39,17 +39,19 @@ lint: $(VENV)/.all
 	$(BIN)/vulture
 	$(BIN)/pyright
 
-# Strange input at every door and a fault at every write, without sampling: about half an hour.
+# Strange input at every door, a fault at every write and flipped bits, without sampling: about half
+# an hour. The last line says how much was tried.
 fuzz: $(VENV)/.all
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
-	  EXEMPLA_FAULTS=100000 $(BIN)/python -m pytest -n auto tests/fuzz tests/faults
+	  EXEMPLA_FUZZ_FLIPS=2000 EXEMPLA_FAULTS=100000 $(BIN)/python -m pytest -n auto \
+	  tests/fuzz tests/faults tests/review/test_logfile.py tests/review/test_killed.py
 
 # The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
 LOWEST := .venv-lowest
 SMOKE := tests/oracles/sklearn tests/selection tests/tables tests/test_estimator.py \
   tests/test_influence.py tests/test_metrics.py tests/test_target.py tests/test_explainer.py
 # SciPy's own nnls, a reference there, is right since 1.16 only.
-SMOKE += --deselect tests/selection/test_selectors.py::test_growing_nnls_equals_scipy_at_every_step
+SMOKE += --deselect tests/selection/test_nnls.py::test_growing_nnls_equals_scipy_at_every_step
 # (SCIPY_ARRAY_API: scikit-learn 1.6's own checks of estimators ask for it.)
 lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)

@@ -193,6 +193,8 @@ def test_threads_share_an_explainer(job, sketch):
         lambda: explainer.explain(few, k=4).indices,
         lambda: explainer.influence(few),
         lambda: explainer.explain(test, k=4).weights,
+        explainer.self_influence,
+        lambda: explainer.affinity([3, 1], few),
     ]
     alone = [one() for one in jobs]
     for expected, got in zip(alone, hammered(jobs), strict=True):

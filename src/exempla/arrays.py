@@ -73,12 +73,14 @@ def real_numbers(values: Any, what: str) -> np.ndarray:
     """
     refuse_masked(values, what)
     try:
-        array = to_numpy(values)
-        if array.dtype.kind != "c":
+        array = np.asarray(to_numpy(values))  # no matrix, and no mask of nothing
+        if array.dtype.kind not in "cmMSU":
             return array.astype(np.float64)
     except (TypeError, ValueError):
         raise ExemplaError(f"{what} is not an array of numbers: give real numbers.") from None
-    raise ExemplaError(f"{what} is complex: give real numbers.")
+    kinds = {"c": "complex", "m": "made of times", "M": "made of dates"}
+    kind = kinds.get(array.dtype.kind, "not an array of numbers")
+    raise ExemplaError(f"{what} is {kind}: give real numbers.")
 
 
 def to_numpy(array: Array) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -19,8 +20,11 @@ __all__ = [
     "check_folder",
     "check_ids",
     "check_k",
+    "check_number",
     "check_rows",
     "check_seed",
+    "check_times",
+    "is_real",
     "renamed_options",
     "whole_number",
 ]
@@ -29,11 +33,43 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST_SEED = 2**32 - 1
 """What NumPy, torch and scikit-learn all accept."""
+MOST_TIMES = 1_000_000
+"""Steps, rounds or trainings that somebody may have meant."""
 
 
 def whole_number(value: Any) -> bool:
     """Whether this is a whole number; True and False are not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+
+
+def is_real(value: Any) -> bool:
+    """Whether this is one real number; True and False are not."""
+    real = isinstance(value, int | float | np.integer | np.floating)
+    return real and not isinstance(value, bool)
+
+
+def check_number(name: str, value: Any) -> float:
+    """A positive, finite number.
+
+    >>> check_number("budget", 0.1)
+    0.1
+    """
+    if not is_real(value) or not 0 < value < np.inf:
+        raise ExemplaError(f"{name}={value!r} is not usable: give a positive number.")
+    return float(value)
+
+
+def check_times(name: str, value: Any) -> int:
+    """How often to do something: at least once.
+
+    >>> check_times("seeds", 5)
+    5
+    """
+    if not whole_number(value) or not 1 <= value <= MOST_TIMES:
+        raise ExemplaError(
+            f"{name} is {value!r}: give a whole number of at least 1 and at most {MOST_TIMES}."
+        )
+    return int(value)
 
 
 def check_k(k: Any, n: int, what: str = "rows") -> int:
@@ -86,9 +122,14 @@ def check_folder(name: str, value: Any) -> Path | None:
     """A path, or None."""
     if value is None:
         return None
-    if not isinstance(value, str | PathLike) or not str(value):
+    path = str(value) if isinstance(value, str | PathLike) else ""
+    try:
+        nameable = bool(path) and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        nameable = False
+    if not nameable:
         raise ExemplaError(f"{name} is {value!r:.60}: give the path of a folder.")
-    return Path(value)
+    return Path(path)
 
 
 def check_ids(ids: Any, n: int) -> np.ndarray | None:

@@ -13,11 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from exempla.arrays import Array, is_sparse, is_tensor, native, refuse_masked, to_numpy
+from exempla.arrays import (
+    Array,
+    is_sparse,
+    is_tensor,
+    native,
+    real_numbers,
+    refuse_masked,
+    to_numpy,
+)
 from exempla.errors import ExemplaError
 
 __all__ = [
     "Unpacked",
+    "absent_labels",
     "arrays_of",
     "as_matrix",
     "index_of",
@@ -89,15 +98,22 @@ def plain_labels(y: Any) -> np.ndarray:
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
+def absent_labels(y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The classes of y that are not among the kept labels.
+
+    >>> absent_labels(np.array(["a", "b", "a"]), np.array(["a"]))
+    array(['b'], dtype='<U1')
+    """
+    classes = np.unique(y)
+    # by sorting: the other way overflows at labels of 2**63 in NumPy 2.0
+    return classes[~np.isin(classes, kept, kind="sort")]
+
+
 def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | None:
-    refuse_masked(weights, "sample_weight")
-    if np.iscomplexobj(weights):
-        problems.append("sample_weight is complex")
-        return None
     try:
-        w = np.asarray(to_numpy(weights), dtype=np.float64)
-    except (TypeError, ValueError):
-        problems.append("sample_weight is not numeric")
+        w = real_numbers(weights, "sample_weight")
+    except ExemplaError as error:
+        problems.append(str(error).rstrip("."))
         return None
     if w.shape != (n,):
         problems.append(f"X has {n} rows but sample_weight has shape {w.shape}")
@@ -220,19 +236,21 @@ def stack_rows(first: Any, second: Any) -> Any:
         import torch
 
         return torch.cat([first, torch.as_tensor(second, dtype=first.dtype, device=first.device)])
-    if is_sparse(first) or is_sparse(second):
-        return sp.vstack([sp.csr_matrix(first), sp.csr_matrix(second)]).tocsr()
-    if hasattr(first, "iloc"):
-        return _stack_frames(first, second)
-    if isinstance(first, np.ndarray):
-        try:
+    try:
+        if is_sparse(first) or is_sparse(second):
+            parts = [sp.csr_matrix(as_matrix(rows)) for rows in (first, second)]
+            return sp.vstack(parts).tocsr()
+        if hasattr(first, "iloc"):
+            return _stack_frames(first, second)
+        if isinstance(first, np.ndarray):
             return np.concatenate([first, np.asarray(second)])
-        except (TypeError, ValueError):
-            raise ExemplaError(
-                "the two sets of rows cannot be put together: give both the same kind of values "
-                "and the same columns."
-            ) from None
-    return [*first, *second]
+        # a frame would give the names of its columns
+        return [*first, *(np.asarray(second).tolist() if hasattr(second, "iloc") else second)]
+    except (TypeError, ValueError):
+        raise ExemplaError(
+            "the two sets of rows cannot be put together: give both the same kind of values and "
+            "the same columns."
+        ) from None
 
 
 def _stack_frames(first: Any, second: Any) -> Any:

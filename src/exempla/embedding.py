@@ -7,7 +7,9 @@ Rows are kept unwhitened, so that damping stays a choice of the question, not of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -25,7 +27,14 @@ from exempla.progress import say_memory, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.sketch.choose import SAMPLE_PER_DIRECTION, auto_width
 
-__all__ = ["FISHERS", "Embedding", "check_fisher", "embed_training_set", "forecast_bytes"]
+__all__ = [
+    "FISHERS",
+    "Embedding",
+    "check_fisher",
+    "embed_training_set",
+    "forecast_bytes",
+    "forecasting",
+]
 
 FISHERS = ("true", "empirical", "diagonal", "identity")
 BASIS_SAMPLE = 512
@@ -94,7 +103,7 @@ def embed_training_set(
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes
     say_memory(
-        forecast_bytes(len(train), basis.width, itemsize, kept, basis.built_bytes),
+        _FORECAST.get()(len(train), basis.width, itemsize, kept, basis.built_bytes),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
     )
     metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
@@ -148,6 +157,22 @@ def forecast_bytes(
         metric + 3 * rows,
         metric + 2 * rows + 48 * examples + COMPILING,
     )
+
+
+Forecast = Callable[[int, int, int, int, int], int]
+"""`forecast_bytes`, or one like it for another job."""
+_FORECAST: ContextVar[Forecast] = ContextVar("exempla_forecast", default=forecast_bytes)
+
+
+@contextmanager
+def forecasting(forecast: Forecast) -> Iterator[None]:
+    """What is embedded below this call is for another job than an explanation: the memory it will
+    take is that job's."""
+    token = _FORECAST.set(forecast)
+    try:
+        yield
+    finally:
+        _FORECAST.reset(token)
 
 
 def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:

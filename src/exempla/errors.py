@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["ExemplaError", "ExemplaWarning", "UnfittedModelError", "UnsupportedModelError"]
+
+LONGEST = 2000
+"""Characters of a message: a value shown in it may be of any size."""
 
 
 class ExemplaError(ValueError):
@@ -15,6 +20,11 @@ class ExemplaError(ValueError):
     ...     print(type(error).__name__)
     ExemplaError
     """
+
+    def __str__(self) -> str:
+        """One line, however many the values named in it have, and not a page long."""
+        said = re.sub(r"\s*\n\s*", " ", super().__str__().strip())
+        return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 4 :]}"
 
 
 class UnsupportedModelError(ExemplaError):

@@ -311,14 +311,11 @@ class Explainer:
                 rows, _ = e.embed(x, labels)
             # the training rows as they are: only the few questioned ones meet M⁻¹
             total += products(e.rows_near_model(), e.metric.solve(rows, d.value))
-        total /= len(self.embeddings) * self.n_train
-        if not np.isfinite(total).all():
-            raise ExemplaError("influence overflows: are the inputs of all examples scaled alike?")
-        return total
+        return refuse_overflow(total / (len(self.embeddings) * self.n_train), "influence")
 
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""
-        return self_influence(self.features.rows)
+        return refuse_overflow(self_influence(self.features.rows), "self-influence")
 
     def affinity(self, indices: Any, test: Any, labels: Labels = "true") -> np.ndarray:
         """How these training examples bear on each questioned one, (k, n_test).
@@ -334,9 +331,7 @@ class Explainer:
         features = self.features_for(self._use)
         questioned = self._test_rows(examples, labels, features)
         found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)
-        if not np.isfinite(found).all():
-            raise ExemplaError("the kernel overflows: are the inputs of all examples scaled alike?")
-        return found
+        return refuse_overflow(found, "the kernel")
 
     def save(self, path: str | Path) -> Path:
         """Keep the fitted Explainer in one file, model and training rows included.
@@ -386,3 +381,10 @@ class Explainer:
         return questioned_rows(
             self.embeddings, examples, labels, self.damping, self._use, features.rows
         )
+
+
+def refuse_overflow(values: np.ndarray, what: str) -> np.ndarray:
+    """The values, if all of them are numbers."""
+    if not np.isfinite(values).all():
+        raise ExemplaError(f"{what} overflows: are the inputs of all examples scaled alike?")
+    return values

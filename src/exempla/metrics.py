@@ -17,8 +17,7 @@ __all__ = ["found_share", "lds", "lds_per_test", "mislabel_auc", "subset_mask"]
 
 def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
     """(m, n_train) of zeros and ones, from a mask or from m lists of indices."""
-    refuse_masked(subsets, "subsets")
-    array = np.asarray(subsets)
+    array = _plain(subsets, "subsets")
     if array.ndim != 2:
         raise ExemplaError(f"subsets must be a 2-D array (one line a subset), not {array.ndim}-D.")
     if array.dtype == bool or (array.shape[1] == n_train and np.isin(array, (0, 1)).all()):
@@ -32,11 +31,31 @@ def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
     return mask
 
 
+def _plain(values: Any, what: str) -> np.ndarray:
+    """What was given as one array."""
+    refuse_masked(values, what)
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ExemplaError(f"{what} is nested: give an array.") from None
+
+
+def _flags(wrong: Any) -> np.ndarray:
+    """Which labels are wrong: True or False, or 1 or 0, for each row."""
+    flags = _plain(wrong, "wrong")
+    if flags.ndim != 1 or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
+        raise ExemplaError("wrong must say True or False for each row.")
+    return flags.astype(bool)
+
+
 def lds_per_test(attribution: Any, subsets: Any, outcomes: Any) -> np.ndarray:
     """Linear datamodelling score of each test point; see `lds`."""
     A, Y = real_numbers(attribution, "attribution"), real_numbers(outcomes, "outcomes")
-    if A.ndim != 2:
+    if A.ndim != 2 or not A.size:
         raise ExemplaError("attribution must be an (n_train, n_test) array.")
+    # a log-likelihood may be -inf: it has its place in a ranking
+    if not np.isfinite(A).all() or np.isnan(Y).any():
+        raise ExemplaError("attribution and outcomes must be numbers: leave out what has none.")
     mask = subset_mask(subsets, A.shape[0])
     if Y.shape != (len(mask), A.shape[1]):
         raise ExemplaError(
@@ -84,10 +103,12 @@ def mislabel_auc(suspicion: Any, wrong: Any) -> float:
     >>> mislabel_auc([0.9, 0.2, 0.8, 0.1], [True, False, True, False])
     1.0
     """
-    wrong = np.asarray(wrong, dtype=bool)
+    wrong, scores = _flags(wrong), real_numbers(suspicion, "suspicion")
+    if scores.shape != wrong.shape or not np.isfinite(scores).all():
+        raise ExemplaError(f"suspicion must be a finite number for each of the {len(wrong)} rows.")
     if wrong.all() or not wrong.any():
         raise ExemplaError("mislabel_auc needs both wrong and right labels.")
-    return float(roc_auc_score(wrong, real_numbers(suspicion, "suspicion")))
+    return float(roc_auc_score(wrong, scores))
 
 
 def found_share(ranking: Any, wrong: Any, k: int) -> float:
@@ -96,7 +117,8 @@ def found_share(ranking: Any, wrong: Any, k: int) -> float:
     >>> found_share([2, 0, 1], [False, False, True], k=2)
     0.5
     """
-    ranking, wrong = np.asarray(ranking), np.asarray(wrong, dtype=bool)
-    if ranking.dtype.kind not in "iu" or not np.isin(ranking, np.arange(len(wrong))).all():
+    ranking, wrong = _plain(ranking, "ranking"), _flags(wrong)
+    numbers = ranking.ndim == 1 and ranking.dtype.kind in "iu"
+    if not numbers or not np.isin(ranking, np.arange(len(wrong))).all():
         raise ExemplaError(f"ranking must hold row numbers between 0 and {len(wrong) - 1}.")
     return float(wrong[ranking[: check_k(k, len(ranking))]].mean())

@@ -118,14 +118,14 @@ class Command(Scenario):
     """A command over the results of an earlier run with another k."""
 
     words: tuple[str, ...] = ("explain", "--side", "both")
+    how_many = "-k"
 
     def run(self, folder: Path, k: int) -> int:
         from exempla.cli.main import main
 
         out = ("--out", str(folder / "out"))
-        return main(
-            [*self.words, str(folder / "a.csv"), "--label", "y", "-k", str(k), *out, "--quiet"]
-        )
+        what = (str(folder / "a.csv"), "--label", "y", self.how_many, str(k))
+        return main([*self.words, *what, *out, "--quiet"])
 
     def prepare(self, folder: Path) -> None:
         rows = "".join(
@@ -171,6 +171,30 @@ class Summarize(Command):
     """`exempla summarize`."""
 
     words = ("summarize",)
+
+
+class FixLabels(Command):
+    """`exempla fix-labels`, which also writes what a review begins with."""
+
+    words = ("fix-labels",)
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        from exempla.review import read_review
+
+        try:
+            suspects = len(read_review(folder / "out").suspects)
+        except exempla.ExemplaError:  # of two runs, and noticed
+            return [*super().check(folder, code), *(["no review"] if code == 0 else [])]
+        wanted = {5} if code == 0 else {3, 5}
+        problems = [] if suspects in wanted else [f"a review of {suspects} suspects"]
+        return [*super().check(folder, code), *problems]
+
+
+class Attack(Command):
+    """`exempla attack`."""
+
+    words = ("attack",)
+    how_many = "--points"
 
 
 class Embed(Scenario):
@@ -249,6 +273,8 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "explain": Command,
     "clean": Clean,
     "summarize": Summarize,
+    "fix-labels": FixLabels,
+    "attack": Attack,
     "embed": Embed,
     "decide": Decide,
 }

@@ -14,7 +14,10 @@ import pytest
 HERE = Path(__file__).parent
 MOST = int(os.environ.get("EXEMPLA_FAULTS", "5"))
 """Trials per scenario and kind of fault; `make fuzz` sets it so high that every call is tried."""
-NAMES = ("save", "store", "tables", "explain", "clean", "summarize", "embed", "decide")
+NAMES = (
+    "save", "store", "tables", "explain", "clean", "summarize", "fix-labels", "attack", "embed",
+    "decide",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +34,7 @@ def shim(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kind", ["kill", "full", "broken", "short"])
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_left_half_written(shim, name, kind):
+def test_nothing_is_left_half_written(shim, name, kind, record_property):
     run = subprocess.run(
         [sys.executable, "-m", "tests.faults.runner", name, kind, str(MOST)],
         capture_output=True,
@@ -43,4 +46,5 @@ def test_nothing_is_left_half_written(shim, name, kind):
     *problems, summary = [json.loads(line) for line in run.stdout.splitlines()]
     assert not problems, "\n".join(map(str, problems)) + run.stderr
     assert summary["trials"] >= 1
+    record_property("kills" if kind == "kill" else "disk faults", summary["trials"])
     assert summary["calls"] >= 3

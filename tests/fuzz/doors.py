@@ -1,25 +1,17 @@
-"""The public calls, each with arguments that work and what its answer boils down to."""
+"""The public calls, each with arguments that work."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 import exempla
-from tests.fuzz.values import (
-    ANYTHING,
-    BAD_LABELS,
-    BAD_ROWS,
-    BAD_WEIGHTS,
-    SAME_LABELS,
-    SAME_ROWS,
-)
+from exempla.tasks.attack import weak_points
 
 _X, _Y = load_breast_cancer(return_X_y=True)
 _X = (_X - _X.mean(0)) / _X.std(0)
@@ -30,31 +22,19 @@ MODEL = LogisticRegression().fit(X, Y)
 FITTED = exempla.Explainer(MODEL, progress=False).fit((X, Y))
 ROWS = np.random.default_rng(0).normal(size=(40, 5))
 TARGET = ROWS[:8].mean(0)
+torch.manual_seed(0)
+NET = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)).double()
+FOUND = exempla.clean(MODEL, (X, Y), (XT, YT), 3, ask="all", progress=False)
+MOVED = exempla.attack(MODEL, (X, Y), (XT[:4], YT[:4]), steps=3, progress=False)
 
 
-@dataclass(frozen=True)
-class Case:
-    """One call: `door(**arguments)` with one argument replaced."""
-
-    door: str
-    argument: str
-    value: str
-    same: bool = False
-    """Whether the answer must be the one of the plain call."""
+def _frame(found: Any) -> np.ndarray:
+    return found.table.select_dtypes("number").to_numpy().ravel()
 
 
-def _answer(found: Any) -> np.ndarray:
-    """The numbers of an answer, for comparison."""
-    if isinstance(found, list):
-        return np.concatenate([_answer(one) for one in found])
-    if isinstance(found, exempla.Answer):
-        weights = getattr(found, "probabilities", getattr(found, "weights", None))
-        if weights is None:  # an attack
-            weights = np.asarray(found.X).ravel()
-        return np.concatenate([np.asarray(found.indices, float), np.asarray(weights, float)])
-    if hasattr(found, "to_numpy"):
-        return found.select_dtypes("number").to_numpy(dtype=float).ravel()
-    return np.asarray(found, dtype=float).ravel()
+def _estimator(X: Any, y: Any, sample_weight: Any, **options: Any) -> np.ndarray:
+    made = exempla.FisherExplainer(LogisticRegression(), **options).fit(X, y, sample_weight)
+    return made.influence(XT[:3], YT[:3])
 
 
 DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -109,7 +89,7 @@ DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
          "start": None},
     ),
     "select_from_kernel": (
-        exempla.select_from_kernel,
+        lambda kernel, **a: exempla.select_from_kernel(lambda i, J: kernel[i][J], **a),
         {"kernel": ROWS @ ROWS.T, "z": ROWS @ TARGET, "k": 3,
          "target_norm2": float(TARGET @ TARGET), "noise": 0.0, "side": "both"},
     ),
@@ -136,74 +116,54 @@ DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda **a: exempla.select(ROWS, TARGET, 3, exempla.Sharded(exempla.SBQ(), **a)),
         {"shards": 2, "mode": "exact", "backend": "local"},
     ),
+    "explainer": (
+        lambda train, ids, **a: exempla.Explainer(MODEL, **a).fit(train, ids).self_influence(),
+        {"train": (X, Y), "ids": None, "likelihood": "auto", "fisher": "true", "sketch": "auto",
+         "damping": "auto", "normalize": True, "parameters": None, "store": None, "device": None,
+         "seed": 0, "progress": False},
+    ),
+    "fitted": (
+        FITTED.explain,
+        {"test": (XT, YT), "k": 3, "side": "opponents", "labels": "true", "selector": None,
+         "weights": None},
+    ),
+    "estimator": (
+        _estimator,
+        {"X": X, "y": Y, "sample_weight": None, "fisher": "true", "sketch": "auto",
+         "damping": "auto", "normalize": True, "seed": 0, "progress": False},
+    ),
+    "network": (
+        lambda **a: exempla.explain(NET, **a),
+        {"train": (X, Y), "test": (XT, YT), "k": 3, "side": "opponents", "labels": "true",
+         "weights": None, "likelihood": "auto", "fisher": "true", "sketch": "auto",
+         "damping": "auto", "normalize": True, "parameters": None, "device": None, "seed": 0,
+         "progress": False},
+    ),
+    "array scores": (
+        lambda train, test, **a: exempla.explain(
+            exempla.ArrayScores(**a), train, test, k=3, progress=False
+        ),
+        {"train": ROWS, "test": ROWS[:5], "penalty": 0.1},
+    ),
+    "weak_points": (
+        lambda **a: weak_points(MODEL, (X, Y), (XT[:4], YT[:4]), **a),
+        {"budget": 0.1, "bounds": "auto", "damping": "auto", "parameters": None, "seed": 0},
+    ),
+    "verify": (
+        lambda **a: _frame(FOUND.verify(**a)),
+        {"fit": None, "seeds": 2, "holdout": (XT, YT), "first_seed": 0},
+    ),
+    "attack verify": (lambda **a: _frame(MOVED.verify(**a)), {"fit": None, "seeds": 2}),
+    "mislabel_auc": (
+        exempla.metrics.mislabel_auc,
+        {"suspicion": ROWS[:, 0], "wrong": ROWS[:, 1] > 0},
+    ),
+    "found_share": (
+        exempla.metrics.found_share,
+        {"ranking": np.arange(40), "wrong": ROWS[:, 1] > 0, "k": 5},
+    ),
+    "random": (lambda **a: exempla.select(ROWS, TARGET, 3, exempla.Random(**a)), {"seed": 0}),
+    "matching": (
+        lambda **a: exempla.select(ROWS, TARGET, 3, exempla.MatchingPursuit(**a)), {"noise": 0.5},
+    ),
 }  # fmt: skip
-
-PAIRS = ("train", "test", "curated", "target")
-PLAIN = ("features", "kernel", "attribution", "outcomes")
-
-
-def cases() -> Iterator[Case]:
-    """Every single replacement there is."""
-    for door, (_, arguments) in DOORS.items():
-        for name, value in arguments.items():
-            for bad in ANYTHING:
-                yield Case(door, name, f"any {bad}")
-            if name in PAIRS and isinstance(value, tuple):
-                for kind, pool in (("X", BAD_ROWS), ("y", BAD_LABELS), ("w", BAD_WEIGHTS)):
-                    yield from (Case(door, name, f"bad {kind} {bad}") for bad in pool)
-                for kind, pool in (("X", SAME_ROWS), ("y", SAME_LABELS)):
-                    yield from (Case(door, name, f"same {kind} {s}", same=True) for s in pool)
-            elif name in PLAIN:
-                yield from (Case(door, name, f"bad rows {bad}") for bad in BAD_ROWS)
-                yield from (Case(door, name, f"same rows {s}", same=True) for s in SAME_ROWS)
-
-
-def replaced(case: Case) -> dict[str, Any]:
-    """The arguments of the case."""
-    arguments = dict(DOORS[case.door][1])
-    value = arguments[case.argument]
-    kind, _, name = case.value.partition(" ")
-    if kind == "any":
-        arguments[case.argument] = ANYTHING[name]
-        return arguments
-    part, _, name = name.partition(" ")
-    pools: dict[tuple[str, str], dict[str, Callable[[Any], Any]]] = {
-        ("bad", "X"): BAD_ROWS, ("bad", "y"): BAD_LABELS, ("bad", "w"): BAD_WEIGHTS,
-        ("bad", "rows"): BAD_ROWS, ("same", "X"): SAME_ROWS, ("same", "y"): SAME_LABELS,
-        ("same", "rows"): SAME_ROWS,
-    }  # fmt: skip
-    make = pools[kind, part][name]
-    if part == "rows":
-        arguments[case.argument] = make(value)
-    elif part == "X":
-        arguments[case.argument] = (make(value[0]), value[1])
-    elif part == "y":
-        arguments[case.argument] = (value[0], make(value[1]))
-    else:
-        arguments[case.argument] = (*value, make(value[1]))
-    return arguments
-
-
-def problem_of(case: Case) -> str:
-    """What is wrong with how the call ended; "" if nothing is."""
-    call, plain = DOORS[case.door]
-    try:
-        arguments = replaced(case)
-    except (TypeError, ValueError):
-        return ""  # such data cannot even be made
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        try:
-            found = call(**arguments)
-        except exempla.ExemplaError as error:
-            return "" if str(error).strip() else "an error that says nothing"
-        except Exception as error:
-            return f"{type(error).__name__}: {str(error)[:120]}"
-        numbers = _answer(found)
-        if not np.isfinite(numbers).all():
-            return "an answer that is not finite"
-        if case.same:
-            expected = _answer(call(**plain))
-            if numbers.shape != expected.shape or not np.allclose(numbers, expected, rtol=1e-5):
-                return "another answer for the same data"
-    return ""

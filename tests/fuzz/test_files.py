@@ -18,7 +18,8 @@ RUNS = int(os.environ.get("EXEMPLA_FUZZ_RUNS", "12"))
 COMMANDS = ("explain", "clean", "summarize", "fix-labels", "attack", "embed")
 
 
-def test_readers_read_or_refuse(tmp_path):
+def test_readers_read_or_refuse(tmp_path, record_property):
+    record_property("files read", FILES)
     problems = {}
     for number in range(FILES):
         path = broken_file(tmp_path, number)
@@ -35,7 +36,8 @@ def test_readers_read_or_refuse(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-def test_commands_answer_or_refuse(number, tmp_path, capsys):
+def test_commands_answer_or_refuse(number, tmp_path, capsys, record_property):
+    record_property("command runs", 1)
     images = number % 10 == 9
     path = broken_folder(tmp_path, number) if images else broken_file(tmp_path, number)
     before = _digest(path)

@@ -32,6 +32,16 @@ ANYTHING: dict[str, Any] = {
     "array": np.arange(3),
     "numpy string": np.str_("true"),
     "int8": np.int8(3),
+    "negative fraction": -0.5,
+    "numpy bool": np.bool_(True),
+    "masked": np.ma.masked_array([0.0, 1.0, 2.0], mask=[False, True, False]),
+    "complex array": np.arange(3) * 1j,
+    "missing": pd.NA,
+    "date": np.datetime64("2024-01-01"),
+    "tuple": (1, 2),
+    "frame": pd.DataFrame({"a": [1.0, 2.0]}),
+    "surrogate": "\ud800",
+    "zero byte": "a\0b",
 }
 """In place of any option."""
 
@@ -66,6 +76,19 @@ BAD_ROWS: dict[str, Callable[[np.ndarray], Any]] = {
     "structured": lambda X: np.zeros(len(X), dtype=[("a", float), ("b", float)]),
     "none": lambda X: None,
     "bytes": lambda X: X.tobytes(),
+    "masked list": lambda X: [np.ma.masked_array(row, mask=row == row.max()) for row in X],
+    "complex list": lambda X: (X + 1j).tolist(),
+    "complex objects": lambda X: (X + 1j).astype(object),
+    "complex frame": lambda X: pd.DataFrame(X + 1j),
+    "complex sparse": lambda X: sp.csr_array(X + 1j),
+    "missing frame": lambda X: pd.DataFrame(_with(X, np.nan)).convert_dtypes(),
+    "missing sparse": lambda X: sp.csr_array(_with(X, np.nan)),
+    "word frame": lambda X: pd.DataFrame(np.full(X.shape, "word")),
+    "date frame": lambda X: pd.DataFrame(np.full(X.shape, np.datetime64("2024-01-01", "ns"))),
+    "tiny": lambda X: X * 1e-160,
+    "large": lambda X: X * 1e160,
+    "zeros": np.zeros_like,
+    "a set": lambda X: {1.0, 2.0},
 }
 """In place of X: must be refused, or answered with finite numbers."""
 
@@ -104,6 +127,17 @@ BAD_LABELS: dict[str, Callable[[np.ndarray], Any]] = {
     "a string": lambda y: "labels",
     "empty": lambda y: y[:0],
     "fractions": lambda y: y + 0.25,
+    "infinite": lambda y: _with(y, np.inf),
+    "masked list": lambda y: [np.ma.masked if i % 2 else v for i, v in enumerate(y.tolist())],
+    "masked parts": lambda y: list(np.ma.masked_array(y, mask=np.arange(len(y)) % 2 == 0)),
+    "missing series": lambda y: pd.Series([None, *y[1:]], dtype="Int64"),
+    "missing category": lambda y: pd.Series([None, *y[1:]]).astype("category"),
+    "complex objects": lambda y: (y + 1j).astype(object),
+    "bytes": lambda y: y.tobytes(),
+    "a dict": lambda y: dict(enumerate(y.tolist())),
+    "a generator": lambda y: (v for v in y),
+    "cube": lambda y: y[:, None, None],
+    "a number": lambda y: 1,
 }
 
 SAME_LABELS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -129,6 +163,14 @@ BAD_WEIGHTS: dict[str, Callable[[np.ndarray], Any]] = {
     "complex": lambda y: np.ones(len(y)) * 1j,
     "tiny": lambda y: np.full(len(y), 1e-300),
     "huge": lambda y: np.full(len(y), 1e300),
+    "infinite": lambda y: np.full(len(y), np.inf),
+    "nested": lambda y: [[1.0], [1.0, 2.0]] * (len(y) // 2),
+    "masked": lambda y: np.ma.masked_array(np.ones(len(y)), mask=np.arange(len(y)) == 1),
+    "masked list": lambda y: [np.ma.masked, *[1.0] * (len(y) - 1)],
+    "dates": lambda y: np.full(len(y), np.datetime64("2024-01-01")),
+    "a dict": lambda y: dict.fromkeys(range(len(y)), 1.0),
+    "missing": lambda y: pd.Series([None, *[1.0] * (len(y) - 1)]),
+    "complex objects": lambda y: (np.ones(len(y)) + 1j).astype(object),
 }
 
 

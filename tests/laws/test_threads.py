@@ -1,7 +1,8 @@
 """The same answers whatever the number of BLAS threads: no choice hangs on the last bit of a sum.
 
 Threads split a product differently and round it differently; so do the columns of a matrix in
-another order, which is the same law without threads.
+another order, which is the same law without threads. And the same answers whatever other threads
+ask of the same Explainer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import exempla
 from tests.laws.test_selectors import SELECTORS, law
+from tests.threads import hammered
 
 pytestmark = pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 LOADERS = {
@@ -120,3 +122,23 @@ def test_rows_orthogonal_to_the_target_are_on_no_side():
     for side in ("opponents", "proponents"):
         assert (exempla.select(rows, target, 5, side=side).indices % 2 == 1).all()
         assert exempla.select(rows, target, 40, exempla.SBQ(1.0), side).candidates <= 20
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_questions_of_several_threads_do_not_meet(name, normalize):
+    model, train, (X, y) = case(name)
+    asked, few = (X, y), (X[:3], y[:3])
+    explainer = exempla.Explainer(model, normalize=normalize, progress=False).fit(train)
+    jobs = [
+        lambda: explainer.influence(asked),
+        lambda: explainer.explain(asked, k=4).weights,
+        explainer.self_influence,
+        lambda: explainer.features.rows.sum(0),
+        lambda: explainer.explain_each(few, k=3)[-1].weights,
+        lambda: explainer.affinity([2, 5], few),
+    ]
+    alone = [job() for job in jobs]
+    for expected, got in zip(alone, hammered(jobs, times=4), strict=True):
+        for one in got:
+            np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-12)

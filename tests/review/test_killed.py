@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,11 @@ from tests.review.case import make_folder
 from tests.review.test_export import SOME, decide, images_case
 from tests.review.test_logfile import answer, fill
 
+Record = Callable[[str, object], None]
 FINAL = ("decisions.json", "patch.csv", "corrected.jsonl", "corrected")
 
 
-def runs(deed: str, template: Path, work: Path, stride: int = 1) -> list[Path]:
+def runs(deed: str, template: Path, work: Path, record: Record, stride: int = 1) -> list[Path]:
     """What each killed run left, in the order of how far it came; the last one was not killed."""
     work.mkdir()
     words = [
@@ -37,6 +39,7 @@ def runs(deed: str, template: Path, work: Path, stride: int = 1) -> list[Path]:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = sorted(work.iterdir())
+    record("kills", len(found) - 1)
     assert len(found) > 10, "there are many steps to be killed at"
     return found
 
@@ -49,9 +52,9 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def check_exports(template: Path, work: Path) -> None:
+def check_exports(template: Path, work: Path, record: Record) -> None:
     """Every file is the one from before or the one from after, and a new export mends all."""
-    left = runs("export", template, work)
+    left = runs("export", template, work, record)
     before = {name: digest(template / "review" / name) for name in FINAL}
     after = {name: digest(left[-1] / "review" / name) for name in FINAL}
     assert before != after
@@ -68,30 +71,30 @@ def check_exports(template: Path, work: Path) -> None:
         assert not list((place / "review").glob(".[!d]*.part")), "what was left is gone"
 
 
-def test_an_export_killed_at_any_step_leaves_whole_files(tmp_path):
+def test_an_export_killed_at_any_step_leaves_whole_files(tmp_path, record_property):
     (tmp_path / "template").mkdir()
     folder = make_folder(tmp_path / "template", 6)
     decide(folder, RowDecision(3, "remove"))
     export_review(read_review(folder))
     decide(folder, *SOME)
-    check_exports(tmp_path / "template", tmp_path / "work")
+    check_exports(tmp_path / "template", tmp_path / "work", record_property)
 
 
-def test_an_export_of_images_killed_at_any_step_leaves_whole_trees(tmp_path):
+def test_an_export_of_images_killed_at_any_step_leaves_whole_trees(tmp_path, record_property):
     (tmp_path / "template").mkdir()
     folder = images_case(tmp_path / "template")
     folder = folder.rename(tmp_path / "template" / "review")
     export_review(read_review(folder))
     decide(folder, RowDecision(1, "keep"))
-    check_exports(tmp_path / "template", tmp_path / "work")
+    check_exports(tmp_path / "template", tmp_path / "work", record_property)
 
 
-def test_decisions_killed_at_any_step_are_all_there_once_acknowledged(tmp_path):
+def test_decisions_killed_at_any_step_are_all_there_once_acknowledged(tmp_path, record_property):
     folder = tmp_path / "template" / "review"
     folder.mkdir(parents=True)
     fill(folder / "decisions.sqlite").close()
     first = answer(folder / "decisions.sqlite")[3]
-    left = runs("decide", tmp_path / "template", tmp_path / "work")
+    left = runs("decide", tmp_path / "template", tmp_path / "work", record_property)
     reached = set()
     for place in left:
         said = [int(line) for line in (place / "said.txt").read_text().split()]
@@ -109,16 +112,16 @@ def test_decisions_killed_at_any_step_are_all_there_once_acknowledged(tmp_path):
     assert reached == set(range(first, first + 6))
 
 
-def test_a_new_log_killed_at_any_step_is_no_damaged_log(tmp_path):
+def test_a_new_log_killed_at_any_step_is_no_damaged_log(tmp_path, record_property):
     (tmp_path / "template" / "review").mkdir(parents=True)
-    for place in runs("decide", tmp_path / "template", tmp_path / "work"):
+    for place in runs("decide", tmp_path / "template", tmp_path / "work", record_property):
         said = (place / "said.txt").read_text().split()
         log = DecisionLog(place / "review" / "decisions.sqlite", "k")
         assert log.version >= (int(said[-1]) if said else 0)
         log.close()
 
 
-def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path):
+def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path, record_property):
     folder = tmp_path / "template" / "review"
     folder.mkdir(parents=True)
     path = folder / "decisions.sqlite"
@@ -128,7 +131,7 @@ def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path):
     path.write_bytes(data)
     whole = salvage(path)
     assert len(whole) > 5
-    for place in runs("recover", tmp_path / "template", tmp_path / "work", 3):
+    for place in runs("recover", tmp_path / "template", tmp_path / "work", record_property, 3):
         log = place / "review" / "decisions.sqlite"
         assert [event[:-1] for event in salvage(log)] == [event[:-1] for event in whole]
         if log.read_bytes() == data:  # not there yet: refused as before, nothing taken away

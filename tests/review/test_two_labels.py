@@ -58,17 +58,22 @@ def test_decisions_about_one_column_do_not_change_another(patients, tmp_path, ca
     analyse(patients, out, "smoker")
     wanted = relabel_five(out)
 
+    capsys.readouterr()
     analyse(patients, out, "diabetic")
+    told = capsys.readouterr().err
     found, said = export(out, capsys)
     assert (found["decisions"], found["changed"]) == (0, 0)
     assert (out / "corrected.csv").read_bytes() == original
     sentence = "5 decisions about the column 'smoker' of 'patients.csv'"
     assert sentence in said
+    assert sentence in told, "the analysis itself says so, even when quiet"
     with served(out) as address, signed_in(address) as page:
         assert page.get("/api/state").json()["changes"] == []
         assert sentence in page.get("/api/review").json()["elsewhere"]
 
+    capsys.readouterr()
     analyse(patients, out, "smoker")
+    assert "decisions" not in capsys.readouterr().err
     found, said = export(out, capsys)
     assert (found["decisions"], found["changed"], found["elsewhere"]) == (5, 5, "")
     before, after = pd.read_csv(patients), pd.read_csv(out / "corrected.csv")

@@ -9,6 +9,7 @@ import lzma
 import os
 import zipfile
 from datetime import time as clock
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -169,12 +170,15 @@ def test_fractions_can_be_classes(tmp_path):
 
 def test_images_of_sixteen_bits_are_scaled_for_the_network():
     deep = RNG.integers(0, 65_536, (6, 8, 8), dtype=np.uint16)
-    for kind in ("cnn", "mlp"):
+    kinds = ("cnn", "mlp") if find_spec("torch") else ("mlp",)
+    for kind in kinds:
         made = default_image_model(deep, Y[:6], kind=kind)
         ready = made.prepare(deep) if made.model is None else made.model[0].transform(deep)
         assert 0.9 < np.abs(ready).max() <= 1.0
     shares = RNG.random((6, 8, 8))
-    assert np.allclose(default_image_model(shares, Y[:6], kind="cnn").prepare(shares)[:, 0], shares)
+    if "cnn" in kinds:
+        made = default_image_model(shares, Y[:6], kind="cnn")
+        assert np.allclose(made.prepare(shares)[:, 0], shares)
 
 
 def test_strings_of_every_arrow_type(tmp_path):
@@ -185,7 +189,10 @@ def test_strings_of_every_arrow_type(tmp_path):
         pa.string_view(),
         pa.dictionary(pa.int32(), pa.string()),
     ):
-        labels = pa.array(["p", "q"] * 20).cast(kind)
+        try:
+            labels = pa.array(["p", "q"] * 20).cast(kind)
+        except pa.ArrowNotImplementedError:  # views are newer than the oldest Arrow we take
+            continue
         data = {
             "a": pa.array(words).cast(kind),
             "x": X[:, 0],

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from exempla.data import stack_rows, take_rows
+from exempla.errors import ExemplaError
 from exempla.tasks.fix_labels import gather
 from exempla.tasks.fix_labels.calibrated import pooled, ranked
 from exempla.tasks.fix_labels.calibration import fit_calibrator, share_in_doubt, share_wrong
@@ -176,9 +177,26 @@ def test_a_row_is_never_compared_with_itself() -> None:
         (sp.csr_matrix(np.arange(6).reshape(3, 2)), np.array([[8, 9]])),
         (pd.DataFrame(np.arange(6).reshape(3, 2)), np.array([[8, 9]])),
         ([[0, 1], [2, 3], [4, 5]], [[8, 9]]),
+        ([[0, 1], [2, 3], [4, 5]], pd.DataFrame([[8, 9]], columns=["a", "b"])),
+        (["a", "b", "c"], pd.Series(["d"])),
+        (sp.csr_array(np.arange(6).reshape(3, 2)), pd.DataFrame([[8, 9]]).convert_dtypes()),
     ],
 )
 def test_rows_are_stacked_and_taken(first: Any, second: Any) -> None:
     both = take_rows(stack_rows(first, second), np.array([3, 0]))
     values = both.toarray() if sp.issparse(both) else np.asarray(both)
-    assert values.tolist() == [[8, 9], [0, 1]]
+    assert values.tolist() in ([[8, 9], [0, 1]], ["d", "a"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (sp.csr_array(np.eye(2)), np.full((1, 2), np.datetime64("2024-01-01"))),
+        (sp.csr_array(np.eye(2)), np.ones((1, 3))),
+        (pd.DataFrame(np.eye(2)), np.ones((1, 3))),
+        (np.eye(2), np.ones((1, 3))),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(first: Any, second: Any) -> None:
+    with pytest.raises(ExemplaError, match="cannot be put together"):
+        stack_rows(first, second)

@@ -15,6 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import exempla
 from exempla.errors import ExemplaError
 from exempla.tasks.fresh import redraw
 from exempla.tasks.retrain import check_fit, refit
@@ -270,3 +271,44 @@ def test_failures_are_told_in_one_sentence() -> None:
         refit(nn.Linear(4, 2), whole, Y[:2], None, lambda m, A, *_: m(A), 0)
     with pytest.raises(ExemplaError, match=r"could not be fitted to ndarray .* contains NaN"):
         refit(LogisticRegression(), np.full((60, 4), np.nan), Y, None, None, 0)
+
+
+class Raising(LogisticRegression):
+    """A model of the user's own that raises in `fit` or in prediction."""
+
+    def __init__(self, error: Any = None, where: str = "fit") -> None:
+        super().__init__()
+        self.error, self.where = error, where
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        if self.where == "fit":
+            raise self.error("age")
+        return super().fit(X, y, sample_weight)
+
+    def predict_proba(self, X: Any) -> Any:
+        if self.where == "predict":
+            raise self.error("age")
+        return super().predict_proba(X)
+
+
+ERRORS = (KeyError, ZeroDivisionError, AttributeError, OSError, AssertionError, StopIteration)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_whatever_a_model_raises_is_one_sentence_that_names_it(error: Any) -> None:
+    model = Raising(error)
+    for job in (
+        lambda: exempla.fix_labels(model, (X, Y), progress=False),
+        lambda: exempla.clean(model, (X, Y), (X, Y), 3, progress=False),
+        lambda: exempla.summarize(model, (X, Y), 8, progress=False),
+        lambda: refit(LogisticRegression(), X, Y, None, lambda *_: model.fit(X, Y), 0),
+    ):
+        with pytest.raises(ExemplaError, match=error.__name__):
+            job()
+    with pytest.raises(ExemplaError, match=f"cannot predict .*{error.__name__}"):
+        exempla.fix_labels(Raising(error, "predict"), (X, Y), progress=False)
+
+
+def test_too_little_memory_stays_what_it_is() -> None:
+    with pytest.raises(MemoryError):
+        refit(Raising(MemoryError), X, Y, None, None, 0)

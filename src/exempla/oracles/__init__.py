@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.errors import UnsupportedModelError
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ def make_oracle(
         from exempla.oracles.torch.oracle import torch_oracle
 
         return torch_oracle(model, likelihood, parameters, device)
+    if device is not None and str(device) != "cpu":
+        raise ExemplaError(
+            f"device={device!r:.60} is for torch models, and this one is computed on the CPU: "
+            "leave it out."
+        )
     from exempla.oracles.scores import ArrayOracle, ArrayScores, ScoreModel
 
     if isinstance(model, ArrayScores | ScoreModel):

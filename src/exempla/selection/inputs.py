@@ -123,7 +123,7 @@ def make_problem(
     targets, single = as_targets(target, rows.p)
     sides = _per_target(side, len(targets), single, "side")
     for one in sides:
-        if one not in SIDES:
+        if not isinstance(one, str) or one not in SIDES:
             raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
     starts = _per_target(start, len(targets), single, "start")
     alignment = alignment_of(rows, targets)

@@ -12,13 +12,13 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from exempla.arrays import Array, real_numbers
-from exempla.checks import check_k
+from exempla.checks import check_k, is_real
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
 from exempla.selection.candidates.base import Rule
 from exempla.selection.engine import RESIDUAL
 from exempla.selection.inputs import SIDES, check_lengths, side_of
-from exempla.selection.selector import check_noise, is_real
+from exempla.selection.selector import check_noise
 from exempla.selection.ties import ROUNDING, first_of_best, without_noise
 
 __all__ = ["select_from_kernel"]
@@ -72,7 +72,7 @@ def select_from_kernel(
     t = len(z)
     k = check_k(k, t)
     check_noise(noise)
-    if side not in SIDES:
+    if not isinstance(side, str) or side not in SIDES:
         raise ExemplaError(f"side is {side!r}; choose one of {', '.join(SIDES)}")
     if not (is_real(target_norm2) and 0 < target_norm2 < math.inf):
         raise ExemplaError(f"target_norm2 is {target_norm2!r}; give a finite number above 0")
@@ -183,7 +183,14 @@ def _diagonal(kernel: Kernel, t: int) -> np.ndarray:
 
 def _row(kernel: Kernel, i: int, others: np.ndarray) -> np.ndarray:
     """Kernel values, checked: a wrong shape would silently broadcast."""
-    values = real_numbers(kernel(i, others), f"kernel({i}, J)")
+    try:
+        given = kernel(i, others)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ExemplaError(
+            f"kernel({i}, J) failed with {type(error).__name__}: {error}; it is called with a row "
+            "number and an array of them"
+        ) from error
+    values = real_numbers(given, f"kernel({i}, J)")
     if values.shape != others.shape:
         raise ExemplaError(
             f"kernel({i}, J) gave shape {values.shape} for {len(others)} rows; "

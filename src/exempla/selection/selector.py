@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla.checks import is_real
 from exempla.errors import ExemplaError
 from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Rows
@@ -111,12 +112,6 @@ class Selector(ABC):
     @abstractmethod
     def choose(self, problem: Problem, k: int) -> list[Outcome]:
         """At most k rows for each target."""
-
-
-def is_real(value: Any) -> bool:
-    """Whether this is one real number; True and False are not."""
-    real = isinstance(value, int | float | np.integer | np.floating)
-    return real and not isinstance(value, bool)
 
 
 def check_noise(noise: float) -> None:

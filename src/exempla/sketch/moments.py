@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import Array, is_tensor
+from exempla.errors import ExemplaError
 from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 
@@ -117,6 +118,12 @@ def same_memory(one: Array, other: Array | None) -> bool:
 
 def symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues (ascending) and eigenvectors; in double, as a long tail of small ones counts."""
+    total = float(matrix.sum())
+    if not np.isfinite(total):  # checked on the sum alone: one number to wait for
+        raise ExemplaError(
+            "squares of the model's inputs or scores overflow: scale its inputs, and check them "
+            "and its weights for NaN and infinity."
+        )
     if isinstance(matrix, np.ndarray):
         return np.linalg.eigh(matrix)
     import torch

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from exempla.data import absent_labels
 from exempla.errors import ExemplaError
 from exempla.tables.columns.arrow import to_strings
 from exempla.tables.columns.infer import FEATURES, Column, label_of
@@ -180,7 +181,7 @@ def untested(y: np.ndarray, asked: np.ndarray) -> list[str]:
     >>> untested(np.array(["a", "a", "b"]), np.array([True, False, False]))
     ["1 class(es) have too few rows to be tested and stay in training: 'b'."]
     """
-    small = np.setdiff1d(y, y[asked])
+    small = absent_labels(y, y[asked])
     if not len(small) or not asked.any():
         return []
     return [

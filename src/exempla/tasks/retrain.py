@@ -29,7 +29,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles.sklearn.unwrap import is_fitted
 from exempla.tasks.fresh import redraw
 
-__all__ = ["Fit", "check_fit", "first_line", "fitted", "in_words", "is_module", "refit"]
+__all__ = ["Fit", "check_fit", "fitted", "in_words", "is_module", "named", "refit"]
 
 Fit = Callable[[Any, Any, Any, np.ndarray | None], Any]
 """fit(module, X, y, sample_weight) -> fitted module."""
@@ -146,12 +146,11 @@ def _copy(model: Any) -> Any:
 def _fit_by(fit: Fit, model: Any, X: Any, y: Any, weights: np.ndarray | None) -> Any:
     try:
         trained = fit(model, X, y, weights)
-    except ExemplaError:
+    except (ExemplaError, MemoryError):
         raise
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever it is, it is the caller's code that raised it
         raise ExemplaError(
-            f"fit(module, X, y, sample_weight) failed on {in_words(X)} with "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"fit(module, X, y, sample_weight) failed on {in_words(X)} with {named(error)}"
         ) from error
     if trained is None:
         raise ExemplaError("fit returned None: it must return the fitted module.")
@@ -165,11 +164,11 @@ def _fit(model: Any, X: Any, y: Any, weights: np.ndarray | None, quiet: bool) ->
             warnings.simplefilter("ignore", ConvergenceWarning)
         try:
             return model.fit(X, y, **given)
-        except ExemplaError:
+        except (ExemplaError, MemoryError):
             raise
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # the model may be the caller's own, and raise anything
             raise ExemplaError(
-                f"{type(model).__name__} could not be fitted to {in_words(X)}: {first_line(error)}"
+                f"{type(model).__name__} could not be fitted to {in_words(X)}: {named(error)}"
             ) from error
 
 
@@ -196,7 +195,11 @@ def in_words(X: Any) -> str:
     return f"{type(X).__name__}{shape}{kind}"
 
 
-def first_line(error: Exception) -> str:
-    """What another library's error says, in short."""
+def named(error: Exception) -> str:
+    """What another library's error is called and says, in short.
+
+    >>> named(KeyError("age")), named(ValueError("Input X contains NaN.\\nAnd more"))
+    ("KeyError: 'age'.", 'ValueError: Input X contains NaN.')
+    """
     said = str(error).strip().splitlines()
-    return said[0].rstrip(".:") + "." if said else "no message."
+    return f"{type(error).__name__}: {said[0].rstrip('.:') if said else 'no message'}."

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from exempla.checks import whole_number
-from exempla.data import arrays_of, n_rows, take_examples
+from exempla.checks import check_seed, check_times
+from exempla.data import arrays_of, listing, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
@@ -24,6 +24,8 @@ __all__ = ["Verification", "verify"]
 
 ARMS = ("nothing removed", "selected removed", "random removed")
 CLASSES = ("bernoulli", "categorical")
+LARGEST = 1e100
+"""Log-likelihoods up to here have a mean and a spread."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,8 @@ def verify(
             "this explanation does not hold its question: verify the result of explain, "
             "explain_errors or clean itself, not a copy that was saved or renumbered."
         )
-    if not whole_number(seeds) or seeds < 1:
-        raise ExemplaError(f"seeds is {seeds!r}: give a whole number of at least 1.")
+    check_times("seeds", seeds)
+    check_seed(first_seed)
     model = question.explainer.models[0]
     check_fit(model, fit)
     X, y, weights = arrays_of(question.explainer.train_data, "training data")
@@ -172,7 +174,10 @@ def judge(model: Any, data: Any) -> dict[str, float]:
     accuracy = np.nan
     if oracle.likelihood in CLASSES and examples.labels is not None:
         accuracy = float(np.mean(oracle.predict(examples) == examples.labels))
-    return {
-        "accuracy": accuracy,
-        "log_likelihood": float(np.mean(oracle.log_likelihood(examples))),
-    }
+    likely = oracle.log_likelihood(examples)
+    if not np.abs(likely).max() < LARGEST:
+        raise ExemplaError(
+            "the log-likelihood of some test examples is beyond all bounds: check the inputs of "
+            f"{listing(np.flatnonzero(~(np.abs(likely) < LARGEST)))}."
+        )
+    return {"accuracy": accuracy, "log_likelihood": float(np.mean(likely))}

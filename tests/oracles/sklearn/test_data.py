@@ -273,7 +273,7 @@ def holes(rows):
         ((X, Y, np.ones(3)), r"sample_weight has shape \(3,\)"),
         ((X, Y, -np.ones(150)), r"sample_weight is negative, NaN or infinite in rows 0"),
         ((X, Y, np.zeros(150)), r"every sample_weight is zero"),
-        ((X, Y, ["a"] * 150), r"sample_weight is not numeric"),
+        ((X, Y, ["a"] * 150), r"sample_weight is not an array of numbers"),
         ((X, Y, None, None), r"tuple of 4"),
         (("a text", Y), r"X must be an array"),
         ((None, Y), r"X must be an array"),

@@ -97,13 +97,13 @@ def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, 
     """Share of the errors mended by training without these rows; accuracy before and after."""
     import numpy as np
 
-    from exempla.data import take_rows
+    from exempla.data import absent_labels, take_rows
     from exempla.errors import ExemplaError
     from exempla.tasks.retrain import refit
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)
-    gone = np.setdiff1d(parts.y_train, parts.y_train[kept])
+    gone = absent_labels(parts.y_train, parts.y_train[kept])
     if len(gone):
         raise ExemplaError(
             f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "

@@ -7,6 +7,7 @@ Rows whose labels you trust (--curated, --curated-column) make the result much b
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
 from exempla.cli.shared.options import (
@@ -106,8 +107,30 @@ def run(options: Namespace) -> int:
     console.say(found.finding)
     say_files(console, folder, paths)
     console.say(f"Decide about them: exempla review {folder}")
+    if kept := decided_elsewhere(folder):
+        console.warn(kept)
     wrong = found.expected_errors / max(found.n_train, 1)
     return verdict(console, options, wrong, "of the labels are expected to be wrong")
+
+
+def decided_elsewhere(folder: Path) -> str:
+    """What is to be said of decisions in the folder that are about another column or file."""
+    from exempla.errors import ExemplaError
+    from exempla.review import read_review
+    from exempla.review.key import elsewhere
+    from exempla.review.log import DecisionLog
+
+    path = folder / "decisions.sqlite"
+    if not path.exists():
+        return ""
+    try:
+        log = DecisionLog(path, read_review(folder).key)
+    except ExemplaError as error:  # the suspects are written all the same
+        return str(error)
+    try:
+        return elsewhere(log.others())
+    finally:
+        log.close()
 
 
 def _listed(fixes: Any, k: int | None) -> Any:

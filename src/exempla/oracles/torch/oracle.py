@@ -115,7 +115,7 @@ class TorchOracle(Oracle):
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
-        if callable(likelihood):
+        if callable(likelihood) and not isinstance(likelihood, type):
             likelihood = Custom(likelihood)
         head = likelihood if isinstance(likelihood, Custom) else None
         self.scorer = Scorer(self.model, chosen, self.form, head, draws)

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from exempla.checks import whole_number
+from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
@@ -62,9 +62,8 @@ class Sharded(Selector):
             raise ExemplaError(f"Sharded wraps a selector such as SBQ(), not {self.selector!r}")
         if not whole_number(self.shards) or self.shards < 1:
             raise ExemplaError(f"shards is {self.shards!r}; give a whole number of at least 1")
-        if self.mode not in ("exact", "two-round"):
-            raise ExemplaError(f"mode is {self.mode!r}; choose 'exact' or 'two-round'")
-        if self.backend not in BACKENDS:
+        check_choice("mode", self.mode, ("exact", "two-round"))
+        if not isinstance(self.backend, str) or self.backend not in BACKENDS:
             known = ", ".join(repr(name) for name in BACKENDS)
             raise ExemplaError(f"backend {self.backend!r} is not available here; use {known}")
 

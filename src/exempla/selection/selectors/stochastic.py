@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exempla.checks import check_seed
+from exempla.checks import check_seed, is_real
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.base import Rule
 from exempla.selection.engine import Run, score_bounds
-from exempla.selection.selector import Outcome, Problem, Selector, is_real
+from exempla.selection.selector import Outcome, Problem, Selector
 from exempla.selection.ties import first_of_best
 
 __all__ = ["StochasticGreedy"]

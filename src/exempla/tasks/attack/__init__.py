@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from exempla.checks import (
     check_choice,
+    check_flag,
     check_ids,
+    check_number,
     check_rows,
     check_seed,
+    check_times,
     renamed_options,
     whole_number,
 )
@@ -24,7 +27,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.fisher.damping import RULES, FisherEvidence, check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import showing, track
+from exempla.progress import say_memory, showing, track
 from exempla.tasks.attack.ascent import (
     Box,
     ascend,
@@ -33,6 +36,7 @@ from exempla.tasks.attack.ascent import (
     loss_objective,
     valid_range,
 )
+from exempla.tasks.attack.memory import expected_peak
 from exempla.tasks.attack.result import Attack, with_rows
 from exempla.tasks.attack.scores import InputScores
 from exempla.tasks.retrain import Fit, check_fit, refit
@@ -113,11 +117,14 @@ def attack(
     """
     check_choice("perturb", perturb, ("train", "test"))
     _check(objective, budget, steps, rounds)
-    given = arrays_of(train, "training data")[:2]
+    given = _unweighted(train)
     names = check_ids(index_of(*given) if ids is None else ids, n_rows(given[1]))
     if rounds > 1:
         check_fit(model, fit)
-    with showing(progress):
+    with showing(check_flag("progress", progress)):
+        itemsize = 8 if isinstance(model, BaseEstimator) else 4
+        searched = perturb == "train" and whole_number(points)
+        say_memory(expected_peak(given[0], itemsize, searched), f"{n_rows(given[1])} training rows")
         scores = input_scores(model, given, damping, parameters, check_seed(seed))
         X, y = scores.encode(*given)
         target, tx, ty = _target(scores, target)
@@ -215,8 +222,9 @@ def weak_points(
     >>> list(table.columns), len(table)
     (['index', 'label', 'reach'], 200)
     """
-    given = arrays_of(train, "training data")[:2]
-    scores = input_scores(model, given, damping, parameters, seed)
+    given = _unweighted(train)
+    check_number("budget", budget)
+    scores = input_scores(model, given, damping, parameters, check_seed(seed))
     X, y = scores.encode(*given)
     _, tx, ty = _target(scores, target)
     v = scores.solve(scores.mean_score(tx, ty))
@@ -277,19 +285,24 @@ def _sample(n: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(n, SAMPLE, replace=False))
 
 
+def _unweighted(train: Any) -> tuple[Any, Any]:
+    """X and y of the training data: what an attack does to weighted rows is not worked out."""
+    X, y, weights = arrays_of(train, "training data")
+    if weights is not None:
+        raise ExemplaError("attack takes no sample_weight: give the training data as (X, y).")
+    return X, y
+
+
 def _check(objective: str, budget: float, steps: int, rounds: int) -> None:
     check_choice("objective", objective, tuple(OBJECTIVES))
-    if not isinstance(budget, Real) or not (np.isfinite(budget) and budget > 0):
-        raise ExemplaError(f"budget={budget!r} is not usable: give a positive number.")
-    if not whole_number(steps) or not whole_number(rounds) or steps < 1 or rounds < 1:
-        raise ExemplaError("steps and rounds must be whole numbers of at least 1.")
+    check_number("budget", budget)
+    check_times("steps", steps)
+    check_times("rounds", rounds)
 
 
 def _step(step: float | None, budget: float, steps: int) -> float:
     if step is not None:
-        if not isinstance(step, Real) or not (np.isfinite(step) and step > 0):
-            raise ExemplaError(f"step={step!r} is not usable: give a positive number.")
-        return float(step)
+        return check_number("step", step)
     return budget if steps == 1 else 2.5 * budget / steps
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from exempla.arrays import is_tensor
+from exempla.checks import check_times
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Answer
@@ -130,6 +131,7 @@ class Attack(Answer):
         model, (X, y), target, remembered = self.context
         fit = remembered if fit is None else fit
         check_fit(model, fit)
+        check_times("seeds", seeds)
         lines = []
         for seed in range(seeds):
             moved = with_rows(X, self.indices, self.random_copy(seed).astype(self.X.dtype))

@@ -11,6 +11,7 @@ import numpy as np
 from exempla.arrays import on_device_of
 from exempla.checks import check_choice, check_k, check_seed, renamed_options
 from exempla.data import take_examples
+from exempla.embedding import forecast_bytes, forecasting
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
 from exempla.fisher import Damping
@@ -19,11 +20,13 @@ from exempla.oracles.base import Examples
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import SBQ, TopInfluence, select
+from exempla.selection.selector import check_noise
 from exempla.selection.ties import TIE, descending
 from exempla.target import mean_embedding
 from exempla.tasks.clean.harm import kernel_with
+from exempla.tasks.clean.memory import cleaning_bytes
 from exempla.tasks.explain_errors import questioned_rows
-from exempla.tasks.retrain import fitted
+from exempla.tasks.retrain import check_fit, fitted
 
 __all__ = ["Cleaning", "clean", "clean_from"]
 
@@ -132,12 +135,17 @@ def clean(
     >>> bool(np.mean(harmful.indices < 30) > 0.5)
     True
     """
+    if fit is not None:
+        check_fit(model, fit)
     models = model if isinstance(model, list | tuple) else [model]
     explainer = Explainer(
         [fitted(m, train, check_seed(seed)) for m in models],
         likelihood=likelihood, fisher=fisher, sketch=sketch, damping=damping,
         parameters=parameters, store=store, device=device, seed=seed, progress=progress,
-    ).fit(train, ids)  # fmt: skip
+    )  # fmt: skip
+    check_choice("method", method, METHODS)
+    with forecasting(cleaning_bytes if method == "influence" else forecast_bytes):
+        explainer.fit(train, ids)
     found = clean_from(explainer, test, k, ask=ask, method=method, noise=noise)
     return replace(found, fit=fit)
 
@@ -153,6 +161,7 @@ def clean_from(
 ) -> Cleaning:
     """`clean` with an Explainer that is fitted already."""
     check_choice("method", method, METHODS)
+    check_noise(noise)
     with showing(explainer.progress):
         rows = questioned_rows(explainer, test, ask)
         questioned = test if rows is None else take_examples(test, rows)

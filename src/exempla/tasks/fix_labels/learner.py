@@ -10,7 +10,7 @@ import numpy as np
 from exempla.data import n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.tasks.retrain import Fit, check_fit, first_line, in_words, refit
+from exempla.tasks.retrain import Fit, check_fit, in_words, named, refit
 
 __all__ = ["Learner", "make_learner"]
 
@@ -44,12 +44,11 @@ class Learner:
         """log p(c | x) for every class c the training data know, (n, C), never below log FLOOR."""
         try:
             return self._log_proba(fitted, X)
-        except ExemplaError:
+        except (ExemplaError, MemoryError):
             raise
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # the model may be the caller's own, and raise anything
             raise ExemplaError(
-                f"the fitted {type(fitted).__name__} cannot predict {in_words(X)}: "
-                f"{first_line(error)}"
+                f"the fitted {type(fitted).__name__} cannot predict {in_words(X)}: {named(error)}"
             ) from error
 
     def _log_proba(self, fitted: Any, X: Any) -> np.ndarray:

@@ -13,15 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.checks import check_choice, check_ids, check_k, check_seed
+from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.fisher import check_damping
-from exempla.progress import showing
+from exempla.progress import say_memory, showing
 from exempla.results import Selection
 from exempla.selection import Selector
-from exempla.tasks.retrain import fitted
+from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.summarize.choices import choices
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
+from exempla.tasks.summarize.memory import expected_peak
 from exempla.tasks.summarize.pool import candidates
 from exempla.tasks.summarize.posterior import posterior
 from exempla.tasks.summarize.refit import Refit, refitter
@@ -114,8 +115,12 @@ def summarize(
         raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
     # a source of chance for each step, so that none hangs on what an earlier one came to
     draws, sample, order, rest = np.random.default_rng(check_seed(seed)).spawn(4)
-    with showing(progress):
+    if fit is not None:
+        check_fit(model, fit)
+    with showing(check_flag("progress", progress)):
         model = fitted(model, train, seed)
+        n, needed = expected_peak(model, train, k, total == "auto", likelihood, parameters, device)
+        say_memory(needed, f"{n} examples to choose {k} of")
         refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
         layer = read_last_layer(model, train, likelihood, parameters, device)
         k = check_k(k, len(layer))

@@ -16,7 +16,7 @@ from exempla.tasks.summarize.classes import stratified_sample
 from exempla.tasks.summarize.last_layer import LastLayer
 from exempla.tasks.summarize.posterior import Posterior
 
-__all__ = ["Pool", "candidates"]
+__all__ = ["Pool", "candidates", "pool_size"]
 
 FEWEST_CANDIDATES, PER_PICK = 5000, 5
 ROW_BYTES = 2**30
@@ -77,11 +77,15 @@ def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Gener
     return Pool(examples, rows, target, shares, typical)
 
 
+def pool_size(k: int, width: int) -> int:
+    """How many candidates there are for k picks, in rows of so many numbers."""
+    return max(k, min(max(FEWEST_CANDIDATES, PER_PICK * k), ROW_BYTES // (4 * width)))
+
+
 def _sample(
     layer: LastLayer, around: Posterior, k: int, width: int, rng: np.random.Generator
 ) -> np.ndarray:
-    size = min(max(FEWEST_CANDIDATES, PER_PICK * k), ROW_BYTES // (4 * width))
-    size = max(k, size)
+    size = pool_size(k, width)
     counted = np.arange(len(layer))
     counted = counted if layer.counts is None else counted[layer.counts > 0]
     classes = layer.codes if layer.discrete else None

@@ -180,7 +180,7 @@ def is_dict_rows(data: Any) -> bool:
 def is_arrays(data: Any) -> bool:
     if isinstance(data, (tuple, list)):
         return all(is_arrays(x) for x in data)
-    if hasattr(data, "keys") and not hasattr(data, "to_numpy"):
+    if hasattr(data, "keys") and not hasattr(data, "to_numpy") and not isinstance(data, type):
         return all(is_arrays(data[key]) for key in data.keys())  # noqa: SIM118
     if data is None or is_sparse(data) or hasattr(data, "__array__"):
         return True

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from exempla.arrays import is_sparse, native, refuse_masked
+from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError
 
 __all__ = ["refuse_rows", "refuse_weights", "usable", "usable_tensor"]
@@ -71,6 +72,8 @@ def refuse_weights(weights: Any, positions: np.ndarray) -> None:
         )
     wrong = ~(weights.isfinite() & (weights >= 0))
     refuse_rows(wrong, positions, "have a weight that is negative, NaN or infinite")
+    what = f"have a weight above {LARGEST_WEIGHT:g}, and sums of it overflow"
+    refuse_rows(weights > LARGEST_WEIGHT, positions, what)
 
 
 def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:

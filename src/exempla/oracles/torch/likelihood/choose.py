@@ -44,15 +44,15 @@ def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, dr
         return wanted
     if isinstance(wanted, Likelihood):
         return FamilyHead(wanted, draws=draws)
-    if wanted == "auto":
+    if isinstance(wanted, str) and wanted == "auto":
         wanted = infer(model, outputs, batch)
-    if wanted == "causal_lm" or wanted == "tokens":
+    if isinstance(wanted, str) and wanted in ("causal_lm", "tokens"):
         return TokenHead(shift=wanted == "causal_lm", draws=draws)
     families: dict[str, Likelihood] = {
         family.name: family
         for family in (Categorical(), Bernoulli(), MultiLabel(), Gaussian(), Poisson())
     }
-    if wanted not in families:
+    if not isinstance(wanted, str) or wanted not in families:
         raise ExemplaError(
             f"likelihood={wanted!r} is not known: use 'auto', {', '.join(map(repr, NAMES))}, or "
             "Custom(log_prob)."

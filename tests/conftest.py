@@ -1,0 +1,23 @@
+"""A last line that counts what was tried: strange calls, broken files, kills, flipped bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+COUNTED = ("API cases", "files read", "command runs", "kills", "disk faults", "log flips")
+"""What tests report with `record_property`."""
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Sum what the tests have counted, those that failed included."""
+    totals: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, count in report.user_properties:
+                    totals[name] += count if name in COUNTED else 0
+    if any(totals.values()):
+        failed = len(terminalreporter.stats.get("failed", []))
+        tried = ", ".join(f"{totals[name]:,} {name}" for name in COUNTED if totals[name])
+        terminalreporter.write_line(f"tried: {tried}; {failed} tests failed")
