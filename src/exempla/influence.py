@@ -17,6 +17,7 @@ import numpy as np
 
 from exempla.arrays import Array, to_numpy
 from exempla.errors import ExemplaError
+from exempla.fisher import check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 from exempla.sketch.identity import IdentitySketch
@@ -83,10 +84,19 @@ def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -
     >>> hessian_influence(model, (X[:200], y[:200]), (X[200:203], y[200:203])).shape
     (200, 3)
     """
+    added = check_damping(damping)
+    if isinstance(added, str):
+        raise ExemplaError(f"damping={damping!r}: beside a Hessian it is a number, 0 by default.")
     oracle = make_oracle(model)
     train_examples = oracle.read(train, role="train")
     H = hessian(oracle, train_examples)
-    H[np.diag_indices_from(H)] += damping
+    H[np.diag_indices_from(H)] += added
     rows = np.concatenate(list(written_out(oracle, train_examples)))
     targets = np.concatenate(list(written_out(oracle, oracle.read(test, role="test"))))
-    return rows @ np.linalg.solve(H, targets.T) / len(rows)
+    try:
+        found = rows @ np.linalg.solve(H, targets.T) / len(rows)
+    except np.linalg.LinAlgError:
+        raise ExemplaError("the Hessian has no inverse: give a damping above zero.") from None
+    if not np.isfinite(found).all():
+        raise ExemplaError("influence overflows: are the inputs of all examples scaled alike?")
+    return found

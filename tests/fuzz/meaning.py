@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LENT", "is_open", "means_something"]
+__all__ = ["LENT", "means_something"]
 
 NUMBER = "zero, fraction, huge, int8"
 OPTIONS: dict[str, str] = {
@@ -44,19 +44,8 @@ ASKED = ("test", "target", "holdout")
 """Arguments that hold questioned examples: they need no labels, and may all be of one class."""
 EXTREME = {"huge", "large", "tiny", "zeros"}
 """Numbers all the same: finite answers to them are right."""
-OPEN = {
-    ("hessian_influence", "damping", ""),
-    ("hessian_influence", "train", "bad X large"),
-    ("hessian_influence", "test", "bad X huge"),
-}
-"""Not checked yet: door, argument, value ("" for all)."""
 LENT = {"estimator": (TypeError, ValueError)}
 """Where a wrapped library's own errors are the ones that its users know."""
-
-
-def is_open(door: str, argument: str, value: str) -> bool:
-    """Whether what happens there is known not to be right yet."""
-    return bool({(door, argument, value), (door, argument, "")} & OPEN)
 
 
 def means_something(door: str, argument: str, value: str) -> bool:

@@ -9,12 +9,10 @@ import pytest
 
 from tests.fuzz.cases import answer_of, cases, problem_of
 from tests.fuzz.doors import DOORS
-from tests.fuzz.meaning import is_open
 
 SHARE = float(os.environ.get("EXEMPLA_FUZZ", "0.1"))
 """Share of all cases that is tried; `make fuzz` tries all."""
 ALL = list(cases())
-OPEN = [case for case in ALL if is_open(case.door, case.argument, case.value)]
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -26,14 +24,9 @@ def test_the_plain_call_answers(door):
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_answers_or_refuses(door, tmp_path, monkeypatch, record_property):
     monkeypatch.chdir(tmp_path)  # some name a folder to write to
-    mine = [case for case in ALL if case.door == door and case not in OPEN]
+    mine = [case for case in ALL if case.door == door]
     count = max(5, round(SHARE * len(mine)))
     some = np.random.default_rng(len(mine)).permutation(len(mine))[:count]
     record_property("API cases", len(some))
     problems = {mine[i]: problem_of(mine[i]) for i in some}
     assert not {case: said for case, said in problems.items() if said}
-
-
-@pytest.mark.xfail(reason="hessian_influence does not check its damping, nor what it returns")
-def test_open_cases():
-    assert not {case: said for case in OPEN if (said := problem_of(case))}
