@@ -16,7 +16,7 @@ from exempla.checks import check_choice, check_flag, check_folder, check_ids, ch
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
-from exempla.influence import self_influence
+from exempla.influence import SetInfluence, self_influence, set_influence
 from exempla.kernel import Use, dampings, questioned_rows, training_features
 from exempla.oracles import make_oracles
 from exempla.oracles.base import Examples, Labels
@@ -312,6 +312,16 @@ class Explainer:
             # the training rows as they are: only the few questioned ones meet M⁻¹
             total += products(e.rows_near_model(), e.metric.solve(rows, d.value))
         return refuse_overflow(total / (len(self.embeddings) * self.n_train), "influence")
+
+    def set_influence(
+        self, test: Any, labels: Labels = "true", *, weights: Any = None
+    ) -> SetInfluence:
+        """What the mean log-likelihood of the questioned set loses if a training example is
+        removed, with the Fisher of all parameters where `fit` keeps a sketch of them."""
+        examples, labels = self._questioned(test, labels, [])
+        chosen = [d.value for d in dampings(self.embeddings, self.damping, "influence")]
+        with showing(self.progress):
+            return set_influence(self.embeddings, examples, labels, chosen, weights)
 
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""

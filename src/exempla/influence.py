@@ -10,20 +10,29 @@ own Fisher it is the Fisher kernel over n. For models with a canonical link the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, to_numpy
+from exempla.arrays import Array, as_like, products, to_numpy
+from exempla.embedding import Embedding
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
+from exempla.fisher.conjugate import conjugate_gradients
 from exempla.oracles import make_oracle
-from exempla.oracles.base import Examples, Oracle
+from exempla.oracles.base import Examples, Labels, Oracle
+from exempla.progress import say, track
 from exempla.sketch.identity import IdentitySketch
+from exempla.sketch.kronecker import KroneckerSketch
+from exempla.target import shares
 
-__all__ = ["hessian", "hessian_influence", "self_influence"]
+__all__ = ["SetInfluence", "hessian", "hessian_influence", "self_influence", "set_influence"]
 
+CG_STEPS, CG_TOLERANCE = 25, 1e-2
+"""Passes over the data that conjugate gradients may take, and the residual they stop at."""
 HESSIAN_LIMIT = 4096
 """Most parameters whose Hessian is written out."""
 
@@ -36,6 +45,99 @@ def self_influence(train_rows: Array) -> np.ndarray:
     array([2. , 0.5])
     """
     return to_numpy((train_rows * train_rows).sum(1)) / len(train_rows)
+
+
+@dataclass(frozen=True)
+class SetInfluence:
+    """Influence of every training example on a set of predictions as one, and how it was found."""
+
+    values: np.ndarray
+    """(n_train,): what the set's mean log-likelihood loses if a training example is removed."""
+    solver: str
+    """In words: the sketch, or conjugate gradients and how well they solve."""
+    residual: float
+    """‖b − M x‖ / ‖b‖ with the Fisher of all parameters, of the worst model: 0 where the embedding
+    is exact, infinite where it was not measured."""
+    steps: int
+    """Passes over the training set that solving took, all models together."""
+
+
+def set_influence(
+    embeddings: list[Embedding],
+    examples: list[Examples],
+    labels: Labels,
+    dampings: list[float],
+    weights: Any = None,
+    limit: int = CG_STEPS,
+) -> SetInfluence:
+    """Influence on the (weighted) mean log-likelihood of a set, averaged over the models.
+
+    It is taken with the Fisher of all parameters, not of the sketch alone: the damped equations
+    (F + δ) x = Σ_j w_j s_j are solved by conjugate gradients. The sketch is the first guess and the
+    preconditioner, so that a few passes over the data are enough. An exact embedding needs none,
+    and a model without such an operator (one that is not of torch) has only its sketch.
+    """
+    share = shares(weights, len(examples[0]))
+    if share.ndim != 1:
+        raise ExemplaError("a set is one question: give one weight per questioned example.")
+    each = [
+        one_influence(e, x, labels, share, d, limit)
+        for e, x, d in zip(embeddings, examples, dampings, strict=True)
+    ]
+    worst = max(each, key=lambda found: found.residual)
+    return replace(
+        worst,
+        values=np.mean([found.values for found in each], axis=0),
+        steps=sum(found.steps for found in each),
+    )
+
+
+def one_influence(
+    embedding: Embedding,
+    examples: Examples,
+    labels: Labels,
+    weights: np.ndarray,
+    damping: float,
+    limit: int,
+) -> SetInfluence:
+    """Of one model."""
+    n, sketch = len(embedding.train), embedding.sketch
+    operator = None
+    if isinstance(sketch, KroneckerSketch) and embedding.metric.name == "full":
+        operator = embedding.oracle.gauss_newton(embedding.train)
+    if operator is None:
+        rows, _ = embedding.embed(examples, labels)
+        solved = embedding.metric.solve(as_like(weights[None, :], rows) @ rows, damping)
+        values = products(embedding.rows_near_model(), solved)[:, 0] / n
+        said = "exact" if sketch.exact else f"the sketch alone ({sketch.note})"
+        return SetInfluence(values, said, 0.0 if sketch.exact else np.inf, 0)
+    steps = conjugate_gradients(
+        lambda v: operator.product(v) + damping * v,
+        operator.score_sum(examples, labels, weights),
+        sketch_inverse(embedding, damping),
+        CG_TOLERANCE,
+        limit,
+    )
+    steps = track(steps, "solving, a pass over the training set a step", limit)
+    found = deque(steps, maxlen=1).pop()
+    said = f"conjugate gradients, {found.steps} passes, residual {found.residual:.1e}"
+    say(f"influence on the set by {said}")
+    return SetInfluence(operator.along_scores(found.x) / n, said, found.residual, found.steps)
+
+
+def sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]:
+    """v ↦ about (F + δ)⁻¹ v: the sketch's inverse inside it, one mean eigenvalue outside."""
+    sketch, evidence = embedding.sketch, embedding.evidence
+    assert isinstance(sketch, KroneckerSketch)
+    others = max(evidence.parameters - sketch.width, 1)
+    beyond = damping + (1.0 - evidence.share) * evidence.trace / others
+
+    def near(v: Any) -> Any:
+        inside = sketch.coordinates(v)
+        solved = as_like(to_numpy(embedding.metric.solve(inside[None], damping))[0], v)
+        return sketch.lifted(solved - inside / beyond) + v / beyond
+
+    return near
 
 
 def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:

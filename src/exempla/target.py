@@ -7,7 +7,7 @@ import numpy as np
 from exempla.arrays import Array, as_like, real_numbers, to_numpy
 from exempla.errors import ExemplaError
 
-__all__ = ["mean_embedding", "unit_rows"]
+__all__ = ["mean_embedding", "shares", "unit_rows"]
 
 
 def unit_rows(rows: Array, outside: np.ndarray | None = None) -> Array:
@@ -23,17 +23,28 @@ def unit_rows(rows: Array, outside: np.ndarray | None = None) -> Array:
 
 
 def mean_embedding(rows: Array, weights: object = None) -> Array:
-    """μ = Σ w_i f_i / Σ w_i over the questioned rows; a (T, n) weight matrix gives T targets."""
-    if len(rows) == 0:
+    """μ = Σ w_i f_i / Σ |w_i| over the questioned rows; a (T, n) weight matrix gives T targets."""
+    if weights is None and len(rows):
+        return rows.sum(0) / len(rows)
+    return as_like(shares(weights, len(rows)), rows) @ rows
+
+
+def shares(weights: object, count: int) -> np.ndarray:
+    """The share of each questioned example in the question: (count,), or (T, count) of several.
+
+    >>> shares(None, 4), shares([1, 3], 2)
+    (array([0.25, 0.25, 0.25, 0.25]), array([0.25, 0.75]))
+    """
+    if count == 0:
         raise ExemplaError("the target is empty: give at least one questioned example.")
     if weights is None:
-        return rows.sum(0) / len(rows)
+        return np.full(count, 1.0 / count)
     w = real_numbers(weights, "the target weights")
-    if w.shape[-1:] != (len(rows),) or w.ndim > 2:
+    if w.shape[-1:] != (count,) or w.ndim > 2:
         raise ExemplaError(
-            f"target weights have shape {w.shape} but there are {len(rows)} questioned examples: "
+            f"target weights have shape {w.shape} but there are {count} questioned examples: "
             "give one weight each (or one line of weights per target)."
         )
     if not np.isfinite(w).all() or not (np.abs(w).sum(-1) > 0).all():
         raise ExemplaError("target weights must be finite and not all zero.")
-    return as_like(w / np.abs(w).sum(-1, keepdims=True), rows) @ rows
+    return w / np.abs(w).sum(-1, keepdims=True)

@@ -139,7 +139,7 @@ def test_every_public_name_is_in_the_reference():
 def test_numbers_of_the_method_are_those_of_the_code():
     from exempla.explainer import DEFAULT_NOISE
     from exempla.fisher.damping import AUTO, RULES
-    from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, WIDTH
+    from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, WIDEST, WIDTH
     from exempla.tasks.summarize.posterior import DRAWS
 
     method, scaling = text_of("how-it-works.md"), text_of("scaling.md")
@@ -147,7 +147,7 @@ def test_numbers_of_the_method_are_those_of_the_code():
         assert f'`"{rule}"`' in method
     for use, rule in AUTO.items():
         assert f'`"{rule}"`, default for **{use}**' in method
-    for number in (DUAL_LIMIT, PRIMAL_LIMIT, WIDTH):
+    for number in (DUAL_LIMIT, PRIMAL_LIMIT, WIDEST, WIDTH):
         assert str(number) in method
         assert str(number) in scaling
     assert f"The default for explanations is {DEFAULT_NOISE:g}" in method

@@ -201,6 +201,11 @@ class Oracle(ABC):
         squares = self.theta_squares
         return None if squares is None else float(np.sqrt(sum(square for _, square in squares)))
 
+    def gauss_newton(self, train: Any) -> Any:
+        """The Fisher of the training examples as an operator on all parameters; None where there
+        is none (see `exempla.oracles.torch.curvature`)."""
+        return None
+
     def penalty_rows(self) -> ScoreRows | None:
         """The penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.
 

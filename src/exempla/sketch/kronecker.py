@@ -40,6 +40,17 @@ class LayerBasis:
     def project(self, factors: Factors) -> Array:
         return factors.project_pairs(self.inputs, self.outputs, self.pairs)
 
+    def coordinates(self, matrix: Array) -> Array:
+        """Of a (d_in, d_out) block of parameter space, in the kept directions: (width,)."""
+        return (self.inputs.T @ matrix @ self.outputs).reshape(-1)[self.pairs.flat]
+
+    def lifted(self, row: Array) -> Array:
+        """The block that has these coordinates, and nothing outside the kept directions."""
+        block = row.new_zeros(self.inputs.shape[1] * self.outputs.shape[1])
+        block[self.pairs.flat] = row
+        small = block.reshape(self.inputs.shape[1], self.outputs.shape[1])
+        return self.inputs @ small @ self.outputs.T
+
 
 class KroneckerSketch(Sketch):
     """The `width` strongest directions of the K-FAC eigenbasis."""
@@ -65,10 +76,34 @@ class KroneckerSketch(Sketch):
         self.kept_bytes = sum(b.inputs.nbytes + b.outputs.nbytes for b in kept)
         self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
         self.penalty = penalty_matrix(layers, self.bases)
+        self.shapes = tuple((layer.d_in, layer.d_out) for layer in layers)
 
     def project(self, rows: ScoreRows) -> Array:
         parts = zip(self.bases, rows.factors, strict=True)
         return concatenate([b.project(f) for b, f in parts if b is not None], axis=1)
+
+    def coordinates(self, vector: Array) -> Array:
+        """Vᵀv of a vector of all layers' blocks (torch), (p,)."""
+        blocks = zip(self.bases, self._blocks(vector), strict=True)
+        return concatenate([b.coordinates(block) for b, block in blocks if b is not None])
+
+    def lifted(self, row: Array) -> Array:
+        """V z of coordinates z: the vector of all layers' blocks (torch), (P,)."""
+        parts, start = [], 0
+        for basis, (d_in, d_out) in zip(self.bases, self.shapes, strict=True):
+            if basis is None:
+                parts.append(row.new_zeros(d_in * d_out))
+                continue
+            parts.append(basis.lifted(row[start : start + basis.width]).reshape(-1))
+            start += basis.width
+        return concatenate(parts)
+
+    def _blocks(self, vector: Array) -> list[Array]:
+        blocks, start = [], 0
+        for d_in, d_out in self.shapes:
+            blocks.append(vector[start : start + d_in * d_out].reshape(d_in, d_out))
+            start += d_in * d_out
+        return blocks
 
 
 def keep(inputs: Spectrum, outputs: Spectrum, mask: np.ndarray) -> LayerBasis | None:

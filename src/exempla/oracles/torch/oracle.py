@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Custom, Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.torch.curvature import GaussNewton
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.examples import (
     CallForm,
@@ -261,6 +262,9 @@ class TorchOracle(Oracle):
         weights = torch.cat(given) if given else None
         fitted = head.family.fitted(outputs, labels, weights)
         self.scorer.head = FamilyHead(fitted, head.link, head.draws)
+
+    def gauss_newton(self, train: Any) -> GaussNewton | None:
+        return GaussNewton(self, train) if isinstance(self.head, Head) else None
 
     # ---- passes over the data
 

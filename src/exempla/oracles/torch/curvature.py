@@ -1,0 +1,146 @@
+"""The Fisher of all parameters as an operator: products F v, without a row of it written out.
+
+With J the derivative of a batch's outputs in the parameters and C the cotangents of its Fisher
+rows, F v = Σ Jᵀ C Cᵀ J v. J v comes from two backward passes (the derivative of Jᵀw in w), so that
+whatever autograd can differentiate twice is served. Vectors are laid out as the layers of the
+oracle are, so that a sketch of its scores can act on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exempla.errors import ExemplaError
+from exempla.oracles.base import Labels
+from exempla.oracles.torch.inputs.batch import Batch
+from exempla.oracles.torch.inputs.examples import TorchExamples
+from exempla.oracles.torch.likelihood.heads import Head
+from exempla.oracles.torch.scorer import scaled
+
+if TYPE_CHECKING:
+    from exempla.oracles.torch.oracle import TorchOracle
+
+__all__ = ["GaussNewton"]
+
+
+class GaussNewton:
+    """F = (1/n) Σ over the training examples, and the scores of examples, as operators."""
+
+    def __init__(self, oracle: TorchOracle, train: TorchExamples) -> None:
+        head = oracle.head
+        if not isinstance(head, Head):
+            raise ExemplaError("a custom likelihood has no Fisher in closed form.")
+        self.oracle, self.train, self.head = oracle, train, head
+        self.names = [name for block in oracle.network.blocks for name in block.parameters]
+        self.parameters = [oracle.network.parameters[name] for name in self.names]
+        self.places = self._places()
+
+    def product(self, v: Tensor) -> Tensor:
+        """F v."""
+        total = torch.zeros_like(v)
+        tangents = self._parameters_of(v)
+        generator = torch.Generator(self.oracle.device).manual_seed(self.oracle.seed)
+        for batch, outputs in self._forward(self.train):
+            along = self._derivative(outputs, tangents)
+            cotangent = torch.zeros_like(outputs)
+            for active, rows in self.head.fisher(outputs.detach(), batch, generator):
+                if not bool(active.any()):
+                    break
+                rows = torch.where(per_example(active, rows), rows, 0)
+                if batch.weights is not None:
+                    rows = scaled(rows, batch.weights.sqrt())
+                share = (rows * along).flatten(1).sum(1)
+                cotangent += scaled(rows, share)
+            total += self._pulled(outputs, cotangent)
+        return total / len(self.train)
+
+    def along_scores(self, v: Tensor) -> np.ndarray:
+        """s_i·v of every training example."""
+        tangents, parts = self._parameters_of(v), []
+        for batch, outputs in self._forward(self.train):
+            along = self._derivative(outputs, tangents)
+            cotangent = self.head.score(outputs.detach(), batch, False)
+            if batch.weights is not None:
+                cotangent = scaled(cotangent, batch.weights)
+            parts.append((cotangent * along).flatten(1).sum(1).double().cpu().numpy())
+        return np.concatenate(parts)
+
+    def score_sum(self, examples: TorchExamples, labels: Labels, weights: np.ndarray) -> Tensor:
+        """Σ_j w_j s_j over other examples."""
+        total, start = torch.zeros(len(self.places), dtype=self._dtype, device=self._device), 0
+        for batch, outputs in self._forward(examples):
+            cotangent = self.head.score(outputs.detach(), batch, labels == "predicted")
+            own = torch.from_numpy(weights[start : start + len(batch)]).to(cotangent)
+            total += self._pulled(outputs, scaled(cotangent, own))
+            start += len(batch)
+        return total
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(len(self.places), dtype=self._dtype, device=self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.parameters[0].device
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.oracle.network.like.dtype
+
+    def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
+        """Batches and their outputs, attached to the parameters."""
+        scorer = self.oracle.scorer
+        for batch in self.oracle._batches(examples):
+            with scorer.borrowed():
+                yield batch, scorer.run(self.oracle.model, batch)
+
+    def _derivative(self, outputs: Tensor, tangents: list[Tensor]) -> Tensor:
+        """J v at the outputs."""
+        w = torch.zeros_like(outputs, requires_grad=True)
+        pulled = torch.autograd.grad(
+            outputs, self.parameters, w, create_graph=True, retain_graph=True, allow_unused=True
+        )
+        used = [(g, t) for g, t in zip(pulled, tangents, strict=True) if g is not None]
+        found = torch.autograd.grad(
+            [g for g, _ in used], w, [t for _, t in used], retain_graph=True, allow_unused=True
+        )[0]
+        return torch.zeros_like(outputs) if found is None else found.detach()
+
+    def _pulled(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        """Jᵀ c, as a vector of the layers."""
+        found = torch.autograd.grad(
+            outputs, self.parameters, cotangent.to(outputs.dtype), allow_unused=True
+        )
+        pairs = zip(self.parameters, found, strict=True)
+        whole = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+        return torch.cat([g.reshape(-1) for g in whole]).to(self._dtype)[self.places]
+
+    def _parameters_of(self, v: Tensor) -> list[Tensor]:
+        """A vector of the layers as one tensor for each parameter."""
+        flat = torch.zeros_like(v)
+        flat[self.places] = v
+        parts = flat.split([p.numel() for p in self.parameters])
+        return [
+            part.reshape(p.shape).to(p.dtype)
+            for part, p in zip(parts, self.parameters, strict=True)
+        ]
+
+    def _places(self) -> Tensor:
+        """Where each entry of the layers' blocks stands among the flattened parameters."""
+        numbers, start = {}, 0
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            count = parameter.numel()
+            own = torch.arange(start, start + count, device=parameter.device)
+            numbers[name] = own.reshape(1, *parameter.shape)
+            start += count
+        blocks = self.oracle.network.blocks
+        return torch.cat([block.pack(numbers).reshape(-1) for block in blocks])
+
+
+def per_example(active: Tensor, rows: Tensor) -> Tensor:
+    """A flag for each example, against rows of any shape."""
+    return active.reshape(-1, *[1] * (rows.ndim - 1))
