@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -13,6 +13,7 @@ import numpy as np
 
 from exempla.arrays import Array, products, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
+from exempla.effect import predicted_effect
 from exempla.embedding import Embedding, check_fisher, embed_training_set
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
@@ -26,7 +27,7 @@ from exempla.selection import SBQ, Selector, select
 from exempla.selection.certificate import certificate
 from exempla.sketch import check_sketch
 from exempla.store import on_disk, read_object, write_object
-from exempla.target import mean_embedding
+from exempla.target import mean_embedding, shares
 from exempla.version import __version__
 
 __all__ = ["Explainer", "Side"]
@@ -164,8 +165,7 @@ class Explainer:
         return self.features_for("influence")
 
     def features_for(self, use: Use) -> Features:
-        """Training rows whitened at the damping of this use, of unit length for selection; the last
-        ones are kept."""
+        """Training rows at the damping of this use, of unit length for selection; kept for next."""
         with self._lock:
             if self._features is None or self._features[0] != use:
                 self._features = None  # the old ones make room first
@@ -207,12 +207,12 @@ class Explainer:
         """
         weights = None if weights is None else real_numbers(weights, "weights")
         if weights is not None and weights.ndim > 1:
-            raise ExemplaError(
-                "explain answers one question, with one weight per questioned example: "
-                "use explain_each for several."
-            )
+            raise ExemplaError("explain answers one question: use explain_each for several.")
         mean = partial(mean_embedding, weights=weights)
-        return self._answers(test, k, side, labels, selector, mean)[0]
+        found = self._answers(test, k, side, labels, selector, mean)[0]
+        asked = *self._influenced(test, labels), shares(weights, found.n_test)
+        effect = predicted_effect(self.embeddings, *asked, found.indices)
+        return replace(found, removal=asdict(effect))
 
     def explain_each(
         self,
@@ -241,10 +241,8 @@ class Explainer:
         weights = None if weights is None else real_numbers(weights, "weights")
         if weights is not None and weights.ndim != 2:
             raise ExemplaError("explain_each takes a line of weights per question, (T, n_test).")
-        means = partial(mean_embedding, weights=weights)
-        return self._answers(
-            test, k, side, labels, selector, means if weights is not None else lambda rows: rows
-        )
+        means = partial(mean_embedding, weights=weights) if weights is not None else None
+        return self._answers(test, k, side, labels, selector, means)
 
     def _answers(
         self,
@@ -253,16 +251,17 @@ class Explainer:
         side: Side | Sequence[Side],
         labels: Labels,
         selector: Selector | None,
-        targets_of: Callable[[Array], Array],
+        targets_of: Callable[[Array], Array] | None,
     ) -> list[Explanation]:
-        """An explanation per target; `targets_of` makes one (p,) or many (T, p) of the rows."""
+        """An explanation per target; `targets_of` makes one (p,) or some (T, p) of the rows."""
         notes: list[str] = []
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
         with showing(self.progress):
             features = self.features_for(self._use)
-            targets = targets_of(self._test_rows(examples, labels, features))
+            rows = self._test_rows(examples, labels, features)
+            targets = rows if targets_of is None else targets_of(rows)
             found = select(features.rows, targets, k, selector, side)
         question = Question(self, examples[0], test)
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
@@ -283,7 +282,7 @@ class Explainer:
     def circumstances(
         self, indices: np.ndarray, question: Question, labels: Labels, k: int
     ) -> dict[str, Any]:
-        """The fields of an `Explanation` that do not depend on how its examples were chosen."""
+        """Fields of an `Explanation` that do not depend on how its examples were chosen."""
         return {
             "labels": labels,
             "k": int(k),
@@ -303,35 +302,30 @@ class Explainer:
         Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
         helps. The whole matrix is built because you asked for it.
         """
-        examples, labels = self._questioned(test, labels, [])
+        examples, labels, chosen = self._influenced(test, labels)
         total = np.zeros((self.n_train, len(examples[0])))
-        chosen = dampings(self.embeddings, self.damping, "influence")
-        for e, x, d in zip(self.embeddings, examples, chosen, strict=True):
+        for e, x, damping in zip(self.embeddings, examples, chosen, strict=True):
             with showing(self.progress):
                 rows, _ = e.embed(x, labels)
             # the training rows as they are: only the few questioned ones meet M⁻¹
-            total += products(e.rows_near_model(), e.metric.solve(rows, d.value))
+            total += products(e.rows_near_model(), e.metric.solve(rows, damping))
         return refuse_overflow(total / (len(self.embeddings) * self.n_train), "influence")
 
     def set_influence(
-        self, test: Any, labels: Labels = "true", *, weights: Any = None
+        self, test: Any, labels: Labels = "true", weights: Any = None
     ) -> SetInfluence:
-        """What the mean log-likelihood of the questioned set loses if a training example is
-        removed, with the Fisher of all parameters where `fit` keeps a sketch of them."""
-        examples, labels = self._questioned(test, labels, [])
-        chosen = [d.value for d in dampings(self.embeddings, self.damping, "influence")]
+        """Influence on the mean log-likelihood of the questioned set, past the sketch if any."""
         with showing(self.progress):
-            return set_influence(self.embeddings, examples, labels, chosen, weights)
+            return set_influence(self.embeddings, *self._influenced(test, labels), weights)
 
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""
         return refuse_overflow(self_influence(self.features.rows), "self-influence")
 
     def affinity(self, indices: Any, test: Any, labels: Labels = "true") -> np.ndarray:
-        """How these training examples bear on each questioned one, (k, n_test).
+        """f_i·f_j of these training examples and each questioned one, (k, n_test).
 
-        f_i·f_j, the kernel that `explain` selects with: negative where the training example pushes
-        against the questioned label. Its mean over the questioned examples is their alignment.
+        The kernel that `explain` selects with: negative where one pushes against the other's label.
         """
         chosen = check_rows(indices, self.n_train, "indices", "training examples")
         if isinstance(test, Examples):
@@ -366,7 +360,7 @@ class Explainer:
         return read_object(path, Explainer)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {**self.__dict__, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=RLock())
@@ -386,6 +380,11 @@ class Explainer:
             notes.append("the questioned examples have no labels: the predicted ones were used.")
             labels = "predicted"
         return examples, labels
+
+    def _influenced(self, test: Any, labels: Labels) -> tuple[list[Examples], Labels, list[float]]:
+        """Questioned examples, whose labels, and the damping of each model for influence."""
+        chosen = dampings(self.embeddings, self.damping, "influence")
+        return *self._questioned(test, labels, []), [damping.value for damping in chosen]
 
     def _test_rows(self, examples: list[Examples], labels: Labels, features: Features) -> Array:
         return questioned_rows(

@@ -252,7 +252,15 @@ class Explanation(Selection):
     version: str
     fisher: str = "true"
     certificate: dict[str, Any] = field(default_factory=dict)
+    removal: dict[str, Any] = field(default_factory=dict)
+    """What removing these examples is predicted to do (`exempla.effect.Effect`); empty where it was
+    not worked out, as for each of many questions."""
     question: Question | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def predicted_change(self) -> float:
+        """Of the questioned predictions' mean log-likelihood, if these examples are removed."""
+        return float(self.removal.get("log_likelihood", np.nan))
 
     def renumbered(self, rows: np.ndarray) -> Self:
         """The same answer where training example i is row `rows[i]` of a file."""
@@ -261,10 +269,10 @@ class Explanation(Selection):
 
     @property
     def finding(self) -> str:
-        """How much of the question the picks account for, in one sentence."""
-        from exempla.report.sentences import explained_share
+        """What the picks are predicted to have done, in one sentence."""
+        from exempla.report.sentences import removal_sentence
 
-        return explained_share(self)
+        return removal_sentence(self)
 
     def _columns(self) -> dict[str, Any]:
         return {

@@ -25,7 +25,7 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch, capsys):
     assert len(found) >= 3
     for block in found:
         exec(compile(block, "README.md", "exec"), space)
-    assert "of 900 training examples account for" in capsys.readouterr().out
+    assert "of 900 training examples is predicted to" in capsys.readouterr().out
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert space["influence"].shape == (900, 10)  # pyright: ignore[reportAttributeAccessIssue]
 

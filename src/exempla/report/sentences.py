@@ -13,9 +13,9 @@ from exempla.results import Answer, Explanation, Selection
 __all__ = [
     "Trust",
     "answer",
-    "explained_share",
     "percent",
     "question",
+    "removal_sentence",
     "terminal_text",
     "trust",
     "trust_in_model",
@@ -64,25 +64,44 @@ def answer(found: Selection, about: About, train_view: View | None = None) -> st
         return about.answer
     if not isinstance(found, Explanation):
         return found.finding
-    return explained_share(found, about.noun, doubtful(found, train_view))
+    return removal_sentence(found, about.noun, doubtful(found, train_view))
 
 
-def explained_share(explanation: Explanation, noun: str = "predictions", doubted: int = 0) -> str:
-    """How much of the question the picked examples account for, in one sentence."""
-    count = len(explanation)
-    verb = "accounts" if count == 1 else "account"
-    what = f"these {noun} have in common" if explanation.n_test > 1 else "moved it"
+def removal_sentence(explanation: Explanation, noun: str = "predictions", doubted: int = 0) -> str:
+    """What removing the picked examples is predicted to do, in one sentence."""
+    effect, n = explanation.removal, explanation.n_test
+    picked = f"{len(explanation):,} of {explanation.n_train:,} training examples"
+    if not effect:
+        return f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
+    change, mean = effect["log_likelihood"], "mean " if n > 1 else ""
+    which = f"these {n:,} {noun}" if n > 1 else "this prediction"
+    this = "this" if len(explanation) == 1 else "these"
     parts = [
-        f"{count:,} of {explanation.n_train:,} training examples {verb} for "
-        f"{percent(explanation.explained)} of what {what}"
+        f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
+        f"{mean}log-likelihood of {which} by {abs(change):.2g} "
+        f"(as many random ones: {signed(effect['by_chance'])} ± {effect['by_chance_sd']:.2g})"
     ]
-    opposed = int(np.sum(np.asarray(explanation.alignment) < 0))
-    if explanation.side == "both":
-        parts.append(f"{opposed:,} push against the right answer")
+    parts += turned(effect["mended"], "right", n) + turned(effect["spoiled"], "wrong", n)
     if doubted:
         they = "has a label" if doubted == 1 else "have labels"
-        parts.append(f"{doubted:,} of them {they} the model itself disagrees with")
+        parts.append(f"{doubted:,} of the examples {they} the model itself disagrees with")
     return "; ".join(parts) + "."
+
+
+def turned(count: int | None, how: str, asked: int) -> list[str]:
+    """How many predictions would turn out otherwise, if any."""
+    if not count:
+        return []
+    return [f"it would turn {how}" if asked == 1 else f"{count:,} of them would turn {how}"]
+
+
+def signed(value: float) -> str:
+    """A change with its sign; one that rounds to nothing is 0.
+
+    >>> signed(0.0312), signed(-0.5), signed(0.0)
+    ('+0.031', '-0.5', '0')
+    """
+    return f"{value:+.2g}" if value else "0"
 
 
 def doubtful(explanation: Explanation, train_view: View | None) -> int:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from exempla.checks import check_seed, check_times
 from exempla.data import arrays_of, listing, n_rows, take_examples
+from exempla.effect import CLASSES
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
@@ -23,7 +24,6 @@ from exempla.tasks.retrain import Fit, check_fit, refit
 __all__ = ["Verification", "verify"]
 
 ARMS = ("nothing removed", "selected removed", "random removed")
-CLASSES = ("bernoulli", "categorical")
 LARGEST = 1e100
 """Log-likelihoods up to here have a mean and a spread."""
 
@@ -39,6 +39,9 @@ class Verification:
         `log_likelihood`, means over the set.
     removed : int
         How many training examples the two removal arms lacked.
+    predicted : float
+        What the explanation predicts for the first removal arm: the change of the questioned
+        predictions' mean log-likelihood. NaN where it makes no prediction.
 
     Examples
     --------
@@ -56,6 +59,13 @@ class Verification:
 
     runs: pd.DataFrame
     removed: int
+    predicted: float = np.nan
+
+    @property
+    def retrained(self) -> float:
+        """What became of the prediction: the same change, after training again."""
+        with_all, without = (self.mean("questioned", arm, "log_likelihood") for arm in ARMS[:2])
+        return without - with_all
 
     @property
     def table(self) -> pd.DataFrame:
@@ -75,7 +85,13 @@ class Verification:
         return float(runs.loc[(runs.judged == judged) & (runs.arm == arm), measure].mean())
 
     def __str__(self) -> str:
-        return f"{self.removed} removed\n" + self.table.to_string(index=False, float_format="%.4f")
+        lines = [f"{self.removed} removed", self.table.to_string(index=False, float_format="%.4f")]
+        if np.isfinite(self.predicted):
+            lines.append(
+                f"mean log-likelihood of the questioned predictions: predicted "
+                f"{self.predicted:+.3g}, retrained {self.retrained:+.3g}"
+            )
+        return "\n".join(lines)
 
 
 def half_width(values: np.ndarray) -> float:
@@ -147,7 +163,7 @@ def verify(
             fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
             for name, data in judged.items():
                 lines.append({"arm": arm, "seed": seed, "judged": name, **judge(fitted, data)})
-    return Verification(pd.DataFrame(lines), len(selected))
+    return Verification(pd.DataFrame(lines), len(selected), explanation.predicted_change)
 
 
 def judged_sets(question: Question, holdout: Any) -> dict[str, Any]:

@@ -54,12 +54,17 @@ class Cleaning(Explanation):
     fit: Any = field(default=None, repr=False, compare=False)
 
     @property
+    def predicted_change(self) -> float:
+        """Of the questioned predictions' mean log-likelihood, if these examples are removed."""
+        return float(self.effect.sum())
+
+    @property
     def finding(self) -> str:
         """What removing these examples is predicted to do, in one sentence."""
         return (
             f"{len(self):,} of {self.n_train:,} training examples harm these {self.n_test:,} "
             "predictions most; removing them should raise their mean log-likelihood by "
-            f"{float(self.effect.sum()):.3g}."
+            f"{self.predicted_change:.3g}."
         )
 
     def _columns(self) -> dict[str, Any]:
