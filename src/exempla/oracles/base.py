@@ -158,6 +158,8 @@ class Oracle(ABC):
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
     """How `fisher_rows` takes the expectation over the model's labels, in words."""
+    note: str = ""
+    """What every answer has to say of these scores: what is an analogy, what was left out."""
     itemsize: int = 8
     """Bytes of a number of its scores: 8 in double precision, 4 in single."""
 

@@ -45,6 +45,10 @@ class SklearnExamples(Examples):
     transform: Callable[[Any], Any] | None = None
     needs_labels: bool = True
     made_bytes: int = 0
+    questioned: bool = False
+    """Whether these are asked about, not learnt from: some models' scores differ in the two."""
+    origin: np.ndarray | None = None
+    """Where each stands among the rows that were read; None: they are those."""
 
     def __len__(self) -> int:
         return n_rows(self.X)
@@ -63,7 +67,16 @@ class SklearnExamples(Examples):
             weights=at(self.weights),
             labels=at(self.labels),
             ids=at(self.ids),
+            origin=self.places(positions),
         )
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Positions among the rows that were read."""
+        return rows if self.origin is None else self.origin[rows]
+
+    def whole(self) -> Array:
+        """All rows as the model sees them, float64 (CSR if sparse)."""
+        return next(self.batches(max(len(self), 1))).X
 
     def batches(self, size: int) -> Iterator[SklearnBatch]:
         """The examples in order, `size` at a time, transformed, float64 (CSR if sparse)."""
