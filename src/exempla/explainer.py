@@ -149,6 +149,11 @@ class Explainer:
         return self._embeddings
 
     @property
+    def notes(self) -> list[str]:
+        """What answers have to say of these models' scores, each once."""
+        return list(dict.fromkeys(o.note for o in self.oracles if o.note))
+
+    @property
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.embeddings[0].train)
@@ -256,7 +261,7 @@ class Explainer:
         targets_of: Callable[[Array], Array],
     ) -> list[Explanation]:
         """An explanation per target; `targets_of` makes one (p,) or many (T, p) of the rows."""
-        notes: list[str] = []
+        notes = self.notes
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)

@@ -126,7 +126,11 @@ CLASSIFIERS = [
     (LinearSVC(loss="hinge"), SPECIES, hinge),
     (LinearSVC(fit_intercept=False), SPECIES, squared_hinge),
     (SGDClassifier(**SGD), HARD, hinge),
-    (SGDClassifier(loss="squared_hinge", learning_rate="adaptive", eta0=1e-3, **SGD), SPECIES, squared_hinge),
+    (
+        SGDClassifier(loss="squared_hinge", learning_rate="adaptive", eta0=1e-3, **SGD),
+        SPECIES,
+        squared_hinge,
+    ),
     (SGDClassifier(loss="modified_huber", **SGD), SPECIES, modified_huber),
 ]
 
@@ -162,7 +166,9 @@ def test_the_metric_of_a_loss_is_its_curvature_and_its_penalty_balances(model):
     for j in range(len(theta)):
         step = 1e-6 * (np.arange(len(theta)) == j)
         up, down = (
-            np.hstack([f.dense() for rows in oracle.at(theta + s).scores(train) for f in rows.factors])
+            np.hstack(
+                [f.dense() for rows in oracle.at(theta + s).scores(train) for f in rows.factors]
+            )
             for s in (step, -step)
         )
         hessian[j] = -(up - down).sum(axis=0) / 2e-6
@@ -242,7 +248,11 @@ def test_sparse_models_are_scored_on_their_active_set(model):
         (ElasticNet(alpha=0.4, l1_ratio=0.25, **EXACT), NUMBERS, 0.1),
         (BayesianRidge(), NUMBERS, 0.0),
         (GammaRegressor(alpha=0.2, solver="newton-cholesky", **EXACT), POSITIVE, 0.0),
-        (TweedieRegressor(power=1.5, alpha=0.2, solver="newton-cholesky", **EXACT), WITH_ZEROS, 0.0),
+        (
+            TweedieRegressor(power=1.5, alpha=0.2, solver="newton-cholesky", **EXACT),
+            WITH_ZEROS,
+            0.0,
+        ),
         (HuberRegressor(alpha=2.0, tol=1e-10, max_iter=10_000), NUMBERS, 0.0),
     ],
     ids=model_name,

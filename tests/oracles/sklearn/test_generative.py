@@ -19,7 +19,16 @@ from sklearn.preprocessing import StandardScaler
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.sklearn.generative import base
-from tests.oracles.sklearn.case import CODES, RNG, SPECIES, WEIGHTS, X, flat_scores, read_train, summed
+from tests.oracles.sklearn.case import (
+    CODES,
+    RNG,
+    SPECIES,
+    WEIGHTS,
+    X,
+    flat_scores,
+    read_train,
+    summed,
+)
 
 WORDS = RNG.poisson(np.exp(np.abs(X)) * [1.0, 0.5, 1.0, 2.0]).astype(float)
 SOME = slice(0, 150, 7)
@@ -138,7 +147,7 @@ def test_the_closed_form_fisher_is_the_hessian_of_the_fit(model, data, made):
     """At a maximum of the likelihood the two are the same."""
     if isinstance(model, QuadraticDiscriminantAnalysis):
         model.fit(data, SPECIES)
-        rows = [data[CODES == k] - model.means_[k] for k in range(3)]
+        rows = [data[k == CODES] - model.means_[k] for k in range(3)]
         # the maximum, whether this scikit-learn divides by n or by n − 1
         model.scalings_ = [np.mean((r @ R) ** 2, axis=0) for r, R in zip(rows, model.rotations_)]
     else:
@@ -166,7 +175,7 @@ def test_the_multinomial_metric_is_the_fisher_on_scores():
     oracle, train = read_train(model, WORDS, SPECIES)
     s = flat_scores(oracle, train)
     theta, share = np.exp(model.feature_log_prob_), np.exp(model.class_log_prior_)
-    lengths = [WORDS[CODES == k].sum(axis=1).mean() for k in range(3)]
+    lengths = [WORDS[k == CODES].sum(axis=1).mean() for k in range(3)]
     blocks = [p * n * (np.diag(t) - np.outer(t, t)) for p, n, t in zip(share, lengths, theta)]
     from scipy.linalg import block_diag
 

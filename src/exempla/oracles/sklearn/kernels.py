@@ -57,6 +57,11 @@ class Span:
     @staticmethod
     def of(landmarks: Array, kernel: Callable[[Array, Array], np.ndarray]) -> Span:
         values, vectors = np.linalg.eigh(kernel(landmarks, landmarks))
+        if values[0] < -1e-8 * values[-1]:
+            raise UnsupportedModelError(
+                "This kernel is not positive definite (the sigmoid is not), so it is no dot "
+                "product of features and has no scores: use 'rbf', 'poly' or 'linear'."
+            )
         kept = values > NEGLIGIBLE * values[-1]
         return Span(landmarks, kernel, vectors[:, kept] / np.sqrt(values[kept]))
 
@@ -118,13 +123,11 @@ class Machine:
 
 
 def _svm_kernel(model: Any) -> Callable[[Array, Array], np.ndarray]:
-    if model.kernel == "precomputed":
+    if model.kernel == "precomputed" or callable(model.kernel):
         raise UnsupportedModelError(
-            f"{type(model).__name__}(kernel='precomputed') keeps no rows to compare with: give it "
-            "the rows and the kernel itself, as a name or a function."
+            f"{type(model).__name__} keeps no rows to compare with where its kernel is precomputed "
+            "or a function: name a kernel, such as 'rbf'."
         )
-    if callable(model.kernel):
-        return model.kernel
     # gamma="scale" is resolved in fit, and kept nowhere else
     given = {"gamma": model._gamma, "degree": model.degree, "coef0": model.coef0}
     return partial(pairwise_kernels, metric=model.kernel, filter_params=True, **given)

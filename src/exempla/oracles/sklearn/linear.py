@@ -160,7 +160,9 @@ def one_vs_rest_signs(classes: int) -> np.ndarray:
 
 def margin_note(model: Any, loss: str) -> str:
     """What to say of a support vector classifier."""
-    words = "hinge loss, its corner rounded" if loss == "hinge" else f"{loss.replace('_', ' ')} loss"
+    words = (
+        "hinge loss, its corner rounded" if loss == "hinge" else f"{loss.replace('_', ' ')} loss"
+    )
     return ROUNDED.format(name=type(model).__name__, loss=words)
 
 
@@ -199,9 +201,7 @@ def _lasso(model: Any) -> Anatomy:
     alpha = float(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))
     ratio = float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)))
     network, _, note = _active(model)
-    return Anatomy(
-        network, Gaussian(), Penalty(alpha * (1 - ratio), "weighted mean"), note=note
-    )
+    return Anatomy(network, Gaussian(), Penalty(alpha * (1 - ratio), "weighted mean"), note=note)
 
 
 def _active(model: Any) -> tuple[DenseNetwork, np.ndarray, str]:
@@ -281,9 +281,7 @@ def _sgd_regressor(model: SGDRegressor) -> Anatomy:
         family = Tube(epsilon, squared=model.loss.startswith("squared"))
         note = tube_note(model, family.squared)
     # half the squared error, as in −log p; the squared tube is not halved
-    return Anatomy(
-        linear_network(model), family, Penalty(_sgd_strength(model), "mean"), note=note
-    )
+    return Anatomy(linear_network(model), family, Penalty(_sgd_strength(model), "mean"), note=note)
 
 
 def tube_note(model: Any, squared: bool) -> str:

@@ -87,7 +87,11 @@ class MixtureOracle(Oracle):
         elif self._kind == "spherical":
             root = root[:, None, None] * eye
         self._root = root
-        sizes = [K, K * d, covariance_scores(np.zeros((1, K, d)), np.ones((1, K)), self._kind).shape[1]]
+        sizes = [
+            K,
+            K * d,
+            covariance_scores(np.zeros((1, K, d)), np.ones((1, K)), self._kind).shape[1],
+        ]
         self.layers = tuple(Layer(NAMES[i], 1, sizes[i], np.zeros(1)) for i in self._kept)
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:

@@ -99,16 +99,10 @@ class NeighbourOracle(ReadingOracle):
         self.layers = (Layer("votes", n, 1, np.zeros(n)),)
         self._variance = 1.0
         if self._classes is None:
-            errors = np.concatenate([self._left_out(b) for b in train.batches(BATCH)])
-            self._variance = float(np.mean(errors**2)) or 1.0
-
-    def _left_out(self, batch: SklearnBatch) -> np.ndarray:
-        """Errors of training rows without their own vote."""
-        weights = self._votes(batch.X)
-        weights = weights - weights.multiply(self._own(batch.positions, weights.shape))
-        total = np.asarray(weights.sum(axis=1)).ravel()
-        mean = np.asarray(weights @ self._y).ravel() / np.where(total > 0, total, 1.0)
-        return np.where(total > 0, self._y[batch.positions] - mean, 0.0)
+            # without X: the neighbours of every training row but itself
+            votes = self._votes(*self._last.kneighbors())
+            mean = np.asarray(votes @ self._y).ravel() / np.asarray(votes.sum(axis=1)).ravel()
+            self._variance = float(np.mean((self._y - mean) ** 2)) or 1.0
 
     @staticmethod
     def _own(positions: np.ndarray, shape: tuple[int, ...]) -> sp.csr_array:
@@ -119,9 +113,8 @@ class NeighbourOracle(ReadingOracle):
     def theta_norm(self) -> float:
         return float("inf")  # votes are what they are: nothing to damp
 
-    def _votes(self, X: Any) -> sp.csr_array:
+    def _votes(self, distance: np.ndarray, index: np.ndarray) -> sp.csr_array:
         """k_i(x), (n, training rows)."""
-        distance, index = self._last.kneighbors(X)
         how = self._last.weights
         if how == "distance":
             exact = distance == 0
@@ -155,7 +148,7 @@ class NeighbourOracle(ReadingOracle):
             yield ScoreRows(batch.positions, (Factors(a, np.ones((len(batch.positions), 1))),))
 
     def _worth(self, batch: SklearnBatch, labels: Labels) -> sp.csr_array:
-        votes = self._votes(batch.X)
+        votes = self._votes(*self._last.kneighbors(batch.X))
         if self._classes is None:
             total = np.asarray(votes.sum(axis=1)).ravel()
             mean = np.asarray(votes @ self._y).ravel() / total

@@ -146,7 +146,9 @@ class PartsOracle(Oracle):
             own = part_labels(part, y)[0]
             inside = part.inputs(X, y)
             weighted = role == "train" and weights is not None
-            out.append(oracle.read((inside, own, weights) if weighted else (inside, own), role=role))
+            out.append(
+                oracle.read((inside, own, weights) if weighted else (inside, own), role=role)
+            )
         return tuple(out)
 
     def _given_times(self, read: tuple[Examples, ...], y: Any, role: str) -> np.ndarray:
@@ -289,7 +291,9 @@ class PartsOracle(Oracle):
             factors: list[Factors] = []
             for other, kinds in enumerate(self._kinds):
                 own = other == m
-                factors += list(rows.factors) if own else [dense_nothing(f, len(rows)) for f in kinds]
+                factors += (
+                    list(rows.factors) if own else [dense_nothing(f, len(rows)) for f in kinds]
+                )
             groups.append(ScoreRows(rows.sample, tuple(factors)))
         return ScoreRows.join(groups) if groups else None
 

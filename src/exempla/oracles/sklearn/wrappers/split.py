@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -128,9 +128,17 @@ def split_up(model: Any, n: int | None, y: np.ndarray | None) -> Joined:
                 "GaussianProcessClassifier(multi_class='one_vs_one') keeps no common score: use "
                 "multi_class='one_vs_rest'."
             )
-        whole: Any = model.base_estimator_
-        return _one_vs_rest(whole, np.asarray(model.classes_))
+        whole = _one_vs_rest(model.base_estimator_, np.asarray(model.classes_))
+        parts = tuple(replace(part, model=_of_two_classes(part.model)) for part in whole.parts)
+        return replace(whole, parts=parts)
     return _SPLIT[type(model)](model, n, y)
+
+
+def _of_two_classes(inner: Any) -> GaussianProcessClassifier:
+    """A process for two classes around one that a process for many keeps inside."""
+    made = GaussianProcessClassifier()
+    made.base_estimator_, made.classes_ = inner, np.array([0, 1])
+    return made
 
 
 def refuse_hard_vote(model: Any) -> None:
@@ -166,7 +174,9 @@ def _bagging(model: Any, n: int | None, y: np.ndarray | None) -> Joined:
             counts = np.bincount(rows, minlength=n).astype(np.float64)
         every = np.array_equal(columns, np.arange(model.n_features_in_))
         share = 1 / len(model.estimators_)
-        parts.append(Part(inner, share, labels, None if every else np.asarray(columns), None, counts))
+        parts.append(
+            Part(inner, share, labels, None if every else np.asarray(columns), None, counts)
+        )
     return Joined(tuple(parts), "mixture" if classifies else "average")
 
 
@@ -194,6 +204,7 @@ def _rest(model: Any, n: int | None, y: np.ndarray | None) -> Joined:
 
 
 def _one_vs_rest(model: Any, classes: np.ndarray) -> Joined:
+    """A yes-or-no model for each class; for two classes one, of the second."""
     names = classes[-1:] if len(classes) == 2 else classes
     parts = []
     for place, inner in enumerate(model.estimators_):
