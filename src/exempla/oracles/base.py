@@ -190,6 +190,11 @@ class Oracle(ABC):
     def log_likelihood(self, examples: Any) -> np.ndarray:
         """log p(y | x, θ̂) of each example under its given label."""
 
+    def by_prediction(self) -> Oracle:
+        """The same oracle with training rows scored like questioned ones, by what the model says of
+        their labels: for jobs that compare the two. Most oracles know no other score."""
+        return self
+
     # ---- optional: what only some oracles know of their parameters
 
     @property

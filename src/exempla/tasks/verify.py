@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import is_classifier
 
 from exempla.checks import whole_number
 from exempla.data import arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
-from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.retrain import Fit, check_fit, is_estimator, refit
 
 __all__ = ["Verification", "verify"]
 
@@ -143,8 +144,10 @@ def verify(
             keep = np.setdiff1d(np.arange(n), removed)
             left = None if weights is None else weights[keep]
             fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
+            learnt = (take_examples(X, keep), take_examples(y, keep))
             for name, data in judged.items():
-                lines.append({"arm": arm, "seed": seed, "judged": name, **judge(fitted, data)})
+                found = judge(fitted, data, learnt)
+                lines.append({"arm": arm, "seed": seed, "judged": name, **found})
     return Verification(pd.DataFrame(lines), len(selected))
 
 
@@ -165,13 +168,20 @@ def judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
     return sets
 
 
-def judge(model: Any, data: Any) -> dict[str, float]:
-    """Accuracy and mean log-likelihood of a model on labelled rows."""
+def judge(model: Any, data: Any, learnt: Any) -> dict[str, float]:
+    """Accuracy and mean log-likelihood of a model on labelled rows.
+
+    What a model was trained on is read where its likelihood has a part that only that tells: the
+    variance of a regression.
+    """
     oracle = make_oracle(model)
+    classifies = oracle.likelihood in CLASSES or (is_estimator(model) and is_classifier(model))
+    if is_estimator(model) and not classifies:
+        oracle.read(learnt, role="train")
     examples = oracle.read(data[:2], role="test")
-    accuracy = np.nan
-    if oracle.likelihood in CLASSES and examples.labels is not None:
-        accuracy = float(np.mean(oracle.predict(examples) == examples.labels))
+    accuracy, labels = np.nan, examples.labels
+    if classifies and labels is not None and labels.ndim == 1:
+        accuracy = float(np.mean(oracle.predict(examples) == labels))
     return {
         "accuracy": accuracy,
         "log_likelihood": float(np.mean(oracle.log_likelihood(examples))),

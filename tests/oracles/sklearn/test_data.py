@@ -228,7 +228,7 @@ def test_nested_pipelines_and_a_search_at_the_end():
 def test_a_search_that_chose_an_unsupported_model_is_refused():
     pipe = make_pipeline(StandardScaler(), LogisticRegression())
     model = GridSearchCV(pipe, {"logisticregression": [NuSVC(nu=0.1)]}, cv=2).fit(X, Y)
-    with pytest.raises(UnsupportedModelError, match="NuSVC.* is SVC"):
+    with pytest.raises(UnsupportedModelError, match=r"NuSVC.* is SVC"):
         make_oracle(model)
 
 

@@ -245,6 +245,6 @@ def test_neighbours_need_the_rows_they_were_fitted_on(monkeypatch):
     with pytest.raises(ExemplaError, match="fitted on 150 rows and the training data have 149"):
         read_train(model, X[1:], SPECIES[1:])
     monkeypatch.setattr(neighbours, "MOST_ROWS", 100)
-    with pytest.raises(ExemplaError, match="exempla.surrogate"):
+    with pytest.raises(ExemplaError, match=r"exempla\.surrogate"):
         read_train(model, X, SPECIES)
     assert CODES.max() == 2

@@ -182,7 +182,7 @@ def test_training_scores_are_each_parts_own_as_often_as_it_saw_the_row():
         counts = np.bincount(model.estimators_samples_[m], minlength=len(X))
         alone, same = read_train(part, X[:, columns], CODES)
         np.testing.assert_allclose(found[:, m], counts[:, None] * flat(alone, same))
-    rows = [r for r in oracle.fisher_rows(train)]
+    rows = list(oracle.fisher_rows(train))
     total = sum(
         np.hstack([f.dense() for f in r.factors]).T @ np.hstack([f.dense() for f in r.factors])
         for r in rows

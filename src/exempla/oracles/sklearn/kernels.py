@@ -154,11 +154,10 @@ def _svc(model: SVC) -> Anatomy:
 def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
     """Dual coefficients of each pair of classes, (pairs, support vectors), and (classes, pairs)
     signs: of pair i < j the decision is positive for class i (for two classes: for the second)."""
-    coefficients = model.dual_coef_
-    coefficients = coefficients.toarray() if sp.issparse(coefficients) else coefficients
+    coefficients = _plain(model.dual_coef_)
     n_classes = len(model.classes_)
     if n_classes == 2:
-        return np.array(coefficients, dtype=np.float64), one_vs_rest_signs(2)
+        return coefficients, one_vs_rest_signs(2)
     owner = np.repeat(np.arange(n_classes), model.n_support_)
     rows, signs = [], []
     for i in range(n_classes):
@@ -170,15 +169,19 @@ def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _svr(model: SVR) -> Anatomy:
-    duals = model.dual_coef_.toarray() if sp.issparse(model.dual_coef_) else model.dual_coef_
+    duals = _plain(model.dual_coef_)
     tube = Tube(float(model.epsilon))
     parts = Anatomy(_BLANK, tube, Penalty(1 / model.C, "sum"), note=tube_note(model, False))
     kept, bias = _rows(model.support_vectors_), np.array(model.intercept_, dtype=np.float64)
-    return Machine(parts, kept, np.array(duals, dtype=np.float64), bias, _svm_kernel(model)).anatomy
+    return Machine(parts, kept, duals, bias, _svm_kernel(model)).anatomy
 
 
 def _rows(kept: Any) -> Array:
-    return sp.csr_array(kept) if sp.issparse(kept) else np.array(kept, dtype=np.float64)
+    return sp.csr_array(kept) if is_sparse(kept) else np.array(kept, dtype=np.float64)
+
+
+def _plain(duals: Any) -> np.ndarray:
+    return np.array(duals.toarray() if is_sparse(duals) else duals, dtype=np.float64)
 
 
 # ---- Gaussian processes
@@ -198,8 +201,9 @@ class Smooth:
 def _gpr(model: GaussianProcessRegressor) -> Anatomy:
     """The posterior mean: ridge regression in the kernel's space, its noise the process's own."""
     kept, name = np.asarray(model.X_train_, dtype=np.float64), type(model).__name__
-    smooth = Smooth(model.kernel_)
-    noise = np.diag(model.kernel_(kept) - smooth(kept, kept)) + model.alpha
+    kernel: Any = model.kernel_
+    smooth = Smooth(kernel)
+    noise = np.diag(kernel(kept) - smooth(kept, kept)) + model.alpha
     if np.ptp(noise) > 1e-9 * noise.max():
         raise UnsupportedModelError(
             f"{name} has a noise of its own for every row: give one number as alpha."

@@ -4,12 +4,12 @@ A neighbour model has no parameters but its rows. Give row i the weight ω_i (on
 
     p(c | x) = (Σ_i ω_i k_i(x) [y_i = c] + ε) / (Σ_i ω_i k_i(x) + Cε),
 
-with k_i(x) the weight of i among the neighbours of x, zero beyond them, and ε = one vote spread over
-the classes, so that a class without a neighbour is unlikely, not impossible. A questioned row's
+with k_i(x) the weight of i among the neighbours of x, zero beyond them, and ε one vote spread over
+the C classes, so that a class without a neighbour is unlikely, not impossible. A questioned row's
 score is ∂ log p / ∂ω, which has an entry for each of its neighbours; a training row's is its own
-ω_i, and the metric is the identity. Influence is then ∂ log p(y | x)/∂ω_i: what the vote of row i is
-worth. (That another row moves up when one is removed is not in it.) A regression is the mean of its
-neighbours under a Gaussian with the variance that leave-one-out errors have.
+ω_i, and the metric is the identity. Influence is then ∂ log p(y | x)/∂ω_i: what the vote of row i
+is worth. (That another row moves up when one is removed is not in it.) A regression is the mean of
+its neighbours under a Gaussian with the variance that leave-one-out errors have.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class NeighbourOracle(ReadingOracle):
                 f"{MOST_ROWS:,} can be told apart here: explain a surrogate of it "
                 "(exempla.surrogate), or fit it to fewer rows."
             )
-        self._y = np.asarray(train.codes, dtype=np.float64 if self._classes is None else np.int64)
+        kind: Any = np.float64 if self._classes is None else np.int64
+        self._y: Any = np.asarray(train.codes, dtype=kind)
         if self._y.ndim > 1:
             raise ExemplaError("Neighbours of several outputs: use MultiOutputRegressor.")
         self.layers = (Layer("votes", n, 1, np.zeros(n)),)
@@ -105,7 +106,7 @@ class NeighbourOracle(ReadingOracle):
             self._variance = float(np.mean((self._y - mean) ** 2)) or 1.0
 
     @staticmethod
-    def _own(positions: np.ndarray, shape: tuple[int, ...]) -> sp.csr_array:
+    def _own(positions: np.ndarray, shape: tuple[int, int]) -> sp.csr_array:
         ones = np.ones(len(positions))
         return sp.csr_array((ones, (np.arange(len(positions)), positions)), shape=shape)
 
@@ -149,15 +150,16 @@ class NeighbourOracle(ReadingOracle):
 
     def _worth(self, batch: SklearnBatch, labels: Labels) -> sp.csr_array:
         votes = self._votes(*self._last.kneighbors(batch.X))
+        codes: Any = batch.codes
         if self._classes is None:
             total = np.asarray(votes.sum(axis=1)).ravel()
             mean = np.asarray(votes @ self._y).ravel() / total
-            pull = (batch.codes - mean) / self._variance / total
+            pull = (codes - mean) / self._variance / total
             rows = np.repeat(np.arange(len(mean)), np.diff(votes.indptr))
             slope = (self._y[votes.indices] - mean[rows]) * pull[rows]
         else:
             each, total = self._shares(votes)
-            y = batch.codes if labels == "true" else each.argmax(axis=1)
+            y = codes if labels == "true" else each.argmax(axis=1)
             rows = np.repeat(np.arange(len(total)), np.diff(votes.indptr))
             agrees = self._y[votes.indices] == y[rows]
             slope = agrees / each[rows, y[rows]] - 1 / total[rows]

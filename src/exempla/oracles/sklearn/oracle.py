@@ -143,6 +143,11 @@ class SklearnOracle(ReadingOracle):
         return ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
 
     @property
+    def linear_in_inputs(self) -> bool:
+        """Whether the first layer sees X as it was given: no step before it, no kernel."""
+        return self._transform is None and self._parts.network.first is None
+
+    @property
     def family(self) -> Likelihood:
         """The likelihood itself: what turns outputs and labels into scores."""
         return self._likelihood

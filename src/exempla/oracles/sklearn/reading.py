@@ -7,6 +7,7 @@ A subclass says in `_bind` what the fitted model is (`_features`, `_classes`, `_
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from typing import Any, Literal
 
 import numpy as np
@@ -31,12 +32,18 @@ class ReadingOracle(Oracle):
     takes_weights = True
     """Whether its `fit` takes sample weights."""
     _moved = False
-    _family: Likelihood | None = None
-    """What numbers the labels of a regression may be."""
+    _questions_all = False
+    """Whether training rows are scored like questioned ones."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.layers: tuple[Layer, ...] = ()
+
+    def by_prediction(self) -> ReadingOracle:
+        """Training rows scored like questioned ones."""
+        other = copy(self)
+        other._questions_all = True
+        return other
 
     @abstractmethod
     def _bind(self) -> None:
@@ -63,6 +70,11 @@ class ReadingOracle(Oracle):
         """The model's classes; None for a regression."""
         found = getattr(self._last, "classes_", None)
         return None if found is None else np.asarray(found)
+
+    @property
+    def _family(self) -> Likelihood | None:
+        """What says which numbers the labels of a regression may be."""
+        return None
 
     @property
     def _outputs(self) -> int:
@@ -95,7 +107,7 @@ class ReadingOracle(Oracle):
         made = nbytes_of(X) if transform is not self._transform else 0
         examples = SklearnExamples(
             X, codes, weights, labels, given.ids, transform, made_bytes=made,
-            questioned=role == "test",
+            questioned=self._questions_all or role == "test",
         )  # fmt: skip
         if role == "train":
             self._learn(examples, 1.0 if given.weights is None else float(given.weights.mean()))

@@ -44,8 +44,7 @@ class LabelMap:
     def inside(self, y: np.ndarray) -> np.ndarray:
         """The user's labels as the model inside was given them."""
         if isinstance(self.wrapper, TransformedTargetRegressor):
-            column = self.wrapper.transformer_.transform(np.asarray(y, dtype=np.float64)[:, None])
-            return np.asarray(column)[:, 0]
+            return self._transformed("transform", np.asarray(y, dtype=np.float64))
         known = {label: code for code, label in enumerate(self.wrapper.classes_.tolist())}
         # a label it does not know stays as it is, to be named by whoever checks labels
         return np.array([known.get(label, label) for label in y.tolist()])
@@ -53,8 +52,12 @@ class LabelMap:
     def outside(self, y: np.ndarray) -> np.ndarray:
         """Predictions of the model inside in the user's words."""
         if isinstance(self.wrapper, TransformedTargetRegressor):
-            return np.asarray(self.wrapper.transformer_.inverse_transform(y[:, None]))[:, 0]
+            return self._transformed("inverse_transform", y)
         return self.wrapper.classes_[y]
+
+    def _transformed(self, way: str, y: np.ndarray) -> np.ndarray:
+        columns = np.asarray(getattr(self.wrapper.transformer_, way)(y.reshape(len(y), -1)))
+        return columns[:, 0] if columns.shape[1] == 1 else columns
 
 
 @dataclass(frozen=True)

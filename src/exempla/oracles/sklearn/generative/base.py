@@ -34,6 +34,9 @@ class GenerativeBase(ReadingOracle):
     likelihood = "generative"
     fisher_note = "exact: the closed form of p(x, y)"
     names: tuple[str, ...]
+    _fitted_prior: bool
+    """Whether the class shares were learnt, not given."""
+    _log_prior: np.ndarray
 
     def __init__(
         self,

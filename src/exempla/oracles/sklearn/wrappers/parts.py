@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -72,6 +73,8 @@ class PartsOracle(Oracle):
     ['part0.coef', 'part1.coef', 'part2.coef']
     """
 
+    _questions_all = False
+
     def __init__(
         self,
         model: Any,
@@ -93,11 +96,19 @@ class PartsOracle(Oracle):
         if is_fitted(model):
             self._bind(None, None)
 
+    def by_prediction(self) -> PartsOracle:
+        """Training rows scored like questioned ones, in every part."""
+        other = copy(self)
+        other._questions_all = True
+        return other
+
     def _bind(self, n: int | None, y: np.ndarray | None) -> None:
         require_fitted(self.model)
         self._opened = open_up(self.model)
         self._joined: Joined = split_up(self._opened.last, n, y)
         self._oracles = [oracle_of(part.model) for part in self._joined.parts]
+        if self._questions_all:
+            self._oracles = [oracle.by_prediction() for oracle in self._oracles]
         self.likelihood = self._joined.how
         if self._joined.how == "average":
             refuse_other_than_gaussian(self._opened.last, self._oracles)
@@ -113,7 +124,8 @@ class PartsOracle(Oracle):
         labels = None if given.y is None else plain_labels(given.y)
         if role == "train" and labels is None:
             raise ExemplaError("The training data cannot be used: labels are missing: give (X, y).")
-        y, X = labels, given.X
+        y: Any = labels
+        X = given.X
         if self._opened_transform is not None:
             X = self._opened_transform(X)
         if y is not None and self._label_map is not None:
@@ -126,7 +138,7 @@ class PartsOracle(Oracle):
         examples = PartsExamples(X, labels, read, self._given_times(read, y, role), given.ids)
         if role == "train":
             self._learn(examples, y)
-        else:
+        if role == "test" or self._questions_all:
             examples = replace(examples, times=self._question_times(examples, y))
         return examples
 
@@ -160,7 +172,7 @@ class PartsOracle(Oracle):
                 times[m] *= part.counts
         return times
 
-    def _learn(self, train: PartsExamples, y: np.ndarray) -> None:
+    def _learn(self, train: PartsExamples, y: Any) -> None:
         layers = []
         for m, oracle in enumerate(self._oracles):
             layers += [replace(layer, name=f"part{m}.{layer.name}") for layer in oracle.layers]
@@ -178,7 +190,7 @@ class PartsOracle(Oracle):
 
     # ---- scoring
 
-    def _question_times(self, examples: PartsExamples, y: np.ndarray) -> np.ndarray:
+    def _question_times(self, examples: PartsExamples, y: Any) -> np.ndarray:
         """∂ log p / ∂ log p_m of every part (or, for an average, ∂ log p / ∂ f_m · σ_m)."""
         how, weights = self._joined.how, np.array([[p.weight] for p in self._joined.parts])
         if how == "product":

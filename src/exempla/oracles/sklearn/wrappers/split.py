@@ -189,10 +189,12 @@ CALIBRATION = (
 def _calibrated(model: Any, n: int | None, y: np.ndarray | None) -> Joined:
     inner = [one.estimator for one in model.calibrated_classifiers_]
     counts: list[np.ndarray | None] = [None] * len(inner)
-    plain = model.cv is None or isinstance(model.cv, int)
+    cv: Any = model.cv
+    plain = cv is None or isinstance(cv, int)
     if n is not None and y is not None and plain and len(inner) > 1:
         # without shuffling these are the folds the parts were fitted on
-        for place, (rows, _) in enumerate(check_cv(model.cv, y, classifier=True).split(y, y)):
+        folds: Any = check_cv(cv, y, classifier=True)
+        for place, (rows, _) in enumerate(folds.split(y, y)):
             counts[place] = np.bincount(rows, minlength=n).astype(np.float64)
     share = 1 / len(inner)
     parts = [Part(m, share, counts=c) for m, c in zip(inner, counts, strict=True)]
