@@ -79,8 +79,8 @@ def test_columns_of_text_go_through_the_models_own_preparation(made):
         model, (frame[TRAIN], Y[TRAIN]), (frame[TEST], Y[TEST]), k=3, progress=False
     )
     assert found.indices.tolist() == same.indices.tolist()
+    plain = LogisticRegression().fit(FRAME[TRAIN].assign(town=0.0), Y[TRAIN])
     with pytest.raises(exempla.ExemplaError, match=r"columns \['town'\] are not numeric"):
-        plain = LogisticRegression().fit(FRAME[TRAIN].assign(town=0.0), Y[TRAIN])
         exempla.explain(plain, (rows[0], Y[TRAIN]), (rows[1], Y[TEST]), k=3, progress=False)
 
 

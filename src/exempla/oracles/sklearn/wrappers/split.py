@@ -190,10 +190,10 @@ def _calibrated(model: Any, n: int | None, y: np.ndarray | None) -> Joined:
     inner = [one.estimator for one in model.calibrated_classifiers_]
     counts: list[np.ndarray | None] = [None] * len(inner)
     cv: Any = model.cv
-    plain = cv is None or isinstance(cv, int)
+    plain = cv is None or isinstance(cv, int)  # None stands for five folds
     if n is not None and y is not None and plain and len(inner) > 1:
         # without shuffling these are the folds the parts were fitted on
-        folds: Any = check_cv(cv, y, classifier=True)
+        folds: Any = check_cv(5 if cv is None else cv, y, classifier=True)
         for place, (rows, _) in enumerate(folds.split(y, y)):
             counts[place] = np.bincount(rows, minlength=n).astype(np.float64)
     share = 1 / len(inner)
