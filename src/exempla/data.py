@@ -273,8 +273,7 @@ def _stack_frames(first: Any, second: Any) -> Any:
 
 
 def _stack_polars(first: Any, second: Any) -> Any:
-    import polars as pl  # pyright: ignore[reportMissingImports]
-
+    pl = sys.modules["polars"]  # loaded by whoever made the frame
     if isinstance(first, pl.Series):
         return pl.concat([first, pl.Series(first.name, list(second), dtype=first.dtype)])
     if not is_polars(second):

@@ -43,7 +43,12 @@ WORDS = 5
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A fitted model that can be explained, and how far it agrees with the one it stands for."""
+    """A fitted model that can be explained, and how far it agrees with the one it stands for.
+
+    >>> agreement = CrossValidation(0.95, 0.01, 0.6)
+    >>> print(Surrogate(None, "a linear model", "TabPFNClassifier", agreement).sentence[:59])
+    A surrogate, a linear model, stands in for TabPFNClassifier
+    """
 
     model: Any
     name: str
