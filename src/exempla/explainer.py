@@ -149,11 +149,6 @@ class Explainer:
         return self._embeddings
 
     @property
-    def notes(self) -> list[str]:
-        """What answers have to say of these models' scores, each once."""
-        return list(dict.fromkeys(o.note for o in self.oracles if o.note))
-
-    @property
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.embeddings[0].train)
@@ -261,10 +256,11 @@ class Explainer:
         targets_of: Callable[[Array], Array],
     ) -> list[Explanation]:
         """An explanation per target; `targets_of` makes one (p,) or many (T, p) of the rows."""
-        notes = self.notes
+        notes: list[str] = []
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
+        notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
         with showing(self.progress):
             features = self.features_for(self._use)
             targets = targets_of(self._test_rows(examples, labels, features))
@@ -297,7 +293,7 @@ class Explainer:
             "n_test": len(question.examples),
             "seed": self.seed,
             "version": __version__,
-            "fisher": self.fisher,
+            "fisher": "identity" if self.embeddings[0].oracle.whitened else self.fisher,
             "ids": None if self._ids is None else self._ids[indices],
             "question": question,
         }

@@ -158,8 +158,11 @@ class Oracle(ABC):
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
     """How `fisher_rows` takes the expectation over the model's labels, in words."""
-    note: str = ""
-    """What every answer has to say of these scores: what is an analogy, what was left out."""
+    notes: tuple[str, ...] = ()
+    """What every explanation of this model should say of itself."""
+    whitened: bool = False
+    """Whether the scores' dot products are the kernel already: then the metric is the identity,
+    whichever was asked for."""
     itemsize: int = 8
     """Bytes of a number of its scores: 8 in double precision, 4 in single."""
 
@@ -200,6 +203,12 @@ class Oracle(ABC):
     @property
     def theta_norm(self) -> float | None:
         """‖θ̂‖ over the parameters scored, if there is such a vector."""
+        return None
+
+    @property
+    def implicit_penalty(self) -> float | None:
+        """The L2 penalty that the way of training amounts to, where that is known in itself; None
+        where it shows in how far the parameters are from stationary."""
         return None
 
     def penalty_rows(self) -> ScoreRows | None:

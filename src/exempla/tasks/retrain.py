@@ -29,9 +29,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles.sklearn.unwrap import is_fitted
 from exempla.tasks.fresh import redraw
 
-__all__ = [
-    "Fit", "check_fit", "first_line", "fitted", "in_words", "is_estimator", "is_module", "refit",
-]  # fmt: skip
+__all__ = ["Fit", "check_fit", "first_line", "fitted", "in_words", "is_module", "refit"]
 
 Fit = Callable[[Any, Any, Any, np.ndarray | None], Any]
 """fit(module, X, y, sample_weight) -> fitted module."""

@@ -17,6 +17,7 @@ from sklearn.base import is_classifier
 from exempla.checks import whole_number
 from exempla.data import arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
+from exempla.likelihoods import Likelihood
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
 from exempla.tasks.retrain import Fit, check_fit, is_estimator, refit
@@ -135,6 +136,7 @@ def verify(
     check_fit(model, fit)
     X, y, weights = arrays_of(question.explainer.train_data, "training data")
     judged = judged_sets(question, holdout)
+    likelihood = scale_of(question)
     n, selected = n_rows(X), np.asarray(explanation.indices)
     lines = []
     for seed in range(first_seed, first_seed + int(seeds)):
@@ -144,9 +146,9 @@ def verify(
             keep = np.setdiff1d(np.arange(n), removed)
             left = None if weights is None else weights[keep]
             fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
-            learnt = (take_examples(X, keep), take_examples(y, keep))
             for name, data in judged.items():
-                found = judge(fitted, data, learnt)
+                learnt = (take_examples(X, keep), take_examples(y, keep))
+                found = judge(fitted, data, likelihood, learnt)
                 lines.append({"arm": arm, "seed": seed, "judged": name, **found})
     return Verification(pd.DataFrame(lines), len(selected))
 
@@ -168,20 +170,27 @@ def judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
     return sets
 
 
-def judge(model: Any, data: Any, learnt: Any) -> dict[str, float]:
+def scale_of(question: Question) -> Any:
+    """The likelihood all arms are judged under: a regression's with the scale that the questioned
+    model has on all training rows, or they could not be compared."""
+    family = getattr(question.explainer.embeddings[0].oracle, "family", None)
+    return family if isinstance(family, Likelihood) and not family.discrete else "auto"
+
+
+def judge(model: Any, data: Any, likelihood: Any = "auto", learnt: Any = None) -> dict[str, float]:
     """Accuracy and mean log-likelihood of a model on labelled rows.
 
-    What a model was trained on is read where its likelihood has a part that only that tells: the
-    variance of a regression.
+    A regression whose scale no likelihood gives (one of several outputs, of neighbours) takes it
+    from the rows it has learnt.
     """
-    oracle = make_oracle(model)
+    oracle = make_oracle(model, likelihood)
     classifies = oracle.likelihood in CLASSES or (is_estimator(model) and is_classifier(model))
-    if is_estimator(model) and not classifies:
+    if learnt is not None and is_estimator(model) and not classifies and likelihood == "auto":
         oracle.read(learnt, role="train")
     examples = oracle.read(data[:2], role="test")
-    accuracy, labels = np.nan, examples.labels
-    if classifies and labels is not None and labels.ndim == 1:
-        accuracy = float(np.mean(oracle.predict(examples) == labels))
+    accuracy = np.nan
+    if classifies and examples.labels is not None and examples.labels.ndim == 1:
+        accuracy = float(np.mean(oracle.predict(examples) == examples.labels))
     return {
         "accuracy": accuracy,
         "log_likelihood": float(np.mean(oracle.log_likelihood(examples))),

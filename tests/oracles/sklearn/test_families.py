@@ -144,7 +144,7 @@ def test_margin_scores_are_finite_differences_of_the_loss(model, y, loss):
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(oracle.log_likelihood(examples), margins(loss)(model, X, y))
     assert oracle.predict(examples).tolist() == model.predict(X).tolist()
-    assert "no likelihood" in oracle.note
+    assert "no likelihood" in str(oracle.notes)
     with pytest.raises(UnsupportedModelError, match="gives labels no probability"):
         oracle.family.fisher_root(np.zeros((2, 1)))
 
@@ -232,7 +232,7 @@ def test_sparse_models_are_scored_on_their_active_set(model):
     model = copy.deepcopy(model).fit(wide, NUMBERS)
     active = np.flatnonzero(model.coef_)
     oracle, train = read_train(model, wide, NUMBERS)
-    assert "not zero" in oracle.note
+    assert "not zero" in str(oracle.notes)
     (scores,) = dense(oracle.scores(train))
     log_prob = deviance(0, oracle.family.variance)
     (expected,) = finite_differences(model, log_prob, wide, NUMBERS)

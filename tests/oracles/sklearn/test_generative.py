@@ -137,7 +137,7 @@ def test_scores_are_finite_differences(model, data, made):
     )
     np.testing.assert_allclose(oracle.log_likelihood(asked), given_x(start), atol=1e-8)
     assert oracle.predict(asked).tolist() == model.predict(rows).tolist()
-    assert "log p(y | x)" in oracle.note
+    assert "log p(y | x)" in str(oracle.notes)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_support_vectors_nearly_balance_their_penalty():
     total = sum(f.dense().sum(axis=0) for r in oracle.scores(train) for f in r.factors)
     pull = len(X) * oracle.layers[0].penalty * oracle.theta
     assert np.corrcoef(total, pull)[0, 1] > 0.85
-    assert "corner rounded" in oracle.note
+    assert "corner rounded" in str(oracle.notes)
 
 
 def test_the_process_fisher_is_the_hessian():
@@ -117,7 +117,7 @@ def test_the_process_fisher_is_the_hessian():
     )
     expected = log_expit(np.where(HARD == "yes", 1, -1) * (phi @ oracle.theta))
     np.testing.assert_allclose(oracle.log_likelihood(train), expected)
-    assert "Laplace" in oracle.note
+    assert "Laplace" in str(oracle.notes)
 
 
 def test_influence_on_a_process_is_what_a_refit_does():
@@ -149,7 +149,7 @@ def test_sparse_rows_many_rows_and_pickling(monkeypatch):
     monkeypatch.setattr(kernels, "LANDMARKS", 60)
     few, train = read_train(SVC().fit(X, HARD), X, HARD)
     assert few.n_parameters <= 61
-    assert "60 of 150 training rows" in few.note
+    assert "60 of 150 training rows" in str(few.notes)
     np.testing.assert_allclose(few.log_likelihood(train), dense.log_likelihood(same), atol=1e-5)
 
 

@@ -199,8 +199,8 @@ def test_calibrated_parts_have_not_seen_their_fold():
     model = CalibratedClassifierCV(LinearSVC(), cv=3).fit(X, HARD)
     oracle, train = read_train(model, X, HARD)
     assert sorted(train.times.sum(axis=0).tolist()) == [2.0] * 150  # two of three parts saw it
-    assert "calibration" in oracle.note
-    assert "hinge" in oracle.note
+    assert "calibration" in str(oracle.notes)
+    assert "hinge" in str(oracle.notes)
     answer = exempla.explain(model, (X, HARD), (X[SOME], HARD[SOME]), k=4, progress=False)
     assert len(answer) == 4
     assert any("calibration" in said for said in answer.warnings)
@@ -244,7 +244,7 @@ def test_stacking_explains_its_final_model_and_says_so():
     alone, same = read_train(model.final_estimator_, seen, CODES)
     np.testing.assert_allclose(flat_scores(oracle, train), flat_scores(alone, same))
     assert oracle.predict(train).tolist() == model.predict(X).tolist()
-    assert "base models" in oracle.note
+    assert "base models" in str(oracle.notes)
     numbers = StackingRegressor([("a", Ridge())], Ridge()).fit(X, NUMBERS)
     assert read_train(numbers, X, NUMBERS)[0].n_parameters == 2
     with pytest.raises(ExemplaError, match="never saw: 'other'"):
@@ -272,7 +272,7 @@ def test_wrappers_in_wrappers_and_mixed_parts():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         moved = TunedThresholdClassifierCV(LR).fit(X, HARD)
-    assert "threshold" in read_train(moved, X, HARD)[0].note
+    assert "threshold" in read_train(moved, X, HARD)[0].notes[0]
 
 
 def test_what_is_refused_is_refused_before_fitting():

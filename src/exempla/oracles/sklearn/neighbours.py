@@ -26,7 +26,7 @@ from exempla.factors import Factors
 from exempla.likelihoods import Likelihood
 from exempla.oracles.base import Labels, Layer, ScoreRows
 from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples
-from exempla.oracles.sklearn.reading import ReadingOracle, joined_notes
+from exempla.oracles.sklearn.reading import ReadingOracle, notes_of
 from exempla.oracles.sklearn.unwrap import is_fitted
 
 __all__ = ["NeighbourOracle", "is_neighbours"]
@@ -74,7 +74,7 @@ class NeighbourOracle(ReadingOracle):
 
     def _bind(self) -> None:
         name = type(self._open()).__name__
-        self.note = joined_notes(
+        self.notes = notes_of(
             self._opened.note,
             f"{name} has no parameters but its rows: answers say what each neighbour's vote is "
             "worth, not which row would take its place",
@@ -111,8 +111,8 @@ class NeighbourOracle(ReadingOracle):
         return sp.csr_array((ones, (np.arange(len(positions)), positions)), shape=shape)
 
     @property
-    def theta_norm(self) -> float:
-        return float("inf")  # votes are what they are: nothing to damp
+    def implicit_penalty(self) -> float:
+        return 0.0  # votes are what they are: nothing is to be damped
 
     def _votes(self, distance: np.ndarray, index: np.ndarray) -> sp.csr_array:
         """k_i(x), (n, training rows)."""

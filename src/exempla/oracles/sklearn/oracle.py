@@ -32,7 +32,7 @@ from exempla.oracles.sklearn.generative.naive_bayes import NaiveBayesOracle, is_
 from exempla.oracles.sklearn.labels import class_weights
 from exempla.oracles.sklearn.mixture import MixtureOracle
 from exempla.oracles.sklearn.neighbours import NeighbourOracle, is_neighbours
-from exempla.oracles.sklearn.reading import ReadingOracle, joined_notes
+from exempla.oracles.sklearn.reading import ReadingOracle, notes_of
 from exempla.oracles.sklearn.unwrap import is_fitted, unwrap
 from exempla.oracles.sklearn.wrappers.parts import PartsOracle, has_parts
 
@@ -124,7 +124,7 @@ class SklearnOracle(ReadingOracle):
         several = isinstance(self._likelihood, Categorical | OneVsRest)
         self._cut = CLASS_CUT if several and len(self._parts.network.weights) > 1 else 0.0
         self.fisher_note = f"exact over classes above {self._cut:g}" if self._cut else "exact"
-        self.note = joined_notes(self._opened.note, self._parts.note)
+        self.notes = notes_of(self._opened.note, self._parts.note)
 
     def _agreed(self, own: Likelihood) -> Likelihood:
         """The model's own likelihood, unless the user fixed a Gaussian's variance."""
@@ -238,7 +238,7 @@ class SklearnOracle(ReadingOracle):
                 penalty[-1] = lam * self._parts.intercept_penalty
             layers.append(Layer(names[i], d_in, d_out, penalty))
         self.layers = tuple(layers)
-        self.note = joined_notes(self._opened.note, self._parts.note)
+        self.notes = notes_of(self._opened.note, self._parts.note)
 
     def _fit_family(self, family: Likelihood, train: SklearnExamples) -> Likelihood:
         if not is_fitted_to_data(family):

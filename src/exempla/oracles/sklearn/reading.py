@@ -21,7 +21,7 @@ from exempla.oracles.sklearn.data import SklearnExamples, nbytes_of, prepare
 from exempla.oracles.sklearn.labels import encode_classes, encode_numbers
 from exempla.oracles.sklearn.unwrap import open_up, require_fitted
 
-__all__ = ["ReadingOracle", "joined_notes"]
+__all__ = ["ReadingOracle", "notes_of"]
 
 
 class ReadingOracle(Oracle):
@@ -148,10 +148,10 @@ class ReadingOracle(Oracle):
             )
 
 
-def joined_notes(*notes: str) -> str:
-    """What is to be said, as one sentence.
+def notes_of(*notes: str) -> tuple[str, ...]:
+    """What is to be said, each once.
 
-    >>> joined_notes("a", "", "b")
-    'a; b'
+    >>> notes_of("a", "", "b", "a")
+    ('a', 'b')
     """
-    return "; ".join(dict.fromkeys(note for note in notes if note))
+    return tuple(dict.fromkeys(note for note in notes if note))

@@ -15,7 +15,7 @@ from exempla.likelihoods import Likelihood
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, ScoreRows
 from exempla.oracles.sklearn.anatomy import keep_layers
 from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples
-from exempla.oracles.sklearn.reading import ReadingOracle, joined_notes
+from exempla.oracles.sklearn.reading import ReadingOracle, notes_of
 from exempla.oracles.sklearn.unwrap import is_fitted
 
 __all__ = ["GenerativeBase"]
@@ -66,7 +66,7 @@ class GenerativeBase(ReadingOracle):
 
     def _bind(self) -> None:
         self._take_apart(self._open(), None)
-        self.note = joined_notes(
+        self.notes = notes_of(
             self._opened.note,
             f"{type(self._last).__name__} is fitted to log p(x, y) and asked for log p(y | x): "
             "training rows are scored by the first, questioned rows by the second",
@@ -89,9 +89,9 @@ class GenerativeBase(ReadingOracle):
         return list(self.names if self._fitted_prior else self.names[1:])
 
     @property
-    def theta_norm(self) -> float:
+    def implicit_penalty(self) -> float:
         # fitted in closed form: nothing held it back from its optimum, so nothing is to be damped
-        return float("inf")
+        return 0.0
 
     def _posterior(self, X: Any) -> np.ndarray:
         return np.exp(np.asarray(self._last.predict_log_proba(X), dtype=np.float64))

@@ -17,7 +17,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.factors import Factors
 from exempla.likelihoods import Gaussian, Likelihood
 from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
-from exempla.oracles.sklearn.reading import joined_notes
+from exempla.oracles.sklearn.reading import notes_of
 from exempla.oracles.sklearn.unwrap import is_fitted, open_up, require_fitted
 from exempla.oracles.sklearn.wrappers.split import (
     Joined,
@@ -185,8 +185,8 @@ class PartsOracle(Oracle):
         if self._joined.how == "average":
             errors = np.asarray(y, dtype=np.float64) - self._opened.last.predict(train.X)
             self._variance = float(np.mean(errors**2)) or 1.0
-        notes = [oracle.note for oracle in self._oracles]
-        self.note = joined_notes(self._opened.note, self._joined.note, *notes)
+        notes = [note for oracle in self._oracles for note in oracle.notes]
+        self.notes = notes_of(self._opened.note, self._joined.note, *notes)
 
     # ---- scoring
 
@@ -289,8 +289,15 @@ class PartsOracle(Oracle):
     # ---- parameters
 
     @property
+    def implicit_penalty(self) -> float | None:
+        known = [oracle.implicit_penalty for oracle in self._oracles]
+        return None if None in known else float(np.max(np.array(known, dtype=np.float64)))
+
+    @property
     def theta_norm(self) -> float | None:
-        each = [oracle.theta_norm for oracle in self._oracles]
+        # of parts that are known to be at their optimum nothing is asked
+        others = [o for o in self._oracles if o.implicit_penalty is None]
+        each = [oracle.theta_norm for oracle in others]
         return None if None in each else float(np.linalg.norm(np.array(each, dtype=np.float64)))
 
     def penalty_rows(self) -> ScoreRows | None:
