@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.generative import base
 from tests.oracles.sklearn.case import (
     CODES,
@@ -254,3 +255,14 @@ def test_past_the_closed_form_labels_are_summed_over(monkeypatch):
         expected = expected + (rows * p[:, [k]]).T @ rows
     np.testing.assert_allclose(summed(oracle, train), expected, rtol=1e-3, atol=0.05)
     assert "examples' own x" in oracle.fisher_note
+
+
+def test_jobs_that_compare_rows_see_both_kinds_by_the_same_score():
+    model = GaussianNB().fit(X, SPECIES)
+    oracle = make_oracle(model).by_prediction()
+    train = oracle.read((X, SPECIES), role="train")
+    test = oracle.read((X, SPECIES), role="test")
+    np.testing.assert_array_equal(flat_scores(oracle, train), flat_scores(oracle, test))
+    plain, same = read_train(model, X, SPECIES)
+    assert np.abs(flat_scores(plain, same) - flat_scores(oracle, train)).max() > 0.1
+    np.testing.assert_array_equal(summed(plain, same), summed(oracle, train))

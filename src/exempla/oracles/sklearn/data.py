@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from exempla.arrays import Array, is_sparse
-from exempla.data import as_matrix, listing, n_rows, take_rows
+from exempla.data import as_matrix, is_polars, listing, n_rows, take_rows
 from exempla.oracles.base import Examples
 
 __all__ = ["SklearnBatch", "SklearnExamples", "nbytes_of", "prepare"]
@@ -83,7 +83,7 @@ class SklearnExamples(Examples):
         for start in range(0, len(self), size):
             rows = np.arange(start, min(start + size, len(self)))
             X = take_rows(self.X, rows)
-            matrix = as_matrix(X if self.transform is None else self.transform(X))
+            matrix = as_matrix(X if self.transform is None else transformed(self.transform, X))
             yield SklearnBatch(
                 rows,
                 matrix.astype(np.float64, copy=False),
@@ -146,9 +146,20 @@ def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
         problems.append(f"X has columns the model was not fitted on: {new[:5]}")
 
 
-def _try_transform(raw: Any, transform: Callable, problems: list[str]) -> Any:
+def transformed(transform: Callable, raw: Any) -> Any:
+    """Raw rows after the steps before the model; a frame of polars that those do not know, which
+    depends on the versions of both, is given to them as one of pandas."""
     try:
         return transform(raw)
+    except Exception:
+        if not is_polars(raw):
+            raise
+        return transform(raw.to_pandas())
+
+
+def _try_transform(raw: Any, transform: Callable, problems: list[str]) -> Any:
+    try:
+        return transformed(transform, raw)
     except Exception as error:  # whatever a user's transformer raises, the cause is the data
         problems.append(f"the pipeline's steps before the model refuse X ({error})")
         return None

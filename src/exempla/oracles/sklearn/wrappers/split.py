@@ -111,7 +111,9 @@ def inner_models(model: Any) -> list[Any]:
         return [inner for _, inner in model.estimators if not isinstance(inner, str)]
     if isinstance(model, GaussianProcessClassifier):
         return []
-    given = model.estimator
+    # a chain's model had another name before scikit-learn 1.7
+    named = (getattr(model, name, None) for name in ("estimator", "base_estimator"))
+    given = next((one for one in named if hasattr(one, "fit")), None)
     if given is not None:
         return [given]
     if isinstance(model, CalibratedClassifierCV):
