@@ -9,6 +9,7 @@ Do a job        explain_errors, fix_labels, clean, summarize, attack
 Get back        Answer, and of its kind LabelFixes, Cleaning, Summary, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
 Measure         metrics, certificate
+Stand in        surrogate, for a model that has no scores
 Errors          ExemplaError, ExemplaWarning
 """
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         select_from_kernel,
     )
     from exempla.selection.certificate import certificate
+    from exempla.tables.models.surrogate import Surrogate, surrogate
     from exempla.tasks.attack import Attack, attack
     from exempla.tasks.clean import Cleaning, clean
     from exempla.tasks.explain import explain
@@ -65,6 +67,7 @@ _HOMES = {
     "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
     "exempla.estimator": "FisherExplainer",
+    "exempla.tables.models.surrogate": "surrogate Surrogate",
     "exempla.oracles.scores": "ArrayScores ScoreModel",
     "exempla.errors": "ExemplaError ExemplaWarning",
 }
@@ -78,7 +81,7 @@ __all__ = [
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",
     "metrics", "certificate", "hessian_influence",
-    "FisherExplainer", "ArrayScores", "ScoreModel",
+    "FisherExplainer", "ArrayScores", "ScoreModel", "surrogate", "Surrogate",
     "ExemplaError", "ExemplaWarning",
     "__version__",
 ]  # fmt: skip

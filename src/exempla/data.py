@@ -29,7 +29,9 @@ __all__ = [
     "absent_labels",
     "arrays_of",
     "as_matrix",
+    "from_arrow",
     "index_of",
+    "is_polars",
     "listing",
     "n_rows",
     "plain_labels",
@@ -52,9 +54,27 @@ class Unpacked(NamedTuple):
     ids: np.ndarray | None
 
 
+def from_arrow(part: Any) -> Any:
+    """An Arrow table or array as pandas has it; anything else as it is.
+
+    >>> import pyarrow as pa
+    >>> from_arrow(pa.table({"a": [1, 2]})).shape, from_arrow([1, 2])
+    ((2, 1), [1, 2])
+    """
+    pa = sys.modules.get("pyarrow")
+    kinds = () if pa is None else (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array)
+    return part.to_pandas() if isinstance(part, kinds) else part
+
+
+def is_polars(part: Any) -> bool:
+    """Whether this is a frame or a series of polars, without importing it."""
+    pl = sys.modules.get("polars")
+    return pl is not None and isinstance(part, pl.DataFrame | pl.Series)
+
+
 def unpack(data: Any, problems: list[str]) -> Unpacked:
     """Split the data into X, y and weights; lengths and weights are checked here."""
-    parts = data if isinstance(data, tuple) else (data,)
+    parts = tuple(map(from_arrow, data if isinstance(data, tuple) else (data,)))
     if not 1 <= len(parts) <= 3:
         raise ExemplaError(
             f"Data must be X, (X, y) or (X, y, sample_weight), not a tuple of {len(parts)}."
@@ -148,8 +168,8 @@ def as_matrix(X: Any) -> Array:
     refuse_masked(X, "X")
     if is_sparse(X):
         X = sp.csr_array(X)
-    elif hasattr(X, "iloc"):
-        X = _from_frame(X)
+    elif is_polars(X) or hasattr(from_arrow(X), "iloc"):
+        X = _from_frame(X.to_pandas() if is_polars(X) else from_arrow(X))
     else:
         X = to_numpy(X)
     if X.dtype.kind == "O":
@@ -185,7 +205,9 @@ def n_rows(X: Any) -> int:
 
 def take_rows(X: Any, rows: np.ndarray) -> Any:
     """Some rows of one array, frame, tensor, sparse matrix or list, in this order."""
-    rows = np.asarray(rows)
+    rows, X = np.asarray(rows), from_arrow(X)
+    if is_polars(X):
+        return X[rows.astype(np.int64)]
     if is_tensor(X):
         import torch
 
@@ -232,6 +254,9 @@ def stack_rows(first: Any, second: Any) -> Any:
     >>> stack_rows(["a", "b"], ("c",))
     ['a', 'b', 'c']
     """
+    first, second = from_arrow(first), from_arrow(second)
+    if is_polars(first):
+        return _stack_polars(first, second)
     if is_tensor(first):
         import torch
 
@@ -265,13 +290,23 @@ def _stack_frames(first: Any, second: Any) -> Any:
     return pd.concat(parts, ignore_index=True)
 
 
+def _stack_polars(first: Any, second: Any) -> Any:
+    pl = sys.modules["polars"]  # loaded by whoever made the frame
+    if isinstance(first, pl.Series):
+        return pl.concat([first, pl.Series(first.name, list(second), dtype=first.dtype)])
+    if not is_polars(second):
+        given = second.to_dict("list") if hasattr(second, "iloc") else np.asarray(second)
+        second = pl.DataFrame(given, schema=first.schema)
+    return pl.concat([first, second])
+
+
 def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
     """X, y and weights of data given as arrays, which is what a refit needs."""
     if not isinstance(data, tuple) or not 2 <= len(data) <= 3 or data[1] is None:
         raise ExemplaError(
             f"a refit needs the {whose} as arrays: give (X, y) or (X, y, sample_weight)."
         )
-    X, y, weights = (*data, None)[:3]
+    X, y, weights = map(from_arrow, (*data, None)[:3])
     problems: list[str] = []
     checked = unpack((X, to_numpy(y) if is_tensor(y) else y, weights), problems)
     if problems:

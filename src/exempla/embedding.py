@@ -96,6 +96,7 @@ def embed_training_set(
 ) -> Embedding:
     """Choose the basis, estimate the Fisher in it, and embed every training example."""
     train = oracle.read(data, role="train")
+    fisher = "identity" if oracle.whitened else fisher
     sample = fisher_sample(train, sketch, seed)
     clock = [perf_counter()]
     basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")
@@ -233,6 +234,9 @@ def put(out: Array, start: int, waiting: list[Array]) -> int:
 
 def distance_from_stationary(oracle: Oracle, basis: Sketch, rows: Array) -> float | None:
     """‖mean score − λRθ̂‖ / ‖θ̂‖, the mean taken in sketch space."""
+    known = oracle.implicit_penalty
+    if known is not None:
+        return known
     size = oracle.theta_norm
     if not size:
         return None

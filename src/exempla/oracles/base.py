@@ -158,6 +158,11 @@ class Oracle(ABC):
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
     """How `fisher_rows` takes the expectation over the model's labels, in words."""
+    notes: tuple[str, ...] = ()
+    """What every explanation of this model should say of itself."""
+    whitened: bool = False
+    """Whether the scores' dot products are the kernel already: then the metric is the identity,
+    whichever was asked for."""
     itemsize: int = 8
     """Bytes of a number of its scores: 8 in double precision, 4 in single."""
 
@@ -188,6 +193,11 @@ class Oracle(ABC):
     def log_likelihood(self, examples: Any) -> np.ndarray:
         """log p(y | x, θ̂) of each example under its given label."""
 
+    def by_prediction(self) -> Oracle:
+        """The same oracle with training rows scored like questioned ones, by what the model says of
+        their labels: for jobs that compare the two. Most oracles know no other score."""
+        return self
+
     # ---- optional: what only some oracles know of their parameters
 
     @property
@@ -204,6 +214,12 @@ class Oracle(ABC):
     def gauss_newton(self, train: Any) -> Any:
         """The Fisher of the training examples as an operator on all parameters; None where there
         is none (see `exempla.oracles.torch.curvature`)."""
+        return None
+
+    @property
+    def implicit_penalty(self) -> float | None:
+        """The L2 penalty that the way of training amounts to, where that is known in itself; None
+        where it shows in how far the parameters are from stationary."""
         return None
 
     def penalty_rows(self) -> ScoreRows | None:

@@ -24,6 +24,7 @@ Columns
 
 Model
     default_model(table, columns, rows=None, seed=0) -> unfitted sklearn Pipeline
+    choose_model(table, columns, X, y, rows=…) -> Chosen: that or boosting, by cross-validation
     cross_validated_accuracy(model, X, y) -> CrossValidation(mean, se, majority), `.warning`
     default_image_model(pixels, labels, kind="auto") -> ImageModel (.model, or .build and .fit)
 
@@ -44,7 +45,7 @@ Images
     thumbnail(image, most=128) -> bytes (WebP)
     safe_path(root, name) -> Path, refusing every way out of `root`
 
-Imports: errors, atomic, data, images.
+Imports: errors, atomic, data, images, oracles, progress.
 
 >>> import pathlib, tempfile
 >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -67,6 +68,7 @@ from exempla.tables.features import feature_frame
 from exempla.tables.formats.folder import safe_path
 from exempla.tables.formats.folder_pixels import Images, load_images
 from exempla.tables.formats.suffix import format_suffix
+from exempla.tables.models.choose import Chosen, choose_model
 from exempla.tables.models.crossval import CrossValidation, cross_validated_accuracy
 from exempla.tables.models.image import ImageModel, default_image_model
 from exempla.tables.models.tabular import default_model
@@ -77,7 +79,7 @@ from exempla.tables.table import Table
 __all__ = [
     "Table", "read_table", "borrow_names", "format_suffix",
     "Column", "infer_columns", "show_columns", "kind_flag", "label_of", "feature_frame",
-    "default_model", "cross_validated_accuracy", "CrossValidation",
+    "default_model", "choose_model", "Chosen", "cross_validated_accuracy", "CrossValidation",
     "ImageModel", "default_image_model",
     "Split", "split", "stratified",
     "Decision", "export", "corrected", "write_patch", "read_patch", "apply_patch",

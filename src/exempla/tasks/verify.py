@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import is_classifier
 
 from exempla.checks import check_seed, check_times
 from exempla.data import arrays_of, listing, n_rows, take_examples
 from exempla.effect import CLASSES
 from exempla.errors import ExemplaError
+from exempla.likelihoods import Likelihood
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
-from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.retrain import Fit, check_fit, is_estimator, refit
 
 __all__ = ["Verification", "verify"]
 
@@ -152,6 +154,7 @@ def verify(
     check_fit(model, fit)
     X, y, weights = arrays_of(question.explainer.train_data, "training data")
     judged = judged_sets(question, holdout)
+    likelihood = scale_of(question)
     n, selected = n_rows(X), np.asarray(explanation.indices)
     lines = []
     for seed in range(first_seed, first_seed + int(seeds)):
@@ -162,7 +165,9 @@ def verify(
             left = None if weights is None else weights[keep]
             fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
             for name, data in judged.items():
-                lines.append({"arm": arm, "seed": seed, "judged": name, **judge(fitted, data)})
+                learnt = (take_examples(X, keep), take_examples(y, keep))
+                found = judge(fitted, data, likelihood, learnt)
+                lines.append({"arm": arm, "seed": seed, "judged": name, **found})
     return Verification(pd.DataFrame(lines), len(selected), explanation.predicted_change)
 
 
@@ -183,12 +188,26 @@ def judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
     return sets
 
 
-def judge(model: Any, data: Any) -> dict[str, float]:
-    """Accuracy and mean log-likelihood of a model on labelled rows."""
-    oracle = make_oracle(model)
+def scale_of(question: Question) -> Any:
+    """The likelihood all arms are judged under: a regression's with the scale that the questioned
+    model has on all training rows, or they could not be compared."""
+    family = getattr(question.explainer.embeddings[0].oracle, "family", None)
+    return family if isinstance(family, Likelihood) and not family.discrete else "auto"
+
+
+def judge(model: Any, data: Any, likelihood: Any = "auto", learnt: Any = None) -> dict[str, float]:
+    """Accuracy and mean log-likelihood of a model on labelled rows.
+
+    A regression whose scale no likelihood gives (one of several outputs, of neighbours) takes it
+    from the rows it has learnt.
+    """
+    oracle = make_oracle(model, likelihood)
+    classifies = oracle.likelihood in CLASSES or (is_estimator(model) and is_classifier(model))
+    if learnt is not None and is_estimator(model) and not classifies and likelihood == "auto":
+        oracle.read(learnt, role="train")
     examples = oracle.read(data[:2], role="test")
     accuracy = np.nan
-    if oracle.likelihood in CLASSES and examples.labels is not None:
+    if classifies and examples.labels is not None and examples.labels.ndim == 1:
         accuracy = float(np.mean(oracle.predict(examples) == examples.labels))
     likely = oracle.log_likelihood(examples)
     if not np.abs(likely).max() < LARGEST:

@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
     from exempla.data import take_rows
     from exempla.tasks.attack import attack, weak_points
 
-    with reading(options, 0.2) as (given, console, folder):
+    with reading(options, 0.2, linear=True) as (given, console, folder):
         model, prepare = given.head(options.model is None)
         _check(given, model)
         positions, what = _target(given, options.ask)

@@ -39,6 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     question.add_argument(
         "-k", type=int, default=50, help="how many training rows to pick (default: 50)"
     )
+    question.add_argument(
+        "--surrogate",
+        action="store_true",
+        help="explain a model fitted to the predictions of --model, where that one has no scores; "
+        "how far the two agree is measured and said first",
+    )
     add_fail_above(question, "a larger share of the test rows is predicted wrongly")
     add_output(parser)
 
@@ -54,11 +60,15 @@ def run(options: Namespace) -> int:
     from exempla.report import About, evidence_of
     from exempla.report.sentences import answer
 
+    if options.surrogate and not options.model:
+        raise ExemplaError("--surrogate stands in for a model of your own; give it with --model.")
     with reading(options, 0.2) as (given, console, folder):
+        stand_in = _surrogate(given, console, options)
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
             console.say(note)
-        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
+        model = given.inner if stand_in is None else stand_in.model
+        explainer = Explainer(model, seed=options.seed, progress=console.progress)
         k = given.at_most(options.k)
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
     if not len(explanation):
@@ -72,7 +82,7 @@ def run(options: Namespace) -> int:
     about = About(
         **given.facts(),
         command=command_line(options),
-        notes=asked.notes,
+        notes=(*(() if stand_in is None else (stand_in.sentence,)), *asked.notes),
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
         noun=asked.noun,
     )
@@ -84,19 +94,39 @@ def run(options: Namespace) -> int:
             test_view=asked.test_view(),
             about=about,
             evidence=evidence,
-            extra=_extra(given, asked),
+            extra=_extra(given, asked, stand_in),
         )
     console.say(answer(explanation, about))
     say_files(console, folder, paths)
     return verdict(console, options, asked.error_share, "of the test rows are predicted wrongly")
 
 
-def _extra(given: Any, asked: Any) -> dict[str, Any]:
+def _surrogate(given: Any, console: Any, options: Namespace) -> Any:
+    """The model that is explained in place of the user's own, if that was asked for."""
+    from exempla.cli.shared.images import has_images
+    from exempla.errors import ExemplaError
+    from exempla.tables.models.surrogate import CLOSE, surrogate
+
+    if not options.surrogate:
+        return None
+    if has_images(given.table):
+        raise ExemplaError("--surrogate stands in for models of tables and texts, not of images.")
+    found = surrogate(given.model, given.parts.X_train, given.parts.y_train, seed=options.seed)
+    (console.say if found.agreement.mean >= CLOSE else console.warn)(found.sentence)
+    return found
+
+
+def _extra(given: Any, asked: Any, stand_in: Any) -> dict[str, Any]:
+    surrogate = None
+    if stand_in is not None:
+        surrogate = {"model": stand_in.name, "agreement": stand_in.agreement.mean}
     return {
+        "surrogate": surrogate,
         "file": given.table.path.name,
         "label": given.label.name,
         "model": given.described,
         "cross_validated_accuracy": given.accuracy.mean,
+        "compared": [one.to_dict() for one in given.compared],
         "error_share": asked.error_share,
         "questioned": asked.rows.tolist(),
     }

@@ -43,7 +43,7 @@ def run(options: Namespace) -> int:
     from exempla.report import About
     from exempla.tasks.summarize import summarize
 
-    with reading(options, 0.2, FILES) as (given, console, folder):
+    with reading(options, 0.2, FILES, linear=True) as (given, console, folder):
         picked: Any = summarize(
             given.inner, given.train(), options.k, total=options.total, fit=given.fit,
             seed=options.seed, progress=console.progress,

@@ -25,19 +25,21 @@ from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import showing
 from exempla.tables import (
+    Chosen,
     Column,
     CrossValidation,
     Split,
     Table,
     borrow_names,
+    choose_model,
     cross_validated_accuracy,
-    default_model,
     infer_columns,
     label_of,
     read_table,
     show_columns,
     split,
 )
+from exempla.tables.models.choose import Compared
 
 __all__ = ["UserFile", "read_user_file"]
 
@@ -60,6 +62,8 @@ class UserFile:
     accuracy: CrossValidation
     described: str
     """The model in words."""
+    compared: tuple[Compared, ...] = ()
+    """What the model was chosen among, by cross-validation."""
 
     @property
     def label(self) -> Column:
@@ -148,16 +152,23 @@ class UserFile:
 
 @contextmanager
 def reading(
-    options: Namespace, test_size: float, files: Iterable[str] = (), others: Iterable[str] = ()
+    options: Namespace,
+    test_size: float,
+    files: Iterable[str] = (),
+    others: Iterable[str] = (),
+    *,
+    linear: bool = False,
 ) -> Iterator[tuple[UserFile, Console, Path]]:
     """The user's file read and fitted, with the console, which hears warnings, and the folder for
-    the results (`files` and `others`: see `prepare_folder`)."""
+    the results (`files` and `others`: see `prepare_folder`). `linear`: the job takes no other
+    model, so that none is chosen."""
     console = Console.of(options)
     new = not options.out.exists()
     folder = prepare_folder(options, files, others)
     try:
         with console.hearing_warnings(), showing(console.progress):
-            yield read_user_file(options, console, test_size), console, folder
+            given = read_user_file(options, console, test_size, linear=linear)
+            yield given, console, folder
     except BaseException:
         if new:  # nothing was found: no empty folder stays behind
             with suppress(OSError):
@@ -165,7 +176,9 @@ def reading(
         raise
 
 
-def read_user_file(options: Namespace, console: Console, test_size: float) -> UserFile:
+def read_user_file(
+    options: Namespace, console: Console, test_size: float, *, linear: bool = False
+) -> UserFile:
     """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
     table, test = _read(options, console)
     columns = infer_columns(
@@ -183,19 +196,25 @@ def read_user_file(options: Namespace, console: Console, test_size: float) -> Us
     for note in parts.notes:
         console.say(note)
     X: Any = parts.X_train
-    y = parts.y_train
+    y, chosen = parts.y_train, Chosen(None)
     if options.model:
         model, described = load_model(options.model), options.model
     elif pictures:
         model, described = image_classifier(parts, options.seed)
     else:
-        model = default_model(table, columns, rows=parts.train, seed=options.seed)
-        described = describe(model)
+        chosen = choose_model(
+            table, columns, X, y, rows=parts.train, seed=options.seed, linear=linear
+        )
+        model, described = chosen.model, describe(chosen.model)
+        if chosen.compared:
+            console.say(chosen.table())
     few = {"folds": 3, "max_rows": MOST_IMAGES} if pictures else {}
     own = blaming(f"--model {options.model} cannot be trained on this file")
     with own if options.model else nullcontext():
-        accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
-        found = UserFile(table, columns, parts, model, accuracy, described)
+        accuracy = chosen.accuracy
+        if accuracy is None:
+            accuracy = cross_validated_accuracy(model, X, y, seed=options.seed, **few)
+        found = UserFile(table, columns, parts, model, accuracy, described, chosen.compared)
         console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
         if accuracy.warning:
             console.warn(accuracy.warning)
@@ -213,6 +232,8 @@ def describe(model: Any) -> str:
     last = model[-1] if hasattr(model, "steps") else model
     if type(last).__name__ == "LogisticRegression":
         return f"logistic regression (C={last.C:g}, chosen by cross-validation)"
+    if type(last).__name__.startswith("HistGradientBoosting"):
+        return f"histogram gradient boosting ({last.max_iter} rounds, chosen by cross-validation)"
     return " ".join(str(last).split())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from exempla.arrays import Array, is_sparse
-from exempla.data import as_matrix, listing, n_rows, take_rows
+from exempla.data import as_matrix, is_polars, listing, n_rows, take_rows
 from exempla.oracles.base import Examples
 
 __all__ = ["SklearnBatch", "SklearnExamples", "nbytes_of", "prepare"]
@@ -45,6 +45,10 @@ class SklearnExamples(Examples):
     transform: Callable[[Any], Any] | None = None
     needs_labels: bool = True
     made_bytes: int = 0
+    questioned: bool = False
+    """Whether these are asked about, not learnt from: some models' scores differ in the two."""
+    origin: np.ndarray | None = None
+    """Where each stands among the rows that were read; None: they are those."""
 
     def __len__(self) -> int:
         return n_rows(self.X)
@@ -63,14 +67,23 @@ class SklearnExamples(Examples):
             weights=at(self.weights),
             labels=at(self.labels),
             ids=at(self.ids),
+            origin=self.places(positions),
         )
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Positions among the rows that were read."""
+        return rows if self.origin is None else self.origin[rows]
+
+    def whole(self) -> Array:
+        """All rows as the model sees them, float64 (CSR if sparse)."""
+        return next(self.batches(max(len(self), 1))).X
 
     def batches(self, size: int) -> Iterator[SklearnBatch]:
         """The examples in order, `size` at a time, transformed, float64 (CSR if sparse)."""
         for start in range(0, len(self), size):
             rows = np.arange(start, min(start + size, len(self)))
             X = take_rows(self.X, rows)
-            matrix = as_matrix(X if self.transform is None else self.transform(X))
+            matrix = as_matrix(X if self.transform is None else transformed(self.transform, X))
             yield SklearnBatch(
                 rows,
                 matrix.astype(np.float64, copy=False),
@@ -133,9 +146,20 @@ def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
         problems.append(f"X has columns the model was not fitted on: {new[:5]}")
 
 
-def _try_transform(raw: Any, transform: Callable, problems: list[str]) -> Any:
+def transformed(transform: Callable, raw: Any) -> Any:
+    """Raw rows after the steps before the model; a frame of polars that those do not know, which
+    depends on the versions of both, is given to them as one of pandas."""
     try:
         return transform(raw)
+    except Exception:
+        if not is_polars(raw):
+            raise
+        return transform(raw.to_pandas())
+
+
+def _try_transform(raw: Any, transform: Callable, problems: list[str]) -> Any:
+    try:
+        return transformed(transform, raw)
     except Exception as error:  # whatever a user's transformer raises, the cause is the data
         problems.append(f"the pipeline's steps before the model refuse X ({error})")
         return None

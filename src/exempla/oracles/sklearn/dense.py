@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +16,7 @@ from scipy.special import expit
 from exempla.arrays import Array, is_sparse
 from exempla.factors import Factors
 
-__all__ = ["ACTIVATIONS", "DenseNetwork", "with_ones"]
+__all__ = ["ACTIVATIONS", "Columns", "DenseNetwork", "FeatureMap", "with_ones"]
 
 ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     # φ(z), and φ′(z) written in h = φ(z)
@@ -24,6 +25,32 @@ ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     "tanh": (np.tanh, lambda h: 1 - h**2),
     "relu": (lambda z: np.maximum(z, 0), lambda h: (h > 0).astype(h.dtype)),
 }
+
+
+class FeatureMap(Protocol):
+    """What is done to x before the first layer, without parameters of its own."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns of x."""
+        ...
+
+    def __call__(self, X: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of x: those a sparse model has coefficients for.
+
+    >>> Columns(np.array([2]), 3)(np.array([[5.0, 6.0, 7.0]]))
+    array([[7.]])
+    """
+
+    kept: np.ndarray
+    n_features: int
+
+    def __call__(self, X: Array) -> Array:
+        return X[:, self.kept]
 
 
 @dataclass(frozen=True)
@@ -43,10 +70,14 @@ class DenseNetwork:
     """One (d_out, d_in) matrix per layer."""
     biases: tuple[np.ndarray | None, ...]
     activation: str = "identity"
+    first: FeatureMap | None = None
+    """What becomes of x before the first layer; None: nothing."""
+    offset: float = 0.0
+    """Added to the outputs, and no parameter."""
 
     @property
     def n_features(self) -> int:
-        return self.weights[0].shape[1]
+        return self.weights[0].shape[1] if self.first is None else self.first.n_features
 
     @property
     def n_outputs(self) -> int:
@@ -62,12 +93,12 @@ class DenseNetwork:
     def forward(self, X: Array) -> tuple[list[Array], np.ndarray]:
         """The inputs a of every layer (with their column of ones), and the outputs."""
         phi = ACTIVATIONS[self.activation][0]
-        inputs, z = [], X
+        inputs, z = [], X if self.first is None else self.first(X)
         for depth, (W, b) in enumerate(zip(self.weights, self.biases)):
             h = z if depth == 0 else phi(z)
             inputs.append(h if b is None else with_ones(h))
             z = h @ W.T if b is None else h @ W.T + b
-        return inputs, z
+        return inputs, z + self.offset if self.offset else z
 
     def backward(self, inputs: list[Array], g: np.ndarray) -> tuple[Factors, ...]:
         """Factors of every layer, given ∂ log p / ∂ outputs."""

@@ -7,6 +7,7 @@ import pandas as pd
 
 from exempla.data import listing
 from exempla.likelihoods import Likelihood, Poisson
+from exempla.oracles.sklearn.families import Tweedie
 
 __all__ = ["class_weights", "encode_classes", "encode_numbers"]
 
@@ -43,7 +44,7 @@ def _some(labels: list, show: int = 10) -> str:
 
 
 def encode_numbers(
-    y: np.ndarray, outputs: int, likelihood: Likelihood, problems: list[str]
+    y: np.ndarray, outputs: int, likelihood: Likelihood | None, problems: list[str]
 ) -> np.ndarray | None:
     """Targets of a regression as float64, (n,) or (n, outputs)."""
     if y.dtype.kind not in "biuf":
@@ -66,6 +67,15 @@ def encode_numbers(
         negative = np.flatnonzero((by_row < 0).any(axis=1))
         problems.append(f"y is negative in {listing(negative)}, which a Poisson count cannot be")
         return None
+    if isinstance(likelihood, Tweedie) and likelihood.power >= 1:
+        least = "above zero" if likelihood.power >= 2 else "zero or more"
+        low = by_row <= 0 if likelihood.power >= 2 else by_row < 0
+        if np.any(low):
+            problems.append(
+                f"y is not {least} in {listing(np.flatnonzero(low.any(axis=1)))}, as a Tweedie "
+                f"model of power {likelihood.power:g} asks"
+            )
+            return None
     return y
 
 

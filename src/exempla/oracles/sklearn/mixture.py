@@ -30,7 +30,7 @@ from exempla.oracles.sklearn.anatomy import keep_layers
 from exempla.oracles.sklearn.data import SklearnExamples, prepare
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 
-__all__ = ["MixtureOracle"]
+__all__ = ["MixtureOracle", "covariance_scores"]
 
 NAMES = ["weights", "means", "covariances"]
 BATCH_BYTES = 64 * 2**20
@@ -87,7 +87,11 @@ class MixtureOracle(Oracle):
         elif self._kind == "spherical":
             root = root[:, None, None] * eye
         self._root = root
-        sizes = [K, K * d, self._covariance_scores(np.zeros((1, K, d)), np.ones((1, K))).shape[1]]
+        sizes = [
+            K,
+            K * d,
+            covariance_scores(np.zeros((1, K, d)), np.ones((1, K)), self._kind).shape[1],
+        ]
         self.layers = tuple(Layer(NAMES[i], 1, sizes[i], np.zeros(1)) for i in self._kept)
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:
@@ -165,19 +169,21 @@ class MixtureOracle(Oracle):
         blocks = [
             r - np.exp(self._log_weights),
             (r[:, :, None] * u).reshape(len(X), -1),
-            self._covariance_scores(u, r),
+            covariance_scores(u, r, self._kind),
         ]
         a = np.ones((len(X), 1))
         return ScoreRows(positions, tuple(Factors(a, blocks[i] * scale) for i in self._kept))
 
-    def _covariance_scores(self, u: np.ndarray, r: np.ndarray) -> np.ndarray:
-        n, _, d = u.shape
-        if self._kind == "diag":
-            return (r[:, :, None] * (u**2 - 1) / 2).reshape(n, -1)
-        if self._kind == "spherical":
-            return r * ((u**2).sum(axis=2) - d) / 2
-        i, j = np.triu_indices(d)
-        each = u[:, :, i] * u[:, :, j]
-        each[:, :, i == j] = (each[:, :, i == j] - 1) / 2
-        each = r[:, :, None] * each
-        return each.sum(axis=1) if self._kind == "tied" else each.reshape(n, -1)
+
+def covariance_scores(u: np.ndarray, r: np.ndarray, kind: str) -> np.ndarray:
+    """r_k (u_k u_kᵀ − I)/2, the entries of E that this kind of covariance has, (n, entries)."""
+    n, _, d = u.shape
+    if kind == "diag":
+        return (r[:, :, None] * (u**2 - 1) / 2).reshape(n, -1)
+    if kind == "spherical":
+        return r * ((u**2).sum(axis=2) - d) / 2
+    i, j = np.triu_indices(d)
+    each = u[:, :, i] * u[:, :, j]
+    each[:, :, i == j] = (each[:, :, i == j] - 1) / 2
+    each = r[:, :, None] * each
+    return each.sum(axis=1) if kind == "tied" else each.reshape(n, -1)

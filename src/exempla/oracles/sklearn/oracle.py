@@ -7,24 +7,34 @@ least squares, on the residual variance: it is right once `read(data, role="trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.mixture import GaussianMixture
 
 from exempla.arrays import is_sparse
-from exempla.data import plain_labels, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
-from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, keep_layers, refuse_unsupported
-from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples, nbytes_of, prepare
-from exempla.oracles.sklearn.labels import class_weights, encode_classes, encode_numbers
+from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, has_anatomy, keep_layers, refused
+from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples
+from exempla.oracles.sklearn.families import (
+    curvature_root,
+    fitted_family,
+    is_fitted_to_data,
+    unit_of,
+)
+from exempla.oracles.sklearn.generative.gaussian import GenerativeOracle, is_generative
+from exempla.oracles.sklearn.generative.naive_bayes import NaiveBayesOracle, is_naive_bayes
+from exempla.oracles.sklearn.labels import class_weights
 from exempla.oracles.sklearn.mixture import MixtureOracle
-from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
+from exempla.oracles.sklearn.neighbours import NeighbourOracle, is_neighbours
+from exempla.oracles.sklearn.reading import ReadingOracle, notes_of
+from exempla.oracles.sklearn.unwrap import is_fitted, unwrap
+from exempla.oracles.sklearn.wrappers.parts import PartsOracle, has_parts
 
 __all__ = ["SklearnOracle", "sklearn_oracle", "supports"]
 
@@ -48,11 +58,27 @@ def sklearn_oracle(
     >>> [rows.factors[0].g.shape for rows in oracle.scores(train)]
     [(150, 3)]
     """
-    _, last = unwrap(model)
-    refuse_unsupported(last)
+    maker = maker_of(unwrap(model)[1])
+    if maker is None:
+        raise refused(unwrap(model)[1])
+    return maker(model, likelihood, parameters)
+
+
+def maker_of(last: Any) -> Callable[..., Oracle] | None:
+    """What makes the oracle of a model without its wrappers; None if nothing does."""
+    if isinstance(last, type):
+        return None
+    if has_anatomy(last) and not has_parts(last):
+        return SklearnOracle
     if isinstance(last, GaussianMixture):
-        return MixtureOracle(model, likelihood, parameters)
-    return SklearnOracle(model, likelihood, parameters)
+        return MixtureOracle
+    if is_generative(last):
+        return GenerativeOracle
+    if is_naive_bayes(last):
+        return NaiveBayesOracle
+    if is_neighbours(last):
+        return NeighbourOracle
+    return PartsOracle if has_parts(last) else None
 
 
 def supports(model: Any) -> bool:
@@ -63,13 +89,13 @@ def supports(model: Any) -> bool:
     (True, False)
     """
     try:
-        refuse_unsupported(unwrap(model)[1])
+        sklearn_oracle(model)
     except UnsupportedModelError:
         return False
     return True
 
 
-class SklearnOracle(Oracle):
+class SklearnOracle(ReadingOracle):
     """Scores of a model that is a stack of dense layers under a likelihood."""
 
     def __init__(
@@ -78,14 +104,11 @@ class SklearnOracle(Oracle):
         likelihood: str | Likelihood = "auto",
         parameters: Sequence[str] | None = None,
     ) -> None:
-        self.model = model
+        super().__init__(model)
         auto = isinstance(likelihood, str) and likelihood == "auto"
         self._wanted = None if auto else resolve(likelihood)
         self._parameters = parameters
-        self._moved = False
-        self.layers: tuple[Layer, ...] = ()
         self.likelihood = "auto" if self._wanted is None else self._wanted.name
-        refuse_unsupported(unwrap(model)[1])
         if is_fitted(model):
             self._bind()
 
@@ -93,9 +116,7 @@ class SklearnOracle(Oracle):
         """Take the model apart as it is now (it may have been refitted since)."""
         if self._moved:  # these parameters are not the model's own
             return
-        require_fitted(self.model)
-        self._transform, self._last = unwrap(self.model)
-        self._parts: Anatomy = anatomy(self._last)
+        self._parts: Anatomy = anatomy(self._open())
         self._likelihood = self._agreed(self._parts.likelihood)
         self.likelihood = self._likelihood.name
         self._kept = keep_layers(self._names(), self._parameters)
@@ -103,6 +124,7 @@ class SklearnOracle(Oracle):
         several = isinstance(self._likelihood, Categorical | OneVsRest)
         self._cut = CLASS_CUT if several and len(self._parts.network.weights) > 1 else 0.0
         self.fisher_note = f"exact over classes above {self._cut:g}" if self._cut else "exact"
+        self.notes = notes_of(self._opened.note, self._parts.note)
 
     def _agreed(self, own: Likelihood) -> Likelihood:
         """The model's own likelihood, unless the user fixed a Gaussian's variance."""
@@ -119,6 +141,11 @@ class SklearnOracle(Oracle):
     def _names(self) -> list[str]:
         depth = len(self._parts.network.weights)
         return ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
+
+    @property
+    def linear_in_inputs(self) -> bool:
+        """Whether the first layer sees X as it was given: no step before it, no kernel."""
+        return self._transform is None and self._parts.network.first is None
 
     @property
     def family(self) -> Likelihood:
@@ -167,40 +194,21 @@ class SklearnOracle(Oracle):
 
     # ---- reading
 
-    def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:
-        """Check the data; learn from training data what the penalty and the variance depend on."""
-        if role == "train" or not self.layers:
-            self._bind()
-        problems: list[str] = []
-        given = unpack(data, problems)
-        names = getattr(self._last, "feature_names_in_", None)
-        features = self._parts.network.n_features
-        X, transform = prepare(given.X, self._transform, features, names, problems)
-        labels = None if given.y is None else plain_labels(given.y)
-        codes = None if labels is None else self._encode(labels, role, problems)
-        if given.y is None and role == "train" and not problems:
-            problems.append("labels are missing: give (X, y)")
-        if problems:
-            whose = "training" if role == "train" else "test"
-            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
-        weights = self._weights(codes, given.weights) if role == "train" else None
-        made = nbytes_of(X) if transform is not self._transform else 0
-        examples = SklearnExamples(X, codes, weights, labels, given.ids, transform, made_bytes=made)
-        if role == "train":
-            self._learn(examples, 1.0 if given.weights is None else float(given.weights.mean()))
-        return examples
+    @property
+    def _features(self) -> int:
+        return self._parts.network.n_features
 
-    def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
-        classes = self._parts.classes
-        if classes is None:
-            outputs = self._parts.network.n_outputs
-            return encode_numbers(labels, outputs, self._likelihood, problems)
-        codes = encode_classes(labels, classes, problems)
-        if role == "train" and codes is not None and len(np.unique(codes)) < 2:
-            problems.append(
-                f"all labels are {classes[codes[0]].item()!r}: training data need two classes"
-            )
-        return codes
+    @property
+    def _classes(self) -> np.ndarray | None:
+        return self._parts.classes
+
+    @property
+    def _outputs(self) -> int:
+        return self._parts.network.n_outputs
+
+    @property
+    def _family(self) -> Likelihood:
+        return self._likelihood
 
     def _weights(
         self, codes: np.ndarray | None, sample_weight: np.ndarray | None
@@ -213,32 +221,40 @@ class SklearnOracle(Oracle):
         return each if sample_weight is None else each * sample_weight
 
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
-        """Fit σ² and turn the model's own penalty into λ of the mean loss."""
+        """Fit what the likelihood leaves open, and turn the model's own penalty into λ of the mean
+        loss."""
+        if self._parts.with_training is not None and not self._moved:
+            self._parts = self._parts.with_training(train.whole())
         lam = self._parts.penalty.per_row(len(train), mean_weight)
-        if isinstance(self._likelihood, Gaussian):
-            self._likelihood = self._fit_variance(self._likelihood, train)
-            # −log p is the squared loss divided by σ², and so must be its penalty
-            lam /= self._likelihood.variance or 1.0
+        self._likelihood = self._fit_family(self._likelihood, train)
+        # −log p is the model's loss divided by this (σ² for squares), and so must be its penalty
+        lam /= unit_of(self._likelihood)
         network, names = self._parts.network, self._names()
         layers = []
         for i in self._kept:
             d_in, d_out = network.shapes[i]
             penalty = np.full(d_in, lam)
+            if self._parts.column_penalty is not None:
+                penalty[: len(self._parts.column_penalty)] *= self._parts.column_penalty
             if network.biases[i] is not None:
                 penalty[-1] = lam * self._parts.intercept_penalty
             layers.append(Layer(names[i], d_in, d_out, penalty))
         self.layers = tuple(layers)
+        self.notes = notes_of(self._opened.note, self._parts.note)
 
-    def _fit_variance(self, gaussian: Gaussian, train: SklearnExamples) -> Gaussian:
-        outputs = np.concatenate([self._outputs(batch) for batch in self._batches(train)])
-        fitted = gaussian.fitted(outputs, train.codes, train.weights)
-        scale = float(np.mean(np.square(train.codes))) if train.codes is not None else 1.0
-        if not (fitted.variance or 0.0) > 1e-20 * scale:
-            raise ExemplaError(
-                f"{type(self._last).__name__} fits its training data without any residual, so its "
-                "scores are all zero: give it a penalty, or a variance with "
-                "likelihood=Gaussian(variance=...)."
-            )
+    def _fit_family(self, family: Likelihood, train: SklearnExamples) -> Likelihood:
+        if not is_fitted_to_data(family):
+            return family
+        outputs = np.concatenate([self._outputs_of(batch) for batch in self._batches(train)])
+        fitted = fitted_family(family, outputs, train.codes, train.weights)
+        if isinstance(fitted, Gaussian):
+            scale = float(np.mean(np.square(train.codes))) if train.codes is not None else 1.0
+            if not (fitted.variance or 0.0) > 1e-20 * scale:
+                raise ExemplaError(
+                    f"{type(self._last).__name__} fits its training data without any residual, so "
+                    "its scores are all zero: give it a penalty, or a variance with "
+                    "likelihood=Gaussian(variance=...)."
+                )
         return fitted
 
     # ---- scoring
@@ -258,39 +274,29 @@ class SklearnOracle(Oracle):
         per_example = self._parts.network.n_outputs
         for batch in self._batches(examples, per_example):
             inputs, outputs = self._parts.network.forward(batch.X)
-            at, root = likelihood.fisher_root(outputs, self._cut)
+            at, root = curvature_root(likelihood, outputs, batch.codes, self._cut)
             w = None if batch.weights is None else np.sqrt(batch.weights[at])
             rows = self._rows(batch.positions[at], [a[at] for a in inputs], root, w)
-            counted = None if self._cut else len(likelihood.fisher_root(outputs, CLASS_CUT)[0])
+            counted = None
+            if not self._cut:
+                counted = len(curvature_root(likelihood, outputs, batch.codes, CLASS_CUT)[0])
             yield replace(rows, counted=counted)
 
     def predict(self, examples: SklearnExamples) -> np.ndarray:
         """The model's own predictions, in the user's label vocabulary."""
-        found = [self._likelihood.predict(self._outputs(b)) for b in self._batches(examples)]
-        codes = np.concatenate(found)
-        return codes if self._parts.classes is None else self._parts.classes[codes]
+        found = [self._likelihood.predict(self._outputs_of(b)) for b in self._batches(examples)]
+        return self._in_words(np.concatenate(found))
 
     def log_likelihood(self, examples: SklearnExamples) -> np.ndarray:
         """log p(y | x, θ̂) of each example under its given label."""
         self._check_labels(examples, "true")
         found = [
-            self._likelihood.log_prob(self._outputs(b), b.codes) for b in self._batches(examples)
+            self._likelihood.log_prob(self._outputs_of(b), b.codes) for b in self._batches(examples)
         ]
         return np.concatenate(found)
 
-    def _outputs(self, batch: SklearnBatch) -> np.ndarray:
+    def _outputs_of(self, batch: SklearnBatch) -> np.ndarray:
         return self._parts.network.forward(batch.X)[1]
-
-    def _check_labels(self, examples: SklearnExamples, labels: Labels) -> None:
-        if labels == "true" and examples.codes is None:
-            raise ExemplaError(
-                "These examples have no labels: give (X, y), or ask for labels='predicted'."
-            )
-        if labels == "predicted" and not self._likelihood.discrete:
-            raise ExemplaError(
-                f"Under its own prediction a {self.likelihood} model's score is zero, so there is "
-                "nothing to explain: give the true values as (X, y)."
-            )
 
     def _rows(
         self, positions: np.ndarray, inputs: list, g: np.ndarray, weights: np.ndarray | None

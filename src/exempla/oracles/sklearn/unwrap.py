@@ -1,4 +1,8 @@
-"""Find the model that has the parameters, and what happens to the data before it gets there."""
+"""Find the model that has the parameters, what happens to the data before it, and to the labels.
+
+Opened here: Pipelines, searches, frozen estimators; stacking (its base models are fixed features of
+the final one) and transformed targets. Wrappers around several models are in `wrappers/`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,109 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import StackingClassifier, StackingRegressor
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    RandomizedSearchCV,
+    TunedThresholdClassifierCV,
+)
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from exempla.errors import UnfittedModelError
 
-__all__ = ["is_fitted", "require_fitted", "unwrap"]
+__all__ = ["LabelMap", "Opened", "is_fitted", "open_up", "require_fitted", "unwrap"]
 
 _SEARCHES = {"HalvingGridSearchCV", "HalvingRandomSearchCV"}  # experimental: not importable as such
+STACKED = (
+    "the base models of {name} are taken as they are: only its final {last} is explained, and "
+    "what training rows did to the base models is left out"
+)
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """Labels between the user's vocabulary and that of the model inside."""
+
+    wrapper: Any
+
+    def inside(self, y: np.ndarray) -> np.ndarray:
+        """The user's labels as the model inside was given them."""
+        if isinstance(self.wrapper, TransformedTargetRegressor):
+            return self._transformed("transform", np.asarray(y, dtype=np.float64))
+        known = {label: code for code, label in enumerate(self.wrapper.classes_.tolist())}
+        # a label it does not know stays as it is, to be named by whoever checks labels
+        return np.array([known.get(label, label) for label in y.tolist()])
+
+    def outside(self, y: np.ndarray) -> np.ndarray:
+        """Predictions of the model inside in the user's words."""
+        if isinstance(self.wrapper, TransformedTargetRegressor):
+            return self._transformed("inverse_transform", y)
+        return self.wrapper.classes_[y]
+
+    def _transformed(self, way: str, y: np.ndarray) -> np.ndarray:
+        columns = np.asarray(getattr(self.wrapper.transformer_, way)(y.reshape(len(y), -1)))
+        return columns[:, 0] if columns.shape[1] == 1 else columns
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model without its wrappers."""
+
+    transform: Callable[[Any], Any] | None
+    last: Any
+    labels: LabelMap | None = None
+    note: str = ""
+
+
+def open_up(model: Any) -> Opened:
+    """The model inside, the steps before it, and what becomes of the labels.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> open_up(TransformedTargetRegressor(Ridge(), func=np.log1p, inverse_func=np.expm1)).last
+    Ridge()
+    """
+    before: list[Any] = []
+    labels, note = None, ""
+    while True:
+        if isinstance(model, Pipeline):
+            if len(model.steps) > 1:
+                before.append(model[:-1])
+            model = model.steps[-1][1]
+        elif _is_search(model):
+            model = getattr(model, "best_estimator_", model.estimator)
+        elif isinstance(model, FixedThresholdClassifier | TunedThresholdClassifierCV):
+            note = f"{type(model).__name__} moves the threshold alone: scores are its model's own"
+            model = getattr(model, "estimator_", model.estimator)
+        elif type(model).__name__ == "FrozenEstimator":
+            model = model.estimator
+        elif isinstance(model, TransformedTargetRegressor):
+            fitted = hasattr(model, "regressor_")
+            labels = LabelMap(model) if fitted else None
+            inner = model.regressor_ if fitted else model.regressor
+            model = LinearRegression() if inner is None else inner
+        elif isinstance(model, StackingClassifier | StackingRegressor):
+            before.append(model)
+            inner = _final(model)
+            note = STACKED.format(name=type(model).__name__, last=type(inner).__name__)
+            if isinstance(model, StackingClassifier) and hasattr(model, "classes_"):
+                labels = LabelMap(model)
+            model = inner
+        else:
+            break
+    return Opened(StepsBefore(tuple(before)) if before else None, model, labels, note)
+
+
+def _final(model: Any) -> Any:
+    if hasattr(model, "final_estimator_"):
+        return model.final_estimator_
+    default = RidgeCV if isinstance(model, StackingRegressor) else LogisticRegression
+    return default() if model.final_estimator is None else model.final_estimator
 
 
 def unwrap(model: Any) -> tuple[Callable[[Any], Any] | None, Any]:
@@ -28,18 +125,8 @@ def unwrap(model: Any) -> tuple[Callable[[Any], Any] | None, Any]:
     >>> last
     Ridge()
     """
-    before: list[Pipeline] = []
-    while True:
-        if isinstance(model, Pipeline):
-            if len(model.steps) > 1:
-                before.append(model[:-1])
-            model = model.steps[-1][1]
-        elif _is_search(model):
-            model = getattr(model, "best_estimator_", model.estimator)
-        elif type(model).__name__ == "FrozenEstimator":
-            model = model.estimator
-        else:
-            return (StepsBefore(tuple(before)) if before else None), model
+    opened = open_up(model)
+    return opened.transform, opened.last
 
 
 def _is_search(model: Any) -> bool:
@@ -49,9 +136,9 @@ def _is_search(model: Any) -> bool:
 
 @dataclass(frozen=True)
 class StepsBefore:
-    """Pipelines one after another (an object, not a closure: it must survive pickling)."""
+    """Steps one after another (an object, not a closure: it must survive pickling)."""
 
-    steps: tuple[Pipeline, ...]
+    steps: tuple[Any, ...]
 
     def __call__(self, X: Any) -> Any:
         for step in self.steps:

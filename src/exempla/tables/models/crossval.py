@@ -14,7 +14,10 @@ from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import counter
 
-__all__ = ["CrossValidation", "cross_validated_accuracy", "make_folds"]
+__all__ = ["CrossValidation", "cross_validated", "cross_validated_accuracy", "make_folds"]
+
+SUREST = 1e-6
+"""The least probability a label can have in a loss: no single row decides a comparison."""
 
 
 class CrossValidation(NamedTuple):
@@ -57,6 +60,21 @@ def cross_validated_accuracy(
     >>> cross_validated_accuracy(LogisticRegression(), X, (X[:, 0] > 19).astype(int)).majority
     0.5
     """
+    return cross_validated(model, X, y, folds=folds, max_rows=max_rows, seed=seed)[0]
+
+
+def cross_validated(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    folds: int = 5,
+    max_rows: int = 20_000,
+    seed: int = 0,
+    what: str = "the model",
+) -> tuple[CrossValidation, np.ndarray]:
+    """The same, and each judged row's loss: −log p of its label where the model gives one, else
+    whether it is wrong; for a regressor its squared error."""
     y = np.asarray(y)
     if len(y) < 4:
         raise ExemplaError(f"{len(y)} rows are too few to cross-validate; give at least four.")
@@ -69,22 +87,43 @@ def cross_validated_accuracy(
         raise ExemplaError("Every class has a single row: nothing can be cross-validated.")
     scoring = "neg_mean_squared_error" if numbers else "accuracy"
     measured = get_scorer(scoring)
-    with counter("cross-validating the model", len(parts)) as bar:
+    losses: list[np.ndarray] = []
+    with counter(f"cross-validating {what}", len(parts)) as bar:
 
         def scored(fitted: Any, inputs: Any, labels: Any) -> float:
             bar.update()
+            losses.append(row_losses(fitted, inputs, labels, numbers))
             return float(measured(fitted, inputs, labels))
 
         raising: Any = {"error_score": "raise"}
         found = cross_validate(model, X, y, cv=parts, scoring=scored, **raising)
     each, sizes = found["test_score"], np.array([len(test) for _, test in parts])
     if numbers:
-        return _r2(y, -each, sizes)
+        return _r2(y, -each, sizes), np.concatenate(losses)
     judged = y[np.concatenate([test for _, test in parts])]
     mean = float(each @ sizes / sizes.sum())
     majority = float(np.unique(judged, return_counts=True)[1].max() / len(judged))
     se = float(np.sqrt(max(mean * (1 - mean), 1e-12) / len(judged)))
-    return CrossValidation(mean, se, majority)
+    return CrossValidation(mean, se, majority), np.concatenate(losses)
+
+
+def row_losses(model: Any, X: Any, y: np.ndarray, numbers: bool) -> np.ndarray:
+    """What each row costs a fitted model.
+
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X = np.array([[0.0], [1.0]])
+    >>> row_losses(LogisticRegression().fit(X, [0, 1]), X, np.array([0, 1]), False).shape
+    (2,)
+    """
+    if numbers:
+        return (np.asarray(model.predict(X)).ravel() - y) ** 2
+    if not hasattr(model, "predict_proba"):
+        return (np.asarray(model.predict(X)) != y).astype(np.float64)
+    classes = np.asarray(model.classes_)
+    sure = np.asarray(model.predict_proba(X))
+    own = np.where(classes[None, :] == y[:, None], sure, 0.0).sum(axis=1)
+    return -np.log(own.clip(min=SUREST))
 
 
 def make_folds(

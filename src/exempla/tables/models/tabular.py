@@ -23,7 +23,7 @@ from exempla.tables.features import DateParts, feature_frame
 from exempla.tables.models.crossval import make_folds
 from exempla.tables.table import Table
 
-__all__ = ["default_model", "preparation"]
+__all__ = ["default_model", "numbers_ready", "preparation"]
 
 clone: Any = _clone
 """Typed by its authors as any collection; here it always gives back an estimator."""
@@ -95,18 +95,21 @@ def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransform
     names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
     steps: list[tuple[str, Any, Any]] = []
     if names["number"]:
-        steps.append(("number", _numbers(), names["number"]))
+        steps.append(("number", numbers_ready(), names["number"]))
     if names["category"]:
         steps.append(("category", _categories(), names["category"]))
     if names["date"]:
-        steps.append(("date", Pipeline([("parts", DateParts()), *_numbers().steps]), names["date"]))
+        steps.append(
+            ("date", Pipeline([("parts", DateParts()), *numbers_ready().steps]), names["date"])
+        )
     for place, name in enumerate(names["text"]):
         # A single column name (no list) hands the vectoriser strings, not a frame.
         steps.append((f"text_{place}", _text(X[name], len(names["text"])), name))
     return ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1)
 
 
-def _numbers() -> Pipeline:
+def numbers_ready() -> Pipeline:
+    """Numbers without gaps (filled, and marked), scaled."""
     impute = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
     return Pipeline([("impute", impute), ("scale", StandardScaler())])
 

@@ -31,7 +31,8 @@ class LinearScores(InputScores):
 
     def __init__(self, oracle: SklearnOracle, train: Any, damping: float) -> None:
         layers = oracle.layers
-        if len(layers) != 1 or oracle.likelihood not in ("bernoulli", "categorical"):
+        linear = len(layers) == 1 and oracle.likelihood in ("bernoulli", "categorical")
+        if not (linear and oracle.linear_in_inputs):
             raise UnsupportedModelError(
                 "attack takes logistic regression and torch classifiers: other models give no "
                 "gradient in x here."

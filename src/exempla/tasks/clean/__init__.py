@@ -195,10 +195,10 @@ def most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
     order = order[z[order] < -TIE * np.abs(z).max()]  # no harm that is nothing but rounding
     if len(order) == 0:
         raise ExemplaError("no training example harms this target: there is nothing to remove.")
-    notes = []
+    notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
     if len(order) < k:
         notes.append(f"{len(order)} of {k} examples were named: no other one harms the target.")
-        warnings.warn(notes[0], ExemplaWarning, stacklevel=3)
+        warnings.warn(notes[-1], ExemplaWarning, stacklevel=3)
     question = Question(explainer, examples[0], questioned)
     return Cleaning.of(
         weighed(explainer, examples, chosen, order),

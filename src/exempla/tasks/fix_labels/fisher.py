@@ -102,9 +102,9 @@ def view_versions(
     data = (problem.inputs(train), problem.labels(train))
     if problem.weights is not None:
         data = (*data, problem.weights_of(train))
-    embedding = embed_training_set(
-        make_oracle(model), data, fisher="true", sketch=sketch, seed=seed
-    )
+    # both kinds of rows by the same score, or their cosines could not be compared
+    oracle = make_oracle(model).by_prediction()
+    embedding = embed_training_set(oracle, data, fisher="true", sketch=sketch, seed=seed)
     given, lengths = unit_length(embedding.rows, np.zeros(len(train)))
     repeated = np.repeat(calibration, codes.shape[1])
     if not len(repeated):

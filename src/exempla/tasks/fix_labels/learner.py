@@ -53,6 +53,11 @@ class Learner:
 
     def _log_proba(self, fitted: Any, X: Any) -> np.ndarray:
         out = np.full((n_rows(X), len(self.classes)), np.log(FLOOR))
+        if self.fit is None and not hasattr(fitted, "classes_"):
+            raise UnsupportedModelError(
+                f"{type(fitted).__name__} tells no classes apart, so it cannot judge labels: use a "
+                "classifier with predict_proba, such as LogisticRegression."
+            )
         if self.fit is None:
             at = np.searchsorted(self.classes, fitted.classes_)  # a fold may miss a class
             out[:, at] = np.log(np.maximum(fitted.predict_proba(X), FLOOR))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
-from exempla.data import take_rows, unpack
+from exempla.data import plain_labels, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.oracles.sklearn.unwrap import open_up
 from exempla.tasks.retrain import is_module, refit
 
 __all__ = ["Refit", "refitter"]
@@ -56,21 +56,23 @@ def _by_callable(
 
 def _by_estimator(model: Any, given: Any, likelihood: Any, seed: int) -> Refit:
     """Steps before the last one stay as they were fitted on all the data."""
-    transform, last = unwrap(model)
-    last = without_search(last)
+    opened = open_up(model)
+    transform, last = opened.transform, without_search(opened.last)
     if "sample_weight" not in inspect.signature(last.fit).parameters:
         raise ExemplaError(
             f"{type(last).__name__}.fit takes no sample_weight in this scikit-learn, so a weighted "
-            "summary cannot be fitted: use a newer scikit-learn or another model."
+            "summary cannot be fitted: use a model that takes them, such as LogisticRegression or "
+            "Ridge."
         )
     inputs = given.X if transform is None else transform(given.X)
+    y = given.y if opened.labels is None else opened.labels.inside(plain_labels(given.y))
 
     def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-        some = (take_rows(inputs, picked), take_rows(given.y, picked), weights)
+        some = (take_rows(inputs, picked), take_rows(y, picked), weights)
         # quiet: a total under which the fit does not converge is not chosen for its likelihood
         oracle = make_oracle(refit(last, *some, None, seed, keep_random_state=True), likelihood)
         oracle.read(some, role="train")  # a Gaussian's variance is that of the summary
-        test = (take_rows(inputs, others), take_rows(given.y, others))
+        test = (take_rows(inputs, others), take_rows(y, others))
         return oracle.log_likelihood(oracle.read(test, role="test"))
 
     return evaluate

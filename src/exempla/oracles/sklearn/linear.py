@@ -1,0 +1,350 @@
+"""Linear models and perceptrons taken apart: one short function per family of estimators.
+
+`LINEAR` is the table: which estimator is read by which function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import (
+    ARDRegression,
+    BayesianRidge,
+    ElasticNet,
+    ElasticNetCV,
+    GammaRegressor,
+    HuberRegressor,
+    LassoCV,
+    LassoLars,
+    LassoLarsCV,
+    LassoLarsIC,
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    Ridge,
+    RidgeCV,
+    SGDClassifier,
+    SGDRegressor,
+    TweedieRegressor,
+)
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.svm import LinearSVC, LinearSVR
+from sklearn.utils.class_weight import compute_class_weight
+
+from exempla.errors import ExemplaWarning, UnsupportedModelError
+from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OneVsRest, Poisson
+from exempla.oracles.sklearn.dense import Columns, DenseNetwork
+from exempla.oracles.sklearn.families import Huber, Margin, Tube, Tweedie
+from exempla.oracles.sklearn.parts import Anatomy, Penalty
+
+__all__ = ["LINEAR", "ROUNDED", "squared_part"]
+
+BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).parameters
+"""Newer scikit-learn's logistic regression counts rows by their weight when it balances classes."""
+
+ROUNDED = (
+    "{name} has a loss, no likelihood: scores are minus the gradient of its {loss}, and the metric "
+    "is that loss's curvature at the given labels"
+)
+
+
+def linear_network(model: Any) -> DenseNetwork:
+    """coef_ and intercept_ as a network of one layer."""
+    # copies: some models are refitted in place
+    W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
+    bias = None
+    if model.fit_intercept:
+        b = np.array(model.intercept_, dtype=np.float64)
+        bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
+    return DenseNetwork((W,), (bias,))
+
+
+# ---- classifiers
+
+
+def _logistic(model: LogisticRegression) -> Anatomy:
+    multi_class = getattr(model, "multi_class", "auto")  # gone since scikit-learn 1.8
+    two = len(model.classes_) == 2
+    if two and multi_class == "multinomial":
+        raise UnsupportedModelError(
+            "LogisticRegression(multi_class='multinomial') on two classes doubles its log-odds: "
+            "leave multi_class at its default."
+        )
+    liblinear = model.solver == "liblinear"
+    one_vs_rest = multi_class == "ovr" or (liblinear and multi_class != "multinomial")
+    if two:
+        likelihood: Likelihood = Bernoulli()
+    else:
+        likelihood = OneVsRest() if one_vs_rest else Categorical()
+    return Anatomy(
+        linear_network(model),
+        likelihood,
+        Penalty(_logistic_strength(model), "sum"),
+        classes=model.classes_,
+        class_weight=model.class_weight,
+        balanced_by_weight=BALANCED_BY_WEIGHT,
+        # liblinear appends a feature of this value and penalises its weight b / scaling as well
+        intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
+    )
+
+
+def _logistic_strength(model: Any) -> float:
+    """1/C, or the share of it that is squared."""
+    if isinstance(model, LogisticRegressionCV):
+        C = np.unique(np.asarray(model.C_, dtype=np.float64))
+        if len(C) > 1:
+            warnings.warn(
+                f"LogisticRegressionCV chose a different C for each class ({C.min():g} to "
+                f"{C.max():g}); their geometric mean is used for the penalty.",
+                ExemplaWarning,
+                stacklevel=2,
+            )
+        strength = float(1 / np.exp(np.mean(np.log(C))))
+        ratios = [r for r in np.ravel(model.l1_ratio_) if r is not None]
+        ratio = float(np.mean(np.asarray(ratios, dtype=np.float64))) if ratios else 0.0
+    else:
+        strength, ratio = 1 / model.C, float(getattr(model, "l1_ratio", 0) or 0)
+    penalty = getattr(model, "penalty", "deprecated")
+    if penalty is None:
+        return 0.0
+    if penalty in ("l1", "l2"):  # the old argument overrides l1_ratio
+        ratio = float(penalty == "l1")
+    return squared_part(model, strength, ratio)
+
+
+def squared_part(model: Any, strength: float, l1_ratio: float) -> float:
+    """The L2 share of a penalty; an L1 share is told."""
+    if l1_ratio > 0 and strength > 0:
+        warnings.warn(
+            f"{type(model).__name__} has an L1 penalty, which has no curvature: only the L2 part "
+            f"({1 - l1_ratio:.0%} of the penalty) enters the Fisher metric.",
+            ExemplaWarning,
+            stacklevel=2,
+        )
+    return strength * (1 - l1_ratio)
+
+
+def _sgd_strength(model: Any) -> float:
+    shares = {"l2": 0.0, "l1": 1.0, "elasticnet": model.l1_ratio}
+    if model.penalty is None:
+        return 0.0
+    return squared_part(model, model.alpha, shares[model.penalty])
+
+
+def _sgd(model: Any) -> Anatomy:
+    two = len(model.classes_) == 2
+    likelihood: Likelihood = Bernoulli() if two else OneVsRest()
+    note = ""
+    if model.loss != "log_loss":
+        likelihood = Margin(model.loss, one_vs_rest_signs(len(model.classes_)))
+        note = margin_note(model, model.loss)
+    return Anatomy(
+        linear_network(model),
+        likelihood,
+        Penalty(_sgd_strength(model), "mean"),
+        classes=model.classes_,
+        class_weight=model.class_weight,
+        note=note,
+    )
+
+
+def one_vs_rest_signs(classes: int) -> np.ndarray:
+    """(classes, outputs): one output for two classes, else one for each."""
+    return np.array([[-1.0], [1.0]]) if classes == 2 else 2 * np.eye(classes) - 1
+
+
+def margin_note(model: Any, loss: str) -> str:
+    """What to say of a support vector classifier."""
+    words = (
+        "hinge loss, its corner rounded" if loss == "hinge" else f"{loss.replace('_', ' ')} loss"
+    )
+    return ROUNDED.format(name=type(model).__name__, loss=words)
+
+
+def _linear_svc(model: LinearSVC) -> Anatomy:
+    if model.multi_class != "ovr":
+        raise UnsupportedModelError(
+            f"LinearSVC(multi_class={model.multi_class!r}) ties its classes together in one "
+            "margin: leave multi_class at 'ovr'."
+        )
+    return Anatomy(
+        linear_network(model),
+        Margin(model.loss, one_vs_rest_signs(len(model.classes_))),
+        Penalty(squared_part(model, 1 / model.C, float(model.penalty == "l1")), "sum"),
+        classes=model.classes_,
+        class_weight=model.class_weight,
+        intercept_penalty=1 / float(model.intercept_scaling) ** 2,
+        note=margin_note(model, model.loss),
+    )
+
+
+# ---- regressions
+
+
+def _least_squares(model: Any) -> Anatomy:
+    alpha = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
+    if np.ptp(alpha) > 0:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has a different alpha for each output: "
+            "explain one model per output instead."
+        )
+    return Anatomy(linear_network(model), Gaussian(), Penalty(float(np.mean(alpha)), "sum"))
+
+
+def _lasso(model: Any) -> Anatomy:
+    """mean(r²)/2 + α·(ρ‖w‖₁ + (1 − ρ)‖w‖²/2): smooth in the coefficients that are not zero."""
+    alpha = float(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))
+    ratio = float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)))
+    network, _, note = _active(model)
+    return Anatomy(network, Gaussian(), Penalty(alpha * (1 - ratio), "weighted mean"), note=note)
+
+
+def _active(model: Any) -> tuple[DenseNetwork, np.ndarray, str]:
+    """The network of the columns that have a coefficient."""
+    whole, name = linear_network(model), type(model).__name__
+    if whole.n_outputs > 1:
+        raise UnsupportedModelError(
+            f"{name} has several outputs, each with columns of its own: use "
+            f"MultiOutputRegressor({name}())."
+        )
+    W = whole.weights[0]
+    columns = np.flatnonzero(W[0])
+    if not len(columns) and whole.biases[0] is None:
+        raise UnsupportedModelError(
+            f"{name} set every coefficient to zero, so no example has any influence: give it a "
+            "smaller alpha."
+        )
+    note = (
+        f"{name}: scores are taken in the {len(columns)} of {W.shape[1]} coefficients that are "
+        "not zero; its penalty has a corner at zero, and the others stay there"
+    )
+    kept = DenseNetwork((W[:, columns],), whole.biases, first=Columns(columns, W.shape[1]))
+    return kept, columns, note
+
+
+def _bayesian_ridge(model: BayesianRidge) -> Anatomy:
+    # α/2·Σr² + λ/2·‖w‖²: the noise precision α is the model's own
+    noise = 1 / float(model.alpha_)
+    penalty = Penalty(float(model.lambda_) * noise, "sum")
+    return Anatomy(linear_network(model), Gaussian(noise), penalty)
+
+
+def _ard(model: ARDRegression) -> Anatomy:
+    noise, each = 1 / float(model.alpha_), np.asarray(model.lambda_, dtype=np.float64)
+    network, columns, note = _active(model)
+    return Anatomy(
+        network, Gaussian(noise), Penalty(noise, "sum"), column_penalty=each[columns], note=note
+    )
+
+
+def _poisson(model: PoissonRegressor) -> Anatomy:
+    return Anatomy(linear_network(model), Poisson(), Penalty(model.alpha, "weighted mean"))
+
+
+def _tweedie(model: Any) -> Anatomy:
+    power = 2.0 if isinstance(model, GammaRegressor) else float(model.power)
+    link = getattr(model, "link", "log")
+    if link == "auto":
+        link = "identity" if power <= 0 else "log"
+    if power < 0:
+        raise UnsupportedModelError(
+            f"TweedieRegressor(power={power:g}) has a density that is not known in closed form: "
+            "use a power of 0 or of at least 1."
+        )
+    family: Likelihood = Tweedie(power, link == "log")
+    if (power, link) == (1.0, "log"):
+        family = Poisson()
+    elif (power, link) == (0.0, "identity"):
+        family = Gaussian()
+    return Anatomy(linear_network(model), family, Penalty(model.alpha, "weighted mean"))
+
+
+def _huber(model: HuberRegressor) -> Anatomy:
+    # n·σ + 2σ·Σh(r)/σ² + α‖w‖², with h(r) quadratic up to εσ; divided by 2σ that is −log p
+    sigma = float(model.scale_)
+    family = Huber(float(model.epsilon) * sigma, sigma**2)
+    return Anatomy(linear_network(model), family, Penalty(float(model.alpha) * sigma, "sum"))
+
+
+def _sgd_regressor(model: SGDRegressor) -> Anatomy:
+    epsilon, note = float(model.epsilon), ""
+    if model.loss == "squared_error":
+        family: Likelihood = Gaussian()
+    elif model.loss == "huber":
+        family = Huber(epsilon)
+    else:
+        family = Tube(epsilon, squared=model.loss.startswith("squared"))
+        note = tube_note(model, family.squared)
+    # half the squared error, as in −log p; the squared tube is not halved
+    return Anatomy(linear_network(model), family, Penalty(_sgd_strength(model), "mean"), note=note)
+
+
+def tube_note(model: Any, squared: bool) -> str:
+    """What to say of a support vector regression."""
+    words = "squared tube loss" if squared else "tube loss, its corners rounded"
+    return ROUNDED.format(name=type(model).__name__, loss=words)
+
+
+def _linear_svr(model: LinearSVR) -> Anatomy:
+    squared = model.loss.startswith("squared")
+    return Anatomy(
+        linear_network(model),
+        Tube(float(model.epsilon), squared),
+        Penalty(1 / model.C, "sum"),
+        intercept_penalty=1 / float(model.intercept_scaling) ** 2,
+        note=tube_note(model, squared),
+    )
+
+
+# ---- perceptrons
+
+
+def _mlp(model: Any) -> Anatomy:
+    W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
+    b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
+    network = DenseNetwork(W, b, model.activation)
+    # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
+    # all n for lbfgs, a mini-batch for sgd and adam
+    batch = 200 if model.batch_size == "auto" else int(model.batch_size)
+    penalty = Penalty(model.alpha, "sum", None if model.solver == "lbfgs" else batch)
+    if isinstance(model, MLPRegressor):
+        counts = getattr(model, "loss", "squared_error") == "poisson"
+        return Anatomy(network, Poisson() if counts else Gaussian(), penalty)
+    if model.out_activation_ == "logistic" and network.n_outputs > 1:
+        raise UnsupportedModelError(
+            "MLPClassifier was fitted on several labels per row (multilabel): explain one model "
+            "per label instead."
+        )
+    likelihood = Bernoulli() if model.out_activation_ == "logistic" else Categorical()
+    return Anatomy(network, likelihood, penalty, classes=np.asarray(model.classes_))
+
+
+LINEAR: dict[type, Callable[[Any], Anatomy]] = {
+    LogisticRegression: _logistic,  # LogisticRegressionCV is one too
+    SGDClassifier: _sgd,
+    LinearSVC: _linear_svc,
+    LinearRegression: _least_squares,
+    Ridge: _least_squares,
+    RidgeCV: _least_squares,
+    ElasticNet: _lasso,  # Lasso is one too
+    ElasticNetCV: _lasso,
+    LassoCV: _lasso,
+    LassoLars: _lasso,
+    LassoLarsCV: _lasso,
+    LassoLarsIC: _lasso,
+    BayesianRidge: _bayesian_ridge,
+    ARDRegression: _ard,
+    PoissonRegressor: _poisson,
+    GammaRegressor: _tweedie,
+    TweedieRegressor: _tweedie,
+    HuberRegressor: _huber,
+    SGDRegressor: _sgd_regressor,
+    LinearSVR: _linear_svr,
+    MLPClassifier: _mlp,
+    MLPRegressor: _mlp,
+}
