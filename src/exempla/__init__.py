@@ -8,6 +8,7 @@ Ask             explain, Explainer, Explanation
 Do a job        explain_errors, fix_labels, clean, summarize, attack
 Get back        Answer, and of its kind LabelFixes, Cleaning, Summary, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
+Record          Recorder: snapshots of a training, which make answers truer
 Measure         metrics, certificate
 Errors          ExemplaError, ExemplaWarning
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from exempla.explainer import Explainer
     from exempla.influence import hessian_influence
     from exempla.oracles.scores import ArrayScores, ScoreModel
+    from exempla.recorder import Recorder
     from exempla.results import Answer, Explanation, Features, Selection
     from exempla.selection import (
         SBQ,
@@ -64,6 +66,7 @@ _HOMES = {
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
+    "exempla.recorder": "Recorder",
     "exempla.estimator": "FisherExplainer",
     "exempla.oracles.scores": "ArrayScores ScoreModel",
     "exempla.errors": "ExemplaError ExemplaWarning",
@@ -78,7 +81,7 @@ __all__ = [
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",
     "metrics", "certificate", "hessian_influence",
-    "FisherExplainer", "ArrayScores", "ScoreModel",
+    "FisherExplainer", "ArrayScores", "ScoreModel", "Recorder",
     "ExemplaError", "ExemplaWarning",
     "__version__",
 ]  # fmt: skip
