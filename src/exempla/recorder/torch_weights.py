@@ -88,8 +88,9 @@ def _refuse(name: str, value: Tensor) -> None:
 
 
 def encoded(tensors: Tensors) -> bytes:
-    """The copy as the bytes of a safetensors file."""
-    return _library().save(tensors.kept, {"format": "pt", TIED: json.dumps(tensors.tied)})
+    """The copy as the bytes of a safetensors file, the same for the same weights (the library
+    writes several entries of metadata in any order, so there is one)."""
+    return _library().save(tensors.kept, {TIED: json.dumps(tensors.tied)})
 
 
 def nbytes(tensors: Tensors) -> int:
