@@ -134,10 +134,7 @@ class Recorder:
         written = self._written.get(self.steps)
         if written is None or digest(self._weights.encoded(weights)) != written.sha256:
             self._keep(self._thinning.with_last(self._kept, self.steps), weights)
-        self.flush()
-        if not self._stopped:
-            with self._spending():
-                self._commit(finished=True)
+        self._write(list(self._waiting), finished=True)
         self._plan()
 
     def __enter__(self) -> Recorder:
@@ -156,8 +153,8 @@ class Recorder:
 
     def flush(self) -> None:
         """Write what waits in memory, now."""
-        while self._waiting and not self._stopped:
-            self._write(min(self._waiting))
+        if self._waiting and not self._stopped:
+            self._write(list(self._waiting))
 
     def expect(self, steps: int) -> None:
         """Training will have so many steps in all; said before its first one."""
@@ -213,18 +210,19 @@ class Recorder:
         self.steps = max(self._written, default=0)
         self._keep_only(self._thinning.fewer(self._kept, self._thinning.keep))
 
-    def _write(self, step: int) -> None:
-        """One snapshot that waits; what goes makes room first."""
+    def _write(self, steps: list[int], finished: bool = False) -> None:
+        """Snapshots that wait, of these steps; what goes makes room first."""
         with self._spending():
             if self._named - {one.file for one in self.snapshots}:
                 self._commit()
-            weights, rate = self._waiting[step]
-            data = self._weights.encoded(weights)
-            made = write_snapshot(self.folder, step, rate, self._weights.suffix, data)
-            self._written[step] = made
-            del self._waiting[step]
-            self._commit()
-            self._writes += 1
+            for step in sorted(steps):
+                weights, rate = self._waiting[step]
+                data = self._weights.encoded(weights)
+                made = write_snapshot(self.folder, step, rate, self._weights.suffix, data)
+                self._written[step] = made
+                del self._waiting[step]
+                self._writes += 1
+            self._commit(finished)
 
     @contextmanager
     def _spending(self) -> Iterator[None]:
@@ -280,7 +278,7 @@ class Recorder:
             weights = self._copied()
             self._keep(self._thinning.with_step(self._kept, self.steps), weights)
         while self._waiting and not self._stopped and self._may_write():
-            self._write(self._thinning.last_to_go(self._waiting))
+            self._write([self._thinning.last_to_go(self._waiting)])
         self._plan()
 
     def _copied(self) -> Any:
