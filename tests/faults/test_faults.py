@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).parent
 MOST = int(os.environ.get("EXEMPLA_FAULTS", "5"))
 """Trials per scenario and kind of fault; `make fuzz` sets it so high that every call is tried."""
-NAMES = ("save", "store", "tables", "explain", "clean", "summarize", "embed", "decide")
+NAMES = ("save", "store", "tables", "explain", "clean", "summarize", "embed", "decide", "record")
 
 
 @pytest.fixture(scope="session")
