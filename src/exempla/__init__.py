@@ -8,6 +8,7 @@ Ask             explain, Explainer, Explanation
 Do a job        explain_errors, fix_labels, clean, summarize, attack
 Get back        Answer, and of its kind LabelFixes, Cleaning, Summary, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
+Record          Recorder: snapshots of a training, which make answers truer
 Measure         metrics, certificate
 Stand in        surrogate, for a model that has no scores
 Errors          ExemplaError, ExemplaWarning
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from exempla.explainer import Explainer
     from exempla.influence import hessian_influence
     from exempla.oracles.scores import ArrayScores, ScoreModel
+    from exempla.recorder import Recorder
     from exempla.results import Answer, Explanation, Features, Selection
     from exempla.selection import (
         SBQ,
@@ -66,6 +68,7 @@ _HOMES = {
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
+    "exempla.recorder": "Recorder",
     "exempla.estimator": "FisherExplainer",
     "exempla.tables.models.surrogate": "surrogate Surrogate",
     "exempla.oracles.scores": "ArrayScores ScoreModel",
@@ -81,7 +84,7 @@ __all__ = [
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",
     "metrics", "certificate", "hessian_influence",
-    "FisherExplainer", "ArrayScores", "ScoreModel", "surrogate", "Surrogate",
+    "FisherExplainer", "ArrayScores", "ScoreModel", "surrogate", "Surrogate", "Recorder",
     "ExemplaError", "ExemplaWarning",
     "__version__",
 ]  # fmt: skip

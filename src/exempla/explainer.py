@@ -19,7 +19,7 @@ from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.influence import SetInfluence, self_influence, set_influence
 from exempla.kernel import Use, dampings, questioned_rows, training_features
-from exempla.oracles import make_oracles
+from exempla.oracles import make_oracles, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
 from exempla.results import Explanation, Features, Question
@@ -47,7 +47,8 @@ class Explainer:
     model : fitted model, or a list of them
         A scikit-learn model or Pipeline, a torch module, or your own scores
         (`exempla.oracles.scores`). The kernels of several models are averaged; after a torch
-        module, further checkpoints may be state dicts or files of them.
+        module, further checkpoints may be state dicts or files of them, and after any model the
+        folder that a `Recorder` filled while it was trained: `[model, "run/"]`.
     likelihood : str, function or likelihood
         "auto", the name of the likelihood the model was trained with, or for a torch model one of
         your own: log_prob(model, batch), see `exempla.likelihoods.Custom`.
@@ -100,7 +101,7 @@ class Explainer:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        self.model = model
+        self.model = with_runs(list(model)) if isinstance(model, list | tuple) else model
         if not self.models:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
         self.oracles = make_oracles(self.models, likelihood, parameters, device)

@@ -266,6 +266,44 @@ class Decide(Scenario):
         return [f"confirmed decisions about rows {lost} are lost"] if lost else []
 
 
+class Record(Scenario):
+    """A training that goes on into the folder of its run, every snapshot written at once."""
+
+    def train(self, folder: Path, steps: int) -> None:
+        from sklearn.linear_model import SGDClassifier
+
+        from exempla.recorder import recorder
+
+        recorder.WAITING_BYTES = 0
+        model = SGDClassifier(loss="log_loss", random_state=0)
+        with exempla.Recorder(model, folder / "run", keep=3, resume=True) as record:
+            for _ in range(steps):
+                model.partial_fit(X, Y, classes=[0, 1, 2])
+                record.step()
+
+    def prepare(self, folder: Path) -> None:
+        self.train(folder, 3)
+
+    def act(self, folder: Path) -> None:
+        self.train(folder, 7)
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        from exempla.recorder.files import read_run
+
+        model = LogisticRegression(max_iter=500).fit(X, Y)
+        used = exempla.Explainer([model, folder / "run"], progress=False)  # it can be used
+        last = max(one.step for one in read_run(folder / "run").snapshots)
+        self.train(folder, 7)  # and training goes on
+        run = read_run(folder / "run")
+        left = {path.name for path in (folder / "run").iterdir()}
+        problems = [] if len(used.oracles) > 1 else ["no snapshot"]
+        if left != {"run.json", *(one.file for one in run.snapshots)}:
+            problems.append(f"left behind: {sorted(left)}")
+        if run.snapshots[-1].step != last + 7:
+            problems.append(f"step {run.snapshots[-1].step} after {last} + 7")
+        return problems
+
+
 SCENARIOS: dict[str, type[Scenario]] = {
     "save": Save,
     "store": Store,
@@ -277,4 +315,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "attack": Attack,
     "embed": Embed,
     "decide": Decide,
+    "record": Record,
 }

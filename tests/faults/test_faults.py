@@ -16,7 +16,7 @@ MOST = int(os.environ.get("EXEMPLA_FAULTS", "5"))
 """Trials per scenario and kind of fault; `make fuzz` sets it so high that every call is tried."""
 NAMES = (
     "save", "store", "tables", "explain", "clean", "summarize", "fix-labels", "attack", "embed",
-    "decide",
+    "decide", "record",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """From a model to its oracle: each framework is imported only when a model of it arrives.
 
 Inside: base (what an oracle promises), sklearn/, torch/, scores (your own gradients).
-Imports: data, likelihoods, factors, arrays, errors.
+Imports: data, likelihoods, recorder (its files), factors, arrays, errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from exempla.oracles.base import Oracle
 if TYPE_CHECKING:
     from exempla.likelihoods import Likelihood
 
-__all__ = ["is_checkpoint", "make_oracle", "make_oracles"]
+__all__ = ["is_checkpoint", "make_oracle", "make_oracles", "with_runs"]
 
 
 def make_oracle(
@@ -34,9 +34,7 @@ def make_oracle(
     """
     if isinstance(model, Oracle):
         return model
-    # a module of torch cannot exist unless torch has been imported
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
+    if _is_module(model):
         from exempla.oracles.torch.oracle import torch_oracle
 
         return torch_oracle(model, likelihood, parameters, device)
@@ -71,22 +69,66 @@ def is_checkpoint(model: Any) -> bool:
     return isinstance(model, Mapping | str | Path)
 
 
+def with_runs(models: list[Any]) -> list[Any]:
+    """The list with every folder of a recorded run replaced by the files of its snapshots.
+
+    A snapshot with the very weights of the model before it, as the last of a run mostly is, adds
+    nothing and is left out.
+
+    >>> with_runs(["epoch3.pt"])
+    ['epoch3.pt']
+    """
+    found: list[Any] = []
+    for model in models:
+        is_folder = isinstance(model, str | Path) and Path(model).is_dir()
+        found += _snapshots(Path(model), models) if is_folder else [model]
+    return found
+
+
+def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
+    """The snapshots of a run that are not the model itself."""
+    from exempla.recorder.files import read_run
+
+    run = read_run(folder)
+    base = next((model for model in models if not is_checkpoint(model)), None)
+    if base is None:
+        raise ExemplaError(f"{folder} holds weights alone: put the model before it in the list.")
+    if not run.snapshots:
+        raise ExemplaError(f"the run in {folder} has no snapshot yet.")
+    if _is_module(base):
+        from exempla.oracles.torch.inputs.checkpoints import has_weights
+    else:
+        from exempla.oracles.sklearn.checkpoints import has_weights
+    paths = [snapshot.checked(folder) for snapshot in run.snapshots]
+    return [path for path in paths if not has_weights(base, path)]
+
+
+def _is_module(model: Any) -> bool:
+    # a module of torch cannot exist unless torch has been imported
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
 def make_oracles(
     models: list[Any],
     likelihood: str | Likelihood = "auto",
     parameters: Sequence[str] | None = None,
     device: Any = None,
 ) -> list[Oracle]:
-    """One oracle per model; beside a torch module, state dicts and files of them count as models.
+    """One oracle per model; beside a model its earlier weights count as models: state dicts and
+    files of them for a torch module, recorded snapshots also for scikit-learn.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> models = [LogisticRegression(C=c).fit([[0.0], [1.0]], [0, 1]) for c in (1, 10)]
     >>> len(make_oracles(models))
     2
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(m, torch.nn.Module) for m in models):
+    if any(_is_module(model) for model in models):
         from exempla.oracles.torch.inputs.checkpoints import with_checkpoints
+
+        models = with_checkpoints(models)
+    elif len(models) > 1:
+        from exempla.oracles.sklearn.checkpoints import with_checkpoints
 
         models = with_checkpoints(models)
     return [make_oracle(model, likelihood, parameters, device) for model in models]

@@ -1,4 +1,5 @@
-"""scikit-learn models as oracles: what a model computes (anatomy), how its data are read, scores.
+"""scikit-learn models as oracles: what a model computes (anatomy), how its data are read, scores,
+recorded snapshots.
 
-Imports: data, arrays, factors, likelihoods, errors, oracles.base.
+Imports: data, recorder (its files), arrays, factors, likelihoods, errors, oracles.base.
 """

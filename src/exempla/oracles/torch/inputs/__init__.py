@@ -1,4 +1,5 @@
 """What a torch model is given: data sets and loaders, batches, chosen parameters, checkpoints.
 
-Imports: arrays, errors, oracles.base, oracles.torch.tape.restore (checkpoints copy a model).
+Imports: arrays, errors, oracles.base, oracles.torch.tape.restore (checkpoints copy a model),
+recorder (its files).
 """

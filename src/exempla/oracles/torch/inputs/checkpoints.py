@@ -12,14 +12,15 @@ from torch import nn
 
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.tape.restore import BORROWING
+from exempla.recorder.torch_weights import SUFFIX, plain_names, read_tensors
 
-__all__ = ["with_checkpoints"]
+__all__ = ["has_weights", "with_checkpoints"]
 
 
 def with_checkpoints(models: list[Any]) -> list[Any]:
     """The list with every state dict, and every file of one, turned into a model.
 
-    Files are read with `weights_only=True`: they cannot run code.
+    Files are read with `weights_only=True`, or are safetensors: they cannot run code.
 
     >>> net = nn.Linear(2, 1)
     >>> other = {name: value + 1 for name, value in net.state_dict().items()}
@@ -42,15 +43,38 @@ def loaded(base: nn.Module | None, weights: Any) -> nn.Module:
     with BORROWING:
         model = copy.deepcopy(base)
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(_named_as_in(base, weights))
     except (RuntimeError, TypeError, AttributeError) as problem:
         first = str(problem).splitlines()[0]
         raise ExemplaError(f"{name} does not fit {type(base).__name__}: {first}") from None
     return model
 
 
+def _named_as_in(base: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The weights under the base model's own names, which a wrapper (DistributedDataParallel,
+    torch.compile) around either of them may have changed."""
+    own = base.state_dict()
+    if set(own) == set(weights):
+        return weights
+    names = dict(zip(plain_names(own), own, strict=True))
+    found = {names.get(name, name): value for name, value in plain_names(weights).items()}
+    # extra state of a module that is no tensor is not recorded: the base's own stays
+    return {n: v for n, v in own.items() if not isinstance(v, torch.Tensor)} | found
+
+
+def has_weights(model: nn.Module, path: Path) -> bool:
+    """Whether the file holds the very weights that the model has."""
+    own, found = plain_names(model.state_dict()), plain_names(read(path))
+    own = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+    if set(own) != set(found):
+        return False
+    return all(torch.equal(value.cpu(), found[name]) for name, value in own.items())
+
+
 def read(path: Path) -> Mapping[str, Any]:
     """The state dict in a file, alone or under "state_dict" or "model"."""
+    if path.suffix == SUFFIX:
+        return read_tensors(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

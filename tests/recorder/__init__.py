@@ -1,0 +1,1 @@
+"""Recording a training, and explaining with what was recorded."""
