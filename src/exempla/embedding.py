@@ -22,6 +22,7 @@ from exempla.errors import ExemplaError
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.estimate import PIECE_BYTES, estimate_fisher
+from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say_memory, track_rows
 from exempla.sketch import Sketch, choose_sketch
@@ -261,6 +262,18 @@ def typical_square(squares: list[tuple[int, float]] | None) -> float | None:
     if len(used) < 2:
         return None
     return sum(size for size, _ in used) / sum(size * size / square for size, square in used)
+
+
+def of_one_run(fitted: list[Embedding], models: list[Any]) -> list[Embedding]:
+    """Where some of the models are earlier weights of another, each knows of the weights at the
+    end of the training."""
+    earlier = [is_checkpoint(model) for model in models]
+    if not any(earlier) or all(earlier):
+        return fitted
+    last = fitted[earlier.index(False)].evidence.weight_square
+    return [
+        replace(e, evidence=replace(e.evidence, weight_square=last, of_run=True)) for e in fitted
+    ]
 
 
 def check_fisher(wanted: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from exempla.arrays import Array, products, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
-from exempla.embedding import Embedding, check_fisher, embed_training_set
+from exempla.embedding import Embedding, check_fisher, embed_training_set, of_one_run
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.influence import SetInfluence, self_influence, set_influence
@@ -46,9 +46,8 @@ class Explainer:
     ----------
     model : fitted model, or a list of them
         A scikit-learn model or Pipeline, a torch module, or your own scores
-        (`exempla.oracles.scores`). The kernels of several models are averaged; after a torch
-        module, further checkpoints may be state dicts or files of them, and after any model the
-        folder that a `Recorder` filled while it was trained: `[model, "run/"]`.
+        (`exempla.oracles.scores`). The kernels of several models are averaged; after a model, state
+        dicts (torch), files of them, or the folder that a `Recorder` filled: `[model, "run/"]`.
     likelihood : str, function or likelihood
         "auto", the name of the likelihood the model was trained with, or for a torch model one of
         your own: log_prob(model, batch), see `exempla.likelihoods.Custom`.
@@ -131,6 +130,7 @@ class Explainer:
                 rows = on_disk(embedding.rows, self.store, f"rows-{i}")
                 embedding = replace(embedding, rows=rows)
             fitted.append(embedding)
+        fitted = of_one_run(fitted, self.models)
         named = fitted[0].train.ids if ids is None else ids
         with self._lock:
             self._ids = check_ids(named, len(fitted[0].train))

@@ -77,3 +77,18 @@ def test_the_typical_weight_leaves_layers_of_zeros_out():
     assert typical_square([(10, 10.0), (30, 0.3), (5, 0.0)]) == pytest.approx(40 / 3010)
     assert typical_square([(10, 10.0)]) is None
     assert typical_square(None) is None
+
+
+def test_moments_of_a_run_are_held_back_by_the_weights_at_its_end():
+    train = digits(200)
+    model, earlier = network(), {k: 0.5 * v for k, v in network().state_dict().items()}
+    alone = exempla.Explainer(model, progress=False).fit(train)
+    run = exempla.Explainer([model, earlier], progress=False).fit(train)
+    first, second = (e.evidence for e in run.embeddings)
+    assert first.weight_square == second.weight_square
+    assert chosen(run).value == pytest.approx(chosen(alone).value / 2)
+    at_half = dampings(run.embeddings, "auto", "influence")[1].value
+    expected = second.misfit / (200 * first.weight_square)
+    assert at_half == pytest.approx(expected)
+    other = exempla.Explainer([model, network(0.5)], progress=False).fit(train)
+    assert chosen(other).value == pytest.approx(chosen(alone).value), "a model of its own"

@@ -51,6 +51,8 @@ class FisherEvidence:
     weight_square: float | None = None
     """Typical squared weight: the harmonic mean over parameters of their layer's mean square; None
     for a model with less than two layers."""
+    of_run: bool = False
+    """Whether this is one moment of a training of several; the weights are those at its end."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class Damping:
     rule: str
 
 
-SHARE_OF_A_WEIGHT = 0.5
-"""ρ² in units of the typical squared weight: the one constant of "trust" (`benchmarks.truths`)."""
+SHARE_OF_A_WEIGHT, SHARE_IN_A_RUN = 0.5, 1.0
+"""ρ² in units of the typical squared weight, for a model alone and for the moments of one training:
+the constants of "trust" (`benchmarks.truths`)."""
 
 
 def trust(evidence: FisherEvidence) -> Damping:
@@ -71,11 +74,13 @@ def trust(evidence: FisherEvidence) -> Damping:
     Leaving out a share of n examples changes the mean score along an eigenvector of eigenvalue σ
     by about √(κσ/n), and so the weights by √(κ/(nσ)). A network is linear in its weights only
     while they stay within some fraction ρ of their own size; directions with σ < κ/(nρ²) would
-    leave that range, and are held back.
+    leave that range, and are held back. Of several moments of one training each stands for a part
+    of the way only, and the weights at its end say how far it went: they are held back less.
     """
     if evidence.weight_square is None or not evidence.trained:
         return implicit(evidence)
-    radius = SHARE_OF_A_WEIGHT * evidence.weight_square
+    share = SHARE_IN_A_RUN if evidence.of_run else SHARE_OF_A_WEIGHT
+    radius = share * evidence.weight_square
     floor = 1e-6 * evidence.trace / evidence.parameters
     value = max(evidence.misfit / (evidence.trained * radius), floor)
     return Damping(value, "trust: weights may move by about their own size, not further")
