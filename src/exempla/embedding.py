@@ -202,6 +202,9 @@ def put(out: Array, start: int, waiting: list[Array]) -> int:
 
 def distance_from_stationary(oracle: Oracle, basis: Sketch, rows: Array) -> float | None:
     """‖mean score − λRθ̂‖ / ‖θ̂‖, the mean taken in sketch space."""
+    known = oracle.implicit_penalty
+    if known is not None:
+        return known
     size = oracle.theta_norm
     if not size:
         return None

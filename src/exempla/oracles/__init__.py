@@ -1,6 +1,6 @@
 """From a model to its oracle: each framework is imported only when a model of it arrives.
 
-Inside: base (what an oracle promises), sklearn/, torch/, scores (your own gradients).
+Inside: base (what an oracle promises), sklearn/, trees/, torch/, scores (your own gradients).
 Imports: data, likelihoods, factors, arrays, errors.
 """
 
@@ -44,6 +44,10 @@ def make_oracle(
 
     if isinstance(model, ArrayScores | ScoreModel):
         return ArrayOracle(model)
+    from exempla.oracles.trees import is_trees, tree_oracle
+
+    if is_trees(model):
+        return tree_oracle(model, likelihood, parameters)
     if hasattr(model, "fit") or hasattr(model, "get_params"):
         from exempla.oracles.sklearn.oracle import sklearn_oracle
 

@@ -195,6 +195,12 @@ class Oracle(ABC):
         """‖θ̂‖ over the parameters scored, if there is such a vector."""
         return None
 
+    @property
+    def implicit_penalty(self) -> float | None:
+        """The L2 penalty that the way of training amounts to, where that is known in itself; None
+        where it shows in how far the parameters are from stationary."""
+        return None
+
     def penalty_rows(self) -> ScoreRows | None:
         """The penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.
 
