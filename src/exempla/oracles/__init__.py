@@ -62,12 +62,13 @@ def make_oracle(
 
 
 def is_checkpoint(model: Any) -> bool:
-    """Whether this stands for weights of a torch module in a list of models: a state dict, a file.
+    """Whether this is an earlier moment of another model in a list: a state dict, a file of one, an
+    ensemble with only its first trees.
 
     >>> is_checkpoint({"weight": 0}), is_checkpoint("epoch3.pt"), is_checkpoint(object())
     (True, True, False)
     """
-    return isinstance(model, Mapping | str | Path)
+    return isinstance(model, Mapping | str | Path) or getattr(model, "share", 1.0) < 1.0
 
 
 def make_oracles(

@@ -19,10 +19,6 @@ from exempla.oracles.trees.leaves import LeafReader
 
 __all__ = ["LeafColumns", "LeafFactors", "columns_of", "summed_values", "values_of"]
 
-GATHER = 4096
-"""Numbers in a result from which the sum is worth being compiled, and single precision enough."""
-
-
 @dataclass(frozen=True)
 class LeafColumns:
     """The trees of one layer, and where their leaves' columns begin."""
@@ -58,22 +54,17 @@ class LeafColumns:
 
 
 class LeafFactors(Factors):
-    """Scores whose inputs are leaf indicators: a projection is a sum of rows of the basis.
-
-    Where it is large it is summed in single precision, by a loop that reads the basis in place.
-    """
+    """Scores whose inputs are leaf indicators: a projection onto a sketch is a sum of rows of its
+    basis, in single precision. (What is exact stays in double.)"""
 
     def project_pairs(self, basis_in: Any, basis_out: Any, pairs: Pairs) -> Any:
-        if len(self) * basis_in.shape[1] < GATHER**2:
-            return super().project_pairs(basis_in, basis_out, pairs)
-        inputs = sum_of_rows(self.a, np.asarray(basis_in, dtype=np.float32))
+        leaves = self.a.indices.reshape(len(self), -1)  # one of every tree, each worth 1
+        inputs = sum_of_rows(leaves, np.asarray(basis_in, dtype=np.float32))
         outputs = (self.g @ basis_out).astype(np.float32)
-        whole = np.array_equal(pairs.inputs, np.arange(inputs.shape[1]))
-        inputs = inputs if whole else inputs[:, pairs.inputs]
-        if outputs.shape[1] == 1:
-            inputs *= outputs
-            return inputs
-        return inputs * outputs[:, pairs.outputs]
+        if not np.array_equal(pairs.inputs, np.arange(inputs.shape[1])):
+            inputs = inputs[:, pairs.inputs]
+        inputs *= outputs if outputs.shape[1] == 1 else outputs[:, pairs.outputs]
+        return inputs
 
     def take(self, positions: np.ndarray) -> Factors:
         return LeafFactors(self.a[positions], self.g[positions])
