@@ -87,6 +87,7 @@ def embed_training_set(
 ) -> Embedding:
     """Choose the basis, estimate the Fisher in it, and embed every training example."""
     train = oracle.read(data, role="train")
+    fisher = "identity" if oracle.whitened else fisher
     sample = fisher_sample(train, sketch, seed)
     clock = [perf_counter()]
     basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")

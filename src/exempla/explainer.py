@@ -260,6 +260,7 @@ class Explainer:
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         examples, labels = self._questioned(test, labels, notes)
+        notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
         with showing(self.progress):
             features = self.features_for(self._use)
             targets = targets_of(self._test_rows(examples, labels, features))
@@ -292,7 +293,7 @@ class Explainer:
             "n_test": len(question.examples),
             "seed": self.seed,
             "version": __version__,
-            "fisher": self.fisher,
+            "fisher": "identity" if self.embeddings[0].oracle.whitened else self.fisher,
             "ids": None if self._ids is None else self._ids[indices],
             "question": question,
         }

@@ -14,9 +14,7 @@ SQUARED = 65_536
 """Rows squared at a time."""
 
 
-def unit_rows(
-    rows: Array, outside: np.ndarray | None = None, *, overwrite: bool = False
-) -> Array:
+def unit_rows(rows: Array, outside: np.ndarray | None = None, *, overwrite: bool = False) -> Array:
     """Each row divided by its norm; a zero row stays zero.
 
     `outside` is each row's squared norm in directions the rows do not show. The rows are used up

@@ -158,6 +158,11 @@ class Oracle(ABC):
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
     """How `fisher_rows` takes the expectation over the model's labels, in words."""
+    notes: tuple[str, ...] = ()
+    """What every explanation of this model should say of itself."""
+    whitened: bool = False
+    """Whether the scores' dot products are the kernel already: then the metric is the identity,
+    whichever was asked for."""
     itemsize: int = 8
     """Bytes of a number of its scores: 8 in double precision, 4 in single."""
 

@@ -16,6 +16,7 @@ import pandas as pd
 from exempla.checks import whole_number
 from exempla.data import arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
+from exempla.likelihoods import Likelihood
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
 from exempla.tasks.retrain import Fit, check_fit, refit
@@ -134,6 +135,7 @@ def verify(
     check_fit(model, fit)
     X, y, weights = arrays_of(question.explainer.train_data, "training data")
     judged = judged_sets(question, holdout)
+    likelihood = scale_of(question)
     n, selected = n_rows(X), np.asarray(explanation.indices)
     lines = []
     for seed in range(first_seed, first_seed + int(seeds)):
@@ -144,7 +146,8 @@ def verify(
             left = None if weights is None else weights[keep]
             fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
             for name, data in judged.items():
-                lines.append({"arm": arm, "seed": seed, "judged": name, **judge(fitted, data)})
+                found = judge(fitted, data, likelihood)
+                lines.append({"arm": arm, "seed": seed, "judged": name, **found})
     return Verification(pd.DataFrame(lines), len(selected))
 
 
@@ -165,9 +168,16 @@ def judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
     return sets
 
 
-def judge(model: Any, data: Any) -> dict[str, float]:
+def scale_of(question: Question) -> Any:
+    """The likelihood all arms are judged under: a regression's with the scale that the questioned
+    model has on all training rows, or they could not be compared."""
+    family = getattr(question.explainer.embeddings[0].oracle, "family", None)
+    return family if isinstance(family, Likelihood) and not family.discrete else "auto"
+
+
+def judge(model: Any, data: Any, likelihood: Any = "auto") -> dict[str, float]:
     """Accuracy and mean log-likelihood of a model on labelled rows."""
-    oracle = make_oracle(model)
+    oracle = make_oracle(model, likelihood)
     examples = oracle.read(data[:2], role="test")
     accuracy = np.nan
     if oracle.likelihood in CLASSES and examples.labels is not None:

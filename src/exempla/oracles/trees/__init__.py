@@ -43,6 +43,10 @@ def tree_oracle(
     >>> tree_oracle(model).likelihood
     'gaussian'
     """
+    from exempla.oracles.sklearn.unwrap import unwrap
+    from exempla.oracles.trees.forest import ForestOracle
     from exempla.oracles.trees.oracle import TreeOracle
 
+    if is_forest(unwrap(model)[1]):
+        return ForestOracle(model, likelihood, parameters)
     return TreeOracle(model, likelihood, parameters)

@@ -19,6 +19,7 @@ from exempla.oracles.trees.leaves import LeafReader
 
 __all__ = ["LeafColumns", "LeafFactors", "columns_of", "summed_values", "values_of"]
 
+
 @dataclass(frozen=True)
 class LeafColumns:
     """The trees of one layer, and where their leaves' columns begin."""

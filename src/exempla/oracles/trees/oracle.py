@@ -102,6 +102,11 @@ class TreeOracle(Oracle):
         return [f"leaves{int(c.outputs[0])}" for c in self._columns]
 
     @property
+    def classes(self) -> np.ndarray | None:
+        """The labels, in the order of their codes; None for a regression."""
+        return self._reader.classes
+
+    @property
     def family(self) -> Likelihood:
         """The likelihood itself: what turns outputs and labels into scores."""
         return self._family

@@ -29,10 +29,10 @@ def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -
     >>> explainer.influence((X[300:305], y[300:305])).shape
     (300, 5)
     """
-    if not is_boosted(unwrap(model)[1]):
+    last = unwrap(model)[1]
+    if not is_boosted(last):
         raise UnsupportedModelError(
-            f"{type(unwrap(model)[1]).__name__} is not boosted, so it has no stages: give a boosted "
-            "ensemble."
+            f"{type(last).__name__} is not boosted, so it has no stages: give a boosted ensemble."
         )
     if not shares or not all(0 < share <= 1 for share in shares):
         raise ExemplaError(f"shares are {list(shares)}: give shares of the trees, such as 0.5.")
