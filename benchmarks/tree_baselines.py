@@ -136,9 +136,8 @@ def leaf_influence(stages: Stages) -> np.ndarray:
         h, c = hessian(stages.family, F, output), third(stages.family, F, output)
         sums = np.bincount(leaf, weights=h, minlength=len(theta)) + stages.l2
         through = (h + c * theta[leaf])[:, None] * D[output]
-        moved = np.zeros((len(theta), n))
-        np.add.at(moved, leaf, through)
-        moved = -moved / np.maximum(sums, 1e-12)[:, None]
+        inside = np.arange(len(theta))[:, None] == leaf[None, :]
+        moved = -(inside.astype(np.float64) @ through) / np.maximum(sums, 1e-12)[:, None]
         moved[leaf, np.arange(n)] += own_part(stages, tree, output, F)
         D[output] += stages.rate * moved[leaf]
         E[output] += stages.rate * moved[stages.test_leaves[:, tree]]

@@ -1,6 +1,6 @@
-"""Six public tables for trees: two classes, several classes, and a number to predict.
+"""Eight public tables for trees: two classes, several classes, and a number to predict.
 
-Four ship with scikit-learn or are small; three are read from the folder that EXEMPLA_DATA names.
+Four ship with scikit-learn; the others are read from the folder that EXEMPLA_DATA names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 
 __all__ = ["TABLES", "adult", "folder"]
 
@@ -35,6 +35,12 @@ def adult() -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack(columns).astype(np.float64), y
 
 
+def hours() -> tuple[np.ndarray, np.ndarray]:
+    """The same table, to predict the hours a person works in a week."""
+    X, y = adult()
+    return np.column_stack([np.delete(X, 12, axis=1), y]), X[:, 12]
+
+
 def covtype() -> tuple[np.ndarray, np.ndarray]:
     with np.load(folder() / "covtype/covtype.npz", allow_pickle=False) as data:
         return data["X"].astype(np.float64), (data["y"] == 2).astype(np.int64)
@@ -52,5 +58,7 @@ TABLES: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
     "covtype": covtype,
     "chemreact": chemreact,
     "digits": lambda: load_digits(return_X_y=True),
+    "wine": lambda: load_wine(return_X_y=True),
     "diabetes": lambda: load_diabetes(return_X_y=True),
+    "hours": hours,
 }
