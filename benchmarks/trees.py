@@ -21,6 +21,7 @@ import csv
 import resource
 import time
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +200,12 @@ def measure_cost(rows: int, trees: int) -> None:
     explainer = exempla.Explainer(model, progress=False).fit((X[:rows], y[:rows]))
     explainer.explain((X[rows:], y[rows:]), k=50)
     clock.append((time.perf_counter(), time.process_time()))
-    (wall, cpu), (wall2, cpu2) = (np.subtract(b, a) for a, b in zip(clock, clock[1:]))
+    (wall, cpu), (wall2, cpu2) = (np.subtract(b, a) for a, b in pairwise(clock))
     share = explainer.embeddings[0].evidence.share
-    write("trees_cost", rows=rows, trees=trees, training_s=round(wall, 1), explain_s=round(wall2, 1),
-          training_cpu_s=round(cpu, 1), explain_cpu_s=round(cpu2, 1), share=round(share, 3),
-          before_gib=round(before, 2), peak_gib=round(memory(), 2))  # fmt: skip
+    write("trees_cost", rows=rows, trees=trees, training_s=round(wall, 1),
+          explain_s=round(wall2, 1), training_cpu_s=round(cpu, 1), explain_cpu_s=round(cpu2, 1),
+          share=round(share, 3), before_gib=round(before, 2),
+          peak_gib=round(memory(), 2))  # fmt: skip
 
 
 def memory() -> float:
