@@ -145,7 +145,7 @@ def measure_lds(kind: str, tables: list[str], splits: Iterable[int], subsets: in
                       seconds=round(seconds, 3), training=round(training, 3))  # fmt: skip
 
 
-def measure_labels(splits: Iterable[int], rows: int = 3000) -> None:
+def measure_labels(splits: Iterable[int], rows: int = 2000) -> None:
     """Planted wrong labels on Adult: trees, logistic regression, and simpler signals."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict

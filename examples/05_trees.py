@@ -4,7 +4,7 @@ Run it:         python examples/05_trees.py [OUT]
 It takes:       a few seconds, no downloads (scikit-learn's own boosting; LightGBM, XGBoost and
                 CatBoost are taken the same way)
 It writes:      OUT/answer.csv    the rows behind the mistakes
-It shows:       a data frame with categories and gaps, wrong labels among the training rows, explain,
+It shows:       a data frame with categories and gaps, wrong labels among its rows, explain,
                 clean, the check by retraining, and an attack by wrong labels
 
 Read it top to bottom.

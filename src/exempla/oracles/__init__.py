@@ -56,6 +56,7 @@ def make_oracle(
 
     raise UnsupportedModelError(
         f"{type(model).__name__} is not a model exempla can score. It takes a torch.nn.Module, "
+        "boosted trees of LightGBM, XGBoost, CatBoost and scikit-learn, its forests, "
         f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
         "ArrayScores() for a matrix of scores."
     )
