@@ -14,7 +14,10 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 
-__all__ = ["TABLES", "adult", "folder"]
+__all__ = ["CATEGORIES", "TABLES", "adult", "folder"]
+
+CATEGORIES = [1, 3, 5, 6, 7, 8, 9, 13]
+"""Columns of Adult that are categories."""
 
 
 def folder() -> Path:

@@ -30,7 +30,7 @@ from scipy.stats import t as student
 
 import exempla
 from benchmarks.tree_baselines import Stages, boost_in, leaf_influence, tree_sim
-from benchmarks.tree_tables import TABLES, adult
+from benchmarks.tree_tables import CATEGORIES, TABLES, adult
 from exempla.metrics import lds
 from exempla.oracles.trees.stages import earlier_stages
 
@@ -145,14 +145,18 @@ def measure_lds(kind: str, tables: list[str], splits: Iterable[int], subsets: in
                       seconds=round(seconds, 3), training=round(training, 3))  # fmt: skip
 
 
-def measure_labels(splits: Iterable[int], rows: int = 2000) -> None:
+def measure_labels(splits: Iterable[int], rows: int) -> None:
     """Planted wrong labels on Adult: trees, logistic regression, and simpler signals."""
+    from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     X, y = adult()
+    prepare = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), CATEGORIES), remainder=StandardScaler()
+    )
     for seed in splits:
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(y))[: rows + 500]
@@ -163,7 +167,7 @@ def measure_labels(splits: Iterable[int], rows: int = 2000) -> None:
         data, trusted = (X[train], given), (X[curated], y[curated])
         models = {
             "LightGBM": boosted("adult"),
-            "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(C=0.1)),
+            "logistic regression": make_pipeline(prepare, LogisticRegression(max_iter=1000)),
         }
         for model_name, model in models.items():
             start = time.process_time()
@@ -180,8 +184,8 @@ def measure_labels(splits: Iterable[int], rows: int = 2000) -> None:
             }
             for method, ranked in orders.items():
                 share = float(np.isin(ranked[: len(wrong)], wrong).mean())
-                write("trees_labels", table="adult", split=seed, model=model_name, method=method,
-                      found=round(share, 4), seconds=round(seconds, 1))  # fmt: skip
+                write("trees_labels", table="adult", rows=rows, split=seed, model=model_name,
+                      method=method, found=round(share, 4), seconds=round(seconds, 1))  # fmt: skip
 
 
 def measure_cost(rows: int, trees: int) -> None:
@@ -264,7 +268,8 @@ def main() -> None:
     if options.what in ("lds", "forest"):
         measure_lds(options.what, tables, splits, options.subsets)
     elif options.what == "labels":
-        measure_labels(splits)
+        for rows in (2000, 10_000):
+            measure_labels(splits, rows)
     elif options.what == "cost":
         measure_cost(options.rows, options.trees)
     else:

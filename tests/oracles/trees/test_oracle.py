@@ -266,3 +266,12 @@ def test_the_oracle_can_be_pickled_before_it_has_read() -> None:
     model, X, y = fitted("hist", "binary")
     oracle = pickle.loads(pickle.dumps(make_oracle(model)))
     assert len(oracle.read((X, y), role="train")) == len(y)
+
+
+def test_a_model_fitted_again_is_read_again() -> None:
+    model, X, y = fitted("hist", "squared")
+    explainer = exempla.Explainer(model, progress=False).fit((X, y))
+    model.fit(X, y + 1000.0)
+    again = explainer.fit((X, y + 1000.0)).influence((X[:5], y[:5] + 1000.0))
+    fresh = exempla.Explainer(model, progress=False).fit((X, y + 1000.0))
+    np.testing.assert_allclose(again, fresh.influence((X[:5], y[:5] + 1000.0)))

@@ -79,6 +79,7 @@ class TreeOracle(Oracle):
             require_fitted(self.model)
         self._transform, last = unwrap(self.model)
         self._reader: LeafReader = read_leaves(last)
+        self._base = None
         self._family = agreed(self._reader.family, self._wanted, type(last).__name__)
         self.likelihood = self._family.name
         self._columns = columns_of(self._reader, self.share)
