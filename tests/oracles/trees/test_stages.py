@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+)
 from sklearn.linear_model import Ridge
 
 import exempla
@@ -87,3 +91,14 @@ def test_the_laplace_score_is_the_derivative_and_its_fisher_the_variance() -> No
     assert np.mean(drawn < 0) == pytest.approx(0.3, abs=0.01)
     spread = np.mean(family.score(many, drawn) ** 2)
     assert family.fisher_root(many)[1][0, 0] ** 2 == pytest.approx(spread, rel=0.01)
+
+
+def test_an_ensemble_sure_of_everything_says_so() -> None:
+    _, X, y = fitted("hist", "multiclass")
+    few, many = (
+        HistGradientBoostingClassifier(max_iter=count, min_samples_leaf=2).fit(X, y)
+        for count in (5, 150)
+    )
+    for model, said in ((few, False), (many, True)):
+        found = exempla.explain(model, (X, y), (X[50:60], y[50:60]), k=3, progress=False)
+        assert any("earlier_stages" in note for note in found.warnings) == said

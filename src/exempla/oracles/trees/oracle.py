@@ -33,6 +33,14 @@ __all__ = ["TreeOracle"]
 BATCH_BYTES = 64 * 2**20
 CHECKED = 256
 """Rows whose summed leaf values are compared with the library's own outputs, at every reading."""
+SURE = 1e-3
+"""Share of the Hessian left at the end of boosting below which the ensemble has become sure of
+nearly every training row: what is left of their residuals says little."""
+SATURATED = (
+    "the trees have become sure of nearly every training row, so that their last stage shows "
+    "little of what they learnt: add earlier_stages(model), of exempla.oracles.trees.stages, to "
+    "the models given."
+)
 LOOKED_AT = 2048
 """Training rows from which the penalty that the learning rate amounts to is computed."""
 
@@ -231,9 +239,10 @@ class TreeOracle(Oracle):
                     "residual, so its scores are all zero: use fewer trees or smaller ones."
                 )
             self._family = fitted
-        self._penalty = self._learning_rate_penalty(train)
+        self._penalty, left = self._learning_rate_penalty(train)
+        self.notes = (SATURATED,) if left < SURE and self.share == 1.0 else ()
 
-    def _learning_rate_penalty(self, train: TreeExamples) -> float:
+    def _learning_rate_penalty(self, train: TreeExamples) -> tuple[float, float]:
         n = len(train)
         some = train.take(np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.int64)))
         leaves = next(some.batches(len(some))).leaves

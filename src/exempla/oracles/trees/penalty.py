@@ -34,19 +34,22 @@ def learning_rate_penalty(
     leaves: np.ndarray,
     weights: np.ndarray | None,
     n: int,
-) -> float:
-    """δ, from the leaves of some training rows of so many."""
+) -> tuple[float, float]:
+    """δ, from the leaves of some training rows of so many; and the Hessian that is left at the end
+    of boosting, as a share of its mean over the stages."""
     used = sum(len(np.unique(leaves[:, c.trees] + c.starts)) * len(c.outputs) for c in columns)
     rounds = max(len(c.trees) for c in columns)
     stages = np.unique(np.linspace(0, rounds - 1, STAGES).astype(np.int64))
-    curvature = 0.0
-    for stage in stages:
+    found = []
+    for stage in [*stages, rounds]:
         first = [c.first(stage) for c in columns]
         parts = [value[: c.width] for c, value in zip(first, values, strict=True)]
         outputs = base + summed_values(first, parts, leaves, len(base))
-        curvature += mean_hessian(family, outputs, weights)
-    total = curvature / len(stages) * rounds
-    return (total / used + reader.l2 * unit_of(family) / n) / reader.rate
+        found.append(mean_hessian(family, outputs, weights))
+    mean, last = float(np.mean(found[:-1])), found[-1]
+    total = mean * rounds
+    penalty = (total / used + reader.l2 * unit_of(family) / n) / reader.rate
+    return penalty, last / mean if mean > 0 else 1.0
 
 
 def mean_hessian(family: Likelihood, outputs: np.ndarray, weights: np.ndarray | None) -> float:
