@@ -34,6 +34,9 @@ __all__ = [
 Array = Any
 """A NumPy array or a torch tensor."""
 
+SOLVED = 16_384
+"""Rows solved at a time where they are of another precision than the factor."""
+
 
 def is_tensor(value: Any) -> bool:
     """Whether this is a torch tensor, without importing torch."""
@@ -162,6 +165,13 @@ def solve_lower(
 ) -> np.ndarray:
     """rows · L⁻ᵀ, row by row the solution of L x = row (of Lᵀ x = row if transposed), in the rows'
     precision. Only the lower triangle is read; the rows are used up if they may be overwritten."""
+    if rows.dtype != lower.dtype and len(rows) > SOLVED:
+        # LAPACK works on copies in the factor's precision: a few of them at a time
+        out = np.empty(rows.shape, rows.dtype)
+        for start in range(0, len(rows), SOLVED):
+            here = slice(start, start + SOLVED)
+            out[here] = solve_lower(lower, rows[here], transposed=transposed)
+        return out
     side: Any = "T" if transposed else "N"
     solved = scipy.linalg.solve_triangular(
         lower, rows.T, lower=True, trans=side, overwrite_b=overwrite, check_finite=False

@@ -40,8 +40,11 @@ def training_features(embeddings: list[Embedding], wanted: str | float, use: Use
     chosen = dampings(embeddings, wanted, use)
     pairs = zip(embeddings, chosen, strict=True)
     rows = joined([e.metric.whiten(e.rows_near_model(), d.value) for e, d in pairs])
+    if use == "selection":
+        # whitened rows are nobody else's; those of the identity metric are the embedding's own
+        rows = unit_rows(rows, overwrite=all(rows is not e.rows for e in embeddings))
     return Features(
-        rows=unit_rows(rows) if use == "selection" else rows,
+        rows=rows,
         damping=float(np.mean([d.value for d in chosen])),
         damping_rule=chosen[0].rule,
         share=float(np.mean([e.evidence.share for e in embeddings])),

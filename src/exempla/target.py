@@ -10,15 +10,25 @@ from exempla.errors import ExemplaError
 __all__ = ["mean_embedding", "shares", "unit_rows"]
 
 
-def unit_rows(rows: Array, outside: np.ndarray | None = None) -> Array:
+SQUARED = 65_536
+"""Rows squared at a time."""
+
+
+def unit_rows(rows: Array, outside: np.ndarray | None = None, *, overwrite: bool = False) -> Array:
     """Each row divided by its norm; a zero row stays zero.
 
-    `outside` is each row's squared norm in directions the rows do not show.
+    `outside` is each row's squared norm in directions the rows do not show. The rows are used up
+    if they may be overwritten.
     """
-    norm2 = to_numpy((rows * rows).sum(1)).astype(np.float64)
+    starts = range(0, len(rows), SQUARED)
+    parts = [to_numpy((rows[i : i + SQUARED] ** 2).sum(1)) for i in starts] or [np.zeros(0)]
+    norm2 = np.concatenate(parts).astype(np.float64)
     if outside is not None:
         norm2 = norm2 + outside
     scale = np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
+    if overwrite:
+        rows *= as_like(scale, rows)[:, None]
+        return rows
     return rows * as_like(scale, rows)[:, None]
 
 

@@ -20,8 +20,8 @@ def run(name: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
     return runpy.run_path(str(path), run_name="__main__")
 
 
-def test_there_are_four():
-    assert [path.name[:2] for path in SCRIPTS] == ["01", "02", "03", "04"]
+def test_there_are_five():
+    assert [path.name[:2] for path in SCRIPTS] == ["01", "02", "03", "04", "05"]
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -61,3 +61,13 @@ def test_torch_cnn(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "cnn.png").stat().st_size > 5000
     assert (space["answer"].alignment < 0).all()  # pyright: ignore
     assert "The last layer alone names" in capsys.readouterr().out
+
+
+def test_trees(tmp_path, monkeypatch, capsys):
+    space = run("05_trees.py", tmp_path, monkeypatch)
+    assert len(pd.read_csv(tmp_path / "answer.csv")) == 40
+    assert space["share"] > 0.5  # pyright: ignore[reportOperatorIssue]
+    checked = space["checked"]
+    better = checked.mean("questioned", "selected removed", "log_likelihood")  # pyright: ignore
+    assert better > checked.mean("questioned", "random removed", "log_likelihood")  # pyright: ignore
+    assert "wrong labels" in capsys.readouterr().out

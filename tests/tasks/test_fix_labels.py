@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import AdaBoostClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -296,9 +296,9 @@ def test_nothing_is_learnt_from_rows_of_weight_zero(cancer: Any) -> None:
 
 def test_of_a_model_without_scores_only_predictions_count(cancer: Any) -> None:
     train, curated, truth = cancer
-    forest = RandomForestClassifier(n_estimators=20, random_state=0, max_depth=6)
+    boosted = AdaBoostClassifier(n_estimators=30, random_state=0)
     with pytest.warns(ExemplaWarning, match="Fisher evidence is left out"):
-        fixes = fix_labels(forest, train, curated, progress=False)
+        fixes = fix_labels(boosted, train, curated, progress=False)
     assert found(fixes, train[1], truth) >= 0.7
     with pytest.raises(ExemplaError, match="no scores"):
         fixes.contradicting[0]
@@ -306,7 +306,7 @@ def test_of_a_model_without_scores_only_predictions_count(cancer: Any) -> None:
         pytest.warns(ExemplaWarning),
         pytest.raises(ExemplaError, match="needs a model with scores"),
     ):
-        fix_labels(forest, train, curated, method="sbq", progress=False)
+        fix_labels(boosted, train, curated, method="sbq", progress=False)
 
 
 def test_torch_modules_come_with_their_fit(cancer: Any) -> None:

@@ -1,6 +1,6 @@
 """From a model to its oracle: each framework is imported only when a model of it arrives.
 
-Inside: base (what an oracle promises), sklearn/, torch/, scores (your own gradients).
+Inside: base (what an oracle promises), sklearn/, trees/, torch/, scores (your own gradients).
 Imports: data, likelihoods, recorder (its files), factors, arrays, errors.
 """
 
@@ -47,6 +47,10 @@ def make_oracle(
 
     if isinstance(model, ArrayScores | ScoreModel):
         return ArrayOracle(model)
+    from exempla.oracles.trees import is_trees, tree_oracle
+
+    if is_trees(model):
+        return tree_oracle(model, likelihood, parameters)
     if hasattr(model, "fit") or hasattr(model, "get_params"):
         from exempla.oracles.sklearn.oracle import sklearn_oracle
 
@@ -55,18 +59,20 @@ def make_oracle(
 
     raise UnsupportedModelError(
         f"{type(model).__name__} is not a model exempla can score. It takes a torch.nn.Module, "
+        "boosted trees of LightGBM, XGBoost, CatBoost and scikit-learn, its forests, "
         f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
         "ArrayScores() for a matrix of scores."
     )
 
 
 def is_checkpoint(model: Any) -> bool:
-    """Whether this stands for weights of a torch module in a list of models: a state dict, a file.
+    """Whether this is an earlier moment of another model in a list: a state dict, a file of one, an
+    ensemble with only its first trees.
 
     >>> is_checkpoint({"weight": 0}), is_checkpoint("epoch3.pt"), is_checkpoint(object())
     (True, True, False)
     """
-    return isinstance(model, Mapping | str | Path)
+    return isinstance(model, Mapping | str | Path) or getattr(model, "share", 1.0) < 1.0
 
 
 def with_runs(models: list[Any]) -> list[Any]:

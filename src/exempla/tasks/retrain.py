@@ -27,6 +27,7 @@ from sklearn.pipeline import Pipeline
 from exempla.data import unpack
 from exempla.errors import ExemplaError
 from exempla.oracles.sklearn.unwrap import is_fitted
+from exempla.oracles.trees.refit import keep_size
 from exempla.tasks.fresh import redraw
 
 __all__ = ["Fit", "check_fit", "fitted", "in_words", "is_module", "named", "refit"]
@@ -136,7 +137,9 @@ def seeded(seed: int) -> Iterator[None]:
 def _copy(model: Any) -> Any:
     """The model as it was before any training."""
     if is_estimator(model):
-        return clone(model)
+        fresh = clone(model)
+        keep_size(fresh, model)
+        return fresh
     copied = copy.deepcopy(model)
     if is_module(copied):
         redraw(copied)

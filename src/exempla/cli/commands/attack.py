@@ -2,7 +2,8 @@
 
 For your own models. The target is a set of test rows that are predicted rightly: rows you name
 with --ask, or the ten least sure ones of one class. The rows that would be the cheapest to attack,
-and are the first to protect, are listed. Columns must be numbers; images need PyTorch.
+and are the first to protect, are listed. Columns must be numbers; images need PyTorch. Trees answer
+in steps, so that nothing can be moved a little: their rows are given wrong labels instead.
 """
 
 from __future__ import annotations
@@ -56,46 +57,62 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import contract, say_files, write_json
     from exempla.data import take_rows
+    from exempla.oracles.trees import is_trees
     from exempla.tasks.attack import attack, weak_points
 
     with reading(options, 0.2, linear=True) as (given, console, folder):
         model, prepare = given.head(options.model is None)
-        _check(given, model)
+        labels = is_trees(model)  # nothing of theirs can be moved a little
+        _check(given, model, labels)
         positions, what = _target(given, options.ask)
         parts: Any = given.parts
         train = given.data(prepare(parts.X_train), parts.y_train)
         target = given.data(prepare(take_rows(parts.X_test, positions)), parts.y_test[positions])
         console.say(f"Target: {what}.")
         shared = {"budget": options.budget, "seed": options.seed}
-        found = attack(model, train, target, points=options.points, fit=given.fit, **shared)
-        weak = weak_points(model, train, target, **shared)
+        how = "labels" if labels else "train"
+        found: Any = attack(
+            model, train, target, points=options.points, perturb=how, fit=given.fit, **shared
+        )
+        weak = found.weak_points() if labels else weak_points(model, train, target, **shared)
         check = found.verify(fit=given.fit, seeds=3 if given.fit is None else 1)
     flipped, by_chance = check.mean("attacked"), check.mean("random direction")
     rows = parts.train[found.indices].tolist()
-    answer = (
-        f"Moving {len(rows)} of {len(parts.train):,} training rows by at most {options.budget:g} "
-        f"and training again flips {flipped:.0%} of these predictions; moving them as far at "
-        f"random, {by_chance:.0%}."
-    )
-    weak["index"], weak["label"] = parts.train[weak["index"]], parts.y_train[weak["index"]]
+    if labels:
+        answer = (
+            f"Giving {len(rows)} of {len(parts.train):,} training rows wrong labels and training "
+            f"again flips {flipped:.0%} of these predictions; as many wrong labels at random, "
+            f"{by_chance:.0%}."
+        )
+        change, budget = found.effect, None
+    else:
+        answer = (
+            f"Moving {len(rows)} of {len(parts.train):,} training rows by at most "
+            f"{options.budget:g} and training again flips {flipped:.0%} of these predictions; "
+            f"moving them as far at random, {by_chance:.0%}."
+        )
+        change, budget = found.after - found.before, found.budget
+    weak["label"] = parts.y_train[weak["index"]]
+    weak["index"] = parts.train[weak["index"]]
     # Moved, each of them pushes against the target: its weight is what that costs, to first order.
     values = contract(
-        options, rows, weights=(found.after - found.before).tolist(), side="opponents",
+        options, rows, weights=change.tolist(), side="opponents",
         damping=float(found.damping), damping_rule=getattr(found, "damping_rule", "auto"),
-        file=given.table.path.name, answer=answer, rows=rows, budget=found.budget,
+        file=given.table.path.name, answer=answer, rows=rows, budget=budget,
         target=parts.test[positions].tolist(), expected=found.expected,
         flipped=flipped, flipped_by_chance=by_chance,
     )  # fmt: skip
     with published(folder, options) as stage:
         paths = {"result": write_json(stage, values), "table": stage / "explanation.csv"}
         weak.to_csv(paths["table"], index=False)
-        paths["report"] = _write_page(stage, given, weak, rows, answer, what, options)
-    console.say(f"{answer} Rows moved: {', '.join(map(str, rows))}.")
+        paths["report"] = _write_page(stage, given, weak, rows, answer, what, options, labels)
+    said = "Rows relabelled" if labels else "Rows moved"
+    console.say(f"{answer} {said}: {', '.join(map(str, rows))}.")
     say_files(console, folder, paths)
     return verdict(console, options, flipped, "of these predictions flip")
 
 
-def _check(given: Any, model: Any) -> None:
+def _check(given: Any, model: Any, labels: bool) -> None:
     """Refuse what cannot be moved a little."""
     from exempla.cli.shared.images import ImageClassifier
     from exempla.errors import ExemplaError
@@ -103,7 +120,7 @@ def _check(given: Any, model: Any) -> None:
 
     if given.regression:
         raise ExemplaError("attack flips predictions of classes, not of numbers.")
-    if isinstance(given.model, ImageClassifier):
+    if labels or isinstance(given.model, ImageClassifier):
         return
     fixed = [c.name for c in given.columns if c.kind in FEATURES and c.kind != "number"]
     if fixed:
@@ -148,13 +165,20 @@ def _write_page(
     answer: str,
     what: str,
     options: Namespace,
+    labels: bool,
 ) -> Path:
     """report.html: the rows that are the cheapest to attack, and those that were moved."""
     from exempla.report import About, Listed, write_listing
 
     shown = weak.head(SHOWN)
+    done, how = "moved", "by moving this row alone within the budget"
+    trust = [("Budget", f"{options.budget:g}", "how far each value may move")]
+    if labels:
+        done, how, trust = "relabelled", "by giving this row alone a wrong label", []
     rows = [
-        Listed(int(row), f"{label} · reach {reach:.2g}" + (" · moved here" if row in moved else ""))
+        Listed(
+            int(row), f"{label} · reach {reach:.2g}" + (f" · {done} here" if row in moved else "")
+        )
         for row, label, reach in shown[["index", "label", "reach"]].itertuples(index=False)
     ]
     return write_listing(
@@ -162,15 +186,15 @@ def _write_page(
         rows,
         view=given.view(shown["index"].to_numpy()),
         about=About(
-            question="Which rows could be moved to flip predictions?",
+            question=f"Which rows could be {done} to flip predictions?",
             answer=answer,
             notes=(f"Target: {what}.",),
             command=command_line(options),
             **given.facts(),
         ),
-        trust=[("Budget", f"{options.budget:g}", "how far each value may move")],
+        trust=trust,
         heading=f"The {len(rows)} rows that are the cheapest to attack",
         help="The first to protect or to look at. Reach is how much the mean log-likelihood of the "
-        "target can be made to fall, to first order, by moving this row alone within the budget.",
+        f"target can be made to fall, to first order, {how}.",
         seed=options.seed,
     )

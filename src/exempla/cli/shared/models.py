@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
+from exempla.oracles.trees import is_trees
+from exempla.tables.columns.infer import Column
+from exempla.tables.tree_columns import with_tree_columns
 
-__all__ = ["blaming", "load_model"]
+__all__ = ["blaming", "load_model", "prepared"]
+
+TREES = ("lightgbm", "xgboost", "catboost")
+"""Libraries of the extra [trees]."""
+QUIET: dict[str, dict[str, Any]] = {
+    "lightgbm": {"verbosity": -1},
+    "catboost": {"verbose": 0, "allow_writing_files": False},
+}
+"""What keeps a library from talking at every one of many trainings, unless the user set it."""
 
 
 def load_model(place: str) -> Any:
@@ -24,7 +35,13 @@ def load_model(place: str) -> Any:
     module_name, _, name = place.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ExemplaError(f"--model {place} is not understood; write package.module:name.")
-    with _importable(module_name.partition(".")[0]):
+    package = module_name.partition(".")[0]
+    if package in TREES and package not in sys.modules and find_spec(package) is None:
+        raise ExemplaError(
+            f"--model {place} needs {package}, which is not installed: "
+            "pip install 'exempla[trees]'."
+        )
+    with _importable(package):
         with blaming(f"The module {module_name!r} of --model cannot be imported"):
             found = getattr(import_module(module_name), name, None)
         if found is None:
@@ -37,6 +54,21 @@ def load_model(place: str) -> Any:
             "scikit-learn model (for PyTorch use exempla.explain in Python)."
         )
     return found
+
+
+def prepared(model: Any, columns: Collection[Column]) -> Any:
+    """The user's model ready for a file's columns and labels, which bare trees are not; anything
+    else is taken as it is."""
+    if hasattr(model, "steps") or not is_trees(model):
+        return model
+    if type(model).__name__ == "XGBClassifier":
+        from exempla.oracles.trees.any_labels import AnyLabelXGBClassifier
+
+        model = AnyLabelXGBClassifier(**model.get_params())
+    library = type(model).__module__.partition(".")[0]
+    given = model.get_params()
+    model.set_params(**{k: v for k, v in QUIET.get(library, {}).items() if k not in given})
+    return with_tree_columns(model, columns)
 
 
 @contextmanager

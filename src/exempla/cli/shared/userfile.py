@@ -18,7 +18,7 @@ from exempla.cli.shared.images import (
     image_classifier,
     split_pictures,
 )
-from exempla.cli.shared.models import blaming, load_model
+from exempla.cli.shared.models import blaming, load_model, prepared
 from exempla.cli.shared.output import prepare_folder
 from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.data import take_rows
@@ -198,7 +198,7 @@ def read_user_file(
     X: Any = parts.X_train
     y, chosen = parts.y_train, Chosen(None)
     if options.model:
-        model, described = load_model(options.model), options.model
+        model, described = prepared(load_model(options.model), columns), options.model
     elif pictures:
         model, described = image_classifier(parts, options.seed)
     else:

@@ -158,6 +158,9 @@ def require_fitted(model: Any) -> None:
             "use refit=True."
         )
     _, last = unwrap(model)
+    known = getattr(last, "is_fitted", None)  # CatBoost's way to say it; it has no names in "_"
+    if callable(known) and known():
+        return
     try:
         check_is_fitted(last)
     except NotFittedError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.fisher.damping import RULES, FisherEvidence, check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
+from exempla.oracles.trees import is_trees
 from exempla.progress import say_memory, showing, track
 from exempla.tasks.attack.ascent import (
     Box,
@@ -37,11 +38,12 @@ from exempla.tasks.attack.ascent import (
     valid_range,
 )
 from exempla.tasks.attack.memory import expected_peak
+from exempla.tasks.attack.relabel import Relabelling, relabel
 from exempla.tasks.attack.result import Attack, with_rows
 from exempla.tasks.attack.scores import InputScores
 from exempla.tasks.retrain import Fit, check_fit, refit
 
-__all__ = ["Attack", "attack", "input_scores", "weak_points"]
+__all__ = ["Attack", "Relabelling", "attack", "input_scores", "weak_points"]
 
 OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
 SAMPLE = 2048
@@ -78,14 +80,17 @@ def attack(
     Parameters
     ----------
     model : fitted LogisticRegression, or a torch classifier that returns logits
+        With perturb="labels", any classifier of scikit-learn's kind that exempla scores, trees too.
     train, target : (X, y)
         The labels of the target are the ones to be made unlikely; X alone takes the predicted.
     points : int or indices
         How many training points to perturb (those with the most reach, see `weak_points`), or
         which.
-    perturb : {"train", "test"}
+    perturb : {"train", "test", "labels"}
         Perturb training points, or, for comparison, the target points themselves. One test-side
-        step is FGSM, several are PGD.
+        step is FGSM, several are PGD. "labels" moves nothing and gives training rows the wrong
+        label that harms most: a `Relabelling` comes back. It is the one attack on trees, which
+        answer in steps and have no gradient in their inputs.
     objective : {"influence", "distance"}
         Koh and Liang's −k(z, μ), or the paper's ‖μ − z‖_H, which adds k(z, z).
     budget, steps, step, bounds
@@ -115,8 +120,17 @@ def attack(
     >>> found.X.shape, found.expected < 0, bool(abs(found.delta).max() <= 0.5 + 1e-12)
     ((2, 30), True, True)
     """
-    check_choice("perturb", perturb, ("train", "test"))
+    check_choice("perturb", perturb, ("train", "test", "labels"))
     _check(objective, budget, steps, rounds)
+    if perturb == "labels":
+        with showing(progress):
+            return cast(
+                Any,
+                relabel(
+                    model, train, target, points=points, damping=damping, parameters=parameters,
+                    fit=fit, ids=ids, seed=check_seed(seed),
+                ),
+            )  # fmt: skip
     given = _unweighted(train)
     names = check_ids(index_of(*given) if ids is None else ids, n_rows(given[1]))
     if rounds > 1:
@@ -238,6 +252,12 @@ def input_scores(
     model: Any, train: Any, damping: str | float, parameters: Any = None, seed: int = 0
 ) -> InputScores:
     """The model as attacks see it."""
+    if is_trees(model):
+        raise UnsupportedModelError(
+            "trees answer in steps: a feature moved a little changes nothing until it crosses a "
+            "split, so there is no gradient to follow; use perturb='labels', which gives training "
+            "rows wrong labels instead."
+        )
     if isinstance(model, Pipeline):
         raise UnsupportedModelError(
             "attack moves the inputs of the model itself: give the last step of the Pipeline, and "

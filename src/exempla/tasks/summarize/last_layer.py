@@ -18,6 +18,8 @@ from exempla.likelihoods import Likelihood
 from exempla.oracles import make_oracle
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.sklearn.oracle import SklearnOracle
+from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.oracles.trees import is_trees
 
 __all__ = ["LastLayer", "given_weights", "read_last_layer"]
 
@@ -123,6 +125,12 @@ def read_last_layer(
 
         return read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
+    if is_trees(model):
+        raise UnsupportedModelError(
+            f"{type(unwrap(model)[1]).__name__} cannot be summarised: a summary stands for all "
+            "data in a refit, which k rows can do for weights but not for the splits of trees; "
+            "summarise with a linear model, or use clean to leave rows out."
+        )
     if not isinstance(oracle, SklearnOracle):
         raise UnsupportedModelError(
             f"a {type(model).__name__} cannot be summarised: give a linear model, a perceptron or "

@@ -1,0 +1,280 @@
+"""Does what is said of trees hold when they are grown again?
+
+    EXEMPLA_DATA=… python -m benchmarks.trees lds [--splits 5] [--subsets 100] [--tables adult,…]
+    EXEMPLA_DATA=… python -m benchmarks.trees forest | labels | cost
+
+lds      LightGBM with its default settings on at most 1,000 rows, grown anew, structure and all,
+         on random halves; Spearman correlation, over the halves, between the summed influence of a
+         half and the log-likelihood of a test row; mean over 200 test rows.
+forest   the same for a random forest.
+labels   one label in ten is made wrong; the share of them among as many suspects.
+cost     seconds and memory of `explain` beside those of training.
+
+Lines are added to docs/experiments/trees_*.csv as they are measured; `docs/trees.md` has the
+tables. Every split has its own seed: 0, 1, 2, … Rules were settled on the seeds from 1000 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import resource
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+import exempla
+from benchmarks.tree_baselines import Stages, boost_in, leaf_influence, tree_sim
+from benchmarks.tree_tables import CATEGORIES, TABLES, adult
+from exempla.metrics import lds
+from exempla.oracles.trees.stages import earlier_stages
+
+ROWS, ASKED = 1000, 200
+OUT = Path(__file__).parents[1] / "docs" / "experiments"
+REGRESSION = ("diabetes", "hours")
+
+
+def split(name: str, seed: int, rows: int = ROWS) -> tuple[Any, Any]:
+    """Training and test rows of one split."""
+    X, y = TABLES[name]()
+    order = np.random.default_rng(seed).permutation(len(y))
+    count = min(rows, int(0.7 * len(y)))
+    train, test = order[:count], order[count : count + ASKED]
+    return (X[train], y[train]), (X[test], y[test])
+
+
+def boosted(name: str) -> Any:
+    """LightGBM as it comes."""
+    import lightgbm
+
+    made = lightgbm.LGBMRegressor if name in REGRESSION else lightgbm.LGBMClassifier
+    return made(n_estimators=100, verbosity=-1, n_jobs=1)
+
+
+def forest(name: str, seed: int = 0) -> Any:
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    made = RandomForestRegressor if name in REGRESSION else RandomForestClassifier
+    return made(100, random_state=seed)
+
+
+def outcome(model: Any, test: Any) -> np.ndarray:
+    """Log-likelihood of the test rows, but for constants."""
+    X, y = test
+    if not hasattr(model, "classes_"):
+        return -((np.asarray(model.predict(X)) - y) ** 2)
+    p = np.full(len(y), 1e-6)
+    known = np.isin(y, model.classes_)
+    at = np.searchsorted(model.classes_, y[known])
+    p[known] = model.predict_proba(X[known])[np.arange(known.sum()), at]
+    return np.log(np.maximum(p, 1e-6))
+
+
+def retrained(
+    make: Callable[[], Any], train: Any, test: Any, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Random halves, and what models of them say of the test rows."""
+    rng, n = np.random.default_rng(seed + 7919), len(train[1])
+    halves = np.array([rng.choice(n, n // 2, replace=False) for _ in range(count)])
+    found = [outcome(make().fit(train[0][half], train[1][half]), test) for half in halves]
+    return halves, np.array(found)
+
+
+def timed(job: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
+    start = time.process_time()
+    return job(), time.process_time() - start
+
+
+def boosted_methods(model: Any, train: Any, test: Any, seed: int) -> dict[str, Callable]:
+    def exempla_influence(*more: Any) -> np.ndarray:
+        models = [model, *more] if more else model
+        return exempla.Explainer(models, progress=False).fit(train).influence(test)
+
+    stages = Stages.of(model, train, test)
+    rng = np.random.default_rng(seed)
+    return {
+        "exempla": exempla_influence,
+        "exempla, five stages": lambda: exempla_influence(*earlier_stages(model)),
+        "BoostIn": lambda: boost_in(stages),
+        "LeafInfluence": lambda: leaf_influence(stages),
+        "TreeSim": lambda: tree_sim(stages),
+        "random": lambda: rng.normal(size=(len(train[1]), len(test[1]))),
+    }
+
+
+def forest_methods(model: Any, train: Any, test: Any, seed: int) -> dict[str, Callable]:
+    def proximity() -> np.ndarray:
+        same = np.zeros((len(train[1]), len(test[1])))
+        for one, other in zip(model.apply(train[0]).T, model.apply(test[0]).T, strict=True):
+            same += one[:, None] == other[None, :]
+        agree = train[1][:, None] == test[1][None, :]
+        if not hasattr(model, "classes_"):
+            middle = train[1].mean()
+            agree = (train[1][:, None] > middle) == (test[1][None, :] > middle)
+        return np.where(agree, same, -same)
+
+    rng = np.random.default_rng(seed)
+    return {
+        "exempla": lambda: exempla.Explainer(model, progress=False).fit(train).influence(test),
+        "proximity": proximity,
+        "random": lambda: rng.normal(size=(len(train[1]), len(test[1]))),
+    }
+
+
+def measure_lds(kind: str, tables: list[str], splits: Iterable[int], subsets: int) -> None:
+    """One line per table, split and method."""
+    make = boosted if kind == "lds" else forest
+    methods = boosted_methods if kind == "lds" else forest_methods
+    for name in tables:
+        for seed in splits:
+            train, test = split(name, seed)
+            model = make(name)
+            start = time.process_time()
+            model.fit(*train)
+            training = time.process_time() - start
+            halves, found = retrained(lambda name=name: make(name), train, test, subsets, seed)
+            for method, job in methods(model, train, test, seed).items():
+                matrix, seconds = timed(job)
+                score = lds(matrix, halves, found)
+                write(f"trees_{kind}", table=name, split=seed, method=method, lds=round(score, 4),
+                      seconds=round(seconds, 3), training=round(training, 3))  # fmt: skip
+
+
+def measure_labels(splits: Iterable[int], rows: int) -> None:
+    """Planted wrong labels on Adult: trees, logistic regression, and simpler signals."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    X, y = adult()
+    prepare = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), CATEGORIES), remainder=StandardScaler()
+    )
+    for seed in splits:
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(y))[: rows + 500]
+        train, curated = order[:rows], order[rows:]
+        wrong = rng.choice(rows, rows // 10, replace=False)
+        given = y[train].copy()
+        given[wrong] = 1 - given[wrong]
+        data, trusted = (X[train], given), (X[curated], y[curated])
+        models = {
+            "LightGBM": boosted("adult"),
+            "logistic regression": make_pipeline(prepare, LogisticRegression(max_iter=1000)),
+        }
+        for model_name, model in models.items():
+            start = time.process_time()
+            found = exempla.fix_labels(
+                model, data, trusted, k=len(wrong), seed=seed, progress=False
+            ).indices
+            seconds = time.process_time() - start
+            p = cross_val_predict(model, *data, cv=5, method="predict_proba")
+            own = model.fit(*data).predict_proba(data[0])
+            orders = {
+                "fix_labels": found,
+                "self-confidence (5 folds)": np.argsort(p[np.arange(rows), given]),
+                "loss": np.argsort(own[np.arange(rows), given]),
+            }
+            for method, ranked in orders.items():
+                share = float(np.isin(ranked[: len(wrong)], wrong).mean())
+                write("trees_labels", table="adult", rows=rows, split=seed, model=model_name,
+                      method=method, found=round(share, 4), seconds=round(seconds, 1))  # fmt: skip
+
+
+def measure_cost(rows: int, trees: int) -> None:
+    """`explain` on so many rows beside training."""
+    import lightgbm
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows + 1000, 28))
+    signal = X @ rng.normal(size=28) + 2 * X[:, 0] * X[:, 1] + 2 * np.sin(3 * X[:, 2])
+    y = (signal + 2 * rng.normal(size=len(X)) > 0).astype(int)
+    model = lightgbm.LGBMClassifier(n_estimators=trees, num_leaves=31, verbosity=-1, n_jobs=1)
+    clock = [(time.perf_counter(), time.process_time())]
+    model.fit(X[:rows], y[:rows])
+    clock.append((time.perf_counter(), time.process_time()))
+    before = memory()
+    explainer = exempla.Explainer(model, progress=False).fit((X[:rows], y[:rows]))
+    explainer.explain((X[rows:], y[rows:]), k=50)
+    clock.append((time.perf_counter(), time.process_time()))
+    (wall, cpu), (wall2, cpu2) = (np.subtract(b, a) for a, b in pairwise(clock))
+    share = explainer.embeddings[0].evidence.share
+    write("trees_cost", rows=rows, trees=trees, training_s=round(wall, 1),
+          explain_s=round(wall2, 1), training_cpu_s=round(cpu, 1), explain_cpu_s=round(cpu2, 1),
+          share=round(share, 3), before_gib=round(before, 2),
+          peak_gib=round(memory(), 2))  # fmt: skip
+
+
+def memory() -> float:
+    """Largest resident memory of this process so far, GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def write(name: str, **values: Any) -> None:
+    """One more line of a table, on the screen and on disk."""
+    path = OUT / f"{name}.csv"
+    new = not path.exists()
+    with path.open("a", newline="") as stream:
+        writer = csv.DictWriter(stream, list(values), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(values)
+    print(*values.values(), sep="  ", flush=True)
+
+
+def summary(kind: str) -> str:
+    """Mean of each method on each table with a 95 % interval over the splits, in Markdown."""
+    import pandas as pd
+
+    lines = pd.read_csv(OUT / f"trees_{kind}.csv")
+    wide = lines.pivot_table(index=["table", "split"], columns="method", values="lds", sort=False)
+    rival = "BoostIn" if kind == "lds" else "proximity"
+    out = [
+        f"| table | {' | '.join(wide.columns)} | exempla − {rival} |",
+        "|---" * (len(wide.columns) + 2) + "|",
+    ]
+    for table, part in wide.groupby("table", sort=False):
+        gap = part["exempla"] - part[rival]
+        cells = [f"{m:.3f}" for m in part.mean()]
+        out.append(f"| {table} | {' | '.join(cells)} | {gap.mean():+.3f} ± {half(gap):.3f} |")
+    return "\n".join(out)
+
+
+def half(values: Any) -> float:
+    """Half a 95 % interval of the mean."""
+    n = len(values)
+    return float(student.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("lds", "forest", "labels", "cost", "summary"))
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first split")
+    parser.add_argument("--subsets", type=int, default=100)
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--trees", type=int, default=1000)
+    options = parser.parse_args()
+    splits = range(options.first, options.first + options.splits)
+    tables = options.tables.split(",")
+    if options.what in ("lds", "forest"):
+        measure_lds(options.what, tables, splits, options.subsets)
+    elif options.what == "labels":
+        for rows in (2000, 10_000):
+            measure_labels(splits, rows)
+    elif options.what == "cost":
+        measure_cost(options.rows, options.trees)
+    else:
+        print(summary("lds"), "", summary("forest"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

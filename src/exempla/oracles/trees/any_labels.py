@@ -1,0 +1,39 @@
+"""XGBoost's classifier takes the labels 0, 1, 2, … alone; this one takes any, as all others do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xgboost import XGBClassifier
+
+__all__ = ["AnyLabelXGBClassifier"]
+
+
+class AnyLabelXGBClassifier(XGBClassifier):
+    """`XGBClassifier` for labels in the user's own words.
+
+    >>> model = AnyLabelXGBClassifier(n_estimators=2).fit([[0.0], [1.0]] * 9, ["no", "yes"] * 9)
+    >>> model.predict([[1.0]]).tolist(), model.classes_.tolist()
+    (['yes'], ['no', 'yes'])
+    """
+
+    _words: np.ndarray | None = None
+
+    def fit(self, X: Any, y: Any, **more: Any) -> AnyLabelXGBClassifier:
+        """Fit to positions among the sorted labels."""
+        self._words = None  # XGBoost itself sees positions
+        words, codes = np.unique(np.asarray(y), return_inverse=True)
+        super().fit(X, codes, **more)
+        self._words = words
+        return self
+
+    def predict(self, X: Any, **more: Any) -> np.ndarray:
+        """The labels in the user's own words."""
+        found = np.asarray(super().predict(X, **more))
+        return found if self._words is None else self._words[found.astype(np.int64)]
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels, sorted."""
+        return np.asarray(super().classes_) if self._words is None else self._words

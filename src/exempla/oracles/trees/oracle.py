@@ -1,0 +1,329 @@
+"""Scores of boosted trees: a generalised linear model on leaf indicators, at the ensemble's own
+outputs.
+
+With the structure of the trees fixed, outputs = base + Φθ with Φ the leaf indicators and θ the leaf
+values. The score of an example is its residual times the indicators of its leaves; the Fisher is
+ΦᵀWΦ with the likelihood's weights. What stays out is that other data would grow other trees; how
+much that matters is measured (docs/trees.md), not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any, Literal
+
+import numpy as np
+
+from exempla.data import n_rows, plain_labels, take_rows, unpack
+from exempla.errors import ExemplaError
+from exempla.likelihoods import Gaussian, Likelihood, resolve
+from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.sklearn.anatomy import keep_layers
+from exempla.oracles.sklearn.labels import encode_classes, encode_numbers
+from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
+from exempla.oracles.trees.columns import LeafFactors, columns_of, summed_values, values_of
+from exempla.oracles.trees.examples import ReadLeaves, TreeBatch, TreeExamples, refused
+from exempla.oracles.trees.leaves import LeafReader, read_leaves
+from exempla.oracles.trees.penalty import learning_rate_penalty
+from exempla.oracles.trees.quantile import AsymmetricLaplace
+
+__all__ = ["TreeOracle"]
+
+BATCH_BYTES = 64 * 2**20
+CHECKED = 256
+"""Rows whose summed leaf values are compared with the library's own outputs, at every reading."""
+SURE = 1e-3
+"""Share of the Hessian left at the end of boosting below which the ensemble has become sure of
+nearly every training row: what is left of their residuals says little."""
+SATURATED = (
+    "the trees have become sure of nearly every training row, so that their last stage shows "
+    "little of what they learnt: add earlier_stages(model), of exempla.oracles.trees.stages, to "
+    "the models given."
+)
+LOOKED_AT = 2048
+"""Training rows from which the penalty that the learning rate amounts to is computed."""
+
+
+class TreeOracle(Oracle):
+    """Scores of a boosted ensemble with respect to its leaf values.
+
+    `share` keeps the first trees only, that share of them: the ensemble as it was at an earlier
+    stage of boosting.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.ensemble import HistGradientBoostingClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> oracle = TreeOracle(HistGradientBoostingClassifier(max_iter=5).fit(X, y))
+    >>> train = oracle.read((X, y), role="train")
+    >>> [len(rows) for rows in oracle.scores(train)], oracle.likelihood
+    ([150], 'categorical')
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        likelihood: str | Likelihood = "auto",
+        parameters: Sequence[str] | None = None,
+        share: float = 1.0,
+    ) -> None:
+        self.model = model
+        auto = isinstance(likelihood, str) and likelihood == "auto"
+        self._wanted = None if auto else resolve(likelihood)
+        self._parameters, self.share = parameters, share
+        self._moved = False
+        self._base: np.ndarray | None = None
+        self._penalty: float | None = None
+        self.layers: tuple[Layer, ...] = ()
+        self.likelihood = "auto" if self._wanted is None else self._wanted.name
+        if is_booster(model) or is_fitted(model):
+            self._bind()
+
+    def _bind(self) -> None:
+        """Take the model apart as it is now (it may have been refitted since)."""
+        if self._moved:  # these leaf values are not the model's own
+            return
+        if not is_booster(self.model):
+            require_fitted(self.model)
+        self._transform, last = unwrap(self.model)
+        self._reader: LeafReader = read_leaves(last)
+        self._base = None
+        self._family = agreed(self._reader.family, self._wanted, type(last).__name__)
+        self.likelihood = self._family.name
+        self._columns = columns_of(self._reader, self.share)
+        self._values = values_of(self._reader, self._columns)
+        self._kept = keep_layers(self._names(), self._parameters)
+        several = self._reader.n_outputs > 1
+        self._cut = CLASS_CUT if several else 0.0
+        self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if several else "exact"
+        layers = [self._columns[i] for i in self._kept]
+        self.layers = tuple(
+            Layer(name, c.width, len(c.outputs), np.zeros(c.width))
+            for name, c in zip([self._names()[i] for i in self._kept], layers, strict=True)
+        )
+        sizes = self._reader.sizes
+        kind = np.min_scalar_type(int(sizes.max()) - 1)
+        self._read = ReadLeaves(self._reader.leaves, self._transform, len(sizes), kind)
+
+    def _names(self) -> list[str]:
+        if len(self._columns) == 1:
+            return ["leaves"]
+        return [f"leaves{int(c.outputs[0])}" for c in self._columns]
+
+    @property
+    def classes(self) -> np.ndarray | None:
+        """The labels, in the order of their codes; None for a regression."""
+        return self._reader.classes
+
+    @property
+    def family(self) -> Likelihood:
+        """The likelihood itself: what turns outputs and labels into scores."""
+        return self._family
+
+    # ---- parameters
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The kept layers' leaf values."""
+        return np.concatenate([self._values[i].ravel() for i in self._kept])
+
+    @property
+    def theta_norm(self) -> float:
+        return float(np.linalg.norm(self.theta))
+
+    @property
+    def implicit_penalty(self) -> float | None:
+        """The ridge that boosting with a learning rate amounts to (see `penalty`)."""
+        return self._penalty
+
+    def at(self, theta: np.ndarray) -> TreeOracle:
+        """The same oracle at other leaf values; it scores examples this one has read."""
+        sizes = [self._values[i].size for i in self._kept]
+        if np.shape(theta) != (sum(sizes),):
+            raise ExemplaError(f"theta has shape {np.shape(theta)}; give ({sum(sizes)},) numbers.")
+        moved = copy(self)
+        moved._moved, moved._values = True, list(self._values)
+        for i, part in zip(self._kept, np.split(theta, np.cumsum(sizes)[:-1]), strict=True):
+            moved._values[i] = part.reshape(self._values[i].shape)
+        return moved
+
+    # ---- reading
+
+    def read(self, data: Any, *, role: Literal["train", "test"]) -> TreeExamples:
+        """Check the data; learn from training data the scale of a regression's likelihood."""
+        if role == "train" or not self.layers:
+            self._bind()
+        problems: list[str] = []
+        given = unpack(data, problems)
+        labels = None if given.y is None else plain_labels(given.y)
+        codes = None if labels is None else self._encode(labels, role, problems)
+        if given.y is None and role == "train" and not problems:
+            problems.append("labels are missing: give (X, y)")
+        if problems:
+            whose = "training" if role == "train" else "test"
+            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
+        try:
+            self._check_sums(given.X)
+            examples = TreeExamples.of(
+                given.X,
+                self._read,
+                codes=codes,
+                weights=self._weights(codes, given.weights) if role == "train" else None,
+                labels=labels,
+                ids=given.ids,
+            )
+        except ExemplaError:
+            raise
+        except Exception as error:  # whatever the library raises, the cause is the data
+            raise refused(error) from error
+        if role == "train":
+            self._learn(examples)
+        return examples
+
+    def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
+        classes = self._reader.classes
+        if classes is None:
+            return encode_numbers(labels, self._reader.n_outputs, self._family, problems)
+        codes = encode_classes(labels, classes, problems)
+        if role == "train" and codes is not None and len(np.unique(codes)) < 2:
+            problems.append(
+                f"all labels are {classes[codes[0]].item()!r}: training data need two classes"
+            )
+        return codes
+
+    def _weights(
+        self, codes: np.ndarray | None, sample_weight: np.ndarray | None
+    ) -> np.ndarray | None:
+        if codes is None or self._reader.classes is None:
+            return sample_weight
+        each = self._reader.weight_of_classes(codes)
+        if each is None:
+            return sample_weight
+        return each[codes] if sample_weight is None else each[codes] * sample_weight
+
+    def _check_sums(self, X: Any) -> None:
+        """The leaf values of a row must add up to the library's own output, but for a constant.
+
+        This is what makes everything here true of the model, whichever library and version it is.
+        """
+        rows = np.arange(min(CHECKED, n_rows(X)))
+        ready = self._read.prepared(take_rows(X, rows))
+        everything = columns_of(self._reader)
+        leaves = self._reader.leaves(ready)
+        summed = summed_values(
+            everything, values_of(self._reader, everything), leaves, self._reader.n_outputs
+        )
+        apart = self._reader.margins(ready) - summed
+        base = np.median(apart, axis=0)
+        if self._base is not None:
+            base = self._base
+        scale = 1.0 + np.abs(self._reader.values).max() * self._reader.n_trees
+        if not np.all(np.abs(apart - base) <= self._reader.tolerance * scale):
+            raise ExemplaError(
+                f"the leaf values of this {type(self._reader.model).__name__} do not add up to its "
+                f"own predictions (they are {np.abs(apart - base).max():.3g} apart): exempla does "
+                "not understand this model or this version of its library."
+            )
+        self._base = base
+
+    def _learn(self, train: TreeExamples) -> None:
+        """Fit a regression's scale, and what the learning rate amounts to."""
+        if isinstance(self._family, Gaussian | AsymmetricLaplace):
+            assert train.codes is not None  # training data have labels
+            outputs = np.concatenate([self._outputs(b.leaves) for b in self._batches(train)])
+            fitted = self._family.fitted(outputs, train.codes, train.weights)
+            size = fitted.variance if isinstance(fitted, Gaussian) else fitted.scale
+            if not (size or 0.0) > 1e-20 * float(np.mean(np.abs(train.codes))):
+                raise ExemplaError(
+                    f"{type(self._reader.model).__name__} fits its training data without any "
+                    "residual, so its scores are all zero: use fewer trees or smaller ones."
+                )
+            self._family = fitted
+        self._penalty, left = self._learning_rate_penalty(train)
+        self.notes = (SATURATED,) if left < SURE and self.share == 1.0 else ()
+
+    def _learning_rate_penalty(self, train: TreeExamples) -> tuple[float, float]:
+        n = len(train)
+        some = train.take(np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.int64)))
+        leaves = next(some.batches(len(some))).leaves
+        assert self._base is not None
+        return learning_rate_penalty(
+            self._reader, self._family, self._columns, self._values, self._base,
+            leaves, some.weights, n,
+        )  # fmt: skip
+
+    # ---- scoring
+
+    def scores(self, examples: TreeExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """One row per example, in order, in batches."""
+        self._check_labels(examples, labels)
+        for batch in self._batches(examples):
+            outputs = self._outputs(batch.leaves)
+            y = batch.codes if labels == "true" else self._family.predict(outputs)
+            g = self._family.score(outputs, y)
+            g = g if batch.weights is None else g * batch.weights[:, None]
+            yield ScoreRows(batch.positions, self._factors(batch.leaves, g))
+
+    def fisher_rows(self, examples: TreeExamples) -> Iterator[ScoreRows]:
+        """Rows whose outer products sum to each example's Fisher, in batches."""
+        for batch in self._batches(examples, self._reader.n_outputs):
+            outputs = self._outputs(batch.leaves)
+            at, root = self._family.fisher_root(outputs, self._cut)
+            if batch.weights is not None:
+                root = root * np.sqrt(batch.weights[at])[:, None]
+            yield ScoreRows(batch.positions[at], self._factors(batch.leaves[at], root))
+
+    def predict(self, examples: TreeExamples) -> np.ndarray:
+        """The model's own predictions, in the user's label vocabulary."""
+        found = [self._family.predict(self._outputs(b.leaves)) for b in self._batches(examples)]
+        codes, classes = np.concatenate(found), self._reader.classes
+        return codes if classes is None else classes[codes]
+
+    def log_likelihood(self, examples: TreeExamples) -> np.ndarray:
+        """log p(y | x, θ̂) of each example under its given label."""
+        self._check_labels(examples, "true")
+        batches = self._batches(examples)
+        return np.concatenate(
+            [self._family.log_prob(self._outputs(b.leaves), b.codes) for b in batches]
+        )
+
+    def _outputs(self, leaves: np.ndarray) -> np.ndarray:
+        summed = summed_values(self._columns, self._values, leaves, self._reader.n_outputs)
+        return summed + self._base
+
+    def _factors(self, leaves: np.ndarray, g: np.ndarray) -> tuple[LeafFactors, ...]:
+        kept = [self._columns[i] for i in self._kept]
+        return tuple(LeafFactors(c.inputs(leaves), g[:, c.outputs]) for c in kept)
+
+    def _check_labels(self, examples: TreeExamples, labels: Labels) -> None:
+        if labels == "true" and examples.codes is None:
+            raise ExemplaError(
+                "These examples have no labels: give (X, y), or ask for labels='predicted'."
+            )
+        if labels == "predicted" and not self._family.discrete:
+            raise ExemplaError(
+                f"Under its own prediction a {self.likelihood} model's score is zero, so there is "
+                "nothing to explain: give the true values as (X, y)."
+            )
+
+    def _batches(self, examples: TreeExamples, copies: int = 1) -> Iterator[TreeBatch]:
+        """Batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
+        size = BATCH_BYTES // (12 * copies * self._reader.n_trees)
+        return examples.batches(max(1, size))
+
+
+def is_booster(model: Any) -> bool:
+    """Whether this is a library's own trained object, which cannot be fitted again."""
+    return not hasattr(model, "fit")
+
+
+def agreed(own: Likelihood, wanted: Likelihood | None, name: str) -> Likelihood:
+    """The model's own likelihood, unless the user fixed a Gaussian's variance."""
+    if wanted is None or (wanted.discrete and own.discrete):
+        return own
+    if wanted.name != own.name:
+        raise ExemplaError(
+            f"{name} was fitted under the {own.name} likelihood, so likelihood={wanted.name!r} "
+            "would not give its scores: leave it at 'auto'."
+        )
+    return wanted
