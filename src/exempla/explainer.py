@@ -71,7 +71,7 @@ class Explainer:
     progress : bool
         Whether to show progress on long work.
 
-    A fitted Explainer may be asked by several threads at once.
+    A fitted Explainer may be asked by several threads.
 
     Examples
     --------
@@ -228,16 +228,15 @@ class Explainer:
         """Several questions in one pass over the training rows, an explanation for each.
 
         By default every questioned example is a question of its own; a (T, n_test) array of
-        `weights` makes T questions. The other options are those of `explain`; `side` may be a
-        list, one for each question.
+        `weights` makes T questions. `side` may be a list, one for each question.
 
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.linear_model import LogisticRegression
         >>> X, y = load_iris(return_X_y=True)
         >>> model = LogisticRegression(max_iter=500).fit(X, y)
         >>> explainer = Explainer(model, progress=False).fit((X, y))
-        >>> [len(answer) for answer in explainer.explain_each((X[:3], y[:3]), k=2)]
-        [2, 2, 2]
+        >>> len(explainer.explain_each((X[:3], y[:3]), k=2))
+        3
         """
         weights = None if weights is None else real_numbers(weights, "weights")
         if weights is not None and weights.ndim != 2:
@@ -263,7 +262,7 @@ class Explainer:
         with showing(self.progress):
             features = self.features_for(self._use)
             rows = self._test_rows(examples, labels, features)
-            targets = rows if targets_of is None else targets_of(rows)
+            targets = targets_of(rows) if targets_of else rows
             found = select(features.rows, targets, k, selector, side)
         question = Question(self, examples[0], test)
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
