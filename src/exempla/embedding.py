@@ -83,9 +83,12 @@ class Embedding:
 
 
 def embed_training_set(
-    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int
+    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int, models: int = 1
 ) -> Embedding:
-    """Choose the basis, estimate the Fisher in it, and embed every training example."""
+    """Choose the basis, estimate the Fisher in it, and embed every training example.
+
+    `models` are to be embedded in all: it counts for the memory that is said to be needed.
+    """
     train = oracle.read(data, role="train")
     sample = fisher_sample(train, sketch, seed)
     clock = [perf_counter()]
@@ -94,7 +97,7 @@ def embed_training_set(
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes
     say_memory(
-        forecast_bytes(len(train), basis.width, itemsize, kept, basis.built_bytes),
+        forecast_bytes(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
     )
     metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
@@ -113,7 +116,7 @@ def embed_training_set(
 
 
 def forecast_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0
+    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
 ) -> int:
     """Main memory that an explanation takes at its peak, beyond the model and the data as given.
 
@@ -130,16 +133,21 @@ def forecast_bytes(
         selection   kept + 2R + S + 48n + C    rows and unit rows, six numbers for each, and the
                                                compiler of the inner loop
 
+    Several models' bases, rows and Fishers stay together, and their whitened rows are put side by
+    side, for which torch takes one copy more of them.
+
     >>> round(forecast_bytes(400_000, 41) / 2**20)
     415
     """
     rows, square = examples * width * itemsize, 8 * width**2
     batch = min(rows, PIECE_BYTES)
-    metric = kept + (square if itemsize == 8 else 3 * square)
+    before = (models - 1) * (kept + rows + square)
+    metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
+    rows *= models
     return LOADING + max(
-        built,
-        kept + rows + 2 * square + 2 * batch,
-        metric + 3 * rows,
+        before + built,
+        before + kept + rows // models + 2 * square + 2 * batch,
+        metric + (4 if models > 1 and itemsize < 8 else 3) * rows,
         metric + 2 * rows + 48 * examples + COMPILING,
     )
 

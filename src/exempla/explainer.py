@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from exempla.influence import self_influence
 from exempla.kernel import Use, dampings, questioned_rows, training_features
 from exempla.oracles import make_oracles, with_runs
 from exempla.oracles.base import Examples, Labels
-from exempla.progress import showing
+from exempla.progress import memory_said, showing
 from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector, select
 from exempla.selection.certificate import certificate
@@ -122,10 +123,12 @@ class Explainer:
         """
         fitted = []
         for i, oracle in enumerate(self.oracles):
-            with showing(self.progress):
+            # the first one says what all of them will take
+            with showing(self.progress), memory_said() if i else nullcontext():
                 embedding = embed_training_set(
-                    oracle, train, fisher=self.fisher, sketch=self.sketch, seed=self.seed
-                )
+                    oracle, train, fisher=self.fisher, sketch=self.sketch, seed=self.seed,
+                    models=len(self.oracles),
+                )  # fmt: skip
             if self.store is not None:
                 rows = on_disk(embedding.rows, self.store, f"rows-{i}")
                 embedding = replace(embedding, rows=rows)

@@ -58,7 +58,10 @@ def run(options: Namespace) -> int:
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
             console.say(note)
-        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
+        model, note = given.recorded()
+        if note:
+            console.say(note)
+        explainer = Explainer(model, seed=options.seed, progress=console.progress)
         k = given.at_most(options.k)
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
     if not len(explanation):
