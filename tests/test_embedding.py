@@ -17,12 +17,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 import exempla, exempla.progress
 
-rows, columns, scaled = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "scaled"
+rows, columns, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 rng = np.random.default_rng(0)
 X = rng.normal(size=(rows, columns))
 y = (X[:, 0] + rng.normal(size=rows) > 0).astype(int)
 model = LogisticRegression(max_iter=20)
-model = (make_pipeline(StandardScaler(), model) if scaled else model).fit(X[:2000], y[:2000])
+if how == "scaled":
+    model = make_pipeline(StandardScaler(), model)
+model = model.fit(X[:2000], y[:2000])
+if how == "several":
+    model = [model, *(LogisticRegression(C=C).fit(X[:2000], y[:2000]) for C in (0.1, 0.01))]
 exempla.progress.MUCH_MEMORY = 0
 
 def kilobytes(name):  # not getrusage, whose peak begins with that of the process that started this
@@ -37,7 +41,13 @@ print((kilobytes("VmHWM") - before) / 2**20)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    "size", [(100_000, 30, "plain"), (400_000, 40, "plain"), (100_000, 50, "scaled")]
+    "size",
+    [
+        (100_000, 30, "plain"),
+        (400_000, 40, "plain"),
+        (100_000, 50, "scaled"),
+        (200_000, 40, "several"),
+    ],
 )
 def test_the_memory_said_is_the_memory_taken(size):
     done = subprocess.run(

@@ -8,9 +8,10 @@ Rows are kept unwhitened, so that damping stays a choice of the question, not of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,14 +25,16 @@ from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.estimate import PIECE_BYTES, estimate_fisher
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Labels, Oracle
-from exempla.progress import say_memory, track_rows
+from exempla.progress import memory_said, say_memory, track_rows
 from exempla.sketch import Sketch, choose_sketch
 from exempla.sketch.choose import SAMPLE_PER_DIRECTION, auto_width
+from exempla.store import on_disk
 
 __all__ = [
     "FISHERS",
     "Embedding",
     "check_fisher",
+    "embed_models",
     "embed_training_set",
     "forecast_bytes",
     "forecasting",
@@ -92,10 +95,35 @@ class Embedding:
         return rows, np.concatenate(outside)
 
 
+def embed_models(
+    oracles: list[Oracle],
+    data: Any,
+    *,
+    fisher: str,
+    sketch: str | int,
+    seed: int,
+    store: Path | None = None,
+) -> list[Embedding]:
+    """The training set as each model embeds it; its rows in the folder `store`, if one is given."""
+    fitted = []
+    for i, oracle in enumerate(oracles):
+        with memory_said() if i else nullcontext():  # the first says what all of them will take
+            made = embed_training_set(
+                oracle, data, fisher=fisher, sketch=sketch, seed=seed, models=len(oracles)
+            )
+        if store is not None:
+            made = replace(made, rows=on_disk(made.rows, store, f"rows-{i}"))
+        fitted.append(made)
+    return fitted
+
+
 def embed_training_set(
-    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int
+    oracle: Oracle, data: Any, *, fisher: str, sketch: str | int, seed: int, models: int = 1
 ) -> Embedding:
-    """Choose the basis, estimate the Fisher in it, and embed every training example."""
+    """Choose the basis, estimate the Fisher in it, and embed every training example.
+
+    `models` are to be embedded in all: it counts for the memory that is said to be needed.
+    """
     train = oracle.read(data, role="train")
     fisher = "identity" if oracle.whitened else fisher
     sample = fisher_sample(train, sketch, seed)
@@ -105,7 +133,7 @@ def embed_training_set(
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes
     say_memory(
-        _FORECAST.get()(len(train), basis.width, itemsize, kept, basis.built_bytes),
+        _FORECAST.get()(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
     )
     metric, evidence = estimate_fisher(oracle, train if basis.exact else sample, basis, fisher)
@@ -130,7 +158,7 @@ def embed_training_set(
 
 
 def forecast_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0
+    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
 ) -> int:
     """Main memory that an explanation takes at its peak, beyond the model and the data as given.
 
@@ -147,21 +175,26 @@ def forecast_bytes(
         selection   kept + 2R + S + 48n + C    rows and unit rows, six numbers for each, and the
                                                compiler of the inner loop
 
+    Several models' bases, rows and Fishers stay together, and their whitened rows are put side by
+    side, for which torch takes one copy more of them.
+
     >>> round(forecast_bytes(400_000, 41) / 2**20)
     415
     """
     rows, square = examples * width * itemsize, 8 * width**2
     batch = min(rows, PIECE_BYTES)
-    metric = kept + (square if itemsize == 8 else 3 * square)
+    before = (models - 1) * (kept + rows + square)
+    metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
+    rows *= models
     return LOADING + max(
-        built,
-        kept + rows + 2 * square + 2 * batch,
-        metric + 3 * rows,
+        before + built,
+        before + kept + rows // models + 2 * square + 2 * batch,
+        metric + (4 if models > 1 and itemsize < 8 else 3) * rows,
         metric + 2 * rows + 48 * examples + COMPILING,
     )
 
 
-Forecast = Callable[[int, int, int, int, int], int]
+Forecast = Callable[[int, int, int, int, int, int], int]
 """`forecast_bytes`, or one like it for another job."""
 _FORECAST: ContextVar[Forecast] = ContextVar("exempla_forecast", default=forecast_bytes)
 

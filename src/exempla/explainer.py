@@ -14,7 +14,7 @@ import numpy as np
 from exempla.arrays import Array, products, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
-from exempla.embedding import Embedding, check_fisher, embed_training_set, of_one_run
+from exempla.embedding import Embedding, check_fisher, embed_models, of_one_run
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.influence import SetInfluence, self_influence, set_influence
@@ -26,7 +26,7 @@ from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector, select
 from exempla.selection.certificate import certificate
 from exempla.sketch import check_sketch
-from exempla.store import on_disk, read_object, write_object
+from exempla.store import read_object, write_object
 from exempla.target import mean_embedding, shares
 from exempla.version import __version__
 
@@ -120,16 +120,11 @@ class Explainer:
 
         `ids` are your own names of its examples; answers then carry them.
         """
-        fitted = []
-        for i, oracle in enumerate(self.oracles):
-            with showing(self.progress):
-                embedding = embed_training_set(
-                    oracle, train, fisher=self.fisher, sketch=self.sketch, seed=self.seed
-                )
-            if self.store is not None:
-                rows = on_disk(embedding.rows, self.store, f"rows-{i}")
-                embedding = replace(embedding, rows=rows)
-            fitted.append(embedding)
+        with showing(self.progress):
+            fitted = embed_models(
+                self.oracles, train, fisher=self.fisher, sketch=self.sketch, seed=self.seed,
+                store=self.store,
+            )  # fmt: skip
         fitted = of_one_run(fitted, self.models)
         named = fitted[0].train.ids if ids is None else ids
         with self._lock:

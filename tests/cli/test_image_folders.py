@@ -148,9 +148,9 @@ def noise(tmp_path_factory):
     def weights(module) -> bytes:
         return b"".join(p.detach().numpy().tobytes() for p in module.parameters())
 
-    def watched_fit(self, module, X, y, sample_weight=None):
+    def watched_fit(self, module, X, y, sample_weight=None, **more):
         before.append(weights(module))
-        done = train(self, module, X, y, sample_weight)
+        done = train(self, module, X, y, sample_weight, **more)
         learnt.add(weights(done))
         return done
 
@@ -177,3 +177,61 @@ def test_pure_noise_is_not_predicted_by_models_that_have_not_seen_it(noise):
     *_, right = noise
     assert right
     assert np.mean(right) < 0.62, "models that have seen the labels reach 0.7 and more"
+
+
+def asked_models(monkeypatch) -> list[int]:
+    """How many models each Explainer is given from now on."""
+    import exempla.explainer
+
+    numbers = []
+    made = exempla.explainer.make_oracles
+
+    def counted(models, *rest):
+        numbers.append(len(models))
+        return made(models, *rest)
+
+    monkeypatch.setattr(exempla.explainer, "make_oracles", counted)
+    return numbers
+
+
+def test_explain_asks_the_network_s_own_checkpoints_too(tmp_path, monkeypatch):
+    root, out = tmp_path / "pictures", tmp_path / "out"
+    write_digits(root, ["dog", "cat"], wrong=3)
+    numbers = asked_models(monkeypatch)
+    assert run("explain", root, "--ask", "all", "-k", 3, "--quiet", "--out", out) == 0
+    assert numbers == [4]
+    assert len(json.loads((out / "explanation.json").read_text())["indices"]) == 3
+
+
+def test_explain_asks_the_network_alone_where_memory_is_short(tmp_path, monkeypatch, capsys):
+    import exempla.oracles.torch.tape.network as network
+
+    root, out = tmp_path / "pictures", tmp_path / "out"
+    write_digits(root, ["dog", "cat"], wrong=3)
+    numbers = asked_models(monkeypatch)
+    monkeypatch.setattr(network, "available_memory", lambda: 2**20)
+    assert run("explain", root, "--ask", "all", "-k", 3, "--out", out) == 0
+    assert numbers == [1]
+    assert "Only the trained network is asked" in capsys.readouterr().out
+
+
+def test_the_network_records_a_few_evenly_spread_moments():
+    import torch
+
+    from exempla.tables.models.cnn import SmallCNN
+
+    X = np.random.default_rng(0).random((32, 1, 8, 8), dtype=np.float32)
+    y = np.arange(32) % 2
+    recipe = SmallCNN(1, (8, 8), 2, epochs=8)
+    earlier: list[dict[str, torch.Tensor]] = []
+    whole = recipe.fit(recipe.build(), X, y, earlier=earlier)
+    plain = recipe.fit(recipe.build(), X, y)
+    assert len(earlier) == 3
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, plain.state_dict()[name])  # recording changes nothing
+        assert not any(torch.equal(value, state[name]) for state in earlier)
+        assert all(state[name].is_contiguous() for state in earlier)
+    short = SmallCNN(1, (8, 8), 2, epochs=2)
+    earlier.clear()
+    short.fit(short.build(), X, y, earlier=earlier)
+    assert len(earlier) == 1

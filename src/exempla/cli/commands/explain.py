@@ -67,7 +67,9 @@ def run(options: Namespace) -> int:
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
             console.say(note)
-        model = given.inner if stand_in is None else stand_in.model
+        model, note = given.recorded() if stand_in is None else (stand_in.model, None)
+        if note:
+            console.say(note)
         explainer = Explainer(model, seed=options.seed, progress=console.progress)
         k = given.at_most(options.k)
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)

@@ -134,8 +134,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: np.ndarray, y: Any) -> ImageClassifier:
         recipe = self.recipe
         self.classes_ = recipe.classes
+        self.earlier_: list[Any] = []
+        """State dicts of a network while it was trained."""
         if recipe.build is not None and recipe.fit is not None:
-            self.model_ = recipe.fit(recipe.build(), recipe.prepare(X), recipe.encode(y))
+            ready = recipe.prepare(X), recipe.encode(y)
+            self.model_ = recipe.fit(recipe.build(), *ready, earlier=self.earlier_)
         else:
             from sklearn.base import clone
 

@@ -22,8 +22,10 @@ from exempla.cli.shared.models import blaming, load_model, prepared
 from exempla.cli.shared.output import prepare_folder
 from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.data import take_rows
+from exempla.embedding import forecast_bytes
 from exempla.errors import ExemplaError
 from exempla.progress import showing
+from exempla.sketch.choose import auto_width
 from exempla.tables import (
     Chosen,
     Column,
@@ -45,6 +47,8 @@ __all__ = ["UserFile", "read_user_file"]
 
 MOST_IMAGES = 6_000
 """Images that cross-validation uses: training a network three times over takes its time."""
+MEMORY_SHARE = 0.25
+"""Share of the free memory that the rows of all checkpoints may take."""
 MOST_COLUMNS = 20
 """A wider file is told in short."""
 OWN_LABELS = {"npz": "y", "images": "label"}
@@ -79,6 +83,23 @@ class UserFile:
     def inner(self) -> Any:
         """The fitted model as the engine takes it."""
         return self.model.model_ if isinstance(self.model, ImageClassifier) else self.model
+
+    def recorded(self) -> tuple[Any, str | None]:
+        """The fitted model with its earlier checkpoints, which make answers truer, where there are
+        any and memory has room for all their rows; and what to say if it has not."""
+        earlier = getattr(self.model, "earlier_", [])
+        if not earlier:
+            return self.inner, None
+        from exempla.oracles.torch.tape.network import available_memory
+
+        count = len(self.parts.train)
+        needed = forecast_bytes(count, auto_width(count), 4, models=1 + len(earlier))
+        if needed > MEMORY_SHARE * available_memory():
+            return self.inner, (
+                f"Only the trained network is asked, not its {len(earlier)} checkpoints too: their "
+                f"rows would take {needed / 2**30:.1f} GiB."
+            )
+        return [self.inner, *earlier], None
 
     @property
     def fit(self) -> Any:

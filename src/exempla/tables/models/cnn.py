@@ -13,6 +13,8 @@ from exempla.progress import track
 
 __all__ = ["SmallCNN"]
 
+EARLIER = 3
+"""Moments of a training, evenly spread, whose weights are kept beside the last ones."""
 STEPS = 1_500
 """Training steps aimed at when the number of epochs is left open."""
 
@@ -53,8 +55,18 @@ class SmallCNN:
                 *head, nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, self.classes)
             )
 
-    def fit(self, module: nn.Module, X: Any, y: Any, sample_weight: Any = None) -> nn.Module:
-        """Minimise Σ wᵢ·(−log p(yᵢ|xᵢ)) / Σ wᵢ with Adam; the module is trained and returned."""
+    def fit(
+        self,
+        module: nn.Module,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        earlier: list[dict[str, torch.Tensor]] | None = None,
+    ) -> nn.Module:
+        """Minimise Σ wᵢ·(−log p(yᵢ|xᵢ)) / Σ wᵢ with Adam; the module is trained and returned.
+
+        A list given as `earlier` gets the state dicts of a few moments on the way.
+        """
         device = next(module.parameters()).device
         x = torch.as_tensor(np.asarray(X), dtype=torch.float32)
         target = torch.as_tensor(np.asarray(y), dtype=torch.int64)
@@ -69,12 +81,20 @@ class SmallCNN:
         loss = nn.CrossEntropyLoss(reduction="none")
         arranged: Any = module.train()  # torch's own types do not know memory_format
         arranged.to(memory_format=torch.channels_last)  # half as fast again on a CPU
-        for _ in track(range(rounds), "training the network", rounds):
+        kept = {rounds * (i + 1) // (EARLIER + 1) for i in range(EARLIER)} - {0, rounds}
+        for done in track(range(1, rounds + 1), "training the network", rounds):
             for some in torch.randperm(len(x), generator=order).split(self.batch):
                 adam.zero_grad()
                 each = loss(module(x[some].to(device)), target[some].to(device))
                 (each * weight[some].to(device)).mean().backward()
                 adam.step()
             slow.step()
+            if earlier is not None and done in kept:
+                earlier.append(
+                    {
+                        name: value.clone(memory_format=torch.contiguous_format)
+                        for name, value in module.state_dict().items()
+                    }
+                )
         arranged.to(memory_format=torch.contiguous_format)
         return module.eval()

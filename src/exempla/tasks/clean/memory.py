@@ -22,7 +22,7 @@ BATCH_ROWS = 4096
 
 
 def cleaning_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0
+    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
 ) -> int:
     """Main memory at the peak; arguments as of `embedding.forecast_bytes`.
 
@@ -31,8 +31,13 @@ def cleaning_bytes(
     """
     rows, square = examples * width * itemsize, 8 * width**2
     batch = min(examples, BATCH_ROWS) * width * itemsize
-    return LOADED + max(
-        built,
-        kept + 2 * square + min(rows, PIECE_BYTES),
-        kept + rows + 2 * square + 3 * batch + 58 * examples,
+    before = (models - 1) * (kept + rows + square)
+    return (
+        LOADED
+        + before
+        + max(
+            built,
+            kept + 2 * square + min(rows, PIECE_BYTES),
+            kept + rows + 2 * square + 3 * batch + 58 * examples,
+        )
     )
