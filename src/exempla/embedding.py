@@ -285,8 +285,14 @@ def misfit(rows: Array, evidence: FisherEvidence) -> float:
     """Mean squared length of the scores over the Fisher's trace, both as far as the sketch shows
     them."""
     expected = evidence.trace * evidence.share
-    found = float(to_numpy((rows * rows).sum(1)).astype(np.float64).mean())
-    return found / expected if expected > 0 else 1.0
+    if expected <= 0:
+        return 1.0
+    # no copy of the rows: they may be nearly all the memory there is
+    if isinstance(rows, np.ndarray):
+        energy = float(np.einsum("ij,ij->", rows, rows, dtype=np.float64))
+    else:
+        energy = float(rows.norm()) ** 2
+    return energy / len(rows) / expected
 
 
 def typical_square(squares: list[tuple[int, float]] | None) -> float | None:
