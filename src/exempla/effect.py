@@ -61,6 +61,8 @@ def predicted_effect(
 
     Several models are averaged, as their kernels are.
     """
+    if not len(picked):
+        return Effect(0, 0.0, 0.0, 0.0)
     n, models = len(embeddings[0].train), len(embeddings)
     change, everyone = np.zeros(len(examples[0])), np.zeros(n)
     for e, x, damping in zip(embeddings, examples, dampings, strict=True):

@@ -51,7 +51,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, say how good the model is, explain, write."""
-    from exempla.cli.shared.asking import choose_questions
+    from functools import partial
+
+    from exempla.cli.shared.asking import choose_questions, refuse_question
     from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
@@ -62,7 +64,8 @@ def run(options: Namespace) -> int:
 
     if options.surrogate and not options.model:
         raise ExemplaError("--surrogate stands in for a model of your own; give it with --model.")
-    with reading(options, 0.2) as (given, console, folder):
+    check = partial(refuse_question, options.ask)
+    with reading(options, 0.2, check=check) as (given, console, folder):
         stand_in = _surrogate(given, console, options)
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:

@@ -11,9 +11,12 @@ from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
+from exempla.tables import Split
 
-__all__ = ["Asked", "choose_questions"]
+__all__ = ["Asked", "choose_questions", "refuse_question"]
 
+WORDS = ("errors", "all")
+"""What --ask may say instead of row numbers."""
 WORST = 0.1
 """Share of the test rows that count as errors where a number is predicted."""
 
@@ -63,11 +66,18 @@ class Asked:
         )
 
 
+def refuse_question(ask: str, parts: Split) -> None:
+    """Raise if `--ask` means no rows, before a model is trained for it."""
+    if parts.X_test is None:
+        raise ExemplaError("There are no test rows to ask about; give --test or --test-size.")
+    if ask not in WORDS:
+        _chosen(ask, parts.test)
+
+
 def choose_questions(given: UserFile, ask: str, side: str | None) -> Asked:
     """The rows that `--ask` means."""
     parts = given.parts
-    if parts.X_test is None:
-        raise ExemplaError("There are no test rows to ask about; give --test or --test-size.")
+    refuse_question(ask, parts)
     predicted = np.asarray(given.model.predict(parts.X_test))
     n = len(predicted)
     wrong = _wrong(given, predicted)
@@ -80,7 +90,7 @@ def choose_questions(given: UserFile, ask: str, side: str | None) -> Asked:
         )
     if ask == "errors" and wrong is not None and len(wrong):
         positions, noun = wrong, "worst predictions" if given.regression else "errors"
-    elif ask in ("errors", "all"):
+    elif ask in WORDS:
         positions = np.arange(n)
         if ask == "errors" and wrong is not None:
             notes.append("There is no error to explain: rows that support the answers are shown.")

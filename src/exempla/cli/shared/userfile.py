@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,16 +179,17 @@ def reading(
     others: Iterable[str] = (),
     *,
     linear: bool = False,
+    check: Callable[[Split], object] = bool,
 ) -> Iterator[tuple[UserFile, Console, Path]]:
     """The user's file read and fitted, with the console, which hears warnings, and the folder for
     the results (`files` and `others`: see `prepare_folder`). `linear`: the job takes no other
-    model, so that none is chosen."""
+    model, so that none is chosen. `check` looks at the rows before a model is trained."""
     console = Console.of(options)
     new = not options.out.exists()
     folder = prepare_folder(options, files, others)
     try:
         with console.hearing_warnings(), showing(console.progress):
-            given = read_user_file(options, console, test_size, linear=linear)
+            given = read_user_file(options, console, test_size, linear=linear, check=check)
             yield given, console, folder
     except BaseException:
         if new:  # nothing was found: no empty folder stays behind
@@ -198,7 +199,12 @@ def reading(
 
 
 def read_user_file(
-    options: Namespace, console: Console, test_size: float, *, linear: bool = False
+    options: Namespace,
+    console: Console,
+    test_size: float,
+    *,
+    linear: bool = False,
+    check: Callable[[Split], object] = bool,
 ) -> UserFile:
     """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
     table, test = _read(options, console)
@@ -214,6 +220,7 @@ def read_user_file(
         console.say(_columns(columns))
         curated = options.curated_column or options.curated
         parts = split(table, columns, test=test, test_size=size, curated=curated, seed=options.seed)
+    check(parts)
     for note in parts.notes:
         console.say(note)
     X: Any = parts.X_train
