@@ -142,3 +142,18 @@ def test_no_row_on_the_side_asked_for_is_said(tmp_path, capsys):
     words = ["explain", str(tmp_path / "easy.csv"), "--label", "y", "--ask", "all"]
     assert main([*words, "--side", "opponents", "--out", str(tmp_path)]) == 2
     assert "--side both" in capsys.readouterr().err
+
+
+def test_clean_takes_numbers_too(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = X @ [1.0, 2.0, -1.0] + 0.1 * rng.normal(size=200)
+    y[:15] += 40  # wrong targets, all one way
+    pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    words = ("--label", "y", "--task", "regression", "-k", "15", "--out", tmp_path / "out")
+    assert main(["clean", *map(str, (tmp_path / "t.csv", *words))]) == 0
+    assert "worst predictions; its R² on all test rows goes from" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "explanation.json").read_text())
+    assert {"mended", "r2_before", "r2_after"} <= found.keys()
+    left = pd.read_csv(tmp_path / "out" / "cleaned.csv")
+    assert len(left) == 185

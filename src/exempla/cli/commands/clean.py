@@ -46,10 +46,8 @@ def run(options: Namespace) -> int:
         console,
         folder,
     ):
-        if given.regression:
-            raise ExemplaError("clean asks about wrong predictions of classes, not of numbers.")
         asked = choose_questions(given, "errors", "opponents")
-        if asked.noun != "errors":
+        if asked.noun == "predictions":
             raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
         k = given.at_most(options.k)
         found: Any = clean(
@@ -59,22 +57,24 @@ def run(options: Namespace) -> int:
         evidence = evidence_of(found)
         removed = given.parts.train[found.indices]
         mended, before, after = _without(given, asked, found.indices, options.seed)
+    measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
     what = (
         f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "
-        f"{mended:.0%} of its {len(asked.positions):,} errors; its accuracy on all test rows goes "
-        f"from {before:.1%} to {after:.1%}."
+        f"{mended:.0%} of its {len(asked.positions):,} {asked.noun}; its {measure} on all test "
+        f"rows goes from {before:{form}} to {after:{form}}."
     )
     found = found.renumbered(given.parts.train)
     about = About(
-        question="Which training rows should go, so that these errors are mended?",
+        question=f"Which training rows should go, so that these {asked.noun} are mended?",
         answer=what,
         **given.facts(),
         command=command_line(options),
-        notes=("The errors were chosen to be mended: only new test rows tell whether the model "
-               "became better.",),
-        noun="errors",
+        notes=(f"The {asked.noun} were chosen to be mended: only new test rows tell whether the "
+               "model became better.",),
+        noun=asked.noun,
     )  # fmt: skip
-    extra = {"mended": mended, "accuracy_before": before, "accuracy_after": after}
+    key = "r2" if given.regression else "accuracy"
+    extra = {"mended": mended, f"{key}_before": before, f"{key}_after": after}
     with published(folder, options) as stage:
         paths = write_results(
             stage,
@@ -94,8 +94,13 @@ def run(options: Namespace) -> int:
 
 
 def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, float, float]:
-    """Share of the errors mended by training without these rows; accuracy before and after."""
+    """Share of the errors mended by training without these rows; accuracy before and after.
+
+    Of numbers the errors are the worst predictions, mended where their error falls below the
+    smallest among them, and R² stands for accuracy.
+    """
     import numpy as np
+    from sklearn.metrics import r2_score
 
     from exempla.data import absent_labels, take_rows
     from exempla.errors import ExemplaError
@@ -104,13 +109,18 @@ def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)
     gone = absent_labels(parts.y_train, parts.y_train[kept])
-    if len(gone):
+    if len(gone) and not given.regression:
         raise ExemplaError(
             f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "
             f"{gone[0]!s} is left to learn from; name fewer with -k."
         )
     X, y = take_rows(parts.X_train, kept), parts.y_train[kept]
     again = refit(given.model, X, y, None, None, seed, keep_random_state=True, quiet=False)
+    if given.regression:
+        truth, predicted = parts.y_test, again.predict(parts.X_test)
+        worst, now = (np.abs(p - truth)[asked.positions] for p in (asked.predicted, predicted))
+        before, after = (float(r2_score(truth, p)) for p in (asked.predicted, predicted))
+        return float(np.mean(now < worst.min())), before, after
     right = again.predict(parts.X_test).astype(str) == parts.y_test.astype(str)
     before = asked.predicted.astype(str) == parts.y_test.astype(str)
     return float(right[asked.positions].mean()), float(before.mean()), float(right.mean())
