@@ -109,15 +109,21 @@ def checkpoints(job: Job) -> Tried:
     """A run of the same recipe, asked earlier, or at five moments whose kernels are averaged."""
     epochs = EPOCHS[job.truth.name]
     moments = {round(epochs * part / 5) for part in (1, 2, 3, 4, 5)}
+    recorded = {round(epochs * part / 8) for part in range(1, 9)}
     asked = {epochs // 4, epochs // 2, *moments}
-    matrices = {}
+    matrices, run = {}, []
     for epoch, model in training_run(job, seed=0):
         if epoch in asked:
             matrices[epoch] = job.influence(model)
+        if epoch in recorded:
+            run.append(model)
     yield "last epoch", matrices[epochs]
     yield f"epoch {epochs // 4} of {epochs}", matrices[epochs // 4]
     yield f"epoch {epochs // 2} of {epochs}", matrices[epochs // 2]
     yield "five moments", np.mean([matrices[epoch] for epoch in sorted(moments)], axis=0)
+    *earlier, last = run
+    known = exempla.Explainer([last, *(m.state_dict() for m in earlier)], progress=False)
+    yield "eight moments of a run", known.fit(job.train).influence(job.test)
 
 
 def training_run(job: Job, seed: int) -> Iterator[tuple[int, nn.Module]]:
