@@ -79,7 +79,7 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions", doubte
     parts = [
         f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
         f"{mean}log-likelihood of {which} by {abs(change):.2g} "
-        f"(as many random ones: {signed(effect['by_chance'])} ± {effect['by_chance_sd']:.2g})"
+        f"(as many random ones: {within(effect['by_chance'], effect['by_chance_sd'])})"
     ]
     parts += turned(effect["mended"], "right", n) + turned(effect["spoiled"], "wrong", n)
     if doubted:
@@ -95,13 +95,17 @@ def turned(count: int | None, how: str, asked: int) -> list[str]:
     return [f"it would turn {how}" if asked == 1 else f"{count:,} of them would turn {how}"]
 
 
-def signed(value: float) -> str:
-    """A change with its sign; one that rounds to nothing is 0.
+def within(value: float, spread: float) -> str:
+    """A change and its spread, both to the spread's two digits.
 
-    >>> signed(0.0312), signed(-0.5), signed(0.0)
-    ('+0.031', '-0.5', '0')
+    >>> within(0.00017, 0.0281), within(-0.5, 0.2), within(0.1, 0.0)
+    ('0.000 ± 0.028', '-0.50 ± 0.20', '0.1 ± 0')
     """
-    return f"{value:+.2g}" if value else "0"
+    if not spread > 0:
+        return f"{value:.2g} ± 0"
+    digits = max(0, 1 - math.floor(math.log10(spread)))
+    rounded = round(value, digits) + 0.0  # no minus sign before a zero
+    return f"{rounded:.{digits}f} ± {spread:.{digits}f}"
 
 
 def doubtful(explanation: Explanation, train_view: View | None) -> int:
