@@ -16,6 +16,7 @@ from torch import Tensor
 
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.fisher.damping import resolve_damping
+from exempla.kernel import Use, questioned_rows, scored
 from exempla.target import unit_rows
 from exempla.tasks.clean.harm import kernel_with
 
@@ -42,16 +43,22 @@ class FisherRankings:
     def sbq(self, targets: Sequence[np.ndarray], k: int, noise: float = 10.0) -> list[np.ndarray]:
         """SBQ on unit rows, opponents only."""
         unit = self.explainer.features_for("selection").rows
-        asked = self.explainer._test_rows([x for _, x in self.pairs], "true", "selection")
+        asked = self._asked("selection", unit)
         means = torch.stack([asked[t].mean(0) for t in targets])
         return chosen(select(unit, means, k, SBQ(noise=noise), side="opponents"))
 
     def literal(self, targets: Sequence[np.ndarray], k: int) -> list[np.ndarray]:
         """The paper to the letter: raw rows, no noise, no sign."""
         features = self.explainer.features_for("influence").rows
-        asked = self.explainer._test_rows([x for _, x in self.pairs], "true", "influence")
+        asked = self._asked("influence", features)
         means = torch.stack([asked[t].mean(0) for t in targets])
         return chosen(select(features, means, k, SBQ(), side="both"))
+
+    def _asked(self, use: Use, like: Any) -> Any:
+        """Rows of the test set beside the training rows of this use."""
+        embeddings = self.explainer.embeddings
+        rows = scored(embeddings, [x for _, x in self.pairs], "true")
+        return questioned_rows(embeddings, rows, self.explainer.damping, use, like)
 
     def self_influence(self) -> np.ndarray:
         """Largest first; no target needed."""

@@ -112,20 +112,19 @@ def predicted(
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """The exact influence's effect of every mask, standardised over the masks to save room."""
     device = data["X"].device
-    mask = torch.from_numpy(kept).to(device).double()
+    gone = 1 - torch.from_numpy(kept).to(device).double()
     saved: dict[str, np.ndarray] = {}
     for r, m in EXACT:
         network = loaded(make, references[r][m], device)
         found, dimensions = exact_influences(
             network, data["X"], data["y"], data["X_test"], data["y_test"]
         )
-        effects = torch.stack([mask @ one.double() for one in found])
-        removed = torch.stack([(1 - mask) @ one.double() for one in found])
+        removed = torch.stack([gone @ one.double() for one in found])
+        assert torch.isfinite(removed).all()
         spread = removed.std(1, keepdim=True)
         saved[f"effect/{r}/{m}"] = (-removed / spread).half().cpu().numpy()
         saved[f"spread/{r}/{m}"] = spread.float().cpu().numpy()
         saved[f"dimension/{r}/{m}"] = np.array(dimensions)
-        assert torch.isfinite(effects).all()
     return saved
 
 

@@ -27,15 +27,6 @@ MULTIPLES = {"trust": (1.0, 0.5, 2.0)}
 """Of a rule's value that are tried besides: the constant of "trust" is one of them."""
 
 
-def curve(truth: Truth, outcome: str) -> np.ndarray:
-    """LDS of the exact influence at each damping."""
-    few = len(truth.removals["5 %, one seed"][0])
-    effects = np.nan_to_num(truth.stored["effect/0/7"].astype(np.float64))
-    part = effects[:, :-few] if outcome.startswith("half") else effects[:, -few:]
-    one, after = np.eye(part.shape[1]), truth.removals[outcome][1]
-    return np.array([exempla.metrics.lds(effect, one, after) for effect in part])
-
-
 def evidence(truth: Truth) -> FisherEvidence:
     X, y = torch.from_numpy(truth.data["X"]), torch.from_numpy(truth.data["y"])
     explainer = exempla.Explainer(truth.network(), progress=False).fit((X, y))
@@ -49,7 +40,7 @@ def evidence(truth: Truth) -> FisherEvidence:
 def lines(truth: Truth) -> list[dict[str, str]]:
     seen, made = evidence(truth), []
     for outcome in truth.removals:
-        values = curve(truth, outcome)
+        values = truth.exact_curve(outcome)
         for rule, formula in RULES.items():
             for times in MULTIPLES.get(rule, (1.0,)):
                 damping = times * formula(seen).value

@@ -70,13 +70,13 @@ class Truth:
         removed, after = self.removals[outcome]
         return exempla.metrics.lds(-influence, removed.astype(bool), after)
 
-    def exact_best(self, outcome: str) -> float:
-        """The exact Gauss–Newton influence at the best of the dampings."""
+    def exact_curve(self, outcome: str) -> np.ndarray:
+        """LDS of the exact Gauss–Newton influence at each of the dampings."""
         few = len(self.removals["5 %, one seed"][0])
         effects = np.nan_to_num(self.stored["effect/0/7"].astype(np.float64))
         part = effects[:, :-few] if outcome.startswith("half") else effects[:, -few:]
         one, after = np.eye(part.shape[1]), self.removals[outcome][1]
-        return max(exempla.metrics.lds(effect, one, after) for effect in part)
+        return np.array([exempla.metrics.lds(effect, one, after) for effect in part])
 
 
 def load_truth(folder: Path, setting: Setting) -> Truth:
@@ -99,7 +99,7 @@ def lines(truth: Truth) -> list[dict[str, object]]:
         best = max(lds.values())
         figures = {
             "automatic": lds["auto"], "best": best, "regret": best - lds["auto"],
-            "exact best": truth.exact_best(outcome), "run": truth.lds(whole, outcome),
+            "exact best": truth.exact_curve(outcome).max(), "run": truth.lds(whole, outcome),
         }  # fmt: skip
         made.append(
             {

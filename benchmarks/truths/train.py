@@ -50,7 +50,8 @@ def train_many(
     gradients = vmap(grad(loss))
     optimizer = make_optimizer(setting, list(weights.values()))
     generator = torch.Generator(X.device).manual_seed(seeds[0])
-    count, per_epoch = rows.shape[1], rows.shape[1] // setting.batch
+    per_epoch = rows.shape[1] // setting.batch
+    assert per_epoch, "fewer rows than a batch"
     total = setting.epochs * per_epoch
     asked = {round(total * part / moments) for part in range(1, moments + 1)}
     kept: list[list[State]] = [[] for _ in seeds]
@@ -67,7 +68,6 @@ def train_many(
             if step in asked:
                 for i, states in enumerate(kept):
                     states.append({k: w[i].detach().clone() for k, w in weights.items()})
-    assert count >= setting.batch
     return [
         [with_moments(make, state, X[rows[i]]) for state in states] for i, states in enumerate(kept)
     ]

@@ -18,6 +18,7 @@ import numpy as np
 
 from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.embedding import Embedding
+from exempla.kernel import Scored
 from exempla.oracles.base import Examples, Labels
 
 __all__ = ["CLASSES", "Effect", "predicted_effect"]
@@ -51,7 +52,8 @@ class Effect:
 
 def predicted_effect(
     embeddings: list[Embedding],
-    examples: list[Examples],
+    asked: Scored,
+    examples: Examples,
     labels: Labels,
     dampings: list[float],
     shares: np.ndarray,
@@ -59,14 +61,14 @@ def predicted_effect(
 ) -> Effect:
     """The effect of removing `picked` on questioned examples that count by `shares`.
 
-    Several models are averaged, as their kernels are.
+    `asked` are their rows by each model, `examples` themselves as the first one reads them. Several
+    models are averaged, as their kernels are.
     """
     if not len(picked):
         return Effect(0, 0.0, 0.0, 0.0)
     n, models = len(embeddings[0].train), len(embeddings)
-    change, everyone = np.zeros(len(examples[0])), np.zeros(n)
-    for e, x, damping in zip(embeddings, examples, dampings, strict=True):
-        rows, _ = e.embed(x, labels)
+    change, everyone = np.zeros(len(examples)), np.zeros(n)
+    for e, (rows, _), damping in zip(embeddings, asked, dampings, strict=True):
         train = e.rows_near_model()
         change += products(rows, newton_step(e, train, picked, damping)[None])[:, 0] / models
         together = e.metric.solve(as_like(shares[None, :], rows) @ rows, damping)
@@ -74,9 +76,9 @@ def predicted_effect(
     k = len(picked)
     chance, spread = -k * float(everyone.mean()), float(np.sqrt(k * (1 - k / n)) * everyone.std())
     first = embeddings[0].oracle
-    if first.likelihood not in CLASSES or labels != "true" or examples[0].labels is None:
+    if first.likelihood not in CLASSES or labels != "true" or examples.labels is None:
         return Effect(k, float(shares @ change), chance, spread)
-    before = first.log_likelihood(examples[0])
+    before = first.log_likelihood(examples)
     p = np.clip(np.exp(before), SURE, 1 - SURE)
     odds = np.log(p) - np.log1p(-p)
     moved = odds + change / (1 - p)
@@ -97,10 +99,12 @@ def newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping:
     x = solve(train[picked].sum(0)[None], damping)[0]
     if embedding.metric.name != "full":
         return x / -n
-    parts = embedding.oracle.fisher_rows(embedding.train.take(picked))
-    R = to_numpy(concatenate([embedding.sketch.project(batch) for batch in parts]))
-    if len(R) > MOST_ROWS:
-        return x / -n
+    parts: list[Array] = []
+    for batch in embedding.oracle.fisher_rows(embedding.train.take(picked)):
+        parts.append(embedding.sketch.project(batch))
+        if sum(map(len, parts)) > MOST_ROWS:
+            return x / -n
+    R = to_numpy(concatenate(parts))
     solved = to_numpy(solve(as_like(R, train), damping)).astype(np.float64)
     left = n * np.eye(len(R)) - R @ solved.T
     more = np.linalg.solve(left, R @ to_numpy(x)) @ solved

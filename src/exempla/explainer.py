@@ -17,8 +17,8 @@ from exempla.effect import predicted_effect
 from exempla.embedding import Embedding, check_fisher, embed_models, of_one_run
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
-from exempla.influence import SetInfluence, self_influence, set_influence
-from exempla.kernel import Use, dampings, questioned_rows, training_features
+from exempla.influence import SetInfluence, refuse_overflow, self_influence, set_influence
+from exempla.kernel import Asked, Scored, Use, dampings, questioned_rows, scored, training_features
 from exempla.oracles import make_oracles, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
@@ -205,9 +205,14 @@ class Explainer:
         if weights is not None and weights.ndim > 1:
             raise ExemplaError("explain answers one question: use explain_each for several.")
         mean = partial(mean_embedding, weights=weights)
-        found = self._answers(test, k, side, labels, selector, mean)[0]
-        asked = *self._influenced(test, labels), shares(weights, found.n_test)
-        effect = predicted_effect(self.embeddings, *asked, found.indices)
+        with showing(self.progress):
+            asked = self._asked(test, labels)
+            found = self._answers(asked, k, side, selector, mean)[0]
+            counted, chosen = shares(weights, found.n_test), self._influence_dampings()
+            effect = predicted_effect(
+                self.embeddings, asked.rows, asked.examples[0], asked.labels, chosen, counted,
+                found.indices,
+            )  # fmt: skip
         return replace(found, removal=asdict(effect))
 
     def explain_each(
@@ -237,29 +242,25 @@ class Explainer:
         if weights is not None and weights.ndim != 2:
             raise ExemplaError("explain_each takes a line of weights per question, (T, n_test).")
         means = partial(mean_embedding, weights=weights) if weights is not None else None
-        return self._answers(test, k, side, labels, selector, means)
+        with showing(self.progress):
+            return self._answers(self._asked(test, labels), k, side, selector, means)
 
     def _answers(
         self,
-        test: Any,
+        asked: Asked,
         k: int,
         side: Side | Sequence[Side],
-        labels: Labels,
         selector: Selector | None,
         targets_of: Callable[[Array], Array] | None,
     ) -> list[Explanation]:
         """An explanation per target; `targets_of` makes one (p,) or some (T, p) of the rows."""
-        notes: list[str] = []
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
-        examples, labels = self._questioned(test, labels, notes)
-        notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
-        with showing(self.progress):
-            features = self.features_for(self._use)
-            rows = self._test_rows(examples, labels, features)
-            targets = targets_of(rows) if targets_of else rows
-            found = select(features.rows, targets, k, selector, side)
-        question = Question(self, examples[0], test)
+        features = self.features_for(self._use)
+        rows = self._test_rows(asked.rows, features)
+        targets = targets_of(rows) if targets_of else rows
+        found = select(features.rows, targets, k, selector, side)
+        question = Question(self, asked.examples[0], asked.test)
         pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
         return [
             Explanation.of(
@@ -269,8 +270,8 @@ class Explainer:
                 damping=features.damping,
                 damping_rule=features.damping_rule,
                 state=None,
-                **self.circumstances(selection.indices, question, labels, k),
-                warnings=(*notes, *selection.warnings),
+                **self.circumstances(selection.indices, question, asked.labels, k),
+                warnings=(*asked.notes, *selection.warnings),
             )
             for selection, mu in pairs
         ]
@@ -329,7 +330,7 @@ class Explainer:
         else:
             examples, labels = self._questioned(test, labels, [])
         features = self.features_for(self._use)
-        questioned = self._test_rows(examples, labels, features)
+        questioned = self._test_rows(scored(self.embeddings, examples, labels), features)
         found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)
         return refuse_overflow(found, "the kernel")
 
@@ -379,17 +380,17 @@ class Explainer:
 
     def _influenced(self, test: Any, labels: Labels) -> tuple[list[Examples], Labels, list[float]]:
         """Questioned examples, whose labels, and the damping of each model for influence."""
-        chosen = dampings(self.embeddings, self.damping, "influence")
-        return *self._questioned(test, labels, []), [damping.value for damping in chosen]
+        return *self._questioned(test, labels, []), self._influence_dampings()
 
-    def _test_rows(self, examples: list[Examples], labels: Labels, features: Features) -> Array:
-        return questioned_rows(
-            self.embeddings, examples, labels, self.damping, self._use, features.rows
-        )
+    def _influence_dampings(self) -> list[float]:
+        return [d.value for d in dampings(self.embeddings, self.damping, "influence")]
 
+    def _asked(self, test: Any, labels: Labels) -> Asked:
+        """The questioned examples, read and scored once for all that is said of them."""
+        notes: list[str] = []
+        examples, labels = self._questioned(test, labels, notes)
+        notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
+        return Asked(test, examples, labels, scored(self.embeddings, examples, labels), notes)
 
-def refuse_overflow(values: np.ndarray, what: str) -> np.ndarray:
-    """The values, if all of them are numbers."""
-    if not np.isfinite(values).all():
-        raise ExemplaError(f"{what} overflows: are the inputs of all examples scaled alike?")
-    return values
+    def _test_rows(self, asked: Scored, features: Features) -> Array:
+        return questioned_rows(self.embeddings, asked, self.damping, self._use, features.rows)

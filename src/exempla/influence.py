@@ -29,7 +29,14 @@ from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
 from exempla.target import shares
 
-__all__ = ["SetInfluence", "hessian", "hessian_influence", "self_influence", "set_influence"]
+__all__ = [
+    "SetInfluence",
+    "hessian",
+    "hessian_influence",
+    "refuse_overflow",
+    "self_influence",
+    "set_influence",
+]
 
 CG_STEPS, CG_TOLERANCE = 25, 1e-2
 """Passes over the data that conjugate gradients may take, and the residual they stop at."""
@@ -140,6 +147,13 @@ def sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]
     return near
 
 
+def refuse_overflow(values: np.ndarray, what: str) -> np.ndarray:
+    """The values, if all of them are numbers."""
+    if not np.isfinite(values).all():
+        raise ExemplaError(f"{what} overflows: are the inputs of all examples scaled alike?")
+    return values
+
+
 def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:
     """Hessian of the mean penalised loss at the model's parameters, (P, P).
 
@@ -199,6 +213,4 @@ def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -
         found = rows @ np.linalg.solve(H, targets.T) / len(rows)
     except np.linalg.LinAlgError:
         raise ExemplaError("the Hessian has no inverse: give a damping above zero.") from None
-    if not np.isfinite(found).all():
-        raise ExemplaError("influence overflows: are the inputs of all examples scaled alike?")
-    return found
+    return refuse_overflow(found, "influence")

@@ -7,7 +7,7 @@ rows for selection have unit length and a damping of their own, rows for influen
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,16 @@ from exempla.oracles.base import Examples, Labels
 from exempla.results import Features
 from exempla.target import unit_rows
 
-__all__ = ["Use", "dampings", "joined", "questioned_rows", "training_features"]
+__all__ = [
+    "Asked",
+    "Scored",
+    "Use",
+    "dampings",
+    "joined",
+    "questioned_rows",
+    "scored",
+    "training_features",
+]
 
 Use = Literal["influence", "selection"]
 
@@ -51,19 +60,33 @@ def training_features(embeddings: list[Embedding], wanted: str | float, use: Use
     )
 
 
+Scored = list[tuple[Array, np.ndarray]]
+"""Of each model, the rows of some examples and their squared norms outside its basis."""
+
+
+class Asked(NamedTuple):
+    """Questioned examples: as given, as each model reads them, and as it embeds them."""
+
+    test: Any
+    examples: list[Examples]
+    labels: Labels
+    rows: Scored
+    notes: list[str]
+
+
+def scored(embeddings: list[Embedding], examples: list[Examples], labels: Labels) -> Scored:
+    """The questioned examples, read by each model's oracle, as it embeds them."""
+    return [e.embed(x, labels) for e, x in zip(embeddings, examples, strict=True)]
+
+
 def questioned_rows(
-    embeddings: list[Embedding],
-    examples: list[Examples],
-    labels: Labels,
-    wanted: str | float,
-    use: Use,
-    like: Array,
+    embeddings: list[Embedding], asked: Scored, wanted: str | float, use: Use, like: Array
 ) -> Array:
-    """The questioned examples, read by each model's oracle, whitened and placed where the training
-    rows `like` are. A unit row's length counts what the sketch does not show of it."""
-    parts, outside = [], np.zeros(len(examples[0]))
-    for e, x, d in zip(embeddings, examples, dampings(embeddings, wanted, use), strict=True):
-        rows, beyond = e.embed(x, labels)
+    """The questioned examples, whitened and placed where the training rows `like` are. A unit row's
+    length counts what the sketch does not show of it."""
+    parts, outside = [], np.zeros(len(asked[0][0]))
+    chosen = dampings(embeddings, wanted, use)
+    for e, (rows, beyond), d in zip(embeddings, asked, chosen, strict=True):
         parts.append(on_device_of(e.metric.whiten(rows, d.value), like))
         if e.sketch.outside is not None:
             scale = e.metric.outside(e.sketch.outside, d.value)

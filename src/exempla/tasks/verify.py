@@ -163,9 +163,9 @@ def verify(
         for arm, removed in zip(ARMS, removals, strict=True):
             keep = np.setdiff1d(np.arange(n), removed)
             left = None if weights is None else weights[keep]
-            fitted = refit(model, take_examples(X, keep), take_examples(y, keep), left, fit, seed)
+            learnt = (take_examples(X, keep), take_examples(y, keep))
+            fitted = refit(model, *learnt, left, fit, seed)
             for name, data in judged.items():
-                learnt = (take_examples(X, keep), take_examples(y, keep))
                 found = judge(fitted, data, likelihood, learnt)
                 lines.append({"arm": arm, "seed": seed, "judged": name, **found})
     return Verification(pd.DataFrame(lines), len(selected), explanation.predicted_change)

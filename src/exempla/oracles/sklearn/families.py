@@ -9,6 +9,7 @@ a corner it is rounded, V = t·log(1 + e^(z/t)) in place of max(0, z), with the 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -196,9 +197,9 @@ class _Loss(Likelihood):
         root[np.arange(len(rows)), columns] = np.sqrt(curvature[rows, columns])
         return rows, root
 
+    @abstractmethod
     def curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
         """V″ of each output."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

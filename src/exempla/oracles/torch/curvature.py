@@ -80,9 +80,6 @@ class GaussNewton:
             start += len(batch)
         return total
 
-    def zeros(self) -> Tensor:
-        return torch.zeros(len(self.places), dtype=self._dtype, device=self._device)
-
     @property
     def _device(self) -> torch.device:
         return self.parameters[0].device
