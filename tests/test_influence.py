@@ -8,7 +8,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from exempla import SBQ, ExemplaError, Explainer, TopInfluence, hessian_influence, select
-from exempla.influence import hessian
+from exempla.influence import LEVELLING, SetInfluence, average, hessian
 from exempla.oracles import make_oracle
 from tests.reference import dense_metric, dense_rows
 
@@ -153,3 +153,38 @@ def test_hessian_says_when_it_is_too_large():
     mlp = MLPClassifier((128,), max_iter=2).fit(X[:50], y[:50])
     with pytest.raises(ExemplaError, match="too large"):
         hessian_influence(mlp, (X[:50], y[:50]), (X[:2], y[:2]))
+
+
+def moments(*sizes: float) -> list[SetInfluence]:
+    """One influence each, of the same two questions, of different sizes."""
+    rng = np.random.default_rng(0)
+    return [SetInfluence(s * rng.normal(size=(50, 2)), "", float(s), 1) for s in sizes]
+
+
+def test_separate_models_count_as_they_are():
+    parts = moments(1.0, 5.0, 0.2)
+    found = average(iter(parts), of_run=False)
+    np.testing.assert_allclose(found.values, np.mean([p.values for p in parts], axis=0))
+    assert (found.steps, found.residual) == (3, 5.0)
+
+
+def test_moments_of_a_run_are_levelled_question_by_question():
+    parts = moments(1.0, 100.0)
+    parts[1].values[:, 1] /= 100.0  # the second question meets two moments of one size
+    found = average(iter(parts), of_run=True).values
+    sizes = np.array([[np.sqrt(np.mean(p.values[:, j] ** 2)) for j in (0, 1)] for p in parts])
+    powers = sizes**-LEVELLING
+    expected = sum(p.values * w for p, w in zip(parts, powers, strict=True))
+    expected *= sizes.mean(0) / (sizes * powers).sum(0)
+    np.testing.assert_allclose(found, expected)
+    # less than its size says, and more than nothing, of the first moment
+    plain = np.mean([p.values for p in parts], axis=0)
+    first = [np.corrcoef(parts[0].values[:, 0], v[:, 0])[0, 1] for v in (plain, found)]
+    assert first[0] + 0.05 < first[1] < 0.9
+
+
+def test_levelled_moments_keep_the_scale_and_bear_a_question_without_effect():
+    (part,) = moments(2.0)
+    part.values[:, 1] = 0.0
+    found = average(iter([part] * 3), of_run=True).values
+    np.testing.assert_allclose(found, part.values)

@@ -17,8 +17,9 @@ DAMPINGS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 
 
 def exact_influences(
-    network: nn.Module, X: Tensor, y: Tensor, X_test: Tensor, y_test: Tensor
-) -> tuple[list[Tensor], list[float]]:
+    network: nn.Module, X: Tensor, y: Tensor, X_test: Tensor, y_test: Tensor,
+    dampings: tuple[float, ...] = DAMPINGS,
+) -> tuple[list[Tensor], list[float]]:  # fmt: skip
     """(n_train, n_test) for each damping, and the effective dimension tr F(F+δ)⁻¹ at each."""
     fisher, scores = rows_of(network, X, y)
     _, targets = rows_of(network, X_test, y_test, fisher=False)
@@ -30,7 +31,7 @@ def exact_influences(
     generator = torch.Generator(X.device).manual_seed(0)
     probes = torch.randn(len(gram), 30, generator=generator, device=X.device, dtype=A.dtype)
     found, dimensions = [], []
-    for damping in DAMPINGS:
+    for damping in dampings:
         factor = gram + damping * torch.eye(len(gram), device=X.device, dtype=A.dtype)
         torch.linalg.cholesky(factor, out=factor)
         solved = torch.cholesky_solve(seen, factor)

@@ -11,13 +11,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.arrays import Array, products, real_numbers, to_numpy
+from exempla.arrays import Array, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
 from exempla.embedding import Embedding, check_fisher, embed_models, of_one_run
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
-from exempla.influence import SetInfluence, refuse_overflow, self_influence, set_influence
+from exempla.influence import (
+    SetInfluence,
+    each_influence,
+    refuse_overflow,
+    self_influence,
+    set_influence,
+    sketch_influence,
+)
 from exempla.kernel import Asked, Scored, Use, dampings, questioned_rows, scored, training_features
 from exempla.oracles import make_oracles, with_runs
 from exempla.oracles.base import Examples, Labels
@@ -196,8 +203,7 @@ class Explainer:
             Those that push against the questioned labels, for them, or either.
         labels : {"true", "predicted"}
             Whose labels the question is about.
-        selector : Selector
-            `SBQ(noise=10)` by default.
+        selector : Selector, `SBQ(noise=10)` by default
         weights : (n_test,) array
             How much each questioned example counts.
         """
@@ -293,20 +299,19 @@ class Explainer:
             "question": question,
         }
 
-    def influence(self, test: Any, labels: Labels = "true") -> np.ndarray:
+    def influence(
+        self, test: Any, labels: Labels = "true", past_sketch: bool = False
+    ) -> np.ndarray:
         """What each questioned example's log-likelihood loses if a training example is removed.
 
         Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
-        helps. The whole matrix is built because you asked for it.
+        helps, the whole matrix because you asked for it. `past_sketch` solves with the Fisher of
+        all parameters, as `set_influence` does, in some passes over the training set.
         """
-        examples, labels, chosen = self._influenced(test, labels)
-        total = np.zeros((self.n_train, len(examples[0])))
-        for e, x, damping in zip(self.embeddings, examples, chosen, strict=True):
-            with showing(self.progress):
-                rows, _ = e.embed(x, labels)
-            # the training rows as they are: only the few questioned ones meet M⁻¹
-            total += products(e.rows_near_model(), e.metric.solve(rows, damping))
-        return refuse_overflow(total / (len(self.embeddings) * self.n_train), "influence")
+        way = each_influence if check_flag("past_sketch", past_sketch) else sketch_influence
+        with showing(self.progress):
+            found = way(self.embeddings, *self._influenced(test, labels))
+        return refuse_overflow(found.values, "influence")
 
     def set_influence(
         self, test: Any, labels: Labels = "true", weights: Any = None
@@ -325,10 +330,8 @@ class Explainer:
         The kernel that `explain` selects with: negative where one pushes against the other's label.
         """
         chosen = check_rows(indices, self.n_train, "indices", "training examples")
-        if isinstance(test, Examples):
-            examples = [test]
-        else:
-            examples, labels = self._questioned(test, labels, [])
+        read = isinstance(test, Examples)
+        examples, labels = ([test], labels) if read else self._questioned(test, labels, [])
         features = self.features_for(self._use)
         questioned = self._test_rows(scored(self.embeddings, examples, labels), features)
         found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)

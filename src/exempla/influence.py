@@ -11,13 +11,13 @@ own Fisher it is the Fisher kernel over n. For models with a canonical link the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, products, to_numpy
+from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.embedding import Embedding
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
@@ -31,15 +31,23 @@ from exempla.target import shares
 
 __all__ = [
     "SetInfluence",
+    "each_influence",
     "hessian",
     "hessian_influence",
     "refuse_overflow",
     "self_influence",
     "set_influence",
+    "sketch_influence",
 ]
 
 CG_STEPS, CG_TOLERANCE = 25, 1e-2
 """Passes over the data that conjugate gradients may take, and the residual they stop at."""
+LEVELLING = 0.5
+"""How far the moments of one training are made equal in size: 0 a plain mean, 1 one vote each.
+Chosen out of five on the `choose` half of the truths (`benchmarks.truths.moments`)."""
+TINY = 1e-30
+BLOCK_BYTES = 2**28
+"""What the columns solved together may take, ten numbers a parameter and column."""
 HESSIAN_LIMIT = 4096
 """Most parameters whose Hessian is written out."""
 
@@ -59,7 +67,8 @@ class SetInfluence:
     """Influence of every training example on a set of predictions as one, and how it was found."""
 
     values: np.ndarray
-    """(n_train,): what the set's mean log-likelihood loses if a training example is removed."""
+    """(n_train,): what the set's mean log-likelihood loses if a training example is removed; a
+    column for each where several were asked."""
     solver: str
     """In words: the sketch, or conjugate gradients and how well they solve."""
     residual: float
@@ -77,50 +86,119 @@ def set_influence(
     weights: Any = None,
     limit: int = CG_STEPS,
 ) -> SetInfluence:
-    """Influence on the (weighted) mean log-likelihood of a set, averaged over the models.
-
-    It is taken with the Fisher of all parameters, not of the sketch alone: the damped equations
-    (F + δ) x = Σ_j w_j s_j are solved by conjugate gradients. The sketch is the first guess and the
-    preconditioner, so that a few passes over the data are enough. An exact embedding needs none,
-    and a model without such an operator (one that is not of torch) has only its sketch.
-    """
+    """Influence on the (weighted) mean log-likelihood of a set, averaged over the models."""
     share = shares(weights, len(examples[0]))
     if share.ndim != 1:
         raise ExemplaError("a set is one question: give one weight per questioned example.")
-    each = [
-        one_influence(e, x, labels, share, d, limit)
-        for e, x, d in zip(embeddings, examples, dampings, strict=True)
-    ]
-    worst = max(each, key=lambda found: found.residual)
+    found = past_the_sketch(embeddings, examples, labels, dampings, share[:, None], limit)
+    return replace(found, values=found.values[:, 0])
+
+
+def sketch_influence(
+    embeddings: list[Embedding], examples: list[Examples], labels: Labels, dampings: list[float]
+) -> SetInfluence:
+    """Influence on every questioned example by itself, (n_train, n_test), inside the sketch."""
+    each = zip(embeddings, examples, dampings, strict=True)
+    found = (inside_the_sketch(e, x, labels, d) for e, x, d in each)
+    return average(found, embeddings[0].evidence.of_run)
+
+
+def each_influence(
+    embeddings: list[Embedding], examples: list[Examples], labels: Labels, dampings: list[float]
+) -> SetInfluence:
+    """Influence on every questioned example by itself, (n_train, n_test), as `set_influence`."""
+    count = len(examples[0])
+    parameters = max(e.evidence.parameters for e in embeddings)
+    width = int(np.clip(BLOCK_BYTES // (40 * parameters), 1, count))
+    blocks = [np.arange(start, min(start + width, count)) for start in range(0, count, width)]
+    parts = [
+        past_the_sketch(
+            embeddings, [x.take(block) for x in examples], labels, dampings, np.eye(len(block)),
+            CG_STEPS,
+        )
+        for block in blocks
+    ]  # fmt: skip
+    worst = max(parts, key=lambda found: found.residual)
     return replace(
         worst,
-        values=np.mean([found.values for found in each], axis=0),
-        steps=sum(found.steps for found in each),
+        values=np.concatenate([found.values for found in parts], axis=1),
+        steps=sum(found.steps for found in parts),
     )
+
+
+def past_the_sketch(
+    embeddings: list[Embedding],
+    examples: list[Examples],
+    labels: Labels,
+    dampings: list[float],
+    mix: np.ndarray,
+    limit: int,
+) -> SetInfluence:
+    """Influence on each of the sums Σ_j mix_jb s_j, with the Fisher of all parameters.
+
+    The damped equations (F + δ) X = S mix are solved by conjugate gradients. The sketch is the
+    first guess and the preconditioner, so that a few passes over the data are enough. An exact
+    embedding needs none, and a model without such an operator (one that is not of torch) has only
+    its sketch.
+    """
+    each = zip(embeddings, examples, dampings, strict=True)
+    found = (one_influence(e, x, labels, mix, d, limit) for e, x, d in each)
+    return average(found, embeddings[0].evidence.of_run)
+
+
+def average(found: Iterable[SetInfluence], of_run: bool) -> SetInfluence:
+    """Over the models, one at a time; how it was found is told of the worst.
+
+    Moments of one training differ in how large their effects on a question are, by how unsure the
+    model was of it then. Where they are summed as they are, the largest decides alone; each is
+    taken by a power of its size instead, and the sum has the size of the plain mean.
+    """
+    total, scale, size, count, worst, steps = 0.0, 0.0, 0.0, 0, None, 0
+    for one in found:
+        squares = np.einsum("ij,ij->j", one.values, one.values, dtype=np.float64)
+        own = np.sqrt(squares / len(one.values))
+        power = np.maximum(own, TINY) ** -(LEVELLING if of_run else 0.0)
+        total = total + one.values * power
+        scale, size, count = scale + own * power, size + own, count + 1
+        worst = one if worst is None or one.residual > worst.residual else worst
+        steps += one.steps
+    assert worst is not None
+    values = total * (size / np.maximum(scale, TINY) / count)
+    return replace(worst, values=values, steps=steps)
+
+
+def inside_the_sketch(
+    embedding: Embedding,
+    examples: Examples,
+    labels: Labels,
+    damping: float,
+    mix: np.ndarray | None = None,
+) -> SetInfluence:
+    """Of one model, by its embedding: on every questioned example, or on mixes of them."""
+    rows, _ = embedding.embed(examples, labels)
+    rows = rows if mix is None else as_like(mix.T, rows) @ rows
+    # the training rows as they are: only the few questioned ones meet M⁻¹
+    found = products(embedding.rows_near_model(), embedding.metric.solve(rows, damping))
+    exact = embedding.sketch.exact
+    said = "exact" if exact else f"the sketch alone ({embedding.sketch.note})"
+    return SetInfluence(found / len(embedding.train), said, 0.0 if exact else np.inf, 0)
 
 
 def one_influence(
     embedding: Embedding,
     examples: Examples,
     labels: Labels,
-    weights: np.ndarray,
+    mix: np.ndarray,
     damping: float,
     limit: int,
 ) -> SetInfluence:
     """Of one model."""
-    n, sketch = len(embedding.train), embedding.sketch
-    operator = None
-    if isinstance(sketch, KroneckerSketch) and embedding.metric.name == "full":
-        operator = embedding.oracle.gauss_newton(embedding.train)
+    operator = operator_of(embedding)
     if operator is None:
-        rows, _ = embedding.embed(examples, labels)
-        solved = embedding.metric.solve(as_like(weights[None, :], rows) @ rows, damping)
-        values = products(embedding.rows_near_model(), solved)[:, 0] / n
-        said = "exact" if sketch.exact else f"the sketch alone ({sketch.note})"
-        return SetInfluence(values, said, 0.0 if sketch.exact else np.inf, 0)
+        return inside_the_sketch(embedding, examples, labels, damping, mix)
     steps = conjugate_gradients(
         lambda v: operator.product(v) + damping * v,
-        operator.score_sum(examples, labels, weights),
+        operator.score_sums(examples, labels, mix),
         sketch_inverse(embedding, damping),
         CG_TOLERANCE,
         limit,
@@ -128,21 +206,30 @@ def one_influence(
     steps = track(steps, "solving, a pass over the training set a step", limit)
     found = deque(steps, maxlen=1).pop()
     said = f"conjugate gradients, {found.steps} passes, residual {found.residual:.1e}"
-    say(f"influence on the set by {said}")
-    return SetInfluence(operator.along_scores(found.x) / n, said, found.residual, found.steps)
+    say(f"influence past the sketch by {said}")
+    values = operator.along_scores(found.x) / len(embedding.train)
+    return SetInfluence(values, said, found.residual, found.steps)
+
+
+def operator_of(embedding: Embedding) -> Any:
+    """The Fisher of all parameters as an operator, where a sketch leaves some out; else None."""
+    if isinstance(embedding.sketch, KroneckerSketch) and embedding.metric.name == "full":
+        return embedding.oracle.gauss_newton(embedding.train)
+    return None
 
 
 def sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]:
-    """v ↦ about (F + δ)⁻¹ v: the sketch's inverse inside it, one mean eigenvalue outside."""
+    """V ↦ about (F + δ)⁻¹ V: the sketch's inverse inside it, one mean eigenvalue outside."""
     sketch, evidence = embedding.sketch, embedding.evidence
     assert isinstance(sketch, KroneckerSketch)
     others = max(evidence.parameters - sketch.width, 1)
     beyond = damping + (1.0 - evidence.share) * evidence.trace / others
 
     def near(v: Any) -> Any:
-        inside = sketch.coordinates(v)
-        solved = as_like(to_numpy(embedding.metric.solve(inside[None], damping))[0], v)
-        return sketch.lifted(solved - inside / beyond) + v / beyond
+        inside = concatenate([sketch.coordinates(column)[None] for column in v.T])
+        solved = as_like(to_numpy(embedding.metric.solve(inside, damping)), v)
+        rest = solved - inside / beyond
+        return concatenate([sketch.lifted(row)[:, None] for row in rest], axis=1) + v / beyond
 
     return near
 

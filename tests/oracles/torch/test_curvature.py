@@ -44,14 +44,14 @@ def test_products_are_those_of_the_rows(weighted):
     write = IdentitySketch(oracle.layers).project
     rows = torch.cat([write(batch) for batch in oracle.fisher_rows(train)])
     scores = torch.cat([write(batch) for batch in oracle.scores(train)])
-    v = torch.randn(rows.shape[1], dtype=torch.float64)
+    v = torch.randn(rows.shape[1], 3, dtype=torch.float64)
     torch.testing.assert_close(operator.product(v), rows.T @ (rows @ v) / len(X))
     np.testing.assert_allclose(operator.along_scores(v), (scores @ v).numpy(), rtol=1e-8)
     asked = oracle.read((X[:7], y[:7]), role="test")
     plain = torch.cat([write(batch) for batch in oracle.scores(asked)])
-    share = np.arange(1.0, 8.0)
-    expected = torch.from_numpy(share) @ plain
-    torch.testing.assert_close(operator.score_sum(asked, "true", share), expected)
+    mix = np.column_stack([np.arange(1.0, 8.0), np.zeros(7), np.eye(7)[3]])
+    expected = plain.T @ torch.from_numpy(mix)
+    torch.testing.assert_close(operator.score_sums(asked, "true", mix), expected)
 
 
 def test_a_narrow_sketch_ends_at_the_exact_answer():
@@ -68,6 +68,24 @@ def test_a_narrow_sketch_ends_at_the_exact_answer():
     assert error < 0.03 < 0.3 < np.linalg.norm(alone - wanted) / np.linalg.norm(wanted)
     np.testing.assert_allclose(exact.set_influence(test).values, wanted, rtol=1e-9)
     assert exact.set_influence(test).solver == "exact"
+
+
+def test_every_questioned_example_ends_at_the_exact_answer(monkeypatch):
+    model, X, y = job(120)
+    train, test = (X[:100], y[:100]), (X[100:], y[100:])
+    exact = exempla.Explainer(model, damping=0.05, progress=False).fit(train)
+    narrow = exempla.Explainer(model, damping=0.05, sketch=20, progress=False).fit(train)
+    wanted = exact.influence(test)
+    found = narrow.influence(test, past_sketch=True)
+    error = np.linalg.norm(found - wanted, axis=0) / np.linalg.norm(wanted, axis=0)
+    assert error.max() < 0.05
+    np.testing.assert_allclose(exact.influence(test, past_sketch=True), wanted, rtol=1e-9)
+    # in blocks of three, the last one smaller: the same columns
+    parameters = narrow.embeddings[0].evidence.parameters
+    monkeypatch.setattr("exempla.influence.BLOCK_BYTES", 3 * 40 * parameters)
+    np.testing.assert_allclose(
+        narrow.influence(test, past_sketch=True), found, rtol=0.05, atol=1e-3
+    )
 
 
 def test_several_models_and_weights_of_the_set():

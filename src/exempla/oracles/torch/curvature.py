@@ -1,9 +1,10 @@
-"""The Fisher of all parameters as an operator: products F v, without a row of it written out.
+"""The Fisher of all parameters as an operator: products F V, without a row of it written out.
 
 With J the derivative of a batch's outputs in the parameters and C the cotangents of its Fisher
 rows, F v = Σ Jᵀ C Cᵀ J v. J v comes from two backward passes (the derivative of Jᵀw in w), so that
 whatever autograd can differentiate twice is served. Vectors are laid out as the layers of the
-oracle are, so that a sketch of its scores can act on them.
+oracle are, so that a sketch of its scores can act on them; they come as columns (P, B), and a batch
+is run once for all of them.
 """
 
 from __future__ import annotations
@@ -41,44 +42,55 @@ class GaussNewton:
         self.places = self._places()
 
     def product(self, v: Tensor) -> Tensor:
-        """F v."""
+        """F v of every column."""
         total = torch.zeros_like(v)
-        tangents = self._parameters_of(v)
+        tangents = [self._parameters_of(column) for column in v.T]
         generator = torch.Generator(self.oracle.device).manual_seed(self.oracle.seed)
         for batch, outputs in self._forward(self.train):
-            along = self._derivative(outputs, tangents)
-            cotangent = torch.zeros_like(outputs)
-            for active, rows in self.head.fisher(outputs.detach(), batch, generator):
-                if not bool(active.any()):
-                    break
-                rows = torch.where(per_example(active, rows), rows, 0)
-                if batch.weights is not None:
-                    rows = scaled(rows, batch.weights.sqrt())
-                share = (rows * along).flatten(1).sum(1)
-                cotangent += scaled(rows, share)
-            total += self._pulled(outputs, cotangent)
+            along = list(self._derivatives(outputs, tangents))
+            cotangents = [torch.zeros_like(outputs) for _ in along]
+            for row in self._fisher_rows(batch, outputs.detach(), generator):
+                for cotangent, one in zip(cotangents, along, strict=True):
+                    cotangent += scaled(row, (row * one).flatten(1).sum(1))
+            for place, cotangent in enumerate(cotangents):
+                total[:, place] += self._pulled(outputs, cotangent)
         return total / len(self.train)
 
     def along_scores(self, v: Tensor) -> np.ndarray:
-        """s_i·v of every training example."""
-        tangents, parts = self._parameters_of(v), []
+        """s_i·v of every training example and column, (n, B)."""
+        tangents, parts = [self._parameters_of(column) for column in v.T], []
         for batch, outputs in self._forward(self.train):
-            along = self._derivative(outputs, tangents)
             cotangent = self.head.score(outputs.detach(), batch, False)
             if batch.weights is not None:
                 cotangent = scaled(cotangent, batch.weights)
-            parts.append((cotangent * along).flatten(1).sum(1).double().cpu().numpy())
+            found = [
+                (cotangent * along).flatten(1).sum(1)
+                for along in self._derivatives(outputs, tangents)
+            ]
+            parts.append(torch.stack(found, 1).double().cpu().numpy())
         return np.concatenate(parts)
 
-    def score_sum(self, examples: TorchExamples, labels: Labels, weights: np.ndarray) -> Tensor:
-        """Σ_j w_j s_j over other examples."""
-        total, start = torch.zeros(len(self.places), dtype=self._dtype, device=self._device), 0
+    def score_sums(self, examples: TorchExamples, labels: Labels, weights: np.ndarray) -> Tensor:
+        """Σ_j w_jb s_j over other examples, for each column of weights: (P, B)."""
+        size = (len(self.places), weights.shape[1])
+        total, start = torch.zeros(size, dtype=self._dtype, device=self._device), 0
         for batch, outputs in self._forward(examples):
             cotangent = self.head.score(outputs.detach(), batch, labels == "predicted")
             own = torch.from_numpy(weights[start : start + len(batch)]).to(cotangent)
-            total += self._pulled(outputs, scaled(cotangent, own))
+            for place in np.flatnonzero(weights[start : start + len(batch)].any(0)):
+                total[:, place] += self._pulled(outputs, scaled(cotangent, own[:, place]))
             start += len(batch)
         return total
+
+    def _fisher_rows(
+        self, batch: Batch, outputs: Tensor, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Cotangents of the rows that the Fisher is the sum of."""
+        for active, rows in self.head.fisher(outputs, batch, generator):
+            if not bool(active.any()):
+                return
+            rows = torch.where(per_example(active, rows), rows, 0)
+            yield rows if batch.weights is None else scaled(rows, batch.weights.sqrt())
 
     @property
     def _device(self) -> torch.device:
@@ -95,23 +107,26 @@ class GaussNewton:
             with scorer.borrowed():
                 yield batch, scorer.run(self.oracle.model, batch)
 
-    def _derivative(self, outputs: Tensor, tangents: list[Tensor]) -> Tensor:
-        """J v at the outputs."""
+    def _derivatives(self, outputs: Tensor, tangents: list[list[Tensor]]) -> Iterator[Tensor]:
+        """J v at the outputs, of each v."""
         w = torch.zeros_like(outputs, requires_grad=True)
         pulled = torch.autograd.grad(
             outputs, self.parameters, w, create_graph=True, retain_graph=True, allow_unused=True
         )
-        used = [(g, t) for g, t in zip(pulled, tangents, strict=True) if g is not None]
-        found = torch.autograd.grad(
-            [g for g, _ in used], w, [t for _, t in used], retain_graph=True, allow_unused=True
-        )[0]
-        return torch.zeros_like(outputs) if found is None else found.detach()
+        used = [place for place, g in enumerate(pulled) if g is not None]
+        for one in tangents:
+            found = torch.autograd.grad(
+                [pulled[place] for place in used], w, [one[place] for place in used],
+                retain_graph=True, allow_unused=True,
+            )[0]  # fmt: skip
+            yield torch.zeros_like(outputs) if found is None else found.detach()
 
     def _pulled(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
         """Jᵀ c, as a vector of the layers."""
         found = torch.autograd.grad(
-            outputs, self.parameters, cotangent.to(outputs.dtype), allow_unused=True
-        )
+            outputs, self.parameters, cotangent.to(outputs.dtype), retain_graph=True,
+            allow_unused=True,
+        )  # fmt: skip
         pairs = zip(self.parameters, found, strict=True)
         whole = [torch.zeros_like(p) if g is None else g for p, g in pairs]
         return torch.cat([g.reshape(-1) for g in whole]).to(self._dtype)[self.places]
