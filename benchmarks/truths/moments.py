@@ -33,7 +33,8 @@ def effects(truth: Truth) -> list[np.ndarray]:
     """(masks, tests) of each moment: what leaving the masked rows out does to the tests."""
     X, y = torch.from_numpy(truth.data["X"]), torch.from_numpy(truth.data["y"])
     *earlier, _ = [truth.network(0, moment).state_dict() for moment in MOMENTS]
-    run = exempla.Explainer([truth.network(), *earlier], progress=False).fit((X, y))
+    # wide enough for the evidence that the damping stands on
+    run = exempla.Explainer([truth.network(), *earlier], sketch=1024, progress=False).fit((X, y))
     last, *others = [d.value for d in dampings(run.embeddings, "auto", "influence")]
     return [
         at(truth, f"0/{moment}", damping)

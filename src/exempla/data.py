@@ -35,6 +35,7 @@ __all__ = [
     "listing",
     "n_rows",
     "plain_labels",
+    "refuse_data",
     "stack_rows",
     "take_examples",
     "take_rows",
@@ -70,6 +71,13 @@ def is_polars(part: Any) -> bool:
     """Whether this is a frame or a series of polars, without importing it."""
     pl = sys.modules.get("polars")
     return pl is not None and isinstance(part, pl.DataFrame | pl.Series)
+
+
+def refuse_data(problems: list[str], role: str) -> None:
+    """One error that names all that is wrong with the training or test data, if anything is."""
+    if problems:
+        whose = "training" if role == "train" else "test"
+        raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
 
 
 def unpack(data: Any, problems: list[str]) -> Unpacked:

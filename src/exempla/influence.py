@@ -100,7 +100,7 @@ def sketch_influence(
     """Influence on every questioned example by itself, (n_train, n_test), inside the sketch."""
     each = zip(embeddings, examples, dampings, strict=True)
     found = (inside_the_sketch(e, x, labels, d) for e, x, d in each)
-    return average(found, embeddings[0].evidence.of_run)
+    return average(found, of_network_run(embeddings))
 
 
 def each_influence(
@@ -143,7 +143,14 @@ def past_the_sketch(
     """
     each = zip(embeddings, examples, dampings, strict=True)
     found = (one_influence(e, x, labels, mix, d, limit) for e, x, d in each)
-    return average(found, embeddings[0].evidence.of_run)
+    return average(found, of_network_run(embeddings))
+
+
+def of_network_run(embeddings: list[Embedding]) -> bool:
+    """Whether these are moments of one network's training: that was looked at, not the stages of
+    a boosted model nor those of a linear one."""
+    evidence = embeddings[0].evidence
+    return evidence.of_run and evidence.weight_square is not None
 
 
 def average(found: Iterable[SetInfluence], of_run: bool) -> SetInfluence:

@@ -15,7 +15,7 @@ import numpy as np
 
 from exempla.arrays import real_numbers
 from exempla.checks import check_seed, whole_number
-from exempla.data import as_matrix, index_of, listing, n_rows, take_rows, unpack
+from exempla.data import as_matrix, index_of, listing, n_rows, refuse_data, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.factors import Factors
 from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
@@ -174,8 +174,7 @@ class ArrayOracle(Oracle):
         else:
             problems: list[str] = []
             X, y, weights, ids = unpack(data, problems)
-            if problems:
-                raise ExemplaError(f"The {role} data cannot be used: {'; '.join(problems)}.")
+            refuse_data(problems, role)
             if role == "train":
                 self._density = y is None
             examples = ArrayExamples(

@@ -9,7 +9,27 @@ from exempla.data import listing
 from exempla.likelihoods import Likelihood, Poisson
 from exempla.oracles.sklearn.families import Tweedie
 
-__all__ = ["class_weights", "encode_classes", "encode_numbers"]
+__all__ = ["class_weights", "encode", "encode_classes", "encode_numbers"]
+
+
+def encode(
+    labels: np.ndarray,
+    classes: np.ndarray | None,
+    outputs: int,
+    family: Likelihood | None,
+    role: str,
+    problems: list[str],
+) -> np.ndarray | None:
+    """Labels as the likelihood takes them: numbers where there are no classes, else positions
+    among the classes, of which training data must show two."""
+    if classes is None:
+        return encode_numbers(labels, outputs, family, problems)
+    codes = encode_classes(labels, classes, problems)
+    if role == "train" and codes is not None and len(np.unique(codes)) < 2:
+        problems.append(
+            f"all labels are {classes[codes[0]].item()!r}: training data need two classes"
+        )
+    return codes
 
 
 def encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> np.ndarray | None:

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from exempla.arrays import is_sparse
-from exempla.data import plain_labels, unpack
+from exempla.data import plain_labels, refuse_data, unpack
 from exempla.errors import ExemplaError
 from exempla.factors import Factors
 from exempla.likelihoods import Likelihood
@@ -109,9 +109,7 @@ class MixtureOracle(Oracle):
             problems.append(
                 "GaussianMixture is fitted without sample_weight, so it has no use here"
             )
-        if problems:
-            whose = "training" if role == "train" else "test"
-            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
+        refuse_data(problems, role)
         labels = None if given.y is None else plain_labels(given.y)
         return SklearnExamples(
             X, labels=labels, ids=given.ids, transform=transform, needs_labels=False

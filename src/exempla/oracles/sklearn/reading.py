@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.arrays import is_sparse
-from exempla.data import plain_labels, unpack
+from exempla.data import plain_labels, refuse_data, unpack
 from exempla.errors import ExemplaError
 from exempla.likelihoods import Likelihood
 from exempla.oracles.base import Labels, Layer, Oracle
 from exempla.oracles.sklearn.data import SklearnExamples, nbytes_of, prepare
-from exempla.oracles.sklearn.labels import encode_classes, encode_numbers
+from exempla.oracles.sklearn.labels import encode
 from exempla.oracles.sklearn.unwrap import open_up, require_fitted
 
 __all__ = ["ReadingOracle", "notes_of"]
@@ -100,9 +100,7 @@ class ReadingOracle(Oracle):
                 f"{type(self._last).__name__} is fitted without sample_weight, so it has no use "
                 "here"
             )
-        if problems:
-            whose = "training" if role == "train" else "test"
-            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
+        refuse_data(problems, role)
         weights = self._weights(codes, given.weights) if role == "train" else None
         made = nbytes_of(X) if transform is not self._transform else 0
         examples = SklearnExamples(
@@ -114,17 +112,9 @@ class ReadingOracle(Oracle):
         return examples
 
     def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
-        classes = self._classes
         if self._opened.labels is not None:
             labels = self._opened.labels.inside(labels)
-        if classes is None:
-            return encode_numbers(labels, self._outputs, self._family, problems)
-        codes = encode_classes(labels, classes, problems)
-        if role == "train" and codes is not None and len(np.unique(codes)) < 2:
-            problems.append(
-                f"all labels are {classes[codes[0]].item()!r}: training data need two classes"
-            )
-        return codes
+        return encode(labels, self._classes, self._outputs, self._family, role, problems)
 
     def _weights(
         self, codes: np.ndarray | None, sample_weight: np.ndarray | None

@@ -23,13 +23,13 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_array
 
-from exempla.data import n_rows, plain_labels, take_rows, unpack
+from exempla.data import n_rows, plain_labels, refuse_data, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.factors import Factors
 from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, resolve
 from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.sklearn.anatomy import keep_layers
-from exempla.oracles.sklearn.labels import class_weights, encode_classes, encode_numbers
+from exempla.oracles.sklearn.labels import class_weights, encode
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 from exempla.oracles.trees.examples import refused
 from exempla.oracles.trees.leaves.forest import ForestLeaves, not_its_data
@@ -138,12 +138,12 @@ class ForestOracle(Oracle):
         problems: list[str] = []
         given = unpack(data, problems)
         labels = None if given.y is None else plain_labels(given.y)
-        codes = None if labels is None else self._encode(labels, problems)
+        codes = None
+        if labels is not None:
+            codes = encode(labels, self._reader.classes, 1, self._family, role, problems)
         if given.y is None and role == "train" and not problems:
             problems.append("labels are missing: give (X, y)")
-        if problems:
-            whose = "training" if role == "train" else "test"
-            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
+        refuse_data(problems, role)
         try:
             leaves = self._leaves(given.X)
         except ExemplaError:
@@ -159,11 +159,6 @@ class ForestOracle(Oracle):
         if role == "train":
             self._learn(examples)
         return examples
-
-    def _encode(self, labels: np.ndarray, problems: list[str]) -> np.ndarray | None:
-        if self._reader.classes is None:
-            return encode_numbers(labels, 1, self._family, problems)
-        return encode_classes(labels, self._reader.classes, problems)
 
     def _leaves(self, X: Any) -> np.ndarray:
         ready = X if self._transform is None else self._transform(X)

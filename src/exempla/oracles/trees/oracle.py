@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.data import n_rows, plain_labels, take_rows, unpack
+from exempla.data import n_rows, plain_labels, refuse_data, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.likelihoods import Gaussian, Likelihood, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.sklearn.anatomy import keep_layers
-from exempla.oracles.sklearn.labels import encode_classes, encode_numbers
+from exempla.oracles.sklearn.labels import encode
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 from exempla.oracles.trees.columns import LeafFactors, columns_of, summed_values, values_of
 from exempla.oracles.trees.examples import ReadLeaves, TreeBatch, TreeExamples, refused
@@ -156,12 +156,13 @@ class TreeOracle(Oracle):
         problems: list[str] = []
         given = unpack(data, problems)
         labels = None if given.y is None else plain_labels(given.y)
-        codes = None if labels is None else self._encode(labels, role, problems)
+        codes = None
+        if labels is not None:
+            reader = self._reader
+            codes = encode(labels, reader.classes, reader.n_outputs, self._family, role, problems)
         if given.y is None and role == "train" and not problems:
             problems.append("labels are missing: give (X, y)")
-        if problems:
-            whose = "training" if role == "train" else "test"
-            raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
+        refuse_data(problems, role)
         try:
             self._check_sums(given.X)
             examples = TreeExamples.of(
@@ -179,17 +180,6 @@ class TreeOracle(Oracle):
         if role == "train":
             self._learn(examples)
         return examples
-
-    def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
-        classes = self._reader.classes
-        if classes is None:
-            return encode_numbers(labels, self._reader.n_outputs, self._family, problems)
-        codes = encode_classes(labels, classes, problems)
-        if role == "train" and codes is not None and len(np.unique(codes)) < 2:
-            problems.append(
-                f"all labels are {classes[codes[0]].item()!r}: training data need two classes"
-            )
-        return codes
 
     def _weights(
         self, codes: np.ndarray | None, sample_weight: np.ndarray | None

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 from exempla.arrays import is_sparse
-from exempla.data import n_rows, plain_labels, take_rows, unpack
+from exempla.data import n_rows, plain_labels, refuse_data, take_rows, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.factors import Factors
 from exempla.likelihoods import Gaussian, Likelihood
@@ -119,8 +119,7 @@ class PartsOracle(Oracle):
         """Every part reads the data; what it thinks of a questioned row weighs its score."""
         problems: list[str] = []
         given = unpack(data, problems)
-        if problems:
-            raise ExemplaError(f"The {role} data cannot be used: {'; '.join(problems)}.")
+        refuse_data(problems, role)
         labels = None if given.y is None else plain_labels(given.y)
         if role == "train" and labels is None:
             raise ExemplaError("The training data cannot be used: labels are missing: give (X, y).")
