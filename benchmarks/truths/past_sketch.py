@@ -37,14 +37,16 @@ def set_lds(truth: Truth, influence: np.ndarray, sets: np.ndarray) -> float:
 
 
 def lines(truth: Truth) -> list[dict[str, str]]:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     X, y, X_test, y_test = (
-        torch.from_numpy(truth.data[name]) for name in ("X", "y", "X_test", "y_test")
+        torch.from_numpy(truth.data[name]).to(device) for name in ("X", "y", "X_test", "y_test")
     )
+    network = truth.network().to(device)
     rng = np.random.default_rng(0)
     sets = np.stack([rng.choice(len(y_test), SET_SIZE, replace=False) for _ in range(SETS)])
-    narrow = exempla.Explainer(truth.network(), progress=False, sketch=WIDTH).fit((X, y))
+    narrow = exempla.Explainer(network, progress=False, sketch=WIDTH).fit((X, y))
     damping = narrow.features.damping
-    (exact,), _ = exact_influences(truth.network(), X, y, X_test, y_test, (damping,))
+    (exact,), _ = exact_influences(network, X, y, X_test, y_test, (damping,))
     (embedding,) = narrow.embeddings
     mix = np.zeros((len(y_test), SETS))
     for place, chosen in enumerate(sets):
@@ -52,7 +54,7 @@ def lines(truth: Truth) -> list[dict[str, str]]:
     asked = embedding.oracle.read((X_test, y_test), role="test")
     solved = [narrow.set_influence((X_test[s], y_test[s])) for s in sets]
     ways = {
-        "exact": exact.double().numpy() @ mix,
+        "exact": exact.double().cpu().numpy() @ mix,
         "sketch": narrow.influence((X_test, y_test)) @ mix,
         "with rest": kernel_with(embedding, asked, damping, mix=mix) / len(y),
         "gradients": np.column_stack([found.values for found in solved]),

@@ -155,4 +155,4 @@ class GaussNewton:
 
 def per_example(active: Tensor, rows: Tensor) -> Tensor:
     """A flag for each example, against rows of any shape."""
-    return active.reshape(-1, *[1] * (rows.ndim - 1))
+    return active.to(rows.device).reshape(-1, *[1] * (rows.ndim - 1))
