@@ -8,12 +8,12 @@ of classes), so each way has its own coefficient, with a prior at "as stated" th
 
     a ~ N(0, 3²)   b ~ N(1, ¼²)   f ~ N(0, 1½²)   c ~ N(0, ½²)   u ~ N(0, τ_u²)   v ~ N(0, τ_v²)
 
-f bends the curve locally (k are bumps along the rank): that the surest rows were right says little about
-the unsure ones, and must not turn the order round. e_i is further evidence, standardised. τ_u and
-τ_v, how much classes and pairs differ, are chosen by the evidence of the decisions (Laplace's
-approximation), so that with few decisions, or alike classes, the offsets stay near 0. As decisions
-accumulate, the level of the fitted log-odds is left to an isotonic fit, which changes no order and
-gains weight with the number of decisions.
+f bends the curve locally (k are bumps along the rank): that the surest rows were right says little
+about the unsure ones, and must not turn the order round. e_i is further evidence, standardised.
+τ_u and τ_v, how much classes and pairs differ, are chosen by the evidence of the decisions
+(Laplace's approximation), so that with few decisions, or alike classes, the offsets stay near 0.
+As decisions accumulate, the level of the fitted log-odds is left to an isotonic fit, which changes
+no order and gains weight with the number of decisions.
 
 NumPy alone: nothing here knows of a page, a folder or a server.
 """

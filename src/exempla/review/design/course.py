@@ -79,12 +79,13 @@ class Course:
         )
 
     def order(self, standing: Standing, learned: Learned) -> list[int]:
-        """The listed suspects: those decided first, in time, then the most suspicious."""
+        """Listed and drawn rows: those decided first, in time, then the most suspicious."""
         p = learned.probabilities[: len(self.suspects)]
         ranks = {
             self.suspects[place].item: rank
             for rank, place in enumerate(np.argsort(-p, kind="stable"))
         }
+        ranks |= {each.row: -1 for each in standing.draws if each.row in self.place}
         first = sorted(standing.settled, key=lambda item: standing.settled[item].since)
         done = [item for item in first if item in ranks]
         return done + sorted(ranks.keys() - set(done), key=ranks.__getitem__)
