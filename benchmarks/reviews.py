@@ -153,27 +153,26 @@ def measured(make: Callable[[int], Case], reviews: int, sought: bool) -> dict[st
     return line
 
 
-def false_stops(share: float, seeds: int, rows: int = 20_000, decisions: int = 900) -> float:
-    """How often a page of nothing but spot checks stops while a little more than `share` is left.
+def false_stops(share: float, seeds: int, rows: int = 20_000, most: int = 900) -> float:
+    """How often a page stops while a little more than `share` is left.
 
-    Every decision is a spot check: the most looks at the interval that there can be.
+    Every decision is a spot check, and the page looks after each: the most looks that there can be.
     """
-    from exempla.review.design.left import SpotCheck, wrong_left
+    from exempla.review.design.left import BETS
 
+    wrong = int(1.02 * share * rows)
     stopped = 0
-    wrong = int(1.05 * share * rows)
     for seed in range(seeds):
-        drawn = np.random.default_rng(seed).permutation(rows)[:decisions] < wrong
-        checks, found = [], 0
-        for t, hit in enumerate(drawn.tolist()):
-            checks.append(SpotCheck(rows - t, 0, hit))
-            found += hit
-            if hit or found > 6 or t < 2 / share or t % 5:
-                continue  # the bound falls only after a right one
-            left = wrong_left(checks, rows=rows - t - 1, found=found, expected=0.0)
-            if left.high is not None and left.high <= share * rows:
-                stopped += wrong - found > share * rows
-                break
+        hit = np.random.default_rng(seed).permutation(rows)[:most] < wrong
+        found, too_early = np.cumsum(hit), False
+        earlier = found - hit
+        for x in range(int(found[-1]) + 1):  # the stake against "`share` is left, beside x found"
+            p = (share * rows + x - earlier) / (rows - np.arange(most))
+            steps = [(w, np.where(hit, c, (1 - c * p) / (1 - p))) for c, w in BETS]
+            stake = sum(w * np.cumprod(step) for w, step in steps)
+            at = (found == x) & (stake >= 10)
+            too_early |= bool(at.any() and wrong - x > share * rows)
+        stopped += too_early
     return stopped / seeds
 
 
@@ -195,7 +194,8 @@ def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for case in real_cases(options.data, options.cache, options.seed):
         yield measured(lambda seed, c=case: c, options.reviews, True)
         if case.kind == "uniform":
-            yield measured(lambda seed, c=case.turned(): c, options.reviews, False)
+            turned = case.turned()
+            yield measured(lambda seed, c=turned: c, options.reviews, False)
 
 
 def main() -> None:
@@ -211,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.stops:
         for share in (0.01, 0.02, 0.05):
-            print(share, false_stops(share, 300), flush=True)
+            print(share, false_stops(share, 2000), flush=True)
         return
     if options.judge:
         for case in real_cases(options.data, options.cache, options.seed):

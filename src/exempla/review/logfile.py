@@ -244,8 +244,8 @@ def _renew(db: sqlite3.Connection) -> None:
         if _schema(db) != _schema_of(SCHEMA):  # and no other process was quicker
             rows = db.execute(f"SELECT {UNSEALED} FROM events ORDER BY version").fetchall()
             settings = db.execute("SELECT name, value FROM settings").fetchall()
-            for table in ("events", "settings"):
-                db.execute(f"DROP TABLE {table}")  # with its triggers
+            for table in ("events", "settings", "head"):
+                db.execute(f"DROP TABLE IF EXISTS {table}")  # with its triggers
             for statement in _statements(SCHEMA):
                 db.execute(statement)
             for row in rows:

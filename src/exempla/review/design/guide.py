@@ -101,7 +101,7 @@ class Guide:
                 if each.at >= since and each.row in self.course.place
             ],
             "waiting": standing.waiting,
-            "remaining": asdict(left) | self._stop(left.high),
+            "remaining": asdict(left) | self._stop(left.sure),
         }
 
     def entry(self, suspect: ListedSuspect) -> list[Any]:
@@ -128,10 +128,9 @@ class Guide:
     def _stop_name(self) -> str:
         return f"stop-below {self.review.key.partition(' ')[0]}"
 
-    def _stop(self, high: float | None) -> dict[str, Any]:
+    def _stop(self, sure: float | None) -> dict[str, Any]:
         rows = 0 if self.review.frame is None else self.review.frame.rows
-        bound = self.stop_below * rows
-        stop = high is not None and high <= bound
+        stop = sure is not None and sure <= self.stop_below * rows
         return {"all": rows, "stop_below": self.stop_below, "stop": stop}
 
 

@@ -11,6 +11,15 @@ wrong spot checks follows step by step, for each T; without decisions in between
 hypergeometric one. T is in the 90 % interval unless S, as it came out, is among the most extreme
 5 % on either side (as Clopper and Pearson). What is left is T less what has been found. That the
 strata are filled evenly makes S vary less than this law says, never more (Hoeffding 1956).
+
+That interval holds at any one moment. Who stops as soon as it is good enough looks again and again,
+and among many looks the luckiest is not to be trusted. So stopping has a bound of its own, which
+holds at all moments at once (Ville's inequality). Bet against "T or more are wrong": that each spot
+check is wrong c times as often as that, c < 1. If it were so, the stake
+
+    E = Σ_c w_c Π_t  c  where t was wrong,  (1 − c·p_t) / (1 − p_t)  where it was right,
+
+would not grow on average, whatever comes next, and ever reach 10 with a chance of 1 in 10 at most.
 """
 
 from __future__ import annotations
@@ -25,6 +34,9 @@ __all__ = ["Left", "SpotCheck", "wrong_left"]
 LEVEL = 0.90
 MODEL_WEIGHT = 4.0
 """How many spot checks the model's expectation is worth in the estimate; not in the interval."""
+
+BETS = ((0.0, 0.4), (0.125, 0.2), (0.25, 0.2), (0.5, 0.2))
+"""(c, w_c): most on "none is wrong", which is what one hopes for in the end."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +63,28 @@ class Left:
     """Undecided rows."""
     checks: int
     """Spot checks the interval rests on; without any, `mean` is what the model expects."""
+    sure: float | None = None
+    """No more than so many are left, 90 % sure, however often one looks: to stop by."""
 
 
 def wrong_left(
     checks: Sequence[SpotCheck], *, rows: int, found: int, expected: float, level: float = LEVEL
 ) -> Left:
-    """The number of wrong labels among the undecided rows of `rows` in all.
+    """The number of wrong labels among the `rows` that are undecided now.
 
-    `found` is how many wrong ones have been found (of all decided), `expected` how many of the
-    undecided the model expects to be wrong. The number undecided follows from the checks' history
-    only if nothing else was decided since, so `rows` is the number undecided now.
+    `found` is how many wrong ones have been found, among all that are decided; `expected` how many
+    of the undecided the model expects to be wrong.
 
     >>> spots = [SpotCheck(rows=1000 - t, found=0, wrong=t == 3) for t in range(20)]
     >>> left = wrong_left(spots, rows=980, found=1, expected=5.0)
     >>> left.low, left.high, left.checks
     (2.0, 213.0, 20)
     >>> wrong_left([], rows=1000, found=0, expected=35.0)
-    Left(mean=35.0, low=None, high=None, rows=1000, checks=0)
+    Left(mean=35.0, low=None, high=None, rows=1000, checks=0, sure=None)
     """
     done = [check for check in checks if check.wrong is not None]
     if rows == 0:
-        return Left(0.0, 0.0, 0.0, 0, len(done))
+        return Left(0.0, 0.0, 0.0, 0, len(done), 0.0)
     if not done:
         return Left(float(np.clip(expected, 0, rows)), None, None, rows, 0)
     n = np.array([check.rows for check in checks], dtype=float)
@@ -83,7 +96,28 @@ def wrong_left(
     high = _last(lambda total: _law(n, before, total)[: most + 1].sum() > tail, low, found + rows)
     rate = (least + MODEL_WEIGHT * expected / rows) / (len(done) + MODEL_WEIGHT)
     mean = float(np.clip(rate * rows, low - found, high - found))
-    return Left(mean, float(low - found), float(high - found), rows, len(done))
+    wrong = np.array([check.wrong is not False for check in checks])
+    beaten = _first(
+        lambda t: _stake(n, before, wrong, t) >= 1 / (1 - level), found, found + rows + 1
+    )
+    sure = float(min(rows, max(beaten - 1 - found, 0)))
+    return Left(mean, float(low - found), float(high - found), rows, len(done), sure)
+
+
+def _stake(n: np.ndarray, before: np.ndarray, wrong: np.ndarray, total: float) -> float:
+    """E after all checks, in the bet against `total` wrong rows or more."""
+    found = before + np.concatenate([[0], np.cumsum(wrong)[:-1]])
+    p = np.clip((total - found) / n, 0.0, 1.0)
+    with np.errstate(divide="ignore"):
+        logs = [
+            np.log(share) + np.where(wrong, _log(c), np.log1p(-c * p) - np.log1p(-p)).sum()
+            for c, share in BETS
+        ]
+    return float(np.exp(min(np.logaddexp.reduce(logs), 700.0)))
+
+
+def _log(c: float) -> float:
+    return float(np.log(c)) if c > 0 else -np.inf
 
 
 def _law(n: np.ndarray, before: np.ndarray, total: float) -> np.ndarray:

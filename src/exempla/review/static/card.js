@@ -43,7 +43,7 @@ function labels(card, suspect) {
     return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", `${plain(card.expected)}${spread}`, suggests(suspect)), doubt);
   }
   return el("div", { class: "labels" }, ...part, box("given label", card.given, "given"),
-    box(`model says, ${chance(card.model_probability)}`, card.suggested, suggests(suspect)), doubt);
+    box(`model says, ${chance(card.model_probability).replaceAll(" ", "\u00a0")}`, card.suggested, suggests(suspect)), doubt);
 }
 
 // Only where the label is more likely wrong than not does the page lean towards the other one.

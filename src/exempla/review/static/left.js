@@ -35,11 +35,11 @@ function explained(store) {
   return parts;
 }
 
-// With none found wrong, m spot checks bound the share left by about 3/m.
+// With none found wrong, m spot checks bound the share left by about 3.2/m.
 function needed(left) {
-  const more = Math.ceil(3 / left.stop_below) - left.checks;
-  return left.checks && left.low === 0 && more > 0
-    ? `To say that at most ${share(left.stop_below)} are left takes about ${Math.ceil(3 / left.stop_below)} spot checks with next to none wrong.` : "";
+  const least = Math.min(Math.ceil(3.2 / left.stop_below), left.all);
+  return left.checks < least
+    ? `To be sure that at most ${share(left.stop_below)} are left takes at least ${count(least)} spot checks, with next to none of them wrong.` : "";
 }
 
 // Said once, and again when another share is named.
@@ -49,7 +49,7 @@ const about = (left) => String(left.stop_below);
 function showStop(left) {
   $("stop").hidden = !left.stop || dismissed === about(left);
   if (!left.stop) return;
-  $("stop-text").textContent = `You can stop here: at most ${count(left.high)} of all ${count(left.all)} rows (${share(left.stop_below)} was named) are still wrong, by ${left.checks} spot checks.`;
+  $("stop-text").textContent = `You can stop here: at most ${count(left.sure)} of all ${count(left.all)} rows (${share(left.stop_below)} was named) are still wrong, by ${left.checks} spot checks (90 % sure, however often one looks).`;
   $("stop-go-on").onclick = () => {
     dismissed = about(left);
     $("stop").hidden = true;
