@@ -81,10 +81,12 @@ def synthetic_case(kind: str, rate: float, seed: int, rows: int = 2000) -> Case:
     return Case("synthetic", kind, rate, p, names[given], names[other], model, wrong).ordered()
 
 
-def real_cases(folder: Path, cache: Path, seed: int = 0) -> Iterator[Case]:
+def real_cases(
+    folder: Path, cache: Path, seed: int = 0, sets: tuple[str, ...] = ("digits", "adult", "enron")
+) -> Iterator[Case]:
     """`fix_labels` on each data set with each kind of mistake; answers are kept in `cache`."""
     cache.mkdir(parents=True, exist_ok=True)
-    for data in ("digits", "adult", "enron"):
+    for data in sets:
         for kind in KINDS:
             for rate in RATES:
                 path = cache / f"{data}-{kind}-{rate}-{seed}.npz".replace(" ", "_")

@@ -178,12 +178,12 @@ def false_stops(share: float, seeds: int, rows: int = 20_000, most: int = 900) -
 
 def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The whole table, line by line."""
-    for kind in KINDS:
+    for kind in KINDS if "synthetic" in options.sets else ():
         for rate in RATES:
             yield measured(
                 lambda seed, k=kind, r=rate: synthetic_case(k, r, seed), options.reviews, True
             )
-    for wrongly in ("turned", "blind"):
+    for wrongly in ("turned", "blind") if "synthetic" in options.sets else ():
         yield measured(
             lambda seed, w=wrongly: getattr(synthetic_case("uniform", 0.1, seed), w)(),
             options.reviews,
@@ -191,7 +191,12 @@ def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         )
     if options.data is None:
         return
-    for case in real_cases(options.data, options.cache, options.seed):
+    for case in real_cases(
+        options.data,
+        options.cache,
+        options.seed,
+        tuple(s for s in options.sets if s != "synthetic"),
+    ):
         yield measured(lambda seed, c=case: c, options.reviews, True)
         if case.kind == "uniform":
             turned = case.turned()
@@ -203,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("reviews-cache"))
+    parser.add_argument("--sets", nargs="+", default=["synthetic", "digits", "adult", "enron"])
     parser.add_argument("--reviews", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the mistakes in real data")
     parser.add_argument("--out", type=Path, default=Path("docs/experiments/reviews.csv"))

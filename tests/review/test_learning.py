@@ -12,7 +12,8 @@ NONE = np.array([], dtype=int)
 
 def stated(p, given=None, suggested=None, evidence=None):
     p = np.asarray(p, dtype=float)
-    return Stated(p, given or ["a"] * p.size, suggested or ["b"] * p.size, evidence)
+    more = {} if evidence is None else {"evidence": evidence}
+    return Stated(p, given or ["a"] * p.size, suggested or ["b"] * p.size, **more)
 
 
 def test_without_decisions_they_are_as_stated():

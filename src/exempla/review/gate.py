@@ -137,10 +137,8 @@ class Gate:
         if not self.keys.spend(head.get("x-exempla", "")):
             return await _refuse(
                 send,
-                "This address has been used, or is not right. Where this browser is signed in "
-                "already, leave out the part from the question mark on; if not, press Enter in the "
-                "window where `exempla review` runs, or start `exempla review` again, for a new "
-                "address.",
+                "This address has been used, or is not right; press Enter in the window where it "
+                "was printed, or start `exempla review` again, for a new one.",
             )
         body = json.dumps({"session": self.keys.session}).encode()
         return await _answer(send, body, 200, b"application/json")

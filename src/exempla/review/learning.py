@@ -21,7 +21,7 @@ NumPy alone: nothing here knows of a page, a folder or a server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -48,13 +48,14 @@ class Stated:
     probabilities: np.ndarray
     given: Sequence[str]
     suggested: Sequence[str]
-    evidence: np.ndarray | None = None  # type: ignore[assignment]
+    evidence: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __post_init__(self) -> None:
         p = np.asarray(self.probabilities, dtype=float)
         object.__setattr__(self, "probabilities", p)
-        evidence = np.zeros((p.size, 0)) if self.evidence is None else self.evidence
-        object.__setattr__(self, "evidence", np.asarray(evidence, float).reshape(p.size, -1))
+        evidence = np.asarray(self.evidence, dtype=float)
+        columns = evidence.size // p.size if p.size else 0
+        object.__setattr__(self, "evidence", evidence.reshape(p.size, columns))
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,10 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
     y = np.asarray(wrong, dtype=float)
     features = _Features.of(stated, decided)
     best: _Fit | None = None
+    rows, start = features.rows(decided), None
     for tau in _offset_choices(features):
-        fit = _fit(features.rows(decided), y, features.prior(*tau))
+        fit = _fit(rows, y, features.prior(*tau), start)
+        start = fit.weights  # the next one's is not far
         best = fit if best is None or fit.evidence > best.evidence else best
     if best is None:
         raise AssertionError("there is always one choice")
@@ -172,18 +175,21 @@ def _bumps(p: np.ndarray) -> np.ndarray:
 
 
 def _indicators(names: Sequence[str], decided: np.ndarray) -> np.ndarray:
-    known = {name: place for place, name in enumerate(sorted({names[i] for i in decided}))}
-    out = np.zeros((len(names), len(known)))
-    for row, name in enumerate(names):
-        if name in known:
-            out[row, known[name]] = 1.0
-    return out
+    """A column for each name that was decided about."""
+    known, codes = np.unique(np.array(names, dtype=str), return_inverse=True)
+    seen = np.unique(codes[decided]) if len(known) else np.empty(0, dtype=int)
+    return (codes[:, None] == seen).astype(float)
 
 
-def _fit(X: np.ndarray, y: np.ndarray, prior: tuple[np.ndarray, np.ndarray]) -> _Fit:
+def _fit(
+    X: np.ndarray,
+    y: np.ndarray,
+    prior: tuple[np.ndarray, np.ndarray],
+    start: np.ndarray | None = None,
+) -> _Fit:
     """The posterior mode by Newton's method, and the Laplace approximation of log P(y)."""
     mean, precision = prior
-    weights = mean.copy()
+    weights = mean if start is None else start
     value = _objective(X, y, weights, prior)
     curve = np.diag(precision)
     for _ in range(50):
@@ -194,7 +200,7 @@ def _fit(X: np.ndarray, y: np.ndarray, prior: tuple[np.ndarray, np.ndarray]) -> 
         while (after := _objective(X, y, weights + step, prior)) < value - 1e-12:
             step = step / 2
         weights, value = weights + step, after
-        if np.abs(step).max(initial=0.0) < 1e-8:
+        if np.abs(step).max(initial=0.0) < 1e-6:
             break
     log_det = np.linalg.slogdet(curve)[1]
     return _Fit(weights, float(value + 0.5 * (np.log(precision).sum() - log_det)))

@@ -44,11 +44,15 @@ class Rest:
         """
         first, rows = len(listed.indices), len(everything.indices)
         if rows == len(labels):
-            part = slice(first, None)
-            own = (everything.indices, everything.given, everything.suggested)
-            more = (everything.probabilities, everything.alignment)
             ranks = [_Rank(everything.contradicting, rank) for rank in range(first, rows)]
-            return cls(*(each[part] for each in own), *(each[part] for each in more), ranks)
+            return cls(
+                everything.indices[first:],
+                everything.given[first:],
+                everything.suggested[first:],
+                everything.probabilities[first:],
+                everything.alignment[first:],
+                ranks,
+            )
         indices = np.setdiff1d(np.arange(len(labels)), listed.indices)
         expected = max(0.0, float(listed.expected_errors - np.sum(listed.probabilities)))
         share = np.full(len(indices), min(1.0, expected / max(1, len(indices))))
@@ -57,9 +61,14 @@ class Rest:
 
     def at(self, places: np.ndarray) -> Rest:
         """Some of them; only what contradicts those is worked out."""
-        arrays = (self.indices, self.given, self.suggested, self.probabilities, self.alignment)
-        found = [self.contradicting[place].found for place in places]
-        return Rest(*(each[places] for each in arrays), found)
+        return Rest(
+            self.indices[places],
+            self.given[places],
+            self.suggested[places],
+            self.probabilities[places],
+            self.alignment[places],
+            [self.contradicting[place].found for place in places],
+        )
 
 
 @dataclass(frozen=True)

@@ -58,18 +58,18 @@ export function showActions(store) {
 }
 
 // A browser that is not signed in: how it can be, instead of an empty page.
-export function showDoor(words) {
+export function showDoor() {
   document.body.dataset.door = "closed";
   const way = (...parts) => el("li", {}, ...parts);
   $("card").replaceChildren(el("section", { class: "done door" },
     el("h2", { text: "This browser is not signed in" }),
-    el("p", { text: words }),
+    el("p", { text: "The page shows your data, so it opens only with an address that works once." }),
     el("h3", { text: "To get a new address" }),
     el("ol", {},
       way("In the window where ", el("code", { text: "exempla review" }), " runs, press ", el("kbd", { text: "Enter" }), ": it prints another address. Open it here."),
       way("If that window is gone, start ", el("code", { text: "exempla review DIR" }), " again, with the folder of the review. Every decision is kept."),
       way("In a browser that is signed in already, the address without the question mark and what follows it opens the page again.")),
-    el("p", { class: "dim", text: "Each address works once, so that nobody else on this machine can use it after you." })));
+    el("p", { class: "row" }, el("button", { class: "solid", text: "Try again", onclick: () => location.reload() }))));
 }
 
 // "saving", "saved", "unsent" (a decision waits), "away" (nothing waits), "failed" (never started).

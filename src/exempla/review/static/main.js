@@ -353,7 +353,7 @@ function tell(words) {
 
 start().catch((error) => {
   showBanner("failed", null, error);
-  if (error.status === 403 || error.refused) showDoor(error.body?.detail ?? error.message);
+  if (error.status === 403 || error.refused) showDoor();
   $("banner-retry").addEventListener("click", () => location.reload());
   addEventListener("storage", () => location.reload()); // another tab was let in
 });
