@@ -107,8 +107,8 @@ def test_the_sample_of_the_rest_takes_the_same_share_of_each_stratum():
     p = np.random.default_rng(0).random(5000)
     frame, chosen, strata = sample_rest(p, listed=300, seed=3)
     assert frame.rows == 5300
-    assert len(chosen) == len(set(chosen.tolist())) == 600
-    assert np.bincount(strata)[2:].tolist() == [150] * 4
+    assert len(chosen) == len(set(chosen.tolist())) == 400
+    assert np.bincount(strata)[2:].tolist() == [100] * 4
     assert p[chosen][strata == 2].min() > p[chosen][strata == 5].max()
     small, few, _ = sample_rest(p[:7], listed=0)
     assert (small.rows, sorted(few.tolist())) == (7, list(range(7)))

@@ -21,8 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 LISTED_STRATA, REST_STRATA = 2, 4
-MOST_CARRIED = 600
-"""Rows of the rest that a folder carries; 300 right ones bound what is left below 1 %."""
+MOST_CARRIED = 400
+"""Rows of the rest that a folder carries; some 320 right ones bound what is left below 1 %."""
 
 
 @dataclass(frozen=True)

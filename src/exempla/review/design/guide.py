@@ -14,6 +14,7 @@ from typing import Any
 
 from exempla.errors import ExemplaError
 from exempla.review.design.course import Course, Settled, Standing
+from exempla.review.design.left import Left
 from exempla.review.folder import Review
 from exempla.review.learning import Learned
 from exempla.review.listing import ListedSuspect
@@ -47,6 +48,7 @@ class Guide:
         self.rest = {suspect.item: suspect for suspect in review.rest}
         self._lock = threading.Lock()
         self._renewal: Renewal | None = None
+        self._known: tuple[tuple[int, int], Left] | None = None
         if stop_below is not None:
             self.set_stop(stop_below)
         if review.frame is not None:
@@ -92,7 +94,7 @@ class Guide:
         standing = self.standing()
         framed = self.review.frame is not None
         fitted = (self._renewal if framed else None) or self.renewal()
-        left = self.course.left(standing, fitted.learned)
+        left = self._left(standing, fitted)
         return {
             "renewals": _due(standing) if framed else 0,
             "spots": [
@@ -127,6 +129,13 @@ class Guide:
     @property
     def _stop_name(self) -> str:
         return f"stop-below {self.review.key.partition(' ')[0]}"
+
+    def _left(self, standing: Standing, fitted: Renewal) -> Left:
+        """What is left, worked out once for each event and fit: the page asks every few seconds."""
+        moment = (self.log.version, fitted.decisions)
+        if self._known is None or self._known[0] != moment:
+            self._known = (moment, self.course.left(standing, fitted.learned))
+        return self._known[1]
 
     def _stop(self, sure: float | None) -> dict[str, Any]:
         rows = 0 if self.review.frame is None else self.review.frame.rows
