@@ -198,7 +198,7 @@ def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         tuple(s for s in options.sets if s != "synthetic"),
     ):
         yield measured(lambda seed, c=case: c, options.reviews, True)
-        if case.kind == "uniform":
+        if case.kind == "uniform" and case.rate == 0.1:
             turned = case.turned()
             yield measured(lambda seed, c=turned: c, options.reviews, False)
 

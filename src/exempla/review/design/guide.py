@@ -25,7 +25,7 @@ __all__ = ["STOP_BELOW", "Guide", "Renewal", "checked_share"]
 RENEWED_EVERY = 5
 STOP_BELOW = 0.01
 FIELDS = (
-    "item", "row", "id", "given", "suggested", "probability", "side", "snippet", "kind", "part",
+    "row", "id", "given", "suggested", "probability", "side", "item", "snippet", "kind", "part",
     "expected", "spread",
 )  # fmt: skip
 
