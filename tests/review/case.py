@@ -18,6 +18,7 @@ import numpy as np
 
 from exempla.report.views import mark_words
 from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
+from exempla.review.design.frame import sample_rest
 from exempla.review.gate import Keys
 from exempla.review.log import DecisionLog
 from exempla.review.server import listen, make_server
@@ -197,3 +198,46 @@ def running(folder: Path, port: int = 0, handles: int | None = None) -> Iterator
     finally:
         if server.process.poll() is None:
             server.kill()
+
+
+def make_framed(
+    directory: Path, n: int = 12, rows: int = 400, *, wrong: frozenset[int] = frozenset()
+) -> Path:
+    """A review folder with a frame: the first n of `rows` mails are listed, the rest is sampled.
+
+    Rows named in `wrong` say so in their text, so that a simulated person can tell.
+    """
+    source = directory / "mails.jsonl"
+    lines = [
+        {"id": f"m{row}", "text": _mail(row, row in wrong), "label": CLASSES[row % 2]}
+        for row in range(rows)
+    ]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    p = np.concatenate([np.linspace(0.9, 0.3, n), np.linspace(0.2, 0.001, rows - n)])
+
+    def suspect(row: int) -> Suspect:
+        given, other = CLASSES[row % 2], CLASSES[1 - row % 2]
+        original = (("id", f"m{row}"), ("text", None))
+        content = Content(pieces=plain(_mail(row, row in wrong)))
+        return Suspect(
+            row, given, other, float(p[row]), 0.6, content=content, original=original, id=f"m{row}"
+        )
+
+    frame, chosen, strata = sample_rest(p[n:], listed=n, seed=5)
+    rest = [(int(h), suspect(n + int(i))) for i, h in zip(chosen, strata, strict=True)]
+    folder = directory / "review"
+    write_review(
+        folder,
+        [suspect(row) for row in range(n)],
+        source=ReviewedFile(source, "jsonl", label="label"),
+        classes=CLASSES,
+        expected_wrong=float(p.sum()),
+        rest=rest,
+        frame=frame,
+    )
+    return folder
+
+
+def _mail(row: int, wrong: bool) -> str:
+    """A text longer than the page shows at first, whose last word tells the truth."""
+    return f"mail number {row} " + "and so on " * 180 + ("MISLABELLED" if wrong else "fine")

@@ -58,7 +58,7 @@ def test_the_final_decisions_carry_everything(tmp_path):
     assert (final[0].id, final[0].old_label, final[0].new_label) == ("m0", "ham", "news")
     assert (final[0].note, final[12].note) == ("surely", "look again")
     assert final[0].time.endswith("Z")
-    assert "model says spam 0.970; contradicted by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
+    assert "model says spam 97 %; contradicted by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
     written = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))
     assert [d["row"] for d in written] == sorted(final)
     assert written[0]["evidence"] == final[0].evidence

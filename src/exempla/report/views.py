@@ -162,15 +162,18 @@ def confusions(view: View, count: int) -> list[tuple[str | None, str | None]]:
     return [(_entry(labels, i, "labels"), _entry(said, i, "predicted")) for i in range(count)]
 
 
-def mark_words(text: str, strengths: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+def mark_words(
+    text: str, strengths: Mapping[str, float], longest: int = LONGEST_TEXT
+) -> tuple[tuple[str, float], ...]:
     """The text in pieces, with the named words apart, cut to a readable length around them."""
     words = sorted((w for w in strengths if w.strip()), key=len, reverse=True)
     if not words:
-        return ((_shorten(text, 0), 0.0),) if text else ()
+        return ((_shorten(text, 0, longest), 0.0),) if text else ()
     pattern = re.compile(r"(?<!\w)(" + "|".join(map(re.escape, words)) + r")(?!\w)", re.IGNORECASE)
     known = {word.casefold(): strength for word, strength in strengths.items()}
     first = pattern.search(text)
-    text = _shorten(text, 0 if first is None else max(first.start() - LONGEST_TEXT // 4, 0))
+    start = 0 if first is None or len(text) <= longest else max(first.start() - longest // 4, 0)
+    text = _shorten(text, start, longest)
     pieces: list[tuple[str, float]] = []
     end = 0
     for match in pattern.finditer(text):
@@ -181,9 +184,9 @@ def mark_words(text: str, strengths: Mapping[str, float]) -> tuple[tuple[str, fl
     return tuple(piece for piece in pieces if piece[0])
 
 
-def _shorten(text: str, start: int) -> str:
-    cut = text[start : start + LONGEST_TEXT]
-    return ("… " if start else "") + cut + (" …" if start + LONGEST_TEXT < len(text) else "")
+def _shorten(text: str, start: int, longest: int) -> str:
+    cut = text[start : start + longest]
+    return ("… " if start else "") + cut + (" …" if start + longest < len(text) else "")
 
 
 def _strengths(decisive: Decisive | None, index: int) -> dict[str, float]:

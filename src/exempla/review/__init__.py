@@ -6,11 +6,16 @@ A review folder holds:
 
     explanation.json    the explanation the suspects came from (written by the task, not read here)
     review.json         the source file (path relative to DIR, format, fingerprint), the classes,
-                        the expected number of wrong labels, how many suspects there are
+                        the expected number of wrong labels, how many suspects there are, and the
+                        frame of the spot checks: how many rows there are in all, by stratum
     suspects.jsonl      one suspect per line, most suspicious first: row, id, given, suggested,
-                        probability, model_probability, side, content, contradicting, supporters
+                        probability, model_probability, side, content, contradicting, supporters,
+                        original (every column of the row); for numbers kind "number", expected,
+                        spread; for parts of rows kind "part", part, span. Then the sample of the
+                        rest, each line with its stratum
     images/             SPACE-ROW.webp, re-encoded; SPACE is "train" or "curated"
-    decisions.sqlite    an append-only log of every decision, undo and redo, each sealed to the last
+    decisions.sqlite    an append-only log of every decision, undo and redo, and of the spot checks
+                        drawn, each sealed to the last
     decisions.json, patch.csv, corrected.*      written by export
 
 `content` is what the person sees of a row: a text with its decisive words, table cells with the

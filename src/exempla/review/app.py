@@ -11,21 +11,22 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from fastapi import FastAPI, HTTPException, Path, Request
+from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from exempla.errors import ExemplaError
-from exempla.review.estimate import remaining_wrong
+from exempla.review.design.guide import FIELDS as LISTED
+from exempla.review.design.guide import RENEWED_EVERY, Guide
 from exempla.review.export import BusyError, StorageError, corrected_path, export_review
 from exempla.review.folder import Review
 from exempla.review.images import image_bytes
 from exempla.review.key import elsewhere
 from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
 from exempla.review.logfile import DamagedError
+from exempla.review.suspects import is_number
 
 __all__ = ["build_app"]
 
@@ -57,20 +58,28 @@ class Turn(Body):
     once: Once
 
 
+class Stop(Body):
+    """The share of all rows below which the person wants to stop."""
+
+    share: float = Field(gt=0, lt=1, allow_inf_nan=False)
+
+
 class Empty(Body):
     """A request that says nothing more than its address."""
 
 
-FIELDS = {*Decide.model_fields, *Turn.model_fields, "since", "space", "what"}
+FIELDS = {*Decide.model_fields, *Turn.model_fields, "since", "space", "what", "share"}
 Row = Annotated[int, Path(ge=0, le=2**53)]
 
 
-def build_app(review: Review, log: DecisionLog) -> FastAPI:
+def build_app(review: Review, log: DecisionLog, stop_below: float | None = None) -> FastAPI:
     """The page's application, not yet behind its Gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    guide = Guide(review, log, stop_below)
     _add_static(app)
-    _add_reading(app, review, log)
-    _add_deciding(app, review, log)
+    _add_reading(app, guide)
+    _add_order(app, guide)
+    _add_deciding(app, guide)
     _add_export(app, review)
 
     _add_problems(app)
@@ -78,7 +87,7 @@ def build_app(review: Review, log: DecisionLog) -> FastAPI:
     @app.exception_handler(StaleError)
     def stale(_: Request, error: StaleError) -> JSONResponse:
         current = None if error.state is None else asdict(error.state)
-        return JSONResponse({"current": current} | _status(review, log, 0), status_code=409)
+        return JSONResponse({"current": current} | _status(guide, 0), status_code=409)
 
     return app
 
@@ -148,7 +157,9 @@ def _add_static(app: FastAPI) -> None:
         return Response(data, media_type=kind)
 
 
-def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
+def _add_reading(app: FastAPI, guide: Guide) -> None:
+    review, log = guide.review, guide.log
+
     @app.get("/api/review")
     def overview() -> dict[str, Any]:
         return {
@@ -160,24 +171,26 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
             # For what waits in the browser to be sent; without the names of file and column.
             "key": review.key.partition(" ")[0],
             "elsewhere": elsewhere(log.others()),
-            "fields": ["row", "id", "given", "suggested", "probability", "side"],
-            "suspects": [
-                [s.row, s.id, s.given, s.suggested, s.probability, s.side] for s in review.suspects
-            ],
+            "learns": review.frame is not None,
+            "renewed_every": RENEWED_EVERY,
+            "fields": LISTED,
+            "suspects": [guide.entry(suspect) for suspect in review.suspects],
         }
 
     @app.get("/api/state")
     def state(since: int = 0) -> dict[str, Any]:
         review.check_current()
         log.refresh()
-        return _status(review, log, since)
+        return _status(guide, since)
 
-    @app.get("/api/suspect/{row}")
-    def suspect(row: Row) -> dict[str, Any]:
-        try:
-            return review.card(row)
-        except KeyError:
-            raise HTTPException(404, "That row is not among the suspects.") from None
+    @app.get("/api/suspect/{item}")
+    def suspect(item: Row) -> dict[str, Any]:
+        _check_shown(guide, item)
+        return review.card(item) | {"chance": guide.probability(item)}
+
+    @app.get("/api/find")
+    def find(wanted: Annotated[str, Query(max_length=200)]) -> dict[str, Any]:
+        return {"items": [item for item in review.find(wanted) if _shown(guide, item)]}
 
     @app.get("/api/image/{space}/{row}")
     def image(space: Literal["train", "curated"], row: Row) -> Response:
@@ -187,30 +200,71 @@ def _add_reading(app: FastAPI, review: Review, log: DecisionLog) -> None:
         return Response(data, media_type="image/webp")
 
 
-def _add_deciding(app: FastAPI, review: Review, log: DecisionLog) -> None:
-    classes = set(review.classes)
+def _add_order(app: FastAPI, guide: Guide) -> None:
+    @app.get("/api/order")
+    def order() -> dict[str, Any]:
+        found = guide.renewal()
+        items = list({*found.order, *(suspect.item for suspect in guide.drawn())})
+        chances = [round(guide.probability(item), 4) for item in items]
+        return {"decisions": found.decisions, "order": found.order,
+                "chances": list(zip(items, chances, strict=True))}  # fmt: skip
+
+    @app.post("/api/spot")
+    def spot(_: Empty) -> dict[str, Any]:
+        guide.draw_if_due(asked=True)
+        return _status(guide, 0)
+
+    @app.post("/api/stop")
+    def stop(body: Stop) -> dict[str, Any]:
+        guide.set_stop(body.share)
+        return _status(guide, guide.log.version)
+
+
+def _shown(guide: Guide, item: int) -> bool:
+    """Whether an item is a suspect or was drawn: other rows are not to be chosen by anybody."""
+    if item in guide.rest:
+        return any(item == each.row for each in guide.log.draws)
+    return item in guide.review.places
+
+
+def _check_shown(guide: Guide, item: int) -> None:
+    if not _shown(guide, item):
+        raise HTTPException(404, "That row is not among the suspects.")
+
+
+def _check_label(guide: Guide, body: Decide) -> None:
+    if (body.action == "relabel") != (body.label is not None):
+        raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
+    if body.label is None:
+        return
+    if guide.course.items[guide.course.place[body.row]].kind == "number":
+        if not is_number(body.label) or body.label != body.label.strip():
+            raise HTTPException(422, "That is not a number.")
+    elif body.label not in guide.review.classes:
+        raise HTTPException(422, "That label is not one of the classes.")
+
+
+def _add_deciding(app: FastAPI, guide: Guide) -> None:
+    log = guide.log
+
+    def answer(done: RowDecision) -> dict[str, Any]:
+        guide.draw_if_due()
+        return {"state": asdict(done)} | _status(guide, done.version - 1)
 
     @app.post("/api/decide")
     def decide(body: Decide) -> dict[str, Any]:
-        if body.row not in review.places:
-            raise HTTPException(404, "That row is not among the suspects.")
-        if (body.action == "relabel") != (body.label is not None):
-            raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
-        if body.label is not None and body.label not in classes:
-            raise HTTPException(422, "That label is not one of the classes.")
+        _check_shown(guide, body.row)
+        _check_label(guide, body)
         state = RowDecision(body.row, body.action, body.label, body.note)
-        done = log.decide(state, seen=body.seen, once=body.once)
-        return {"state": asdict(done)} | _status(review, log, done.version - 1)
+        return answer(log.decide(state, seen=body.seen, once=body.once))
 
     @app.post("/api/undo")
     def undo(body: Turn) -> dict[str, Any]:
-        done = log.undo(seen=body.seen, once=body.once)
-        return {"state": asdict(done)} | _status(review, log, done.version - 1)
+        return answer(log.undo(seen=body.seen, once=body.once))
 
     @app.post("/api/redo")
     def redo(body: Turn) -> dict[str, Any]:
-        done = log.redo(seen=body.seen, once=body.once)
-        return {"state": asdict(done)} | _status(review, log, done.version - 1)
+        return answer(log.redo(seen=body.seen, once=body.once))
 
 
 def _add_export(app: FastAPI, review: Review) -> None:
@@ -238,27 +292,17 @@ def _add_export(app: FastAPI, review: Review) -> None:
         return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
-def _status(review: Review, log: DecisionLog, since: int) -> dict[str, Any]:
-    """What changed after `since`, what undo and redo would do, counts, and the estimate."""
+def _status(guide: Guide, since: int) -> dict[str, Any]:
+    """What changed after `since`, what undo and redo would do, counts, and what is left."""
+    log = guide.log
     undoable, redoable = log.undoable(), log.redoable()
     counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
-    left: list[float] = []
-    decided: list[float] = []
-    wrong: list[bool] = []
-    for suspect in review.suspects:
-        action = log.state(suspect.row).action
-        counts[action] += 1
-        if action in ("pending", "skip"):
-            left.append(suspect.probability)
-        else:
-            decided.append(suspect.probability)
-            wrong.append(action != "keep")
-    estimate = remaining_wrong(np.array(left), np.array(decided), np.array(wrong))
+    for suspect in (*guide.review.suspects, *guide.drawn()):
+        counts[log.state(suspect.item).action] += 1
     return {
         "version": log.version,
         "changes": [asdict(state) for state in log.states(since)],
         "undo": undoable and {"version": undoable.version, "row": undoable.after.row},
         "redo": redoable and {"version": redoable.version, "row": redoable.after.row},
         "counts": counts,
-        "remaining": asdict(estimate),
-    }
+    } | guide.status(since)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from exempla.atomic import alone_in, write_text
 from exempla.errors import ExemplaError
+from exempla.report.chance import chance
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
+from exempla.review.suspects import FIRST_PART, row_of
 
 # Tables are imported where they are used: the page starts without all that they need.
 if TYPE_CHECKING:
@@ -62,14 +64,20 @@ class FinalDecision:
     note: str
     time: str
     evidence: str
+    part: str = ""
+    """The label or token of the row that it is about; "" for the row itself."""
+    span: tuple[int, int] | None = None
+    content: dict[str, str] = field(default_factory=dict)
+    """The row as the file has it, without its label."""
 
 
 def export_decisions(directory: str | Path) -> list[FinalDecision]:
     """Write DIR/decisions.json and DIR/patch.csv and return the decisions, by row.
 
     decisions.json holds every decision; patch.csv only those that change the data (row, id,
-    column, old, new, action, time, evidence, note, fingerprint of the original). Cells are written
-    as they are: a spreadsheet may take one that begins with "=" for a formula.
+    column, old, new, action, time, evidence, note, fingerprint of the original, and the row's own
+    columns, as row.NAME; for a part of a row also its name and place). Cells are written as they
+    are: a spreadsheet may take one that begins with "=" for a formula.
 
     >>> import tempfile
     >>> from exempla.review import ReviewedFile, Suspect, export_decisions, write_review
@@ -94,6 +102,8 @@ class Exported:
     problem: str = ""
     elsewhere: str = ""
     """A sentence about decisions in the folder that are about something else, and were not used."""
+    parts: bool = False
+    """The decisions are about parts of rows: patch.csv is all there is."""
 
     @property
     def changed(self) -> int:
@@ -118,6 +128,8 @@ def export_review(review: Review) -> Exported:
     """
     with alone_in(review.directory, BusyError(BUSY)):
         decisions, others = _write_decisions(review)
+        if any(s.kind == "part" for s in review.suspects):
+            return Exported(decisions, None, elsewhere=others, parts=True)
         try:
             return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
         except ExemplaError as error:
@@ -127,8 +139,8 @@ def export_review(review: Review) -> Exported:
 def final_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
     """The state of every row that anything was decided or noted about, by row."""
     log.refresh()
-    states = sorted(log.states(), key=lambda state: state.row)
-    return [_final(review, state) for state in states if state.action != "pending" or state.note]
+    states = [state for state in log.states() if state.action != "pending" or state.note]
+    return sorted((_final(review, s) for s in states), key=lambda d: (d.row, d.span or (), d.part))
 
 
 def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
@@ -208,7 +220,9 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     with _storing(listing.name):
         write_text(listing, f"{text}\n")
     with _storing(patch.name):
-        write_patch_lines(patch, [_patch_line(review, d) for d in _changes(decisions)])
+        changes = _changes(decisions)
+        lines = [_patch_line(review, d) for d in changes]
+        write_patch_lines(patch, lines, [_more(d) for d in changes])
     return decisions, others
 
 
@@ -222,7 +236,8 @@ def _patch_line(review: Review, d: FinalDecision) -> PatchLine:
     return PatchLine(
         row=d.row,
         id=d.id,
-        column=_label(review),
+        # No column has such a name, so that nobody applies a part's label to the row.
+        column=_label(review) + (f"[{d.part}]" if d.part else ""),
         old=d.old_label,
         new=d.new_label if d.action == "relabel" else None,
         action=d.action,
@@ -237,30 +252,59 @@ def _label(review: Review) -> str:
     return review.source.label or {"npz": "y"}.get(review.source.format, "label")
 
 
+def _more(d: FinalDecision) -> dict[str, str]:
+    """What a line of the patch holds beside the change: the part, and the row's own columns."""
+    part = {"part": d.part} if d.part else {}
+    if d.span:
+        part |= {"start": str(d.span[0]), "end": str(d.span[1])}
+    return part | {f"row.{name}": value for name, value in d.content.items()}
+
+
 def _final(review: Review, state: RowDecision) -> FinalDecision:
     try:
         card = review.card(state.row)
     except KeyError:  # decided in an earlier analysis of the same file; no longer a suspect
-        card = None
-    new = {"keep": card["given"] if card else None, "relabel": state.label}.get(state.action)
+        new = state.label if state.action == "relabel" else None
+        return FinalDecision(
+            row_of(state.row), "", state.action, "", new, state.note, state.time,
+            "no longer listed as a suspect", "" if state.row < FIRST_PART else "?",
+        )  # fmt: skip
+    new = {"keep": card["given"], "relabel": state.label}.get(state.action)
     return FinalDecision(
-        row=state.row,
-        id=card["id"] if card else "",
+        row=card["row"],
+        id=card["id"],
         action=state.action,
-        old_label=card["given"] if card else "",
+        old_label=card["given"],
         new_label=new,
         note=state.note,
         time=state.time,
-        evidence=_evidence(card) if card else "no longer listed as a suspect",
+        evidence=_evidence(card),
+        part=card.get("part", ""),
+        span=tuple(card["span"]) if card.get("span") else None,
+        content=_content(card),
     )
+
+
+def _content(card: dict[str, Any]) -> dict[str, str]:
+    """The row's own columns; of a folder that does not hold them, what the page shows."""
+    content = card["content"]
+    if card.get("original"):
+        text = content.get("text", "")
+        return {name: text if value is None else value for name, value in card["original"]}
+    shown = {column: value for column, value, _ in content.get("cells", [])}
+    if content.get("text"):
+        shown["text"] = content["text"]
+    return shown | ({"file": content["name"]} if content.get("name") else {})
 
 
 def _evidence(card: dict[str, Any]) -> str:
     """One line: how suspicious, what the model says, which rows contradict."""
-    parts = [
-        f"wrong with probability {card['probability']:.3f}",
-        f"model says {card['suggested']} {card['model_probability']:.3f}",
-    ]
+    parts = [f"the chance that it is wrong is {chance(card['probability'])}"]
+    if card.get("expected") is not None:
+        spread = f" ± {card['spread']:.4g}" if card.get("spread") is not None else ""
+        parts.append(f"expected {card['expected']:.6g}{spread}")
+    else:
+        parts.append(f"model says {card['suggested']} {chance(card['model_probability'])}")
     rows = [f"#{r['row']} {r['label']} {r['weight']:.3g}" for r in card["contradicting"][:5]]
     if rows:
         parts.append("contradicted by " + ", ".join(rows))

@@ -64,6 +64,17 @@ class Keys:
         self.token = None
         return True
 
+    def renew(self) -> str:
+        """Another token, for another browser; one that was not used is worth nothing any more.
+
+        >>> keys = Keys(token="once")
+        >>> new = keys.renew()
+        >>> keys.spend("once"), keys.spend(new)
+        (False, True)
+        """
+        self.token = secrets.token_urlsafe(32)
+        return self.token
+
 
 class Gate:
     """ASGI middleware: nothing reaches `app` that did not pass the checks above."""
@@ -126,9 +137,8 @@ class Gate:
         if not self.keys.spend(head.get("x-exempla", "")):
             return await _refuse(
                 send,
-                "This address has been used, or is not right. Where this browser is signed in "
-                "already, leave out the part from the question mark on; if not, start `exempla "
-                "review` again for a new address.",
+                "This address has been used, or is not right; press Enter in the window where it "
+                "was printed, or start `exempla review` again, for a new one.",
             )
         body = json.dumps({"session": self.keys.session}).encode()
         return await _answer(send, body, 200, b"application/json")

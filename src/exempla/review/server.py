@@ -9,9 +9,11 @@ import importlib.util
 import os
 import shutil
 import socket
+import sys
 import tempfile
+import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +36,15 @@ def serve(
     port: int = 0,
     open_browser: bool = True,
     announce: Callable[[str], object] = lambda line: print(line, flush=True),
+    stop_below: float | None = None,
 ) -> None:
     """Serve the review page of a folder until interrupted.
 
     It listens on 127.0.0.1 only. `port` 0 takes the folder's last port if it is free (so that an
     open tab finds the page again after a restart) and any free one otherwise. The address, with a
-    token that works once, goes to `announce` and nowhere else.
+    token that works once, goes to `announce` and nowhere else; where the input is a terminal,
+    Enter announces another one. `stop_below` is the share of all rows that may stay wrong: the page
+    says so when its spot checks bound what is left below it.
 
     >>> from exempla.review import serve
     >>> serve("no-such-folder")  # doctest: +ELLIPSIS
@@ -61,10 +66,15 @@ def serve(
         port = int(listener.getsockname()[1])
         log.setting("port", str(port))
         keys = Keys()
-        server = make_server(review, log, port, keys)
-        address = f"http://{HOST}:{port}/?token={keys.token}"
+        server = make_server(review, log, port, keys, stop_below)
+        place = f"http://{HOST}:{port}/?token="
+        address = f"{place}{keys.token}"
         announce(f"Review {len(review.suspects)} suspects at {address}")
         announce("The address works once. Decisions are saved at once; Ctrl-C ends the server.")
+        if sys.stdin is not None and sys.stdin.isatty():
+            announce("For another browser, press Enter here.")
+            told = (sys.stdin, keys, place, announce)
+            threading.Thread(target=new_addresses, args=told, daemon=True).start()
         if said := elsewhere(log.others()):
             announce(said)
         if open_browser:
@@ -76,7 +86,21 @@ def serve(
         log.close()
 
 
-def make_server(review: Review, log: DecisionLog, port: int, keys: Keys) -> uvicorn.Server:
+def new_addresses(
+    lines: Iterable[str], keys: Keys, place: str, announce: Callable[[str], object]
+) -> None:
+    """For each line that comes, announce an address that works once.
+
+    >>> new_addresses(["\\n"], Keys(), "http://127.0.0.1:80/?token=", lambda said: print(said[:34]))
+    Another address, which works once:
+    """
+    for _ in lines:
+        announce(f"Another address, which works once: {place}{keys.renew()}")
+
+
+def make_server(
+    review: Review, log: DecisionLog, port: int, keys: Keys, stop_below: float | None = None
+) -> uvicorn.Server:
     """The server of the page behind its gate, not yet running."""
     import uvicorn
 
@@ -84,7 +108,7 @@ def make_server(review: Review, log: DecisionLog, port: int, keys: Keys) -> uvic
     from exempla.review.connections import BACKLOG, Connection
 
     config = uvicorn.Config(
-        Gate(build_app(review, log), port, keys),
+        Gate(build_app(review, log, stop_below), port, keys),
         http=Connection,
         backlog=BACKLOG,
         access_log=False,  # the first request's address holds the token

@@ -80,8 +80,8 @@ def run(options: Namespace) -> int:
             seed=options.seed,
             progress=console.progress,
         )
-    fixes = _listed(given.in_words(fixes), options.k)
-    suspects = Suspects(given, fixes)
+    everything = given.in_words(fixes)
+    suspects = Suspects(given, _listed(everything, options.k), everything)
     about = About(
         **given.facts(),
         command=command_line(options),

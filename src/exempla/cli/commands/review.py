@@ -30,6 +30,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--export", action="store_true", help="write the corrected file and end, without the page"
     )
     parser.add_argument(
+        "--stop-below",
+        metavar="SHARE",
+        type=float,
+        help="say so when spot checks bound what is left below this share of all rows (default: "
+        "0.01, or what was named last)",
+    )
+    parser.add_argument(
         "--recover",
         action="store_true",
         help="of a damaged decisions.sqlite, go on with what is whole; the damaged file is kept",
@@ -71,21 +78,24 @@ def _export(options: Namespace, console: Console) -> int:
     from exempla.review.export import export_review
 
     made = export_review(read_review(options.folder))
-    if made.corrected is None:
+    if made.problem:
         raise ExemplaError(made.problem)
     console.say(f"{len(made.decisions):,} decisions, {made.changed:,} of them change the data.")
-    console.say(f"  {made.corrected}  the corrected data")
+    if made.corrected is not None:
+        console.say(f"  {made.corrected}  the corrected data")
     console.say(f"  {options.folder / 'patch.csv'}  the changes")
     if made.elsewhere:
         console.warn(made.elsewhere)
     found = {"decisions": len(made.decisions), "changed": made.changed}
-    console.result({**found, "corrected": str(made.corrected), "elsewhere": made.elsewhere})
+    corrected = None if made.corrected is None else str(made.corrected)
+    console.result({**found, "corrected": corrected, "elsewhere": made.elsewhere})
     return 0
 
 
 def _serve(options: Namespace, console: Console) -> int:
     """The page, until Ctrl-C; then how to get the corrected file without it."""
     from exempla.review import serve
+    from exempla.review.design.guide import checked_share
 
     def announce(line: str) -> None:
         found = re.search(r"http://\S+", line)
@@ -95,7 +105,9 @@ def _serve(options: Namespace, console: Console) -> int:
         elif found or not options.quiet:
             print(plain(line, sys.stdout), flush=True)
 
-    serve(options.folder, options.port, not options.no_browser, announce)
+    if options.stop_below is not None:
+        checked_share(options.stop_below)
+    serve(options.folder, options.port, not options.no_browser, announce, options.stop_below)
     console.say(
         f"Decisions are kept in {options.folder}; `exempla review {options.folder} --export` "
         "writes the corrected file, `exempla review` goes on."

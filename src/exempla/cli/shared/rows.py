@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exempla.report.decisive import decisive_parts
-from exempla.report.views import Content, ImageView, View, mark_words
+from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_words
 from exempla.tables import Column, Table
 from exempla.tables.formats.folder import safe_path
 
@@ -24,6 +24,8 @@ class RowView(View):
     """Row numbers in the file, where positions are asked for; None: asked by row number."""
     words: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     strengths: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    longest: int = LONGEST_TEXT
+    """Characters of one text that are shown."""
 
     def show(self, index: int) -> Content:
         """The row's text with its decisive words, its cells, its image."""
@@ -35,7 +37,7 @@ class RowView(View):
         for name in texts:
             if len(texts) > 1:
                 pieces.append((f"{chr(10) if pieces else ''}{name}: ", 0.0))
-            pieces += mark_words(values[name] or "", marked)
+            pieces += mark_words(values[name] or "", marked, self.longest)
         strengths = scaled(self.strengths.get(index, {}))
         cells = [
             (c.name, values[c.name] or "", strengths.get(c.name, 0.0))

@@ -14,12 +14,84 @@ import numpy as np
 from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
+from exempla.report.views import Content
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
+from exempla.review.design.frame import Frame, sample_rest
 from exempla.review.folder import WRITTEN
+from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables.corrections.export import refuse_input
 from exempla.tables.corrections.fingerprint import fingerprint
 
-__all__ = ["Suspects"]
+__all__ = ["Rest", "Suspects"]
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Judged rows that are not listed, with what is known of each."""
+
+    indices: np.ndarray
+    given: np.ndarray
+    suggested: np.ndarray
+    probabilities: np.ndarray
+    alignment: np.ndarray
+    contradicting: Any
+
+    @classmethod
+    def beside(cls, listed: Any, everything: Any, labels: Any) -> Rest:
+        """What `everything` says beyond `listed`; without more, each row is as likely as the other.
+
+        `labels` are those of all training rows.
+        """
+        first, rows = len(listed.indices), len(everything.indices)
+        if rows == len(labels):
+            ranks = [_Rank(everything.contradicting, rank) for rank in range(first, rows)]
+            return cls(
+                everything.indices[first:],
+                everything.given[first:],
+                everything.suggested[first:],
+                everything.probabilities[first:],
+                everything.alignment[first:],
+                ranks,
+            )
+        indices = np.setdiff1d(np.arange(len(labels)), listed.indices)
+        expected = max(0.0, float(listed.expected_errors - np.sum(listed.probabilities)))
+        share = np.full(len(indices), min(1.0, expected / max(1, len(indices))))
+        given = np.asarray(labels)[indices]
+        return cls(indices, given, given, share, np.zeros(len(indices)), [_Rank()] * len(indices))
+
+    def at(self, places: np.ndarray) -> Rest:
+        """Some of them; only what contradicts those is worked out."""
+        return Rest(
+            self.indices[places],
+            self.given[places],
+            self.suggested[places],
+            self.probabilities[places],
+            self.alignment[places],
+            [self.contradicting[place].found for place in places],
+        )
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What contradicts the row of one rank, worked out when asked for."""
+
+    among: Any = None
+    rank: int = 0
+
+    @property
+    def found(self) -> Any:
+        if self.among is None or self.rank >= len(self.among):
+            return _NOTHING
+        return self.among[self.rank]
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    indices: np.ndarray
+    weights: np.ndarray
+
+
+_NOTHING = _Nothing(np.empty(0, dtype=np.int64), np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -28,6 +100,8 @@ class Suspects:
 
     given: UserFile
     fixes: Any
+    everything: Any = None
+    """The same result before it was cut to the rows listed; spot checks come from the others."""
 
     def in_file_rows(self) -> Any:
         """The same with indices that are rows of the file."""
@@ -47,7 +121,11 @@ class Suspects:
         own: Any = parts.X_train if parts.X_curated is None else parts.X_curated
         labels = parts.y_train if parts.y_curated is None else parts.y_curated
         table = given.table if parts.curated_table is None else parts.curated_table
-        named = [self.fixes.contradicting[rank].indices for rank in range(len(self.fixes.indices))]
+        named = [
+            fixes.contradicting[rank].indices
+            for fixes in (self.fixes, self._sampled[1])
+            for rank in range(len(fixes.indices))
+        ]
         who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
         why = (
             decisive(given.model, take_rows(own, who), labels[who], who.tolist())
@@ -86,20 +164,36 @@ class Suspects:
             for name in WRITTEN:  # the file itself is looked after by write_review
                 refuse_input(folder / name, other)
         classes = [str(c) for c in np.unique(self.given.parts.y_train)]
+        frame, rest, strata = self._sampled
         return write_review(
             folder,
-            self._suspects(),
+            self._suspects(self.fixes),
             source=source,
             classes=classes,
             expected_wrong=float(self.fixes.expected_errors),
+            rest=zip(strata.tolist(), self._suspects(rest)),
+            frame=frame,
         )
 
-    def _suspects(self) -> Iterator[Suspect]:
-        fixes, parts = self.fixes, self.given.parts
-        suggestions = self._suggestions()
+    @cached_property
+    def _sampled(self) -> tuple[Frame, Rest, np.ndarray]:
+        """The rows that spot checks are drawn from: how many, a sample of them, its strata."""
+        fixes, labels = self.fixes, self.given.parts.y_train
+        rest = Rest.beside(fixes, fixes if self.everything is None else self.everything, labels)
+        frame, chosen, strata = sample_rest(
+            rest.probabilities, listed=len(fixes.indices), seed=fixes.seed
+        )
+        return frame, rest.at(chosen), strata
+
+    def _suspects(self, fixes: Any) -> Iterator[Suspect]:
+        parts = self.given.parts
+        suggestions = self._suggestions(fixes)
+        view = replace(
+            self.given.view(np.sort(parts.train[fixes.indices]), why=True), longest=LONGEST_TEXT
+        )
         for rank, position in enumerate(fixes.indices.tolist()):
             row = int(parts.train[position])
-            shown = self._train.show(row)
+            shown = view.show(row)
             yield Suspect(
                 row,
                 str(fixes.given[rank]),
@@ -108,12 +202,27 @@ class Suspects:
                 suggestions[rank][1],
                 side="opponent" if fixes.alignment[rank] < 0 else "proponent",
                 id=shown.name.partition(" · ")[2],
-                content=replace(shown, name=""),  # the page has the row's number and id anyway
-                contradicting=tuple(self._contradicting_rows(rank)),
+                # the page has the row's number and id anyway
+                content=replace(shown, name=self._file_name(row)),
+                contradicting=tuple(self._contradicting_rows(fixes.contradicting[rank])),
+                original=self._original(row, shown),
             )
 
-    def _contradicting_rows(self, rank: int) -> Iterator[EvidenceRow]:
-        parts, found = self.given.parts, self.fixes.contradicting[rank]
+    def _file_name(self, row: int) -> str:
+        """Of an image; other rows have none of their own."""
+        table = self.given.table
+        return (table.row(row)["file"] or "") if table.format == "images" else ""
+
+    def _original(self, row: int, shown: Content) -> tuple[tuple[str, str | None], ...]:
+        """The row as the file has it; what is shown as its text is not kept twice."""
+        text = "".join(piece for piece, _ in shown.pieces)
+        values = self.given.table.row(row)
+        label = self.given.label.name
+        found = [(name, value or "") for name, value in values.items() if name != label]
+        return tuple((name, None if value and value == text else value) for name, value in found)
+
+    def _contradicting_rows(self, found: Any) -> Iterator[EvidenceRow]:
+        parts = self.given.parts
         curated = parts.X_curated is not None
         own = parts.curated if curated else parts.train
         labels: Any = parts.y_curated if curated else parts.y_train
@@ -126,13 +235,13 @@ class Suspects:
                 source="curated" if curated else "train",
             )
 
-    def _suggestions(self) -> list[tuple[str, float]]:
+    def _suggestions(self, fixes: Any) -> list[tuple[str, float]]:
         """Another label for each suspect, and the model's probability of it.
 
         A row that is probably right may be listed too; its best label is then the one it has, and
         a person who decides otherwise needs the best other one.
         """
-        model, fixes = self.given.model, self.fixes
+        model = self.given.model
         pairs = [(str(g), str(s)) for g, s in zip(fixes.given, fixes.suggested)]
         if not hasattr(model, "predict_proba"):
             return [(suggested, 0.0) for _, suggested in pairs]

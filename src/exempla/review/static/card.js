@@ -3,7 +3,7 @@
 // A positive weight of a word or column speaks for the label of the row it stands in. Colours say what
 // that means for the suspect: `doubts` its given label, or `backs` it.
 
-import { $, data, el, marked, percent, short } from "./dom.js";
+import { $, chance, data, el, marked, short } from "./dom.js";
 import { showPicture } from "./pictures.js";
 import { describe } from "./store.js";
 
@@ -11,27 +11,53 @@ import { describe } from "./store.js";
 const SUSPECT = { positive: ["backs", "speaks for the given label"], negative: ["doubts", "speaks against the given label"] };
 const SUPPORTER = { positive: ["backs", "speaks for this row's label"], negative: ["doubts", "speaks against this row's label"] };
 const CONTRADICTING = { positive: ["doubts", "speaks for this row's label"], negative: ["backs", "speaks against this row's label"] };
+const FOLDED = 1200; // characters of a text that are shown at first
 
-export function showCard(card, state, conflict) {
+export function showCard(card, suspect, state, { conflict = null, spot = false } = {}) {
   const { content } = card;
   const words = content.words ?? [];
   const decisive = words.length
     ? words.slice(0, 8).map(([word]) => word)
     : strongest(content.cells ?? []).slice(0, 5).map(([column]) => column);
   $("card").replaceChildren(
-    el("h2", {}, `Row ${card.row}`, card.id ? el("span", { class: "id" }, "id ", data(card.id)) : null),
-    el("div", { class: "labels" },
-      box("given label", card.given, "given"),
-      box(`model says, ${percent(card.model_probability)}`, card.suggested, "suggested"),
-      box("chance it is wrong", percent(card.probability), "doubt")),
+    el("h2", {}, `Row ${card.row}`, card.id ? el("span", { class: "id" }, "id ", data(card.id)) : null,
+      spot ? el("span", { class: "tag", text: "spot check", title: "drawn at random, to count what is left" }) : null),
+    labels(card, suspect),
     conflict ?? "",
     status(state),
-    ...body(content, "train", card.row, SUSPECT),
+    ...body(content, "train", card.row, SUSPECT, card.span),
     decisive.length
       ? el("p", { class: "decisive" }, el("span", { class: "dim", text: words.length ? "Decisive words: " : "Decisive columns: " }), ...decisive.flatMap((word, i) => [i ? ", " : "", data(word)]))
       : "",
+    original(card),
   );
   $("card").scrollTop = 0;
+}
+
+// What the label is, what it might be, and how likely it is wrong.
+function labels(card, suspect) {
+  const part = card.part ? [box("part", card.part, "part")] : [];
+  const doubt = box("chance it is wrong", chance(suspect.chance), "doubt");
+  if (card.kind === "number") {
+    const spread = card.spread === undefined ? "" : ` ± ${plain(card.spread)}`;
+    return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", `${plain(card.expected)}${spread}`, suggests(suspect)), doubt);
+  }
+  return el("div", { class: "labels" }, ...part, box("given label", card.given, "given"),
+    box(`model says, ${chance(card.model_probability).replaceAll(" ", "\u00a0")}`, card.suggested, suggests(suspect)), doubt);
+}
+
+// Only where the label is more likely wrong than not does the page lean towards the other one.
+export const leans = (suspect) => suspect.chance >= 0.5;
+const suggests = (suspect) => (leans(suspect) ? "suggested" : "other");
+const plain = (x) => String(Number(x.toPrecision(6)));
+
+// The row as the file has it, every column of it.
+function original(card) {
+  if (!card.original?.length) return "";
+  const rows = card.original.map(([column, value]) => el("tr", {}, el("th", { scope: "row" }, data(column)),
+    el("td", {}, value === null ? el("span", { class: "dim", text: "the text above" }) : value === "" ? el("span", { class: "dim", text: "(empty)" }) : data(value))));
+  return el("details", { class: "original" }, el("summary", { text: `All columns of the row (${rows.length})` }),
+    el("table", { class: "cells" }, el("tbody", {}, ...rows)));
 }
 
 export function showEvidence(card) {
@@ -47,15 +73,18 @@ export function showEvidence(card) {
   $("evidence").scrollTop = 0;
 }
 
-export function showDone(store, openExport) {
+export function showDone(store, openExport, spotCheck) {
   const { counts } = store;
   const rest = counts.pending
     ? `${counts.pending} undecided suspects are hidden by the filters.`
     : `${counts.keep} kept, ${counts.relabel} relabelled, ${counts.remove} removed, ${counts.skip} skipped.`;
+  const more = store.review.learns
+    ? [el("p", { class: "dim", text: "Rows that are not listed can be wrong too: spot checks of random rows tell how many are left." }),
+      el("p", { class: "row" }, el("button", { class: "solid", text: "Export", onclick: openExport }), el("button", { id: "more-spots", onclick: spotCheck }, el("kbd", { text: "S" }), " Spot-check another row"))]
+    : [el("p", { class: "row" }, el("button", { class: "solid", text: "Export", onclick: openExport }))];
   $("card").replaceChildren(el("div", { class: "done" },
-    el("h2", { text: store.suspects.length ? "Nothing left to decide here" : "There are no suspects" }),
-    el("p", { text: rest }),
-    el("p", { class: "row" }, el("button", { class: "solid", text: "Export", onclick: openExport }))));
+    el("h2", { text: store.sequence.length ? "Nothing left to decide here" : "There are no suspects" }),
+    el("p", { text: rest }), ...more));
   $("evidence").replaceChildren();
 }
 
@@ -71,7 +100,7 @@ function status(state) {
   return el("p", { class: "status" }, ...lines);
 }
 
-function body(content, space, row, meaning) {
+function body(content, space, row, meaning, span = null) {
   const parts = [];
   if (content.image) {
     const image = el("img", { class: "picture", alt: `Image of row ${row}` });
@@ -80,12 +109,39 @@ function body(content, space, row, meaning) {
     parts.push(image);
   }
   if (content.name) parts.push(el("p", { class: "dim name" }, data(content.name)));
-  if (content.text) {
-    const cut = content.cut ? `\n… ${content.cut} more characters` : "";
-    parts.push(el("div", { class: "text", tabindex: "0", role: "region", "aria-label": "Text of the row" }, marked(content.text, content.words ?? [], meaning), cut));
-  }
+  if (content.text) parts.push(textBox(content, meaning, span));
   if (content.cells?.length) parts.push(table(content.cells, meaning));
   return parts;
+}
+
+// A text, folded if it is long; the button (or T) shows all of it.
+function textBox(content, meaning, span) {
+  const { text } = content;
+  const words = content.words ?? [];
+  const cut = content.cut ? `\n… ${content.cut} more characters: see all columns of the row` : "";
+  const place = el("div", { class: "text", tabindex: "0", role: "region", "aria-label": "Text of the row" });
+  const draw = (from, to) => {
+    const piece = (a, b) => marked(text.slice(Math.max(a, from), Math.min(b, to)), words, meaning);
+    const parts = span && span[0] < to && span[1] > from
+      ? [piece(from, span[0]), el("mark", { class: "part", title: "the part in question" }, piece(span[0], span[1])), piece(span[1], to)]
+      : [piece(from, to)];
+    place.replaceChildren(from > 0 ? "… " : "", ...parts, to < text.length ? " …" : cut);
+  };
+  if (text.length <= FOLDED + 200) {
+    draw(0, text.length);
+    return place;
+  }
+  const start = span ? Math.max(0, Math.min(span[0] - FOLDED / 3, text.length - FOLDED)) : 0;
+  const button = el("button", { class: "show-all", "aria-expanded": "false", "aria-keyshortcuts": "t" });
+  const fold = (folded) => {
+    draw(folded ? Math.floor(start) : 0, folded ? Math.floor(start) + FOLDED : text.length);
+    place.classList.toggle("whole", !folded);
+    button.setAttribute("aria-expanded", String(!folded));
+    button.replaceChildren(el("kbd", { text: "T" }), folded ? ` Show all ${text.length.toLocaleString("en")} characters` : " Show less");
+  };
+  button.addEventListener("click", () => fold(button.getAttribute("aria-expanded") === "true"));
+  fold(true);
+  return el("div", { class: "folding" }, place, button);
 }
 
 const strongest = (cells) =>

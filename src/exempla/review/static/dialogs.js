@@ -63,6 +63,33 @@ export function openClasses(classes, suspect, choose) {
   input.focus();
 }
 
+// A number typed in place of the given one.
+export function openNumber(suspect, choose) {
+  const dialog = $("number-dialog");
+  const input = $("number-text");
+  const done = () => {
+    const typed = input.value.trim().replace("−", "-");
+    if (typed === "" || !Number.isFinite(Number(typed))) {
+      $("number-problem").textContent = "That is not a number.";
+      return;
+    }
+    dialog.close();
+    choose(typed);
+  };
+  input.value = "";
+  input.placeholder = suspect.given;
+  $("number-problem").textContent = "";
+  input.onkeydown = (event) => {
+    if (event.key === "Enter" && !event.isComposing && !event.repeat) {
+      event.preventDefault();
+      done();
+    }
+  };
+  $("number-save").onclick = done;
+  dialog.showModal();
+  input.focus();
+}
+
 export function openNote(note, save) {
   const dialog = $("note-dialog");
   const area = $("note-text");

@@ -26,7 +26,8 @@ export const visible = (text) =>
 export const data = (text) => el("bdi", { text: visible(text) });
 export const isolated = (text) => `\u2068${visible(text)}\u2069`;
 
-export const percent = (p) => (p >= 0.995 && p < 1 ? "> 99 %" : `${Math.round(100 * p)} %`);
+// The one way to write a probability, as in exempla/report/chance.py: whole per cents, never certain.
+export const chance = (p) => (p > 0.99 ? "> 99 %" : p < 0.01 ? "< 1 %" : `${Math.floor(100 * p + 0.5)} %`);
 export const short = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(2) : x.toExponential(0));
 
 // The text with its decisive words marked. A word may be several ("click here"), and stands for

@@ -1,10 +1,13 @@
 // What surrounds the card: figures, filters, buttons, the red banner, light and dark.
 
+import { leans } from "./card.js";
 import { $, data, el, isolated, visible } from "./dom.js";
+import { showLeft } from "./left.js";
+import { offered } from "./store.js";
 
 export function showFigures(store) {
-  const all = store.suspects.length;
-  const { decided, remaining } = store;
+  const all = store.sequence.length;
+  const { decided } = store;
   const source = visible(store.review.source);
   $("source").replaceChildren("· ", data(source));
   $("source").title = source;
@@ -14,35 +17,23 @@ export function showFigures(store) {
   $("progress").max = Math.max(1, all);
   $("progress").value = decided;
   $("progress-text").textContent = `${decided}/${all}`;
-  const [mean, low, high] = [remaining.mean, remaining.low, remaining.high].map(Math.round);
-  $("estimate").textContent = `≈ ${mean} wrong left (${low}–${high})`;
-  $("estimate").title = "Estimated wrong labels among the undecided suspects, with a 90 % interval";
-  $("estimate-text").textContent = explain(store, mean, low, high);
+  showLeft(store);
 }
 
-function explain(store, mean, low, high) {
-  const { expected_wrong: expected } = store.review;
-  const listed = store.suspects.reduce((sum, suspect) => sum + suspect.probability, 0);
-  const parts = [
-    `About ${mean} of the undecided suspects are wrong; 90 % interval ${low} to ${high}.`,
-    "It is the sum of their probabilities, raised or lowered together so that they agree with what you have decided so far; the interval allows for chance and for doubt about that correction.",
-  ];
-  if (expected !== null && expected - listed >= 0.5) {
-    parts.push(`About ${Math.round(expected - listed)} more are expected among rows that are not listed here.`);
-  }
-  return parts.join(" ");
-}
-
-export function showFilters(store, changed) {
+export function showFilters(store, changed, look) {
   const option = (value, words = value) => el("option", { value, text: visible(words) });
-  const sides = [...new Set(store.suspects.map((suspect) => suspect.side))];
-  const decisions = { pending: "undecided", keep: "kept", relabel: "relabelled", remove: "removed", skip: "skipped", noted: "with a note" };
-  $("filter-class").replaceChildren(option("", "all"), ...store.classes.map((label) => option(label)));
+  const sides = [...new Set(store.sequence.map((suspect) => suspect.side))];
+  const decisions = { pending: "undecided", keep: "kept", relabel: "relabelled", remove: "removed", skip: "skipped", noted: "with a note", spot: "spot checks" };
+  for (const name of ["class", "given", "suggested"]) {
+    $(`filter-${name}`).replaceChildren(option("", name === "class" ? "any" : "all"), ...store.classes.map((label) => option(label)));
+    $(`filter-${name}`).parentElement.hidden = !store.classes.length;
+  }
   $("filter-side").replaceChildren(option("", "all"), ...sides.map((side) => option(side)));
   $("filter-decision").replaceChildren(option("", "all"), ...Object.entries(decisions).map(([value, words]) => option(value, words)));
-  for (const name of ["class", "side", "decision", "find"]) {
+  for (const name of Object.keys(store.filter)) {
     $(`filter-${name}`).addEventListener("input", (event) => {
       store.filter[name] = event.target.value;
+      if (name === "find") look(event.target.value.trim());
       changed();
     });
   }
@@ -50,10 +41,13 @@ export function showFilters(store, changed) {
 
 export function showActions(store) {
   const here = store.current === null ? null : store.suspect;
+  const number = here?.kind === "number";
   $("do-keep").querySelector("span").replaceChildren("Keep ", here ? data(here.given) : "");
-  $("do-relabel").querySelector("span").replaceChildren("Relabel", ...(here ? [" → ", data(here.suggested)] : []));
+  $("do-relabel").querySelector("span").replaceChildren(number ? "Accept" : "Relabel", ...(here ? [" → ", data(offered(here))] : []));
+  $("do-relabel").classList.toggle("leans", here !== null && leans(here));
+  $("do-class").querySelector("span").textContent = number ? "Number…" : "Class…";
   $("digits").classList.toggle("many", store.digits.size > 4);
-  $("digits").replaceChildren(...[...(here ? store.digits : [])].map(([key, label]) => {
+  $("digits").replaceChildren(...[...(here && !number ? store.digits : [])].map(([key, label]) => {
     const given = label === here.given;
     return el("button", { class: given ? "given" : "", "data-digit": key, title: given ? "the given label: keeps it" : "" },
       el("kbd", { text: key }), " ", data(label));
@@ -61,6 +55,21 @@ export function showActions(store) {
   for (const id of ["do-keep", "do-relabel", "do-class", "do-remove", "do-skip", "do-note"]) $(id).disabled = !here;
   $("do-undo").disabled = !store.undo;
   $("do-redo").disabled = !store.redo;
+}
+
+// A browser that is not signed in: how it can be, instead of an empty page.
+export function showDoor() {
+  document.body.dataset.door = "closed";
+  const way = (...parts) => el("li", {}, ...parts);
+  $("card").replaceChildren(el("section", { class: "done door" },
+    el("h2", { text: "This browser is not signed in" }),
+    el("p", { text: "The page shows your data, so it opens only with an address that works once." }),
+    el("h3", { text: "To get a new address" }),
+    el("ol", {},
+      way("In the window where ", el("code", { text: "exempla review" }), " runs, press ", el("kbd", { text: "Enter" }), ": it prints another address. Open it here."),
+      way("If that window is gone, start ", el("code", { text: "exempla review DIR" }), " again, with the folder of the review. Every decision is kept."),
+      way("In a browser that is signed in already, the address without the question mark and what follows it opens the page again.")),
+    el("p", { class: "row" }, el("button", { class: "solid", text: "Try again", onclick: () => location.reload() }))));
 }
 
 // "saving", "saved", "unsent" (a decision waits), "away" (nothing waits), "failed" (never started).

@@ -7,7 +7,7 @@ import { $ } from "./dom.js";
 
 const COMMANDS = {
   k: "keep", r: "relabel", x: "remove", " ": "skip", n: "note", z: "undo", "/": "class",
-  e: "evidence", f: "filter", g: "go", "?": "help", arrowleft: "back", arrowright: "next",
+  e: "evidence", t: "text", s: "spot", f: "filter", g: "go", "?": "help", arrowleft: "back", arrowright: "next",
 };
 const STORED = "exempla-keys";
 

@@ -1,9 +1,9 @@
 // The list of suspects: only the rows in view exist, so a hundred thousand scroll like ten.
 
-import { $, data, el } from "./dom.js";
-import { describe } from "./store.js";
+import { $, chance, data, el } from "./dom.js";
+import { describe, offered } from "./store.js";
 
-const HEIGHT = 46; // as in style.css
+const HEIGHT = 66; // as in style.css
 const MARKS = { pending: "○", keep: "✓", relabel: "➜", remove: "✕", skip: "–" };
 
 export class List {
@@ -22,10 +22,11 @@ export class List {
 
   // Draw anew after the filter, a decision or the place changed.
   refresh() {
-    const { shown, suspects } = this.store;
+    const { shown, sequence, renewed } = this.store;
     this.space.style.height = `${shown.length * HEIGHT}px`;
-    $("list-count").textContent = shown.length === suspects.length
-      ? `${shown.length} suspects, most suspicious first` : `${shown.length} of ${suspects.length} suspects`;
+    const order = renewed ? `order renewed after ${renewed} decisions` : "most suspicious first";
+    $("list-count").textContent = shown.length === sequence.length
+      ? `${shown.length} suspects, ${order}` : `${shown.length} of ${sequence.length} suspects`;
     for (const node of this.nodes.values()) node.remove();
     this.nodes.clear();
     this.draw();
@@ -63,18 +64,19 @@ export class List {
   }
 
   item(suspect, place) {
-    const state = this.store.state(suspect.row);
-    const change = state.action === "relabel" ? state.label : suspect.suggested;
+    const state = this.store.state(suspect.item);
+    const change = state.action === "relabel" ? state.label : offered(suspect);
     const node = el("div", {
-      class: "item", role: "option", id: `item-${suspect.row}`, "data-row": suspect.row,
-      "data-action": state.action, "aria-selected": String(suspect.row === this.store.current),
+      class: "item", role: "option", id: `item-${suspect.item}`, "data-row": suspect.item,
+      "data-action": state.action, "aria-selected": String(suspect.item === this.store.current),
       "aria-setsize": this.store.shown.length, "aria-posinset": place + 1,
     },
     el("span", { class: "mark", "aria-hidden": "true", text: MARKS[state.action] }),
     el("span", { class: "name" },
       el("b", {}, String(suspect.row), ...(suspect.id ? [" · ", data(suspect.id)] : []), state.note ? " ✎" : ""),
-      el("span", {}, data(suspect.given), " → ", data(change))),
-    el("span", { class: "p", text: suspect.probability.toFixed(2) }),
+      el("span", {}, ...(suspect.part ? [data(suspect.part), ": "] : []), data(suspect.given), " → ", data(change)),
+      el("span", { class: "snippet" }, data(suspect.snippet))),
+    el("span", { class: "p" }, chance(suspect.chance), this.store.spots.has(suspect.item) ? el("small", { class: "tag", text: "spot" }) : null),
     el("span", { class: "hidden", text: describe(state) }));
     node.style.transform = `translateY(${place * HEIGHT}px)`;
     return node;

@@ -1,14 +1,15 @@
 // The page: load, show a card, take a decision, move on when it is committed.
 
 import { showCard, showDone, showEvidence } from "./card.js";
-import { openClasses, openExport, openGo, openHelp, openNote, prepareDialogs } from "./dialogs.js";
+import { openClasses, openExport, openGo, openHelp, openNote, openNumber, prepareDialogs } from "./dialogs.js";
 import { $, el } from "./dom.js";
 import { listenToKeys } from "./keys.js";
 import { List } from "./list.js";
-import { get, Sender } from "./server.js";
-import { showBanner, showFigures, showFilters, showActions, startTheme } from "./frame.js";
+import { listenToShare, openLeft } from "./left.js";
+import { get, post, Sender } from "./server.js";
+import { showActions, showBanner, showDoor, showFigures, showFilters, startTheme } from "./frame.js";
 import { enter } from "./session.js";
-import { describe, Store } from "./store.js";
+import { called, describe, offered, Store } from "./store.js";
 
 const POLL_MS = 2500;
 const SLOW_MS = 2000;
@@ -24,26 +25,28 @@ async function start() {
   prepareDialogs();
   const refused = await enter();
   const [review, state] = await Promise.all([get("/api/review"), get("/api/state")]).catch((error) => {
-    throw refused && error.status === 403 ? new Error(refused) : error;
+    throw refused && error.status === 403 ? Object.assign(new Error(refused), { refused: true }) : error;
   });
   store = new Store(review);
   store.take(state);
   store.synced = state.version;
+  if (review.learns) store.renew(await get("/api/order"));
   store.refilter();
-  list = new List(store, (row) => {
+  list = new List(store, (item) => {
     toggleList(false);
-    enqueue(() => go(row));
+    enqueue(() => go(item));
   });
   sender = new Sender(review.key, (what, message, error) => showBanner(what, message, error));
-  showFilters(store, () => {
-    store.refilter();
-    list.reveal();
+  showFilters(store, refilter, look);
+  listenToShare((answer) => {
+    store.take(answer);
+    showFigures(store);
   });
   listenToKeys(run);
   wireButtons();
   const last = Number(sessionStorage.getItem("exempla-row") ?? NaN);
-  const resume = store.byRow.has(last) && store.state(last).action === "pending" ? last : store.nextPending();
-  await go(resume ?? store.suspects[0]?.row ?? null);
+  const resume = store.byItem.has(last) && store.state(last).action === "pending" ? last : store.nextPending();
+  await go(resume ?? store.sequence[0]?.item ?? null);
   $("saved").textContent = "saved ✓";
   setInterval(poll, POLL_MS);
   document.addEventListener("visibilitychange", poll);
@@ -57,7 +60,7 @@ function wireButtons() {
   const commands = {
     "do-keep": "keep", "do-relabel": "relabel", "do-class": "class", "do-remove": "remove",
     "do-skip": "skip", "do-note": "note", "do-undo": "undo", "do-redo": "redo", "do-back": "back",
-    "do-next": "next", help: "help", estimate: "help", export: "export",
+    "do-next": "next", help: "help", estimate: "left", export: "export", "stop-export": "export",
   };
   for (const [id, command] of Object.entries(commands)) {
     $(id).addEventListener("click", () => {
@@ -82,7 +85,7 @@ function toggleList(open = !$("list-pane").classList.contains("open")) {
 
 function run(command, repeated = false) {
   if (repeated && working) return; // a held arrow key goes as fast as the cards come
-  const views = { help: openHelp, evidence: toggleEvidence, filter: focusFilter, leave, export: openExport };
+  const views = { help: openHelp, left: openLeft, evidence: toggleEvidence, filter: focusFilter, leave, export: openExport, text: toggleText };
   if (views[command]) views[command]();
   else enqueue(() => obey(command));
 }
@@ -117,6 +120,7 @@ function obey(command) {
   if (command === "go") return openGo(findRow);
   if (command === "back" || command === "next") return step(command === "back" ? -1 : 1);
   if (command === "undo" || command === "redo") return turn(command);
+  if (command === "spot") return spotCheck();
   if (store.current === null || $("card").dataset.row === undefined) return undefined;
   return decideBy(command);
 }
@@ -124,14 +128,17 @@ function obey(command) {
 function decideBy(command) {
   const { suspect } = store;
   if (command.startsWith("digit ")) {
-    const label = store.digits.get(command.slice(6));
+    const label = suspect.kind === "number" ? undefined : store.digits.get(command.slice(6));
     return label === undefined ? undefined : choose(label);
   }
-  if (command === "class" || (command === "relabel" && suspect.suggested === suspect.given)) {
+  if (suspect.kind === "number" && command === "class") {
+    return openNumber(suspect, (number) => enqueue(() => choose(number)));
+  }
+  if (command === "class" || (command === "relabel" && offered(suspect) === suspect.given)) {
     return openClasses(store.classes, suspect, (label) => enqueue(() => choose(label)));
   }
-  if (command === "note") return openNote(store.state(suspect.row).note, (text) => enqueue(() => note(text)));
-  return decide(command, command === "relabel" ? suspect.suggested : null);
+  if (command === "note") return openNote(store.state(suspect.item).note, (text) => enqueue(() => note(text)));
+  return decide(command, command === "relabel" ? offered(suspect) : null);
 }
 
 // Choosing the label a row already has means keeping it.
@@ -140,7 +147,7 @@ const choose = (label) => (label === store.suspect.given ? decide("keep", null) 
 async function decide(action, label) {
   const row = store.current;
   const { note: text, version: seen } = store.state(row);
-  const words = `row ${row}: ${describe({ action, label })}`;
+  const words = `${called(store.suspect)}: ${describe({ action, label })}`;
   const result = await sender.send("/api/decide", { row, action, label, note: text, seen }, words);
   await settle(result, row, { action, label });
 }
@@ -148,7 +155,7 @@ async function decide(action, label) {
 async function note(text) {
   const row = store.current;
   const { action, label, version } = store.state(row);
-  const result = await sender.send("/api/decide", { row, action, label, note: text, seen: version }, `note on row ${row}`);
+  const result = await sender.send("/api/decide", { row, action, label, note: text, seen: version }, `note on ${called(store.suspect)}`);
   if (result.ok) {
     store.take(result.ok);
     await show();
@@ -161,7 +168,7 @@ async function turn(command) {
   const result = await sender.send(`/api/${command}`, { seen: step_.version }, command);
   if (result.ok) {
     store.take(result.ok);
-    tell(`${command === "undo" ? "Undone" : "Redone"}: row ${result.ok.state.row} is ${describe(result.ok.state)}.`);
+    tell(`${command === "undo" ? "Undone" : "Redone"}: ${named(result.ok.state.row)} is ${describe(result.ok.state)}.`);
     await go(result.ok.state.row);
   } else if (result.conflict) {
     store.take(result.conflict);
@@ -175,9 +182,10 @@ async function turn(command) {
 async function settle(result, row, mine) {
   if (result.ok) {
     store.take(result.ok);
-    tell(`Row ${row}: ${describe(result.ok.state)}.`);
+    tell(`${named(row)}: ${describe(result.ok.state)}.`);
     if (row === store.current) await go(store.nextPending());
     else await show();
+    renewOrder();
     return;
   }
   queue = [];
@@ -186,35 +194,57 @@ async function settle(result, row, mine) {
     store.take(result.conflict);
     const again = mine ? el("button", { text: `Use mine: ${describe(mine)}`, onclick: () => enqueue(() => decide(mine.action, mine.label)) }) : null;
     const leave_ = el("button", { text: "Leave it", onclick: () => enqueue(() => go(store.nextPending())) });
-    const what = theirs ? `Another tab decided about row ${theirs.row}: ${describe(theirs)}.` : "Another tab was first.";
+    const what = theirs ? `Another tab decided about ${named(theirs.row)}: ${describe(theirs)}.` : "Another tab was first.";
     await go(row, notice(`${what} Your decision was not saved.`, again, leave_));
   } else if (result.refused) await go(row, notice(`The server refused this: ${result.refused}`));
   else if (result.discarded) await poll();
 }
 
+const named = (item) => (store.byItem.has(item) ? called(store.byItem.get(item)) : `row ${item}`);
+
+// In the background, once the next card is there: what the decisions teach about the others.
+async function renewOrder() {
+  if (!store.review.learns || store.renewals === store.renewed) return;
+  try {
+    store.renew(await get("/api/order"));
+    list.refresh();
+  } catch {
+    // The order stays as it was; the next decision asks again.
+  }
+}
+
+async function spotCheck() {
+  if (!store.review.learns) return tell("This folder has no rows to spot-check.");
+  store.take(await post("/api/spot", {}));
+  store.refilter();
+  if (store.waiting === null) return tell("No row is left to be drawn.");
+  return go(store.waiting);
+}
+
 const notice = (words, ...buttons) => el("div", { class: "status conflict", role: "alert" },
   el("span", { text: words }), buttons.length ? el("p", { class: "row" }, ...buttons) : "");
 
-async function go(row, conflict = null) {
-  store.current = row;
-  if (row === null) {
+async function go(item, conflict = null) {
+  store.current = item;
+  if (item === null) {
     delete $("card").dataset.row;
     sessionStorage.removeItem("exempla-row");
-    showDone(store, openExport);
+    showDone(store, openExport, () => run("spot"));
   } else {
-    sessionStorage.setItem("exempla-row", String(row));
-    let card = cards.get(row);
+    sessionStorage.setItem("exempla-row", String(item));
+    let card = cards.get(item);
     if (!card) {
       try {
-        card = await fetchCard(row);
+        card = await fetchCard(item);
       } catch {
         return poll(); // the banner says what is the matter; the card stays
       }
     }
-    if (store.current !== row) return undefined;
-    showCard(card, store.state(row), conflict);
+    if (store.current !== item) return undefined;
+    store.opened.add(item);
+    showCard(card, store.suspect, store.state(item), { conflict, spot: store.spots.has(item) });
     showEvidence(card);
-    $("card").dataset.row = row;
+    $("card").dataset.row = item;
     const ahead = store.nextPending();
     if (ahead !== null && !cards.has(ahead)) fetchCard(ahead).catch(() => {});
   }
@@ -228,10 +258,10 @@ async function go(row, conflict = null) {
   return undefined;
 }
 
-async function fetchCard(row) {
-  const card = await get(`/api/suspect/${row}`);
+async function fetchCard(item) {
+  const card = await get(`/api/suspect/${item}`);
   if (cards.size > 60) cards.delete(cards.keys().next().value);
-  cards.set(row, card);
+  cards.set(item, card);
   return card;
 }
 
@@ -242,10 +272,11 @@ async function poll() {
   if (document.hidden || sender.busy) return;
   try {
     const answer = await get(`/api/state?since=${store.synced}`);
+    const listed = store.sequence.length;
     const moved = store.take(answer);
     store.synced = answer.version;
     if (!sender.busy) showBanner("saved");
-    if (moved.length) {
+    if (moved.length || store.sequence.length !== listed) {
       if (moved.includes(store.current)) await show();
       else {
         store.refilter();
@@ -260,15 +291,15 @@ async function poll() {
 }
 
 function step(direction) {
-  const row = store.current === null ? store.shown.at(direction > 0 ? 0 : -1)?.row ?? null : store.neighbour(direction);
+  const row = store.current === null ? store.shown.at(direction > 0 ? 0 : -1)?.item ?? null : store.neighbour(direction);
   if (row === null) tell(direction > 0 ? "This is the last one." : "This is the first one.");
   return row === null ? undefined : go(row);
 }
 
 function findRow(typed) {
-  const suspect = store.suspects.find((s) => String(s.row) === typed) ?? store.suspects.find((s) => s.id === typed);
+  const suspect = store.sequence.find((s) => String(s.row) === typed) ?? store.sequence.find((s) => s.id === typed);
   if (typed === "" || !suspect) return false;
-  enqueue(() => go(suspect.row));
+  enqueue(() => go(suspect.item));
   return true;
 }
 
@@ -276,6 +307,34 @@ function toggleEvidence() {
   const full = $("evidence").classList.toggle("full");
   tell(full ? "Evidence in full." : "Evidence in short.");
   $("evidence").scrollIntoView({ block: "nearest" });
+}
+
+// The whole text, or its beginning.
+function toggleText() {
+  document.querySelector("#card .show-all")?.click();
+}
+
+function refilter() {
+  store.refilter();
+  list.reveal();
+}
+
+// Rows whose text holds what is looked for; the server has the texts.
+let lookup = null;
+function look(wanted) {
+  clearTimeout(lookup);
+  store.found = null;
+  if (wanted.length < 2) return;
+  lookup = setTimeout(async () => {
+    try {
+      const { items } = await get(`/api/find?wanted=${encodeURIComponent(wanted)}`);
+      if (store.filter.find.trim() !== wanted) return;
+      store.found = new Set(items);
+      refilter();
+    } catch (error) {
+      tell(`The texts could not be searched: ${error.message}`);
+    }
+  }, 200);
 }
 
 function focusFilter() {
@@ -294,6 +353,7 @@ function tell(words) {
 
 start().catch((error) => {
   showBanner("failed", null, error);
+  if (error.status === 403 || error.refused) showDoor();
   $("banner-retry").addEventListener("click", () => location.reload());
   addEventListener("storage", () => location.reload()); // another tab was let in
 });

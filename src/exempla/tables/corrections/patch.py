@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,12 @@ def write_patch(
     return write_patch_lines(path, lines)
 
 
-def write_patch_lines(path: str | Path, lines: Iterable[PatchLine]) -> Path:
+def write_patch_lines(
+    path: str | Path, lines: Iterable[PatchLine], more: Iterable[Mapping[str, str]] = ()
+) -> Path:
     """Write a patch, CSV or JSONL by the path's ending: the one writer of the format.
+
+    `more` are further columns of each line, for people to read; applying a patch ignores them.
 
     >>> import tempfile, pathlib
     >>> line = PatchLine(4, "m4", "label", "ham", "spam", "relabel", note="sure")
@@ -119,7 +124,9 @@ def write_patch_lines(path: str | Path, lines: Iterable[PatchLine]) -> Path:
     '4,m4,label,ham,spam,relabel,,,sure,'
     """
     path = Path(path)
-    text = _written(path, [asdict(line) | {"original": line.original[:STAMP]} for line in lines])
+    told = [asdict(line) | {"original": line.original[:STAMP]} for line in lines]
+    both = zip_longest(told, more, fillvalue={})
+    text = _written(path, [dict(each) | line for line, each in both])
     make_folder(path.parent)
     return write_text(path, text)
 
@@ -136,7 +143,8 @@ def _written(path: Path, lines: list[dict[str, Any]]) -> str:
     if path.suffix != ".csv":
         raise ExemplaError(f"A patch is a .csv or a .jsonl file, not {path.name!r}.")
     out = io.StringIO()
-    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
+    more = dict.fromkeys(name for line in lines for name in line if name not in FIELDS)
+    writer = csv.DictWriter(out, (*FIELDS, *more), restval="", lineterminator="\n")
     writer.writeheader()
     for line in lines:
         proof = line["evidence"]
