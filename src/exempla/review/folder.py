@@ -7,13 +7,22 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from exempla.atomic import make_folder, replacing, write_bytes
 from exempla.errors import ExemplaError
+from exempla.review.design.frame import LISTED_STRATA, Frame, check_frame
 from exempla.review.images import write_image
 from exempla.review.key import earlier_key, key_of
+from exempla.review.listing import (
+    ListedSuspect,
+    read_suspects,
+    searched,
+    stamp_of,
+    stratified,
+)
 from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
 
 __all__ = ["WRITTEN", "Review", "ListedSuspect", "read_review", "write_review"]
@@ -21,22 +30,11 @@ __all__ = ["WRITTEN", "Review", "ListedSuspect", "read_review", "write_review"]
 WRITTEN = ("suspects.jsonl", "review.json", "images")
 """What `write_review` writes into a folder."""
 
-FORMAT = "exempla-review-2"
+FORMAT = "exempla-review-3"
+UNFRAMED = "exempla-review-2"
+"""Written until a folder said how many rows there are besides those listed."""
 EARLIER = "exempla-review-1"
 """Written until contradicting rows were called so; see `upgraded_card`."""
-
-
-@dataclass(frozen=True)
-class ListedSuspect:
-    """What the list needs of a suspect; the rest is read when its card is shown."""
-
-    row: int
-    id: str
-    given: str
-    suggested: str
-    probability: float
-    model_probability: float
-    side: str
 
 
 @dataclass(frozen=True)
@@ -56,23 +54,40 @@ class Review:
     fingerprint: str
     suspects: tuple[ListedSuspect, ...]
     places: dict[int, tuple[int, int]]
-    """Row → (offset, length) of its line in suspects.jsonl."""
+    """Item → (offset, length) of its line in suspects.jsonl."""
     stamp: tuple[int, ...]
     """Of suspects.jsonl as it was read; another one has other places."""
     format: str = FORMAT
+    rest: tuple[ListedSuspect, ...] = ()
+    """Rows that are no suspects, drawn at random from all such, to be spot-checked."""
+    frame: Frame | None = None
+    """How many rows there are in all; None: an earlier version did not say."""
+    digest: str = ""
+    """Of suspects.jsonl."""
 
-    def card(self, row: int) -> dict[str, Any]:
-        """Everything about one suspect, as written; KeyError if the row is no suspect."""
-        offset, length = self.places[row]
+    def card(self, item: int) -> dict[str, Any]:
+        """Everything about one suspect, as written; KeyError if there is no such item."""
+        offset, length = self.places[item]
         with open(self.directory / "suspects.jsonl", "rb") as file:
             self.check_current(os.fstat(file.fileno()))
             file.seek(offset)
             card = json.loads(file.read(length))
         return upgraded_card(card) if self.format == EARLIER else card
 
+    def find(self, wanted: str) -> list[int]:
+        """The items whose text, cells or file name hold these letters, whatever their case."""
+        wanted, found = wanted.casefold(), []
+        with open(self.directory / "suspects.jsonl", "rb") as file:
+            self.check_current(os.fstat(file.fileno()))
+            for line in file:
+                card = json.loads(line)
+                if wanted in searched(card).casefold():
+                    found.append(int(card.get("item", card["row"])))
+        return found
+
     def check_current(self, status: os.stat_result | None = None) -> None:
         """ExemplaError if another analysis was written into the folder since it was read."""
-        if _stamp(status or os.stat(self.directory / "suspects.jsonl")) != self.stamp:
+        if stamp_of(status or os.stat(self.directory / "suspects.jsonl")) != self.stamp:
             raise ExemplaError(
                 f"{self.directory} was written anew while it was open; start `exempla review` "
                 "again."
@@ -91,11 +106,15 @@ def write_review(
     classes: Sequence[str],
     expected_wrong: float | None = None,
     question: str = "Which labels are wrong?",
+    rest: Iterable[tuple[int, Suspect]] = (),
+    frame: Frame | None = None,
 ) -> Path:
     """Write what the review page needs into `directory` and return the path of review.json.
 
     `suspects` come in the order the person should see them and may be a generator.
-    `expected_wrong` is the expected number of wrong labels in the whole file.
+    `expected_wrong` is the expected number of wrong labels in the whole file. `rest` are rows that
+    are no suspects, each with its stratum of `frame` (see `exempla.review.design`): with them the
+    page makes spot checks and learns from decisions; without a frame its order stays as it is.
 
     >>> import tempfile
     >>> from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
@@ -121,13 +140,23 @@ def write_review(
         )
     known = _checked_classes(classes)
     seen: set[int] = set()
-    digest = hashlib.sha256()
+    digest, listed, numbers = hashlib.sha256(), 0, 0
     with replacing(directory / "suspects.jsonl") as file:
-        for suspect in suspects:
+        for stratum, suspect in chain(((None, each) for each in suspects), rest):
             _check(suspect, known, seen)
-            line = _json(_line(directory, suspect)) + b"\n"
-            digest.update(line)
-            file.write(line)
+            line = _line(directory, suspect)
+            if stratum is None:
+                listed += 1
+            else:
+                line["stratum"] = int(stratum)
+            data = _json(line) + b"\n"
+            digest.update(data)
+            file.write(data)
+            numbers += suspect.kind == "number"
+    if not known and not numbers:
+        raise ExemplaError("The classes must be a non-empty list without repeats.")
+    if frame is not None:
+        check_frame(frame, listed)
     header = {
         "format": FORMAT,
         "question": question,
@@ -142,7 +171,9 @@ def write_review(
         },
         "classes": list(known),
         "expected_wrong": None if expected_wrong is None else float(expected_wrong),
-        "suspects": len(seen),
+        "suspects": listed,
+        "rest": len(seen) - listed,
+        "frame": None if frame is None else frame.to_dict(),
         # Of two analyses in one folder, the list of one is never read with the header of the other.
         "suspects_sha256": digest.hexdigest(),
         "earlier_keys": _earlier_keys(directory),
@@ -168,13 +199,17 @@ def read_review(directory: str | Path) -> Review:
         )
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        if header["format"] not in (FORMAT, EARLIER):
+        if header["format"] not in (FORMAT, UNFRAMED, EARLIER):
             raise ValueError(f"its format is {header['format']!r}, this version reads {FORMAT!r}")
-        suspects, places, stamp = _read_suspects(
+        suspects, places, stamp = read_suspects(
             directory / "suspects.jsonl", header.get("suspects_sha256")
         )
-        if len(suspects) != header["suspects"] or len(places) != len(suspects):
+        rest = tuple(s for s in suspects if s.stratum >= LISTED_STRATA)
+        suspects = suspects[: len(suspects) - len(rest)]
+        numbers = (len(suspects), len(rest), len(places))
+        if numbers != (header["suspects"], header.get("rest", 0), len(suspects) + len(rest)):
             raise ValueError("review.json and suspects.jsonl do not belong together")
+        frame = Frame.from_dict(header["frame"]) if header.get("frame") else None
         stated, expected = header["source"], header["expected_wrong"]
         return Review(
             directory=directory,
@@ -186,10 +221,13 @@ def read_review(directory: str | Path) -> Review:
             question=str(header["question"]),
             key=_key(header),
             fingerprint=str(stated["fingerprint"]),
-            suspects=suspects,
+            suspects=stratified(suspects),
             places=places,
             stamp=stamp,
             format=str(header["format"]),
+            rest=rest,
+            frame=frame,
+            digest=str(header.get("suspects_sha256") or ""),
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExemplaError(
@@ -218,8 +256,8 @@ def _earlier_keys(directory: Path) -> dict[str, str]:
 
 def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
     known = tuple(str(c) for c in classes)
-    if len(set(known)) != len(known) or not known:
-        raise ExemplaError("The classes must be a non-empty list without repeats.")
+    if len(set(known)) != len(known):
+        raise ExemplaError("The classes must be a list without repeats.")
     broken = [name for name in known if name != name.encode("utf-8", "replace").decode()]
     if broken:
         raise ExemplaError(
@@ -230,12 +268,14 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
-    if suspect.row in seen:
+    if suspect.item in seen:
         raise ExemplaError(f"Row {suspect.row} is listed twice; each suspect appears once.")
+    seen.add(suspect.item)
+    if suspect.kind == "number":
+        return
     for label in (suspect.given, suspect.suggested):
         if label not in classes:
             raise ExemplaError(f"Row {suspect.row}: {label!r} is not among the classes given.")
-    seen.add(suspect.row)
 
 
 def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
@@ -250,39 +290,6 @@ def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
             folder = make_folder(directory / "images")
             written["image"] = write_image(folder, space, number, content.image)
     return line
-
-
-def _read_suspects(
-    path: Path, sha256: str | None
-) -> tuple[tuple[ListedSuspect, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
-    suspects: list[ListedSuspect] = []
-    places: dict[int, tuple[int, int]] = {}
-    offset, digest = 0, hashlib.sha256()
-    with open(path, "rb") as file:
-        stamp = _stamp(os.fstat(file.fileno()))
-        for line in file:
-            digest.update(line)
-            card = json.loads(line)
-            suspects.append(
-                ListedSuspect(
-                    row=int(card["row"]),
-                    id=str(card["id"]),
-                    given=str(card["given"]),
-                    suggested=str(card["suggested"]),
-                    probability=float(card["probability"]),
-                    model_probability=float(card["model_probability"]),
-                    side=str(card["side"]),
-                )
-            )
-            places[suspects[-1].row] = (offset, len(line))
-            offset += len(line)
-    if sha256 not in (None, digest.hexdigest()):  # earlier versions wrote none
-        raise ValueError("review.json and suspects.jsonl do not belong together")
-    return tuple(suspects), places, stamp
-
-
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:

@@ -1,7 +1,8 @@
 """Decisions as an append-only log in SQLite; what a row's decision is now is derived from it.
 
 An event sets a row's state, undoes the latest set, or redoes the latest undone one. Nothing is
-ever changed or deleted (triggers hold that), so undo has no limit and survives a restart.
+ever changed or deleted (triggers hold that), so undo has no limit and survives a restart. Which
+rows were drawn as spot checks, by which design and when, are events too.
 
 A writer says which version of the row it saw. If the row has moved on since, the write is refused
 with `StaleError` and the row's present state: two open tabs cannot overwrite each other unseen.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -30,9 +31,10 @@ from exempla.review.logfile import (
     read_events,
 )
 
-__all__ = ["ACTIONS", "DecisionLog", "RowDecision", "StaleError"]
+__all__ = ["ACTIONS", "SETTLED", "DecisionLog", "Draw", "RowDecision", "StaleError"]
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
+SETTLED = ("keep", "relabel", "remove")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class Step:
     after: RowDecision
 
 
+@dataclass(frozen=True)
+class Draw:
+    """A spot check: its row, and the event by which it was drawn."""
+
+    row: int
+    at: int
+
+
 class StaleError(Exception):
     """The writer had not seen the latest event; `state` is what it did not know of."""
 
@@ -71,6 +81,10 @@ class Ledger:
     states: dict[int, RowDecision] = field(default_factory=dict)
     done: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
+    since: dict[int, int] = field(default_factory=dict)
+    """Of each settled row: the event since which it has been so without a break."""
+    design: str = ""
+    draws: list[Draw] = field(default_factory=list)
 
     def state(self, row: int) -> RowDecision:
         """What is decided about a row."""
@@ -83,6 +97,12 @@ class Ledger:
         )
         if now.action not in ACTIONS:
             raise BrokenChainError(f"event {event.version} has no known action")
+        if event.kind == "design":  # draws of an earlier one stay decided, and count no more
+            self.design, self.draws = event.note, []
+            return
+        if event.kind == "draw":
+            self.draws.append(Draw(event.row, event.version))
+            return
         if event.kind == "set":
             self.done.append(Step(event.version, self.state(event.row), now))
             self.undone.clear()
@@ -94,6 +114,10 @@ class Ledger:
                 raise BrokenChainError(f"event {event.version} has nothing to {event.kind}")
             goal.append(source.pop())
         self.states[event.row] = now
+        if now.action not in SETTLED:
+            self.since.pop(event.row, None)
+        else:
+            self.since.setdefault(event.row, event.version)
 
     def decided(self) -> int:
         """How many rows something is decided or noted about."""
@@ -156,6 +180,16 @@ class DecisionLog:
         """What redo would bring back."""
         return self._own.undone[-1] if self._own.undone else None
 
+    def since(self) -> dict[int, int]:
+        """The settled rows, and the event since which each has been so."""
+        with self._lock:
+            return dict(self._own.since)
+
+    @property
+    def draws(self) -> list[Draw]:
+        """The spot checks of the present design, in the order in which they were drawn."""
+        return list(self._own.draws)
+
     def refresh(self) -> None:
         """Take in events that another process wrote; DamagedError if they do not fit."""
         with self._lock:
@@ -202,6 +236,28 @@ class DecisionLog:
             if step is None or step.version != seen:
                 raise StaleError(step.before if step else None)
             return self._append("redo", step.after, once)
+
+    def start_design(self, design: str) -> None:
+        """Write down by which design spot checks are drawn, unless it is the present one."""
+        if self._own.design == design:
+            return
+        with self._writing("") as _:
+            if self._own.design != design:
+                self._append("design", RowDecision(0, note=design), f"design-{self._version}")
+
+    def draw(self, choose: Callable[[], int | None], number: int) -> bool:
+        """Let `choose` take the spot check of this number, unless it has been drawn.
+
+        It is asked with the log up to date, and nothing is decided until its choice is written.
+        """
+        with self._writing("") as _:
+            if len(self._own.draws) != number:
+                return False
+            row = choose()
+            if row is None:
+                return False
+            self._append("draw", RowDecision(row, time=_clock()), f"draw-{self._last.version}")
+            return True
 
     def setting(self, name: str, value: str | None = None) -> str | None:
         """Remember `value` under `name`, or recall it."""

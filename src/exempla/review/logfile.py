@@ -7,7 +7,8 @@ not notice a flipped bit inside a value, nor events that are simply gone. So eac
 
 and the table `head` the number of events and the last seal: whatever is altered, missing or added
 breaks the chain. A log is made under another name and renamed when it is complete, so an empty file
-is never a new log. Logs of earlier versions, without seals, are given them when first opened.
+is never a new log. Logs of earlier versions, without seals or without a place for the design of
+spot checks, are given them when first opened.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +35,7 @@ PAGE = 4096
 SCHEMA = """
 CREATE TABLE events (
     version INTEGER PRIMARY KEY,
-    key TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('set', 'undo', 'redo')),
+    key TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('set', 'undo', 'redo', 'design', 'draw')),
     row INTEGER NOT NULL, action TEXT NOT NULL, label TEXT, note TEXT NOT NULL,
     time TEXT NOT NULL, once TEXT NOT NULL, seal TEXT NOT NULL, UNIQUE (key, once)
 );
@@ -48,13 +50,19 @@ INSERT INTO head VALUES (1, 0, '');
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
+UNDESIGNED = SCHEMA.replace(", 'design', 'draw'", "")
+"""Of logs written before there were spot checks."""
+
 
 class DamagedError(ExemplaError):
     """The log is not what was written; the message says what is whole and how to go on."""
 
 
 class Event(NamedTuple):
-    """A line of the log: a decision set, undone or redone, and its seal."""
+    """A line of the log and its seal.
+
+    A decision set, undone or redone; or the design of the spot checks (in `note`), or one drawn.
+    """
 
     version: int
     key: str
@@ -196,7 +204,7 @@ def _check(path: Path) -> None:
             db.execute("PRAGMA busy_timeout = 5000")
             _check_pages(db, path)
             if not is_unsealed(db):
-                if _schema(db) != _own_schema():
+                if _schema(db) not in (_schema_of(SCHEMA), _schema_of(UNDESIGNED)):
                     raise BrokenChainError("its tables are not those of a log")
                 read_events(db)
     except sqlite3.OperationalError as error:
@@ -223,17 +231,17 @@ def _connected(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode = WAL")
     # NORMAL survives a killed process; only FULL also survives a power cut.
     db.execute("PRAGMA synchronous = FULL")
-    if is_unsealed(db):
-        _seal_all(db)
+    if _schema(db) != _schema_of(SCHEMA):
+        _renew(db)
         os.chmod(path, file_mode(path.parent))  # earlier versions left it readable by all
     return db
 
 
-def _seal_all(db: sqlite3.Connection) -> None:
-    """Give the events of an earlier version their seals, in one transaction."""
+def _renew(db: sqlite3.Connection) -> None:
+    """Bring a log of an earlier version into today's form, with its seals, in one transaction."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        if is_unsealed(db):  # and no other process was quicker
+        if _schema(db) != _schema_of(SCHEMA):  # and no other process was quicker
             rows = db.execute(f"SELECT {UNSEALED} FROM events ORDER BY version").fetchall()
             settings = db.execute("SELECT name, value FROM settings").fetchall()
             for table in ("events", "settings"):
@@ -259,14 +267,15 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
 
 
-def _schema(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
+def _schema(db: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
     rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
-    return {row for row in rows if not str(row[1]).startswith("sqlite_")}
+    return frozenset(row for row in rows if not str(row[1]).startswith("sqlite_"))
 
 
-def _own_schema() -> set[tuple[Any, ...]]:
+@cache
+def _schema_of(script: str) -> frozenset[tuple[Any, ...]]:
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(SCHEMA)
+        db.executescript(script)
         return _schema(db)
 
 

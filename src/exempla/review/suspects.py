@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,33 @@ from typing import Any
 from exempla.errors import ExemplaError
 from exempla.report.views import Content
 
-__all__ = ["EvidenceRow", "ReviewedFile", "Suspect", "content_json", "upgraded_card"]
+__all__ = [
+    "EvidenceRow", "ReviewedFile", "Suspect", "content_json",
+    "is_number", "item_of", "upgraded_card",
+]  # fmt: skip
 
 LONGEST_TEXT = 20_000
 """Characters of one text that reach the page; longer texts are cut, and the cut is shown."""
+LONGEST_CELL = 200_000
+"""Characters of one cell of the row as the file has it."""
+KINDS = ("class", "number", "part")
+PARTS, FIRST_PART = 1 << 20, 1 << 40
+"""Places for parts within a row, and where their numbers begin; exact in a browser (2⁵³)."""
+
+
+def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> int:
+    """The number that decisions about an item are kept under: the row's own, or one of its parts'.
+
+    A part's number follows from the row and its place (tokens) or name (labels), so that an
+    analysis that is repeated keeps its decisions.
+
+    >>> item_of(17), item_of(17, "flu", (4, 7)) != item_of(17, "flu", (9, 12))
+    (17, True)
+    """
+    if not part:
+        return row
+    place = span[0] if span else zlib.crc32(part.encode("utf-8", "replace"))
+    return FIRST_PART + row * PARTS + place % PARTS
 
 
 def content_json(content: Content) -> dict[str, Any]:
@@ -93,9 +117,18 @@ class Suspect:
         A short word to filter by, such as "opponent" or "proponent".
     contradicting, supporters : tuple of EvidenceRow
         The trusted rows that contradict the given label, and those that agree with it.
+    kind : str
+        "class"; "number", where the label is a number (`expected` is the one the model would
+        expect, `spread` its standard deviation); or "part", where it is the label of a part.
+    part, span : str, (int, int) or None
+        The part's name: one of several labels, or a token, which lies at `span` of the text.
+    original : tuple of (column, value)
+        The row as the file has it, every column; None as a value: it is the text shown.
 
     >>> Suspect(4312, "ham", "spam", 0.91, 0.97).to_dict()["suggested"]
     'spam'
+    >>> Suspect(7, "1200", "120", 0.8, 0.0, kind="number", expected=119.6, spread=8.0).item
+    7
     """
 
     row: int
@@ -108,17 +141,55 @@ class Suspect:
     content: Content = field(default_factory=Content)
     contradicting: tuple[EvidenceRow, ...] = ()
     supporters: tuple[EvidenceRow, ...] = ()
+    kind: str = "class"
+    part: str = ""
+    span: tuple[int, int] | None = None
+    expected: float | None = None
+    spread: float | None = None
+    original: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def item(self) -> int:
+        """The number that decisions about it are kept under."""
+        return item_of(self.row, self.part, self.span)
 
     def __post_init__(self) -> None:
         if self.row < 0:
             raise ExemplaError(f"Row {self.row} is negative; rows are counted from 0.")
+        self._check_kind()
         for name in ("probability", "model_probability"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:  # also refuses NaN
                 raise ExemplaError(f"Row {self.row}: {name} is {value}; it must lie in [0, 1].")
 
+    def _check_kind(self) -> None:
+        if self.kind not in KINDS:
+            raise ExemplaError(
+                f"Row {self.row}: its kind is {self.kind!r}, not {', '.join(KINDS)}."
+            )
+        if (self.kind == "part") != bool(self.part):
+            raise ExemplaError(f"Row {self.row}: a part has a name, and only a part has one.")
+        if self.kind == "number":
+            for name, value in (("given", self.given), ("expected", self.expected)):
+                if not is_number(value):
+                    raise ExemplaError(f"Row {self.row}: {name} is {value!r}, not a number.")
+        if self.span is not None and not 0 <= self.span[0] < self.span[1]:
+            raise ExemplaError(f"Row {self.row}: the span {self.span} is none.")
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: one line of suspects.jsonl."""
+        more = {
+            "kind": self.kind if self.kind != "class" else None,
+            "item": self.item if self.part else None,
+            "part": self.part or None,
+            "span": None if self.span is None else [int(self.span[0]), int(self.span[1])],
+            "expected": None if self.expected is None else float(self.expected),
+            "spread": None if self.spread is None else _finite(self.spread, "the spread"),
+            "original": [[c, v and v[:LONGEST_CELL]] for c, v in self.original] or None,
+        }
+        return self._stated() | {name: value for name, value in more.items() if value is not None}
+
+    def _stated(self) -> dict[str, Any]:
         return {
             "row": int(self.row),
             "id": self.id,
@@ -167,6 +238,18 @@ class ReviewedFile:
     label: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str | None = None
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is, or reads as, a finite number.
+
+    >>> is_number("1.5e3"), is_number("nan"), is_number("a")
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def _finite(value: float, what: str) -> float:
