@@ -124,6 +124,34 @@ def suspects(case: Case, seed: int) -> np.ndarray:
 def assess(case: Case, seed: int) -> Assessed:
     """Average over what the share of wrong numbers may be."""
     fixed, rows = _fixed(case), _sample(case, seed)
+    anywhere = fixed._replace(other=_other(case))
+    found = _averaged(case, fixed, rows)
+    # What noise of the fitted shape would leave to mistakes close to the expected number: an upper
+    # end, for that the noise has this shape is not known.
+    most = _averaged(case, anywhere, rows).interval[1]
+    n = int((~case.curated).sum())
+    clean, ways = _densities(case, anywhere, found.best.right)
+    possible = logsumexp(ways + np.log(0.5 * found.best.shares + 0.5 / len(KINDS)), axis=1)
+    wrong = np.where(case.curated, 0.0, np.minimum(found.wrong, n / (n + 3.0)))
+    return Assessed(
+        wrong,
+        possible - clean,
+        np.argmax(found.kinds, axis=1),
+        float(wrong.sum()),
+        (found.interval[0], max(found.interval[1], most)),
+        float(np.clip(np.exp(found.best.right.tail), *TAILS)),
+    )
+
+
+class _Averaged(NamedTuple):
+    wrong: np.ndarray
+    kinds: np.ndarray
+    interval: tuple[float, float]
+    best: Fitted
+
+
+def _averaged(case: Case, fixed: Fixed, rows: np.ndarray) -> _Averaged:
+    """P(wrong) and P(kind) over the posterior of the share; and of how many."""
     judged = ~case.curated
     n = int(judged.sum())
     fits = _profile(case, fixed, rows, 0.5 / n)
@@ -135,18 +163,8 @@ def assess(case: Case, seed: int) -> Assessed:
         wrong, kinds = wrong + p / len(shares), kinds + ways
         p = p[judged]
         counts.append((float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))))
-    wrong = np.where(case.curated, 0.0, np.minimum(wrong, n / (n + 3.0)))
     best = max(fits.values(), key=lambda fitted: fitted.log_likelihood)
-    clean, ways = _densities(case, fixed._replace(other=_other(case)), best.right)
-    possible = logsumexp(ways + np.log(0.5 * best.shares + 0.5 / len(KINDS)), axis=1)
-    return Assessed(
-        wrong,
-        possible - clean,
-        np.argmax(kinds, axis=1),
-        float(wrong.sum()),
-        count_interval(shares, counts, n),
-        float(np.clip(np.exp(best.right.tail), *TAILS)),
-    )
+    return _Averaged(wrong, kinds, count_interval(shares, counts, n), best)
 
 
 def _profile(case: Case, fixed: Fixed, rows: np.ndarray, least: float) -> dict[float, Fitted]:

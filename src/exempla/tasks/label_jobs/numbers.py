@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
+from threadpoolctl import threadpool_limits
 
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import check_ids, check_k, check_seed
@@ -55,7 +56,8 @@ def fix_numbers(
     names = check_ids(given.ids if ids is None else ids, n)
     found = _residuals(model, given, fit, seed)
     case = Case(given.y, found.expected, found.spread, given.curated)
-    judged = assess(case, seed)
+    with threadpool_limits(1, user_api="blas"):  # short vectors only wait for threads
+        judged = assess(case, seed)
     p = judged.probabilities[:n]
     order = _order(case, judged, n)[:k]
     mended = repaired(case, judged.kinds)[:n]
@@ -94,7 +96,8 @@ def _residuals(model: Any, given: Numbers, fit: Fit | None, seed: int) -> Residu
     found = residuals_of(model, given, seed, fit=fit)
     for step in range(1, ROUNDS + 1):
         case = Case(given.y, found.expected, found.spread, given.curated)
-        keep = ~suspects(case, seed)
+        with threadpool_limits(1, user_api="blas"):
+            keep = ~suspects(case, seed)
         if keep.sum() < max(FEWEST, len(keep) // 2):
             break
         last = step == ROUNDS
