@@ -23,7 +23,9 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.tables.columns.arrow import to_strings
+from exempla.tables.formats.cells import json_spans, json_token
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
+from exempla.tables.formats.jsonl import JsonSource
 from exempla.tables.read import read_table
 from exempla.tables.table import Table, show
 
@@ -208,11 +210,14 @@ def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
     return start, start + max(len(tokens[place]), 1)
 
 
-def changed(path: Path, layout: dict[str, Any], changes: Changes, removed: set[int],
-            **reading: Any) -> bytes:  # fmt: skip
+def changed(
+    path: Path, layout: dict[str, Any], changes: Changes, removed: set[int], **reading: Any
+) -> bytes:
     """The file with these labels changed and these rows gone."""
     if layout["kind"] == "conll":
         return _changed_conll(path, layout, changes, removed)
+    if layout["kind"] == "tokens":
+        return _changed_lists(path, layout, changes, removed)
     cells = _new_cells(read_table(path, **reading), layout, changes)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / path.name
@@ -234,19 +239,18 @@ def _new_cells(table: Table, layout: dict[str, Any], changes: Changes) -> dict[s
             spelt = layout["spelt"][name][value == "present"]
             out.setdefault(str(name), {})[row] = spelt
         return out
-    column = layout["labels" if layout["kind"] == "tokens" else "column"]
+    column = layout["column"]
     by_row: dict[int, list[tuple[Any, str]]] = {}
     for (row, part), value in changes.items():
         by_row.setdefault(row, []).append((part, value))
     rows = sorted(by_row)
     for row, cell in zip(rows, table.strings(column, rows), strict=True):
-        new = _new_list if layout["kind"] == "tokens" else _new_delimited
-        out.setdefault(column, {})[row] = new(cell or "", by_row[row], layout)
+        new = _new_delimited(cell or "", by_row[row], layout["separator"])
+        out.setdefault(column, {})[row] = new
     return out
 
 
-def _new_delimited(cell: str, edits: list[tuple[Any, str]], layout: dict[str, Any]) -> str:
-    mark = layout["separator"]
+def _new_delimited(cell: str, edits: list[tuple[Any, str]], mark: str) -> str:
     pieces = [piece for piece in cell.split(mark) if piece.strip()]
     gap = mark + " " if f"{mark} " in cell else mark
     for name, value in edits:
@@ -256,12 +260,41 @@ def _new_delimited(cell: str, edits: list[tuple[Any, str]], layout: dict[str, An
     return gap.join(piece.strip() for piece in pieces)
 
 
-def _new_list(cell: str, edits: list[tuple[Any, str]], _: dict[str, Any]) -> str:
-    labels = json.loads(cell)
-    for place, value in edits:
-        same = isinstance(labels[place], int) and re.fullmatch(r"-?\d+", value)
-        labels[place] = int(value) if same else value
-    return json.dumps(labels, ensure_ascii=False)
+def _changed_lists(
+    path: Path, layout: dict[str, Any], changes: Changes, removed: set[int]
+) -> bytes:
+    """JSON lines with single elements of their lists of labels changed."""
+    source = read_table(path).source
+    assert isinstance(source, JsonSource)
+    text = source.encoding.decode(unpack(source.raw, path.name)[0])
+    edits: dict[int, dict[int, str]] = {}
+    for (row, place), value in changes.items():
+        edits.setdefault(row, {})[int(place)] = value
+    pieces, done = [], 0
+    for row in sorted({*edits, *removed}):
+        start, end = int(source.starts[row]), int(source.ends[row])
+        pieces.append(text[done:start])
+        done = end
+        if row not in removed:
+            pieces.append(_new_line(text[start:end], layout["labels"], edits[row]))
+    pieces.append(text[done:])
+    return pack(source.encoding.encode("".join(pieces)), source.packing)
+
+
+def _new_line(line: str, key: str, edits: dict[int, str]) -> str:
+    at = json_spans(line)[key][0] + 1
+    decoder, spans = json.JSONDecoder(), []
+    while True:
+        at += len(line[at:]) - len(line[at:].lstrip(" \t\r\n,"))
+        if line[at] == "]":
+            break
+        end = decoder.raw_decode(line, at)[1]
+        spans.append((at, end))
+        at = end
+    for place in sorted(edits, reverse=True):
+        start, end = spans[place]
+        line = line[:start] + json_token(edits[place], line[start:end]) + line[end:]
+    return line
 
 
 def _changed_conll(

@@ -13,7 +13,7 @@ import numpy as np
 from exempla.cli.shared.console import Console
 from exempla.cli.shared.options import command_line, verdict
 from exempla.cli.shared.output import published
-from exempla.cli.shared.writing import say_files, write_json
+from exempla.cli.shared.writing import contract, say_files, write_json
 from exempla.report import About, Content, write_job_report
 from exempla.review import ReviewedFile, Suspect, write_review
 
@@ -62,7 +62,12 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
     with published(folder, options) as stage:
         table = stage / "explanation.csv"
         found.to_csv(table)
-        values = {**found.to_dict(), "file": file.path.name, "label": file.label}
+        values = {
+            **contract(options, found.indices.tolist(), damping=None, damping_rule=None),
+            **found.to_dict(),
+            "file": file.path.name,
+            "label": file.label,
+        }
         paths = {"result": write_json(stage, values), "table": table}
         paths["report"] = write_job_report(
             found, stage / "report.html", view=lambda rank: _content(file, found, rank), about=about
@@ -111,7 +116,7 @@ def _suspects(file: JobFile, found: Any) -> Iterator[Suspect]:
             row,
             **_labels(file, found, rank),
             probability=p,
-            model_probability=p if _differs(found, rank) else 1.0 - p,
+            model_probability=0.0 if hasattr(found, "spread") else p,
             id=shown.name.partition(" · ")[2],
             content=replace(shown, name=""),
             **_kind(file, found, rank),
@@ -131,7 +136,7 @@ def _labels(file: JobFile, found: Any, rank: int) -> dict[str, str]:
         return {"given": spelt, "suggested": f"{better:.6g}"}
     if getattr(found, "parts", "") == "labels":
         return {"given": PRESENCE[int(given)], "suggested": PRESENCE[1 - int(given)]}
-    return {"given": str(given), "suggested": str(better)}
+    return {"given": str(given), "suggested": str(found.alternative[rank])}
 
 
 def _kind(file: JobFile, found: Any, rank: int) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Judged:
     """(n,) log p of a blunder less log p of a right label: what the order goes by."""
     suggested: np.ndarray
     """(n,) codes of the likeliest labels, the given ones included."""
+    alternatives: np.ndarray
+    """(n,) codes of the likeliest labels beside the given ones."""
     expected_errors: float
     interval: tuple[float, float]
     temperature: float
@@ -90,6 +92,7 @@ def judge(
         p,
         np.log(np.maximum(ways[0], 1e-300)) - np.log(right),
         np.where(better, second, codes),
+        second,
         float(p.sum()),
         (low, high),
         T,

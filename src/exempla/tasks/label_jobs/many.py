@@ -72,6 +72,7 @@ def fix_many_classes(
         probabilities=p[order],
         given=labels,
         suggested=suggested,
+        alternative=problem.classes[found.alternatives[order]],
         level=levels_apart(labels, suggested),
         expected_errors=found.expected_errors,
         interval=found.interval,

@@ -98,6 +98,7 @@ def fix_label_sets(
         probabilities=chance,
         given=given,
         suggested=np.where(chance > 0.5, 1 - given, given),
+        alternative=1 - given,
         expected_errors=float(p.sum()),
         interval=_together(counts, n * L),
         warnings=tuple(warnings),

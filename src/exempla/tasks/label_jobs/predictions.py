@@ -2,7 +2,8 @@
 
 Of C classes only the likeliest TOP of each row are kept, with the given label's own probability
 and, by difference, what all others have together. With n rows that is n·(12·TOP + 16) bytes,
-whatever C is; predictions are made in blocks of rows that take BLOCK_BYTES at most.
+whatever C is, in each of two rounds; predictions are made in blocks of rows, of which six arrays
+of BLOCK_BYTES are held at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from exempla.tasks.retrain import in_words, named
 __all__ = ["Predictions", "block_rows", "out_of_fold", "predict_into", "room"]
 
 TOP = 10
-BLOCK_BYTES = 2**26
+BLOCK_BYTES = 2**24
 FLOOR = 1e-12
 FOLDS = 5
 
@@ -60,7 +61,7 @@ class Predictions:
 
 def room(n: int, classes: int) -> float:
     """Bytes that predictions of n rows take, with the block they are made in."""
-    return n * (12.0 * min(TOP, classes) + 16.0) + 3.0 * BLOCK_BYTES
+    return n * (24.0 * min(TOP, classes) + 32.0) + 6.0 * BLOCK_BYTES
 
 
 def block_rows(classes: int) -> int:

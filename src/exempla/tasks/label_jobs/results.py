@@ -138,12 +138,15 @@ class PartFixes(JobFixes):
         The label's name, or the token's place in its row.
     name : array of str
         The label's name, or the token itself.
+    alternative : array
+        The likeliest label beside the given one.
     parts : str
         "labels" or "tokens".
     """
 
     part: np.ndarray
     name: np.ndarray
+    alternative: np.ndarray
     parts: str
 
     @property
@@ -172,9 +175,12 @@ class ClassFixes(JobFixes):
     level : int array
         Where classes are paths such as `animal/dog/terrier`: at which level the suggested one parts
         from the given one, 1 for the first; 0 where they are the same.
+    alternative : array
+        The likeliest label beside the given one.
     """
 
     level: np.ndarray
+    alternative: np.ndarray
 
     def _columns(self) -> dict[str, Any]:
         return {

@@ -47,7 +47,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     """
 
     def __init__(
-        self, epochs: int = 15, rate: float = 0.5, decay: float = 1e-4, random_state: int = 0
+        self, epochs: int = 15, rate: float = 2.0, decay: float = 1e-4, random_state: int = 0
     ) -> None:
         self.epochs, self.rate, self.decay = epochs, rate, decay
         self.random_state = random_state

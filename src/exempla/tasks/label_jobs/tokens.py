@@ -84,6 +84,7 @@ def fix_token_labels(
         probabilities=p[order],
         given=classes[codes[order]],
         suggested=classes[found.suggested[order]],
+        alternative=classes[found.alternatives[order]],
         expected_errors=found.expected_errors,
         interval=found.interval,
         method="predictions",
