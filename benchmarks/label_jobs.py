@@ -1,6 +1,6 @@
 """Are wrong numbers found, and is their number told honestly?
 
-    EXEMPLA_DATA=… python -m benchmarks.label_jobs choose|report [--cleanlab PYTHON] [--seeds 2]
+    EXEMPLA_DATA=… python -m benchmarks.label_jobs choose|report [--cleanlab PYTHON] [--seeds 2] [--tables …]
 
 Settled beforehand: rules are chosen on the tables of CHOOSE with seeds from 1000 on, and reported
 on those of REPORT with seeds from 0 on, run once. At most 3,000 rows of each. Of every table no
@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("split", choices=("choose", "report"))
     parser.add_argument("--cleanlab", default="", help="the Python of cleanlab's environment")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--tables", default="", help="only these, separated by commas")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     tables, first = (CHOOSE, 1000) if options.split == "choose" else (REPORT, 0)
@@ -183,6 +184,8 @@ def main() -> None:
         if new:
             out.writeheader()
         for name, make in tables.items():
+            if options.tables and name not in options.tables.split(","):
+                continue
             for kind in KINDS:
                 for seed in range(first, first + options.seeds):
                     for line in measured(name, make, kind, seed, options.cleanlab):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from exempla.report.about import About
+from exempla.report.chance import chance
 from exempla.report.listing import Listed, write_listing
 from exempla.report.sentences import Trust
 from exempla.report.views import Content, View
@@ -44,7 +45,7 @@ def said_of(fixes: Any, rank: int) -> str:
     >>> said_of(exempla.fix_labels(Ridge(0.1), (X, y), k=1, progress=False), 0).partition(" · ")[0]
     '630 → 63'
     """
-    p = f"{fixes.probabilities[rank]:.0%} wrong"
+    p = f"{chance(fixes.probabilities[rank])} wrong"
     given, better = fixes.given[rank], fixes.suggested[rank]
     if hasattr(fixes, "spread"):
         better_said = f" → {better:.6g}" if better != given else ""

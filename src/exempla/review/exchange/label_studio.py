@@ -29,37 +29,37 @@ CONTROL, ITEM = "label", "exempla_item"
 def write_label_studio(path: Path, items: Sequence[Item], classes: Sequence[str]) -> Path:
     """Write the tasks, and the labeling interface beside them."""
     images = any(item.image for item in items)
-    tasks = [_task(item, images) for item in items]
+    # a tag whose field a task lacks stops Label Studio: all tasks have the same ones
+    shown = ["image"] * images + ["text"] * (not images or any(item.text for item in items))
+    tasks = [_task(item, shown) for item in items]
     numbers = any(item.kind == "number" for item in items)
-    write_text(path.with_suffix(".xml"), interface(classes, images=images, numbers=numbers))
+    write_text(path.with_suffix(".xml"), interface(classes, shown=shown, numbers=numbers))
     return write_text(path, json.dumps(tasks, indent=1, ensure_ascii=False) + "\n")
 
 
-def interface(classes: Sequence[str], *, images: bool, numbers: bool) -> str:
-    """The labeling interface, in Label Studio's tags.
+def interface(classes: Sequence[str], *, shown: Sequence[str], numbers: bool) -> str:
+    """The labeling interface, in Label Studio's tags; `shown` are "image", "text" or both.
 
-    >>> print(interface(["ham", "spam"], images=False, numbers=False).splitlines()[3].strip())
+    >>> print(interface(["ham", "spam"], shown=["text"], numbers=False).splitlines()[3].strip())
     <Choices name="label" toName="text" choice="single-radio">
     """
-    shown = "image" if images else "text"
     lines = ["<View>", '  <Header value="$exempla_question"/>']
-    lines.append(f'  <{shown.capitalize()} name="{shown}" value="${shown}"/>')
+    lines += [f'  <{name.capitalize()} name="{name}" value="${name}"/>' for name in shown]
     if numbers:
-        lines.append(f'  <Number name="{CONTROL}" toName="{shown}"/>')
+        lines.append(f'  <Number name="{CONTROL}" toName="{shown[0]}"/>')
     else:
-        lines.append(f'  <Choices name="{CONTROL}" toName="{shown}" choice="single-radio">')
+        lines.append(f'  <Choices name="{CONTROL}" toName="{shown[0]}" choice="single-radio">')
         lines += [f"    <Choice value={quoteattr(name)}/>" for name in classes]
         lines.append("  </Choices>")
     return "\n".join([*lines, "</View>"]) + "\n"
 
 
-def _task(item: Item, images: bool) -> dict[str, Any]:
-    shown = "image" if images else "text"
+def _task(item: Item, shown: Sequence[str]) -> dict[str, Any]:
     kind, value = ("number", {"number": float(item.suggested)}) if item.kind == "number" else (
         "choices", {"choices": [item.suggested]}
     )  # fmt: skip
     data = {
-        shown: item.image if images else item.shown,
+        **{name: item.image if name == "image" else item.shown for name in shown},
         ITEM: item.item,
         "row": item.row,
         "given": item.given,
@@ -68,7 +68,7 @@ def _task(item: Item, images: bool) -> dict[str, Any]:
     }
     more = {"part": item.part, "expected": item.expected, "spread": item.spread, "id": item.id}
     data |= {name: value for name, value in more.items() if value not in (None, "")}
-    result = {"id": f"item{item.item}", "from_name": CONTROL, "to_name": shown, "type": kind,
+    result = {"id": f"item{item.item}", "from_name": CONTROL, "to_name": shown[0], "type": kind,
               "value": value}  # fmt: skip
     prediction = {
         "model_version": f"exempla {__version__}",
