@@ -1,6 +1,6 @@
 """Are wrong numbers found, and is their number told honestly?
 
-    EXEMPLA_DATA=… python -m benchmarks.label_jobs choose|report [--cleanlab PYTHON] [--seeds 2] [--tables …]
+    EXEMPLA_DATA=… python -m benchmarks.label_jobs choose|report [--cleanlab PYTHON] [--seeds 2]
 
 Settled beforehand: rules are chosen on the tables of CHOOSE with seeds from 1000 on, and reported
 on those of REPORT with seeds from 0 on, run once. At most 3,000 rows of each. Of every table no

@@ -90,7 +90,7 @@ def run(options: Namespace) -> int:
             given.untrained(model),
             given.data(prepare(parts.X_train), parts.y_train),
             curated,
-            k=None if options.k is None else given.at_most(options.k),
+            k=None if options.k is None or given.regression else given.at_most(options.k),
             method=options.method,
             fit=given.fit,
             seed=options.seed,

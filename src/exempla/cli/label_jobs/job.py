@@ -16,6 +16,7 @@ from exempla.cli.shared.output import published
 from exempla.cli.shared.writing import contract, say_files, write_json
 from exempla.report import About, Content, write_job_report
 from exempla.review import ReviewedFile, Suspect, write_review
+from exempla.review.design.frame import sample_rest
 
 __all__ = ["JobFile", "finish", "reading_options"]
 
@@ -57,7 +58,9 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
     from exempla.cli.commands.fix_labels import decided_elsewhere, listed
     from exempla.cli.shared.exchange import export_for_tools
 
-    found = listed(fixes, options.k).renumbered(file.rows)
+    everything = fixes.renumbered(file.rows)
+    found = listed(everything, None) if options.k is None else everything.first(options.k)
+    rest, frame = _rest(file, everything, len(found), options.seed)
     about = About(**file.facts, command=command_line(options), warnings=file.warnings)
     with published(folder, options) as stage:
         table = stage / "explanation.csv"
@@ -82,6 +85,8 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
             classes=file.classes,
             expected_wrong=float(found.expected_errors),
             question=f"Which {found.noun} are wrong?",
+            rest=rest,
+            frame=frame,
         )  # fmt: skip
     console.say(found.finding)
     for warning in found.warnings:
@@ -93,6 +98,17 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
         console.warn(kept)
     wrong = found.expected_errors / max(found.n_labels, 1)
     return verdict(console, options, wrong, f"of the {found.noun} are expected to be wrong")
+
+
+def _rest(
+    file: JobFile, everything: Any, count: int, seed: int
+) -> tuple[Iterator[tuple[int, Suspect]], Any]:
+    """Labels that are not listed, drawn for spot checks, and how many there are in all."""
+    if len(everything) < everything.n_labels:  # the others are not known any more
+        return iter(()), None
+    frame, chosen, strata = sample_rest(everything.probabilities[count:], listed=count, seed=seed)
+    drawn = _suspects(file, everything.at(count + chosen))
+    return zip(strata.tolist(), drawn, strict=True), frame
 
 
 def _content(file: JobFile, found: Any, rank: int) -> Content:

@@ -98,9 +98,8 @@ def _judged(options: Namespace, console: Console) -> tuple[JobFile, Any]:
         f"Judging {len(rows) * len(names):,} labels ({few}), each by models that have not seen it."
     )
     model, described = _model(options)
-    k = None if options.k is None else min(options.k, len(rows) * len(names))
     fixes = fix_labels(
-        model, (ready, pd.DataFrame(Y[rows], columns=names)), curated, k, seed=options.seed,
+        model, (ready, pd.DataFrame(Y[rows], columns=names)), curated, seed=options.seed,
         progress=console.progress, task="multi-label",
     )  # fmt: skip
     view = row_view(table, columns)

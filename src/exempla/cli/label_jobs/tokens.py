@@ -50,9 +50,8 @@ def token_labels(options: Namespace, found: Sentences, others: list[str]) -> int
                 raise ExemplaError(f"{options.curated} holds no token lists as {path.name} does.")
             curated = (there.tokens, there.labels)
         model = load_model(options.model) if options.model else None
-        k = None if options.k is None else min(options.k, count)
         fixes = fix_labels(
-            model, (found.tokens, found.labels), curated, k, seed=options.seed,
+            model, (found.tokens, found.labels), curated, seed=options.seed,
             progress=console.progress, task="tokens",
         )  # fmt: skip
     described = options.model or "softmax regression on each token's window of words and shapes"

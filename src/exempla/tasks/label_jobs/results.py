@@ -47,13 +47,17 @@ class JobFixes(Answer):
 
     def first(self, count: int) -> Self:
         """The same answer with only the first labels listed."""
+        return self.at(np.arange(min(count, len(self))))
+
+    def at(self, places: np.ndarray) -> Self:
+        """The same answer with only the labels at these ranks listed, in this order."""
         n = len(self)
         cut = {
-            f.name: value[:count]
+            f.name: value[places]
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), np.ndarray) and len(value) == n
         }
-        return replace(self, **cut, k=min(count, n))
+        return replace(self, **cut, k=len(places))
 
     @property
     def noun(self) -> str:
