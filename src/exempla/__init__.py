@@ -6,7 +6,8 @@
 
 Ask             explain, Explainer, Explanation
 Do a job        explain_errors, fix_labels, clean, summarize, attack
-Get back        Answer, and of its kind LabelFixes, Cleaning, Summary, Attack; Verification
+Get back        Answer, and of its kind LabelFixes (ClassFixes, NumberFixes, PartFixes), Cleaning,
+                Summary, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
 Record          Recorder: snapshots of a training, which make answers truer
 Measure         metrics, certificate
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from exempla.tasks.explain import explain
     from exempla.tasks.explain_errors import explain_errors
     from exempla.tasks.fix_labels import LabelFixes, fix_labels
+    from exempla.tasks.label_jobs import ClassFixes, NumberFixes, PartFixes
     from exempla.tasks.summarize import Summary, summarize
     from exempla.tasks.verify import Verification
 
@@ -60,6 +62,7 @@ _HOMES = {
     "exempla.tasks.explain": "explain",
     "exempla.tasks.explain_errors": "explain_errors",
     "exempla.tasks.fix_labels": "fix_labels LabelFixes",
+    "exempla.tasks.label_jobs": "ClassFixes NumberFixes PartFixes",
     "exempla.tasks.clean": "clean Cleaning",
     "exempla.tasks.summarize": "summarize Summary",
     "exempla.tasks.attack": "attack Attack",
@@ -79,7 +82,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "explain", "Explainer", "Answer", "Explanation", "Features",
     "explain_errors", "fix_labels", "clean", "summarize", "attack",
-    "LabelFixes", "Cleaning", "Summary", "Attack", "Verification",
+    "LabelFixes", "ClassFixes", "NumberFixes", "PartFixes",
+    "Cleaning", "Summary", "Attack", "Verification",
     "select", "select_from_kernel", "Selection",
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",

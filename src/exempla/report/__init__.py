@@ -3,6 +3,7 @@
 from exempla.report.about import About
 from exempla.report.evidence import evidence_of
 from exempla.report.html import explanation_fragment, render_report, write_report
+from exempla.report.jobs import write_job_report
 from exempla.report.labels import write_label_report
 from exempla.report.listing import Listed, write_listing
 from exempla.report.plots import plot_evidence, plot_explanation
@@ -10,6 +11,7 @@ from exempla.report.views import Content, ImageView, TableView, TextView, View
 
 __all__ = [
     "About", "Content", "View", "ImageView", "TableView", "TextView",
-    "write_report", "write_label_report", "render_report", "explanation_fragment",
+    "write_report", "write_label_report", "write_job_report", "render_report",
+    "explanation_fragment",
     "Listed", "write_listing", "evidence_of", "plot_evidence", "plot_explanation",
 ]  # fmt: skip

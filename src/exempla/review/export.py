@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from exempla.atomic import alone_in, write_text
 from exempla.errors import ExemplaError
 from exempla.report.chance import chance
+from exempla.review.exchange.parts import layout_of, write_corrected_parts
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
@@ -170,6 +171,9 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
         Decision(d.row, d.action, d.new_label if d.action == "relabel" else None, d.note, d.time)
         for d in _changes(decisions)
     ]
+    if layout_of(review) is not None:
+        with _storing(target.name):
+            return write_corrected_parts(review, path, target)
     with _storing(target.name):
         table = read_table(path, **dict(review.source.options))
         if fingerprint(table) != review.fingerprint:  # in this very moment

@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from exempla.cli.shared.exchange import export_for_tools, tools
 from exempla.cli.shared.options import (
     add_fail_above,
     add_file_arguments,
@@ -26,6 +27,7 @@ most, unless -k says so. Without trusted rows the expected number of errors can 
 while the order is good: a list cut short would hide errors from the person who reviews it."""
 REVIEW = (
     "review.json", "suspects.jsonl", "images", "decisions.sqlite", "decisions.json", "patch.csv",
+    "label-studio.json", "label-studio.xml", "fiftyone.csv", "cleanlab.csv", "spotlight.json",
 )  # fmt: skip
 """What the review page keeps in the folder."""
 
@@ -45,6 +47,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="calibrated",
         help="all evidence weighed (default), or the paper's SBQ ranking",
     )
+    parser.add_argument(
+        "--label-separator",
+        metavar="MARK",
+        help="the label column lists several labels, separated by this; a column for each label is "
+        "--label a,b,c",
+    )
+    parser.add_argument(
+        "--export",
+        metavar="TOOLS",
+        type=tools,
+        default=(),
+        help="also write the suspects for other tools: some of label-studio,fiftyone,cleanlab,"
+        "spotlight (decisions come back with exempla review --import)",
+    )
     add_fail_above(parser, "a larger share of the labels is expected to be wrong")
     add_output(parser)
 
@@ -55,14 +71,14 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.suspects import Suspects
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_tables
-    from exempla.errors import ExemplaError
     from exempla.report import About, write_label_report
     from exempla.tasks.fix_labels import fix_labels
+    from exempla.tasks.label_jobs import JobFixes
 
     later = named_after("corrected", options.file)
+    if (found := _parts_job(options, [*REVIEW, later])) is not None:
+        return found
     with reading(options, 0.0, others=[*REVIEW, later]) as (given, console, folder):
-        if given.regression:
-            raise ExemplaError("Wrong labels are looked for among classes, not among numbers.")
         parts = given.parts
         model, prepare = given.head(options.model is None)
         curated = None
@@ -74,12 +90,17 @@ def run(options: Namespace) -> int:
             given.untrained(model),
             given.data(prepare(parts.X_train), parts.y_train),
             curated,
-            k=None if options.k is None else given.at_most(options.k),
+            k=None if options.k is None or given.regression else given.at_most(options.k),
             method=options.method,
             fit=given.fit,
             seed=options.seed,
             progress=console.progress,
+            task="regression" if given.regression else "classes",
         )
+    if isinstance(fixes, JobFixes):
+        from exempla.cli.label_jobs import finish
+
+        return finish(console, options, folder, job_file(given, options), fixes)
     everything = given.in_words(fixes)
     suspects = Suspects(given, _listed(everything, options.k), everything)
     about = About(
@@ -106,6 +127,7 @@ def run(options: Namespace) -> int:
         suspects.write_review(folder, options)
     console.say(found.finding)
     say_files(console, folder, paths)
+    export_for_tools(console, options, folder)
     console.say(f"Decide about them: exempla review {folder}")
     if kept := decided_elsewhere(folder):
         console.warn(kept)
@@ -131,6 +153,52 @@ def decided_elsewhere(folder: Path) -> str:
         return elsewhere(log.others())
     finally:
         log.close()
+
+
+def _parts_job(options: Namespace, others: list[str]) -> int | None:
+    """The exit code of a job on several labels or tokens; None if rows have one label each."""
+    from exempla.cli.label_jobs import several_labels, token_labels
+    from exempla.cli.label_jobs.several import asked_for
+    from exempla.cli.label_jobs.tokens import sentences_of
+
+    if asked_for(options):
+        return several_labels(options, others)
+    sentences = sentences_of(options)
+    return None if sentences is None else token_labels(options, sentences, others)
+
+
+def job_file(given: Any, options: Namespace) -> Any:
+    """What the jobs on numbers and on very many classes need to write their answer."""
+    import numpy as np
+
+    from exempla.cli.label_jobs import JobFile
+    from exempla.cli.label_jobs.job import reading_options
+    from exempla.tables.corrections.fingerprint import fingerprint
+
+    table, label, parts = given.table, given.label.name, given.parts
+    text = table.format in ("csv", "tsv", "jsonl")
+    how = reading_options(options) if text else {}
+    if not table.header and table.format in ("csv", "tsv"):
+        how["names"] = list(table.names)
+    numbers = given.regression
+    return JobFile(
+        table.path,
+        table.format,
+        label,
+        fingerprint(table),
+        parts.train,
+        given.view(parts.train).show,
+        given.facts(),
+        () if numbers else tuple(str(c) for c in np.unique(parts.y_train)),
+        options=how,
+        cells=(lambda row: table.strings(label, [row])[0] or "") if numbers else None,
+        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
+    )
+
+
+def listed(fixes: Any, k: int | None) -> Any:
+    """The suspects worth listing; see `_listed`."""
+    return _listed(fixes, k)
 
 
 def _listed(fixes: Any, k: int | None) -> Any:

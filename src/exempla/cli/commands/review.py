@@ -29,6 +29,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--export", action="store_true", help="write the corrected file and end, without the page"
     )
+    back = parser.add_argument(
+        "--import",
+        metavar="FILE",
+        type=Path,
+        dest="import_from",
+        help="take over decisions made in Label Studio (its JSON) or FiftyOne (its CSV), and end",
+    )
+    completed(back, "FILE")
     parser.add_argument(
         "--stop-below",
         metavar="SHARE",
@@ -52,6 +60,8 @@ def run(options: Namespace) -> int:
     console = Console.of(options)
     if options.recover:
         return _recover(options, console)
+    if options.import_from is not None:
+        return _import(options, console)
     return _export(options, console) if options.export else _serve(options, console)
 
 
@@ -68,6 +78,20 @@ def _recover(options: Namespace, console: Console) -> int:
         console.say(f"  {found.kept}  the damaged file, as it was")
     kept = None if found.kept is None else str(found.kept)
     console.result({"events": found.events, "kept": kept})
+    return 0
+
+
+def _import(options: Namespace, console: Console) -> int:
+    """Take over decisions made elsewhere, and say what became of them."""
+    from exempla.review import read_review
+    from exempla.review.exchange.decisions import import_decisions
+
+    found = import_decisions(read_review(options.folder), options.import_from)
+    console.say(f"{found.written:,} decisions were taken over; {found.known:,} were known already.")
+    if found.kept:
+        few = ", ".join(found.kept[:5]) + (", …" if len(found.kept) > 5 else "")
+        console.warn(f"{len(found.kept):,} were decided otherwise here before and stay so: {few}.")
+    console.result({"written": found.written, "known": found.known, "kept": list(found.kept)})
     return 0
 
 

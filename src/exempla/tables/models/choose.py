@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
 from exempla.errors import UnsupportedModelError
@@ -22,8 +23,10 @@ from exempla.progress import say
 from exempla.tables.columns.infer import Column, label_of
 from exempla.tables.models.boosted import boosted_model
 from exempla.tables.models.crossval import CrossValidation, cross_validated
-from exempla.tables.models.tabular import default_model
+from exempla.tables.models.tabular import default_model, preparation
 from exempla.tables.table import Table
+from exempla.tasks.label_jobs.kinds import MANY
+from exempla.tasks.label_jobs.softmax import SoftmaxRegression
 
 __all__ = ["Candidate", "Chosen", "Compared", "can_explain", "choose_model", "compare", "simplest"]
 
@@ -117,8 +120,12 @@ def choose_model(
     >>> type(found.model[-1]).__name__
     'LogisticRegression'
     """
-    first = default_model(table, columns, rows=rows, seed=seed)
     regression = label_of(columns).detail == "regression"
+    if not regression and len(np.unique(y)) >= MANY:
+        # a search over thousands of classes would take hours and (rows × classes) of memory
+        few = Pipeline([("prepare", preparation(columns, X)), ("model", SoftmaxRegression())])
+        return Chosen(few)
+    first = default_model(table, columns, rows=rows, seed=seed)
     candidates = [Candidate("ridge regression" if regression else "logistic regression", first)]
     size = compared_rows(X, y, regression)
     boosted = None if linear or size is None else boosted_model(columns, seed)

@@ -34,6 +34,7 @@ from exempla.tasks.fix_labels.memory import expected_peak
 from exempla.tasks.fix_labels.problem import read_problem
 from exempla.tasks.fix_labels.result import LabelFixes
 from exempla.tasks.fix_labels.sbq import rank_by_sbq
+from exempla.tasks.label_jobs import other_job
 from exempla.tasks.retrain import Fit
 from exempla.tasks.ties import TIE, first_largest
 from exempla.version import __version__
@@ -58,7 +59,9 @@ def fix_labels(
     noise: float = NOISE,
     damping: str | float = "auto",
     ids: Any = None,
-) -> LabelFixes:
+    task: str = "auto",
+    probabilities: Any = None,
+) -> Any:
     """Rank training rows by how likely their labels are wrong.
 
     Parameters
@@ -84,6 +87,14 @@ def fix_labels(
         Of method "sbq"; the damping is "auto", chosen from data, or a number.
     ids : sequence
         Your own names of the training rows.
+    task : {"auto", "classes", "regression", "multi-label", "tokens"}
+        What the labels are. By itself: numbers if the model is a regressor, several labels a row
+        if y is a table of zeros and ones, labels of tokens if X and y are lists of lists, else
+        classes. Classes bring a `LabelFixes` (1,000 and more a `ClassFixes`), numbers a
+        `NumberFixes`, several labels and tokens a `PartFixes`.
+    probabilities : array, or list of arrays
+        What a model that has not seen a label says of every class, in the order of the sorted
+        classes: an array for rows, one array for each list of tokens. Then no model is trained.
 
     Examples
     --------
@@ -101,6 +112,10 @@ def fix_labels(
     >>> len(fixes.contradicting[0].indices) > 0
     True
     """
+    others = {"fit": fit, "seed": seed, "progress": progress, "ids": ids}
+    job = other_job(task, model, train, curated, k, probabilities=probabilities, **others)
+    if job is not None:
+        return job
     evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
     with showing(check_flag("progress", progress)):
         return fix_labels_from(evidence, k, method, noise=noise, damping=damping, ids=ids)

@@ -105,6 +105,12 @@ class LabelFixes(Answer):
             f"wrong; {likely:,} of the {len(self):,} listed here more likely than not."
         )
 
+    def export(self, path: Any, format: str, **view: Any) -> Any:
+        """Write the suspects for another tool; see `exempla.review.exchange.export_suspects`."""
+        from exempla.review.exchange import export_suspects
+
+        return export_suspects(self, path, format, **view)
+
     def _columns(self) -> dict[str, Any]:
         return {
             "given": self.given,

@@ -1,0 +1,195 @@
+"""What the label jobs return, beside `LabelFixes` of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+
+from exempla.results import Answer
+
+__all__ = ["ClassFixes", "JobFixes", "NumberFixes", "PartFixes"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JobFixes(Answer):
+    """Likely wrong labels, most suspicious first: what all label jobs say alike.
+
+    Attributes
+    ----------
+    indices : int64 array
+        Rows of the training set; one may be listed for several of its labels.
+    probabilities : float array
+        Of each listed label: that it is wrong.
+    given, suggested : arrays
+        The label, and the likeliest one, which is the given one where that is the better bet.
+    expected_errors : float
+        Expected number of wrong labels in the whole training set.
+    interval : (float, float)
+        Between which that number lies with 90 % probability, by the same model.
+    n_labels : int
+        How many labels were judged: one a row, or one for each of its parts.
+    """
+
+    probabilities: np.ndarray
+    given: np.ndarray
+    suggested: np.ndarray
+    expected_errors: float
+    interval: tuple[float, float]
+    method: str
+    k: int
+    n_train: int
+    n_labels: int
+    n_trusted: int
+    seed: int
+    version: str
+
+    def first(self, count: int) -> Self:
+        """The same answer with only the first labels listed."""
+        return self.at(np.arange(min(count, len(self))))
+
+    def at(self, places: np.ndarray) -> Self:
+        """The same answer with only the labels at these ranks listed, in this order."""
+        n = len(self)
+        cut = {
+            f.name: value[places]
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), np.ndarray) and len(value) == n
+        }
+        return replace(self, **cut, k=len(places))
+
+    @property
+    def noun(self) -> str:
+        """What is judged, in the plural."""
+        return "labels"
+
+    @property
+    def finding(self) -> str:
+        """How many are expected to be wrong, in one sentence."""
+        likely = int((self.probabilities > 0.5).sum())
+        low, high = self.interval
+        return (
+            f"About {self.expected_errors:,.0f} ({low:,.0f} to {high:,.0f}) of {self.n_labels:,} "
+            f"{self.noun} are expected to be wrong; {likely:,} of the {len(self):,} listed here "
+            "more likely than not."
+        )
+
+    def export(self, path: Any, format: str, **view: Any) -> Any:
+        """Write the suspects for another tool; see `exempla.review.exchange.export_suspects`."""
+        from exempla.review.exchange import export_suspects
+
+        return export_suspects(self, path, format, **view)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NumberFixes(JobFixes):
+    """Likely wrong numbers, most suspicious first, with what was expected of them.
+
+    Attributes
+    ----------
+    expected, spread : float arrays
+        What models that have not seen the number expect, and the standard deviation of right
+        numbers around it.
+    kind : array of str
+        The likeliest mistake if it is one: "×10", "÷10", "sign", "another row's value", …
+    tail : float
+        ν of the Student distribution that right numbers were found to have: small is heavy-tailed.
+    spread_rule : str
+        How the spread was found.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> import exempla
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> y[7] *= 10
+    >>> fixes = exempla.fix_labels(Ridge(0.1), (X, y), k=3, progress=False)
+    >>> int(fixes.indices[0]), str(fixes.kind[0]), float(fixes.suggested[0])
+    (7, '×10', 63.0)
+    """
+
+    expected: np.ndarray
+    spread: np.ndarray
+    kind: np.ndarray
+    tail: float
+    spread_rule: str
+
+    @property
+    def noun(self) -> str:
+        """What is judged, in the plural."""
+        return "numbers"
+
+    def _columns(self) -> dict[str, Any]:
+        return {
+            "given": self.given,
+            "suggested": self.suggested,
+            "expected": self.expected,
+            "spread": self.spread,
+            "kind": self.kind,
+            "probability": self.probabilities,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PartFixes(JobFixes):
+    """Likely wrong labels of rows that have several: one of many labels, or one token's.
+
+    Attributes
+    ----------
+    part : array
+        The label's name, or the token's place in its row.
+    name : array of str
+        The label's name, or the token itself.
+    alternative : array
+        The likeliest label beside the given one.
+    parts : str
+        "labels" or "tokens".
+    """
+
+    part: np.ndarray
+    name: np.ndarray
+    alternative: np.ndarray
+    parts: str
+
+    @property
+    def noun(self) -> str:
+        """What is judged, in the plural."""
+        return "token labels" if self.parts == "tokens" else "labels"
+
+    def _columns(self) -> dict[str, Any]:
+        named = {"token": self.name, "place": self.part} if self.parts == "tokens" else {
+            "label": self.name
+        }  # fmt: skip
+        return {
+            **named,
+            "given": self.given,
+            "suggested": self.suggested,
+            "probability": self.probabilities,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClassFixes(JobFixes):
+    """Likely wrong labels of very many classes.
+
+    Attributes
+    ----------
+    level : int array
+        Where classes are paths such as `animal/dog/terrier`: at which level the suggested one parts
+        from the given one, 1 for the first; 0 where they are the same.
+    alternative : array
+        The likeliest label beside the given one.
+    """
+
+    level: np.ndarray
+    alternative: np.ndarray
+
+    def _columns(self) -> dict[str, Any]:
+        return {
+            "given": self.given,
+            "suggested": self.suggested,
+            "level": self.level,
+            "probability": self.probabilities,
+        }
