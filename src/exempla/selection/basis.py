@@ -9,13 +9,24 @@ product with a direction is the product of the feature parts.
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
-__all__ = ["Basis", "independent"]
+__all__ = ["Basis", "Mark", "independent"]
+
+
+class Mark(NamedTuple):
+    """A moment in the growth of a basis."""
+
+    picks: int
+    size: int
+    residual: np.ndarray
+    private: np.ndarray
 
 
 class Basis:
@@ -133,6 +144,25 @@ class Basis:
         self._gains.append(coef * coef)
         self.size += 1
         return q, coef
+
+    # -- going back ---------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """Where the basis stands; `before` and `rewind` lead back there."""
+        return Mark(self.picks, self.size, self.residual, self._private_residual.copy())
+
+    def before(self, mark: Mark) -> Basis:
+        """The basis as it was, to measure with; what is added to it must not be."""
+        twin = copy.copy(self)
+        twin.picks, twin.size, twin.residual = mark.picks, mark.size, mark.residual
+        return twin
+
+    def rewind(self, mark: Mark) -> None:
+        """Forget what was added since."""
+        self.picks, self.size, self.residual = mark.picks, mark.size, mark.residual
+        self._private_residual[:] = 0.0
+        self._private_residual[: len(mark.private)] = mark.private
+        del self._gains[mark.picks :], self._of_direction[mark.size :]
 
     def copy(self) -> Basis:
         """An independent copy, so that continuing a selection leaves the earlier one alone."""

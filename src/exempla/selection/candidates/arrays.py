@@ -33,13 +33,18 @@ class ArrayRows(Rows):
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
         place = "cpu" if array_api_compat.is_numpy_array(array) else "gpu"
         self.step = max(1, CHUNK_BYTES[place] // (8 * max(1, self.p)))
-        norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
         with np.errstate(over="ignore", invalid="ignore"):  # `inputs` names such rows
-            for part, block in self.blocks():
-                norms2[part] = self.xp.sum(block * block, axis=1)
+            norms2 = self.squares()
         norms2[norms2 < SHORTEST**2] = 0.0
         self.norms2_here = norms2
         self.norms2 = self.host(norms2)
+
+    def squares(self) -> Array:
+        """(t,) squared norms, where the rows are, summed in float64."""
+        out = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
+        for part, block in self.blocks():
+            out[part] = self.xp.sum(block * block, axis=1)
+        return out
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """The rows in float64, a block at a time."""
