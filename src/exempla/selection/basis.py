@@ -53,6 +53,41 @@ class Basis:
         self._of_direction: list[int] = []  # which pick each direction came from
         self._gains: list[float] = []
 
+    @classmethod
+    def of(
+        cls,
+        target: np.ndarray,
+        noise: float,
+        tolerance: float,
+        rows: np.ndarray,
+        directions: np.ndarray,
+        lower: np.ndarray,
+        coefs: np.ndarray,
+    ) -> Basis:
+        """The basis of these picked rows (m, p), none of them dependent on the others.
+
+        The i-th direction is Σ_j (L⁻¹)_ij (f_j, σ e_j), so its private part is σ times a row of
+        L⁻¹.
+        """
+        basis, m = cls(target, noise, tolerance), len(rows)
+        size = max(8, m)
+        basis.picks = basis.size = m
+        basis._directions = _grown(directions, (size, len(target)))
+        basis._rows = _grown(rows, (size, len(target)))
+        basis._lower = _grown(lower, (size, size))
+        basis._coefs = _grown(coefs, (size,))
+        basis._private_residual = np.zeros(size)
+        if noise and m:
+            private = math.sqrt(noise) * solve_triangular(lower, np.eye(m), lower=True)
+            basis._private = _grown(private, (size, size))
+            basis._private_residual[:m] = -coefs @ private
+        elif noise:
+            basis._private = np.zeros((size, size))
+        basis.residual = basis.target - coefs @ directions
+        basis._of_direction = list(range(m))
+        basis._gains = [float(coef * coef) for coef in coefs]
+        return basis
+
     # -- what was found -----------------------------------------------------------------------
 
     @property
@@ -76,6 +111,11 @@ class Basis:
         return self._coefs[: self.size]
 
     @property
+    def lower(self) -> np.ndarray:
+        """(size, size): L."""
+        return self._lower[: self.size, : self.size]
+
+    @property
     def mmd2(self) -> float:
         return float(self.residual @ self.residual)
 
@@ -83,8 +123,9 @@ class Basis:
         """w = (K_SS + σ²I)⁻¹ z_S = L⁻ᵀ coefs; a pick that depends on earlier ones gets 0."""
         weights = np.zeros(self.picks)
         if self.size:
-            lower = self._lower[: self.size, : self.size]
-            weights[self._of_direction] = solve_triangular(lower, self.coefs, lower=True, trans="T")
+            weights[self._of_direction] = solve_triangular(
+                self.lower, self.coefs, lower=True, trans="T"
+            )
         return weights
 
     def rank(self) -> int:

@@ -34,6 +34,20 @@ def greedy(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
 ) -> list[Run]:
     """Continue every run to k picks, or to where it must stop; `runs` are changed in place."""
+    rows.run_on_device(candidates, runs, k, noise, rule)
+    left = [i for i, run in enumerate(runs) if len(run.indices) < k]
+    _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
+    for run in runs:
+        run.stopped = run.stopped or "k"
+    return runs
+
+
+def _pick(
+    rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
+) -> None:
+    """The loop itself, for runs that have not made all their picks."""
+    if not runs:
+        return
     race = rows.race(candidates, noise, rule)
     for i, run in enumerate(runs):
         if run.indices:
@@ -53,7 +67,6 @@ def greedy(
             if stale:
                 leaders = _refresh(race, runs, stale)
             bar.update(max(1, len(runs[0].indices) - done))
-    return runs
 
 
 def _advance(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -86,6 +87,15 @@ class ArrayRows(Rows):
     def split(self, bounds: list[int]) -> list[Rows]:
         cuts = pairwise(bounds)
         return [type(self)(self.array[start:stop], self.tolerance) for start, stop in cuts]
+
+    def run_on_device(
+        self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
+    ) -> None:
+        if isinstance(self.array, np.ndarray) or not self.single:
+            return
+        from exempla.selection.device import run_runs
+
+        run_runs(self, candidates, runs, k, noise, rule)
 
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
         return ArrayRace(self, candidates, noise, rule)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -228,6 +229,13 @@ class Rows(ABC):
     @abstractmethod
     def split(self, bounds: list[int]) -> list[Rows]:
         """Consecutive parts, cut at the bounds 0 = b_0 < b_1 < … = t."""
+
+    def run_on_device(
+        self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
+    ) -> None:
+        """Let these runs make as many picks as they can where the rows are, if they are on a device
+        of their own; the loop on the host goes on from there."""
+        return
 
     @abstractmethod
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
