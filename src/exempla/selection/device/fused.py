@@ -16,8 +16,9 @@ from exempla.selection.device.sweep import LIMIT, Checks, Found
 
 __all__ = ["ERROR", "fused_guess", "fused_sweep"]
 
-ERROR = 32 * 2.0**-24
-"""Bound used for the error of a product, in units of ‖f‖."""
+ERROR = 16 * 2.0**-24
+"""Bound used for the error of a product, in units of ‖f‖. The largest seen on an H200, over rows of
+256 and 2048 entries, was 0.9 · 2⁻²⁴, and 6.1 · 2⁻²⁴ where all entries have one sign."""
 PRECISION = "tf32x3"
 ROWS, DEPTH, WARPS, STAGES = 128, 64, 4, 3
 

@@ -198,9 +198,10 @@ class Ahead:
     def _guess(self, first: int, b: int) -> Guess:
         """Run ahead in the pool; everything stays on the device."""
         state, m = self.state, self.state.m
-        self.hope[first] = torch.inf
+        self.hope[first] = -torch.inf
         size = min(POOL[len(self.hope) > MANY], len(self.hope))
-        pool = torch.topk(self.hope, size).indices  # `first` comes first
+        others = torch.topk(self.hope, size - 1, sorted=False).indices
+        pool = torch.cat([state.rows.here(np.array([first])), others])
         P = state.F[pool].double()
         Q = state.Q[:m]
         A = P @ Q.T
