@@ -52,6 +52,7 @@ class Basis:
         self._coefs = np.empty(8)
         self._of_direction: list[int] = []  # which pick each direction came from
         self._gains: list[float] = []
+        self._late = False  # whether the directions have still to be made
 
     @classmethod
     def of(
@@ -60,39 +61,46 @@ class Basis:
         noise: float,
         tolerance: float,
         rows: np.ndarray,
-        directions: np.ndarray,
         lower: np.ndarray,
         coefs: np.ndarray,
     ) -> Basis:
-        """The basis of these picked rows (m, p), none of them dependent on the others.
+        """The basis of these picked rows (m, p), none of them dependent on the others, from L.
 
-        The i-th direction is Σ_j (L⁻¹)_ij (f_j, σ e_j), so its private part is σ times a row of
-        L⁻¹.
+        The directions are not made before they are needed: often nobody asks for them again.
         """
         basis, m = cls(target, noise, tolerance), len(rows)
-        size = max(8, m)
         basis.picks = basis.size = m
-        basis._directions = _grown(directions, (size, len(target)))
-        basis._rows = _grown(rows, (size, len(target)))
-        basis._lower = _grown(lower, (size, size))
-        basis._coefs = _grown(coefs, (size,))
-        basis._private_residual = np.zeros(size)
-        if noise and m:
-            private = math.sqrt(noise) * solve_triangular(lower, np.eye(m), lower=True)
-            basis._private = _grown(private, (size, size))
-            basis._private_residual[:m] = -coefs @ private
-        elif noise:
-            basis._private = np.zeros((size, size))
-        basis.residual = basis.target - coefs @ directions
+        basis._rows, basis._lower, basis._coefs = rows, lower, coefs
         basis._of_direction = list(range(m))
         basis._gains = [float(coef * coef) for coef in coefs]
+        basis.residual = basis.target - basis.weights() @ rows
+        basis._late = True
         return basis
+
+    def _catch_up(self) -> None:
+        """Directions from L: the i-th is Σ_j (L⁻¹)_ij (f_j, σ e_j)."""
+        self._late = False
+        m, p = self.size, len(self.target)
+        size = max(8, m)
+        inverse = solve_triangular(self._lower, np.eye(m), lower=True) if m else np.zeros((0, 0))
+        self._directions = _grown(inverse @ self._rows, (size, p))
+        if self._private is not None:
+            private = math.sqrt(self.noise) * inverse
+            self._private = _grown(private, (size, size))
+            self._private_residual = _grown(-self._coefs @ private, (size,))
+        else:
+            self._private_residual = np.zeros(size)
+        self._rows = _grown(self._rows, (size, p))
+        self._lower = _grown(self._lower, (size, size))
+        self._coefs = _grown(self._coefs, (size,))
 
     # -- what was found -----------------------------------------------------------------------
 
     @property
     def directions(self) -> np.ndarray:
         """(size, p): feature parts of the directions."""
+        if self._late:
+            self._catch_up()
         return self._directions[: self.size]
 
     @property
@@ -144,6 +152,8 @@ class Basis:
 
     def add(self, row: np.ndarray) -> tuple[np.ndarray, float] | None:
         """Take a row in; return its direction q and coefficient, or None if it adds none."""
+        if self._late:
+            self._catch_up()
         self._reserve()
         i, m = self.picks, self.size
         self._rows[i] = row
@@ -190,6 +200,8 @@ class Basis:
 
     def mark(self) -> Mark:
         """Where the basis stands; `before` and `rewind` lead back there."""
+        if self._late:
+            self._catch_up()
         return Mark(self.picks, self.size, self.residual, self._private_residual.copy())
 
     def before(self, mark: Mark) -> Basis:

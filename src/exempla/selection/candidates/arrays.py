@@ -22,6 +22,11 @@ CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 28}
 """Float64 copies of this many bytes of rows are made at a time: on a CPU they stay in cache."""
 
 
+def _height(vectors: Array) -> int:
+    """Rows of a block for a product with so many vectors, which are read again for each block."""
+    return min(1024, 8 * len(vectors))
+
+
 class ArrayRows(Rows):
     """Rows of one (t, p) float32 or float64 array; `tolerance` may be that of another dtype."""
 
@@ -47,10 +52,11 @@ class ArrayRows(Rows):
             out[part] = self.xp.sum(block * block, axis=1)
         return out
 
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """The rows in float64, a block at a time."""
-        for start in range(0, self.t, self.step):
-            part = slice(start, min(start + self.step, self.t))
+    def blocks(self, at_least: int = 1) -> Iterator[tuple[slice, Array]]:
+        """The rows in float64, a block at a time, of so many rows at least."""
+        step = max(self.step, at_least)
+        for start in range(0, self.t, step):
+            part = slice(start, min(start + step, self.t))
             yield part, self.xp.astype(self.array[part], self.xp.float64, copy=False)
 
     def here(self, values: np.ndarray) -> Array:
@@ -65,7 +71,7 @@ class ArrayRows(Rows):
     def products(self, vectors: Array) -> Array:
         """(m, t) products with the vectors (m, p), where the rows are, summed in float64."""
         out = self.xp.empty((vectors.shape[0], self.t), dtype=self.xp.float64, device=self.device)
-        for part, block in self.blocks():
+        for part, block in self.blocks(_height(vectors)):
             out[:, part] = vectors @ block.T
         return out
 
@@ -82,7 +88,7 @@ class ArrayRows(Rows):
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         picked = self.array[self.here(np.asarray(indices, dtype=np.int64))]
-        return self.host(self.xp.astype(picked, self.xp.float64))
+        return self.host(picked).astype(np.float64)
 
     def split(self, bounds: list[int]) -> list[Rows]:
         cuts = pairwise(bounds)
@@ -127,7 +133,7 @@ class ArrayRace(Race):
             self._apply(slice(None), self._product(directions[0])[None], self.rows.here(coefs))
         else:
             Q, b = self.rows.here(directions), self.rows.here(coefs)
-            for part, block in self.rows.blocks():
+            for part, block in self.rows.blocks(_height(Q)):
                 self._apply(part, Q @ block.T, b)
         return self.leaders()
 

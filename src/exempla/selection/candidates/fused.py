@@ -90,7 +90,7 @@ class FusedRace(ArrayRace):
         scores = np.full(len(directions), -np.inf)
         winners = np.full(len(directions), -1)
         state = (self.c, self.n, *self._rule)
-        for part, block in self.rows.blocks():
+        for part, block in self.rows.blocks(min(1024, 8 * len(directions))):
             passes.apply(directions @ block.T, coefs, *state, part.start, scores, winners)
         return Leaders(scores, winners)
 

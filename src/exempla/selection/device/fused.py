@@ -21,6 +21,7 @@ ERROR = 16 * 2.0**-24
 256 and 2048 entries, was 0.9 · 2⁻²⁴, and 6.1 · 2⁻²⁴ where all entries have one sign."""
 PRECISION = "tf32x3"
 ROWS, DEPTH, WARPS, STAGES = 128, 64, 4, 3
+AT_ONCE, GUESS_WARPS = 4, 16
 
 
 @triton.jit
@@ -99,7 +100,8 @@ def fused_sweep(state: State, checks: Checks, keep: int) -> Found:
 
 @triton.jit
 def _guess(
-    G, c, n, floor, scale, V, at, taken, size, b, RULE: tl.constexpr, LANES: tl.constexpr
+    G, c, n, floor, scale, V, at, taken, size, b,
+    RULE: tl.constexpr, LANES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     lanes = tl.arange(0, LANES)
     inside = lanes < size
@@ -126,9 +128,12 @@ def _guess(
         if s < b:
             root = tl.sqrt(tl.where(fresh, nj, 1.0))
             v = tl.load(G + j * size + lanes, mask=inside, other=0.0)
-            for before in range(s):
-                other = tl.load(V + before * size + lanes, mask=inside, other=0.0)
-                v -= tl.load(V + before * size + j) * other
+            for start in range(0, s, AT_ONCE):
+                for turn in tl.static_range(AT_ONCE):  # so many loads on their way at a time
+                    before = start + turn
+                    here_too = inside & (before < s)
+                    other = tl.load(V + before * size + lanes, mask=here_too, other=0.0)
+                    v -= tl.load(V + before * size + j, mask=before < s, other=0.0) * other
             v = tl.where(fresh, v / root, 0.0)
             tl.store(V + s * size + lanes, v, mask=inside)
             cs = cs - tl.where(fresh, cj / root, 0.0) * v
@@ -145,6 +150,7 @@ def fused_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any
     taken = torch.empty((b + 1, 3), dtype=torch.float64, device=device)
     lanes = triton.next_power_of_2(size)
     _guess[(1,)](
-        G, c, n, floor, scale, V, at, taken, size, b, RULE=int(rule), LANES=lanes, num_warps=8
-    )
+        G, c, n, floor, scale, V, at, taken, size, b,
+        RULE=int(rule), LANES=lanes, AT_ONCE=AT_ONCE, num_warps=GUESS_WARPS, num_stages=1,
+    )  # fmt: skip
     return at, taken, V

@@ -193,11 +193,11 @@ class Together:
     def _finish(self) -> None:
         """Hand a basis to every run."""
         done, picks = self.done.tolist(), self.picks.cpu().numpy()
+        lower, coefs = self.L.cpu().numpy(), self.coefs.cpu().numpy()
         for i, run in enumerate(self.runs):
             m, old = done[i], run.basis
-            parts = (self.Q[i, :m], self.L[i, :m, :m], self.coefs[i, :m])
             run.indices = picks[i, :m].tolist()
+            rows = self.rows.take(picks[i, :m])
             run.basis = Basis.of(
-                old.target, old.noise, old.tolerance, self.rows.take(picks[i, :m]),
-                *(part.cpu().numpy() for part in parts),
-            )  # fmt: skip
+                old.target, old.noise, old.tolerance, rows, lower[i, :m, :m], coefs[i, :m]
+            )

@@ -100,10 +100,7 @@ class State:
     def finished(self) -> None:
         """Hand the basis over to the run."""
         m = self.m
-        parts = (self.Q[:m], self.L[:m, :m], self.coefs[:m])
-        directions, lower, coefs = (part.cpu().numpy() for part in parts)
+        lower, coefs = self.L[:m, :m].cpu().numpy(), self.coefs[:m].cpu().numpy()
         rows = self.rows.take(np.array(self.run.indices, dtype=np.int64))
         old = self.run.basis
-        self.run.basis = Basis.of(
-            old.target, old.noise, old.tolerance, rows, directions, lower, coefs
-        )
+        self.run.basis = Basis.of(old.target, old.noise, old.tolerance, rows, lower, coefs)
