@@ -174,8 +174,10 @@ class Scout:
         if kept < len(steps):
             self.run.rewind(guesses.marks[kept], guesses.drifts[kept])
             self.usual = 0.5 * (self.usual + 1.5 * kept)
-        else:
-            self.usual = max(self.usual, 2 * kept)
+        else:  # another panel only after a whole one was right
+            self.usual = max(self.usual, min(2 * kept, max(kept, self.race.panel)))
+            if kept >= self.race.panel:
+                self.usual = 2 * kept
 
     def _room(self) -> int:
         """How many steps to guess: what was right lately and some more, in whole panels."""

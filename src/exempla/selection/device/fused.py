@@ -83,9 +83,7 @@ def fused_sweep(state: State, checks: Checks, keep: int) -> Found:
     device = state.F.device
     Q = torch.zeros((p, columns), dtype=torch.float32, device=device)
     Q[:, :b] = checks.directions.T
-    steps = torch.stack(
-        [checks.coefs, checks.signs, checks.bars, checks.slack_c, checks.slack_n]
-    )
+    steps = torch.stack([checks.coefs, checks.signs, checks.bars, checks.slack_c, checks.slack_n])
     counts = torch.zeros(b, dtype=torch.int64, device=device)
     near = torch.full((b, LIMIT), -1, dtype=torch.int64, device=device)
     hope = torch.empty(t, dtype=torch.float32, device=device)

@@ -135,9 +135,7 @@ class Together:
         alive = n > self.rows.tolerance * norms2
         slack = ROUNDING * float(self.sizes[i])
         lowest, highest = self.rule.bounds(c, n, norms2, self.noise, slack, ROUNDING)
-        which = first_of_best(
-            np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)
-        )
+        which = first_of_best(np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf))
         return int(near[which]) if which >= 0 else -1
 
     # -- taking in ----------------------------------------------------------------------------

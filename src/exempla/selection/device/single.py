@@ -138,9 +138,7 @@ class Ahead:
         if kept != trust:
             ends = (trust, kept, 1.0) if kept > trust else (kept, trust, -1.0)
             self.owed = checks.part(*ends)
-        self.usual = (
-            0.5 * (self.usual + 1.5 * kept) if kept < room else max(self.usual, 2.0 * kept)
-        )
+        self.usual = 0.5 * (self.usual + 1.5 * kept) if kept < room else max(self.usual, 2.0 * kept)
         norm = self.norms[kept - 1]
         self.run.drift += float(np.abs(self.coefs[:kept]).sum())
         if state.noise == 0.0 and norm < RESIDUAL * state.target_norm:
