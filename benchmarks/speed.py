@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,8 @@ def growth(scale: int, rounds: int) -> list[Row]:
             rng = np.random.default_rng(1)
             targets = np.stack([F[rng.choice(case[0], 50)].mean(0) for _ in range(case[3])])
             with so_many_threads(1):
-                rows = FusedRows(F)
-                work = {"run": lambda: engine(rows, targets.astype(float), case[2], 10.0)}
-                seconds.append(fastest(work, rounds, time.process_time)["run"])
+                work = partial(engine, FusedRows(F), targets.astype(float), case[2], 10.0)
+                seconds.append(fastest({"run": work}, rounds, time.process_time)["run"])
         varied = [case[["rows", "width", "picks", "targets"].index(name)] for case in cases]
         slope = float(np.polyfit(np.log(varied), np.log(seconds), 1)[0])
         for size, taken in zip(varied, seconds):

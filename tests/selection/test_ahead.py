@@ -3,6 +3,7 @@ change a pick."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -74,9 +75,7 @@ def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b):
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():
     rows = FusedRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
     steps = random_steps(np.random.default_rng(1), 8, 2)
-    low = Steps(
-        *(*list(vars(steps).values())[:3], np.array([1e-9, 1e9]), steps.slack_c, steps.slack_n)
-    )
+    low = replace(steps, bars=np.array([1e-9, 1e9]))
     found = a_race(rows, Rule.GAIN).sweep(low, 1, 10, 0.5)
     assert found.near[0] is None
     assert found.near[1] is not None

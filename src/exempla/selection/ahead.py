@@ -91,11 +91,8 @@ class Scout:
         every = self.owed.and_then(steps) if self.owed else steps
         found = self.race.sweep(every, owed + trust, MOST_NEAR, self.share)
         near = found.near[owed:]
-        for step, rows in enumerate(near):
-            winner = self._winner(guesses, step, rows)
-            if winner != guesses.after(step) or step + 1 == len(near):
-                break
-        self._settle(guesses, steps, trust, step + 1)
+        kept, winner = self._right(guesses, near)
+        self._settle(guesses, steps, trust, kept)
         self._learn(found.hopeful)
         if winner is None:
             return self._leaders()
@@ -148,6 +145,15 @@ class Scout:
         return Pool(pool.rows, pool.features, c, n)
 
     # -- checking -----------------------------------------------------------------------------
+
+    def _right(self, guesses: Guesses, near: list[np.ndarray | None]) -> tuple[int, int | None]:
+        """How many steps were right, and the pick after them, if it is known."""
+        winner: int | None = None
+        for step, rows in enumerate(near):
+            winner = self._winner(guesses, step, rows)
+            if winner != guesses.after(step):
+                return step + 1, winner
+        return len(near), winner
 
     def _winner(self, guesses: Guesses, step: int, near: np.ndarray | None) -> int | None:
         """The pick after this step, from the rows that may reach the guessed one's score; None if

@@ -199,6 +199,10 @@ class Race(ABC):
         """These rows with their c and n. Where `most_ahead` > 1."""
         raise NotImplementedError
 
+    def leaders(self) -> Leaders:
+        """All leaders, from c and n as they are. Where `most_ahead` > 1."""
+        raise NotImplementedError
+
     def best(self, count: int) -> np.ndarray:
         """So many rows of the highest scores, or all that are left. Where `most_ahead` > 1."""
         raise NotImplementedError

@@ -7,6 +7,8 @@ handed out have no order but their own.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numba
 import numpy as np
 
@@ -17,6 +19,8 @@ from exempla.selection.candidates.passes import TILE, compiled
 from exempla.selection.candidates.threads import in_parts, threads
 
 __all__ = ["FusedRace", "FusedRows", "compiled", "numba", "threads"]
+
+T = TypeVar("T")
 
 
 class FusedRows(ArrayRows):

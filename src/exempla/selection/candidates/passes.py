@@ -1,6 +1,6 @@
 """Compiled passes over the rows and over the state of a race.
 
-float32 rows are multiplied in float32 and summed in float64 every RUN_LENGTH coordinates: the loop
+float32 rows are multiplied in float32 and summed in float64 every STRETCH coordinates: the loop
 in `engine` knows the error and settles close calls in float64.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from exempla.selection.candidates.panel import COLUMNS, HEIGHT, RUN, add_products
 
 __all__ = [
-    "COLUMNS", "TILE", "advance", "apply", "compiled", "leader", "pack", "products", "reach", "scores",
-    "squares", "sweep",
+    "COLUMNS", "TILE", "advance", "apply", "compiled", "leader", "pack", "products", "reach",
+    "scores", "squares", "sweep",
 ]  # fmt: skip
 
 # Sums may be reordered (that is what vector units need), but infinities keep their meaning:
@@ -78,7 +78,7 @@ def _tile(F, Q, top, height, V, panel, zero):
             if j + HEIGHT <= t:
                 panel[:] = 0.0
                 for i in range(0, whole, STRETCH):
-                    add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)
+                    add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
                 for s in range(COLUMNS):
                     for h in range(HEIGHT):
                         V[g * COLUMNS + s, r + h] = panel[h, s]
@@ -240,6 +240,7 @@ def reach(c, n, lengths, floor, scale, rule, threshold, slack_c, slack_n, limit)
 
 @compiled
 def leader(c, n, floor, scale, rule):
+    """The best score and the first row that has it; −inf and −1 if none is left."""
     best, where = -np.inf, -1
     for j in range(len(c)):
         if n[j] > floor[j]:

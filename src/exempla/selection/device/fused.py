@@ -3,6 +3,8 @@
 Products are float32 to nearly its precision (each factor in two TF32 parts); c and n are float64.
 """
 
+# Triton comes with torch where there is a GPU, and its kernels are no ordinary functions.
+# pyright: reportMissingImports=false, reportIndexIssue=false
 from __future__ import annotations
 
 from typing import Any

@@ -13,7 +13,7 @@ __all__ = ["guess_in"]
 
 
 def guess_in(state: State, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
-    """b picks in a pool (G, c, n, floor, scale), the first of them its first row, and the one after.
+    """b picks in a pool (G, c, n, floor, scale), from its first row on, and the one after them.
 
     Returns the positions (b + 1,), what was there (b + 1, 3: c, n, whether it adds anything), and
     the products of each new direction with all pool rows (b, size). G is FFᵀ − (FQᵀ)(FQᵀ)ᵀ.
