@@ -16,7 +16,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ def so_many_threads(count: int):
 
 
 def fastest(
-    works: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
+    works: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
 ) -> dict[str, float]:
     """Seconds of the fastest round of each, all taken in turn; the first round is not counted."""
     best = dict.fromkeys(works, np.inf)

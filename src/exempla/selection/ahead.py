@@ -10,7 +10,7 @@ float64 as there, so that the picks are those of one pass a pick.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from exempla.selection.ties import just_below
 
 __all__ = ["Scout"]
 
-POOL = 1024, 4096
-"""Rows to guess among: a share of all, within these bounds."""
-SHARE = 1 / 64
+POOL = 1024, 8192
+"""Rows to guess among: a share of all, within these bounds. Of 512, 1024, 2048, 4096 and more rows
+for 20 k × 1024 and 100 k to 400 k × 256 Gaussian rows, these gave the fewest readings a pick."""
+SHARE = 1 / 48
 HOPE = 0.4
 """At first the next pool is made of the rows that reached this share of a guess's score; the share
 is then adapted to the size that is wanted."""
@@ -96,6 +97,8 @@ class Scout:
         self._learn(found.hopeful)
         if winner is None:
             return self._leaders()
+        if self.run.stale:
+            self._refresh()
         return Leaders(np.array([np.nan]), np.array([winner]), certain=True)
 
     # -- guessing -----------------------------------------------------------------------------
@@ -110,7 +113,7 @@ class Scout:
             fresh = self._take(j, row, guesses)
             pool = pool.after(j, guesses.directions[-1], guesses.coefs[-1])
             j, bar = -1, np.inf
-            if fresh and not run.matched and not run.stale:
+            if fresh and not run.matched:
                 score = self.rule.score(pool.c, pool.n, norms2, run.basis.noise)
                 best = int(np.argmax(np.where(pool.n > floor, score, -np.inf)))
                 row = self.rows.take(pool.rows[[best]])[0]
@@ -201,6 +204,13 @@ class Scout:
         elif len(hopeful) > self.size * 2:
             self.share = 1 - 0.8 * (1 - self.share)
         self.hopeful = hopeful
+
+    def _refresh(self) -> None:
+        """c anew; the race still owes the other half of its steps, that of n."""
+        self.run.fresh_norm, self.run.drift = self.run.residual_norm, 0.0
+        self.race.refresh([0], self.run.basis.residual[None])
+        if self.owed is not None:
+            self.owed = replace(self.owed, coefs=np.zeros(len(self.owed)))
 
     def _leaders(self) -> Leaders | None:
         """Leaders of the race itself, where no guess could be checked."""
