@@ -30,8 +30,8 @@ from exempla.oracles import make_oracles, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
 from exempla.results import Explanation, Features, Question
-from exempla.selection import SBQ, Selector, select
-from exempla.selection.certificate import certificate
+from exempla.selection import SBQ, Selector
+from exempla.selection.certificate import chosen_and_certified
 from exempla.sketch import check_sketch
 from exempla.store import read_object, write_object
 from exempla.target import mean_embedding, shares
@@ -265,22 +265,23 @@ class Explainer:
         features = self.features_for(self._use)
         rows = self._test_rows(asked.rows, features)
         targets = targets_of(rows) if targets_of else rows
-        found = select(features.rows, targets, k, selector, side)
         question = Question(self, asked.examples[0], asked.test)
-        pairs = zip(found, targets, strict=True) if isinstance(found, list) else [(found, targets)]
-        return [
-            Explanation.of(
-                selection,
-                alignment=to_numpy(features.rows[selection.indices] @ mu).astype(np.float64),
-                certificate=certificate(features.rows, selection, mu).to_dict(),
-                damping=features.damping,
-                damping_rule=features.damping_rule,
-                state=None,
-                **self.circumstances(selection.indices, question, asked.labels, k),
-                warnings=(*asked.notes, *selection.warnings),
+        answers = []
+        for selection, mu, proof in chosen_and_certified(features.rows, targets, k, selector, side):
+            alignment = to_numpy(features.rows[selection.indices] @ mu).astype(np.float64)
+            answers.append(
+                Explanation.of(
+                    selection,
+                    alignment=alignment,
+                    certificate=proof.to_dict(),
+                    damping=features.damping,
+                    damping_rule=features.damping_rule,
+                    state=None,
+                    **self.circumstances(selection.indices, question, asked.labels, k),
+                    warnings=(*asked.notes, *selection.warnings),
+                )
             )
-            for selection, mu in pairs
-        ]
+        return answers
 
     def circumstances(
         self, indices: np.ndarray, question: Question, labels: Labels, k: int

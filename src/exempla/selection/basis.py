@@ -9,13 +9,24 @@ product with a direction is the product of the feature parts.
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
-__all__ = ["Basis", "independent"]
+__all__ = ["Basis", "Mark", "independent"]
+
+
+class Mark(NamedTuple):
+    """A moment in the growth of a basis."""
+
+    picks: int
+    size: int
+    residual: np.ndarray
+    private: np.ndarray
 
 
 class Basis:
@@ -41,12 +52,55 @@ class Basis:
         self._coefs = np.empty(8)
         self._of_direction: list[int] = []  # which pick each direction came from
         self._gains: list[float] = []
+        self._late = False  # whether the directions have still to be made
+
+    @classmethod
+    def of(
+        cls,
+        target: np.ndarray,
+        noise: float,
+        tolerance: float,
+        rows: np.ndarray,
+        lower: np.ndarray,
+        coefs: np.ndarray,
+    ) -> Basis:
+        """The basis of these picked rows (m, p), none of them dependent on the others, from L.
+
+        The directions are not made before they are needed: often nobody asks for them again.
+        """
+        basis, m = cls(target, noise, tolerance), len(rows)
+        basis.picks = basis.size = m
+        basis._rows, basis._lower, basis._coefs = rows, lower, coefs
+        basis._of_direction = list(range(m))
+        basis._gains = [float(coef * coef) for coef in coefs]
+        basis.residual = basis.target - basis.weights() @ rows
+        basis._late = True
+        return basis
+
+    def _catch_up(self) -> None:
+        """Directions from L: the i-th is Σ_j (L⁻¹)_ij (f_j, σ e_j)."""
+        self._late = False
+        m, p = self.size, len(self.target)
+        size = max(8, m)
+        inverse = solve_triangular(self._lower, np.eye(m), lower=True) if m else np.zeros((0, 0))
+        self._directions = _grown(inverse @ self._rows, (size, p))
+        if self._private is not None:
+            private = math.sqrt(self.noise) * inverse
+            self._private = _grown(private, (size, size))
+            self._private_residual = _grown(-self._coefs @ private, (size,))
+        else:
+            self._private_residual = np.zeros(size)
+        self._rows = _grown(self._rows, (size, p))
+        self._lower = _grown(self._lower, (size, size))
+        self._coefs = _grown(self._coefs, (size,))
 
     # -- what was found -----------------------------------------------------------------------
 
     @property
     def directions(self) -> np.ndarray:
         """(size, p): feature parts of the directions."""
+        if self._late:
+            self._catch_up()
         return self._directions[: self.size]
 
     @property
@@ -65,6 +119,11 @@ class Basis:
         return self._coefs[: self.size]
 
     @property
+    def lower(self) -> np.ndarray:
+        """(size, size): L."""
+        return self._lower[: self.size, : self.size]
+
+    @property
     def mmd2(self) -> float:
         return float(self.residual @ self.residual)
 
@@ -72,8 +131,9 @@ class Basis:
         """w = (K_SS + σ²I)⁻¹ z_S = L⁻ᵀ coefs; a pick that depends on earlier ones gets 0."""
         weights = np.zeros(self.picks)
         if self.size:
-            lower = self._lower[: self.size, : self.size]
-            weights[self._of_direction] = solve_triangular(lower, self.coefs, lower=True, trans="T")
+            weights[self._of_direction] = solve_triangular(
+                self.lower, self.coefs, lower=True, trans="T"
+            )
         return weights
 
     def rank(self) -> int:
@@ -92,6 +152,8 @@ class Basis:
 
     def add(self, row: np.ndarray) -> tuple[np.ndarray, float] | None:
         """Take a row in; return its direction q and coefficient, or None if it adds none."""
+        if self._late:
+            self._catch_up()
         self._reserve()
         i, m = self.picks, self.size
         self._rows[i] = row
@@ -133,6 +195,27 @@ class Basis:
         self._gains.append(coef * coef)
         self.size += 1
         return q, coef
+
+    # -- going back ---------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """Where the basis stands; `before` and `rewind` lead back there."""
+        if self._late:
+            self._catch_up()
+        return Mark(self.picks, self.size, self.residual, self._private_residual.copy())
+
+    def before(self, mark: Mark) -> Basis:
+        """The basis as it was, to measure with; what is added to it must not be."""
+        twin = copy.copy(self)
+        twin.picks, twin.size, twin.residual = mark.picks, mark.size, mark.residual
+        return twin
+
+    def rewind(self, mark: Mark) -> None:
+        """Forget what was added since."""
+        self.picks, self.size, self.residual = mark.picks, mark.size, mark.residual
+        self._private_residual[:] = 0.0
+        self._private_residual[: len(mark.private)] = mark.private
+        del self._gains[mark.picks :], self._of_direction[mark.size :]
 
     def copy(self) -> Basis:
         """An independent copy, so that continuing a selection leaves the earlier one alone."""

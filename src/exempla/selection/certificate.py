@@ -7,19 +7,22 @@ is an optimistic stand-in and is labelled an estimate.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.checks import whole_number
+from exempla.checks import check_k, whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.bounds import Finished
-from exempla.selection.inputs import alignment_of, as_rows, as_targets, side_of
+from exempla.selection.inputs import alignment_of, as_rows, as_targets, groups, side_of
+from exempla.selection.select import choose
+from exempla.selection.selector import Selector
 
-__all__ = ["Certificate", "VarianceCurve", "Statement", "certificate"]
+__all__ = ["Certificate", "VarianceCurve", "Statement", "certificate", "chosen_and_certified"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,37 @@ def certificate(
     True
     """
     done, r = _read(features, selection, target, r, level)
+    return _certified(done, r, level)
+
+
+def chosen_and_certified(
+    features: Array, targets: Array, k: int, selector: Selector, side: str | Sequence[str]
+) -> Iterator[tuple[Selection, Array, Certificate]]:
+    """`select` for one target (p,) or any number (T, p), with each target and a cheap certificate.
+
+    As many targets as fit into memory are chosen for together; what continuing a selection would
+    need is gone with each group.
+    """
+    rows = as_rows(features)
+    k = check_k(k, rows.t)
+    count = 1 if targets.ndim == 1 else len(targets)
+    for group in groups(count, rows, k):
+        some, sides = (targets, side) if targets.ndim == 1 else (targets[group], side)
+        if not isinstance(side, str) and targets.ndim > 1 and len(side) == count:
+            sides = list(side)[group]
+        found = choose(rows, some, k, selector, sides, first=group.start)
+        selections = found if isinstance(found, list) else [found]
+        some = some if targets.ndim > 1 else targets[None]
+        aligned, _ = as_targets(some, rows.p)
+        for selection, mu, μ, z in zip(
+            selections, some, aligned, alignment_of(rows, aligned), strict=True
+        ):
+            candidates = side_of(z, selection.side) & (rows.norms2 > 0)
+            done = Finished(selection, rows, μ, z, candidates)
+            yield selection, mu, _certified(done, max(1, len(selection)), "cheap")
+
+
+def _certified(done: Finished, r: int, level: str) -> Certificate:
     full = level == "full"
     span = done.span(exact=full)
     best_sets = done.best_sets(r, span, replay=full)

@@ -14,72 +14,72 @@ is then still equal, to rounding, is a tie (`ties`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from exempla.progress import counter
-from exempla.selection.basis import Basis
+from exempla.selection.ahead import Scout
 from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
-from exempla.selection.ties import ROUNDING, first_of_best, just_below
+from exempla.selection.run import RESIDUAL, Run, best_row, score_bounds, slack
+from exempla.selection.ties import ROUNDING, just_below
 
 __all__ = ["RESIDUAL", "Run", "greedy", "lowest_leader", "score_bounds"]
 
-FALL = 0.1
-"""c is recomputed when ‖r‖ has fallen to this share of what it was at the last recomputation."""
-RESIDUAL = 1e-7
-"""Without noise the target counts as matched when ‖r‖ is below this share of ‖μ‖."""
 MOST_RESCORED = 4096
 """No more rows than this are scored again; where more could be the best and products are summed in
 float32, the whole race is sharpened first."""
-
-
-@dataclass
-class Run:
-    """One target's way through the loop."""
-
-    basis: Basis
-    candidates: int
-    indices: list[int] = field(default_factory=list)
-    stopped: str = ""
-    fresh_norm: float = 0.0
-    """‖r‖ when c was last recomputed."""
-    drift: float = 0.0
-    """Σ |coef| since then: c is off by at most error·drift·‖f‖."""
-
-    @property
-    def residual_norm(self) -> float:
-        return math.sqrt(self.basis.mmd2)
-
-    @property
-    def matched(self) -> bool:
-        basis = self.basis
-        small = RESIDUAL * float(np.linalg.norm(basis.target))
-        return basis.noise == 0.0 and self.residual_norm < small
 
 
 def greedy(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
 ) -> list[Run]:
     """Continue every run to k picks, or to where it must stop; `runs` are changed in place."""
+    rows.run_on_device(candidates, runs, k, noise, rule)
+    left = [i for i, run in enumerate(runs) if len(run.indices) < k]
+    _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
+    for run in runs:
+        run.stopped = run.stopped or "k"
+    return runs
+
+
+def _pick(
+    rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
+) -> None:
+    """The loop itself, for runs that have not made all their picks."""
+    if not runs:
+        return
     race = rows.race(candidates, noise, rule)
     for i, run in enumerate(runs):
         if run.indices:
             race.deflate(i, rows.energy(run.basis.directions))
             race.drop([i] * len(run.indices), run.indices)
     leaders = _refresh(race, runs, list(range(len(runs))))
+    alone = len(runs) == 1 and race.most_ahead > 1
+    scout = Scout(rows, race, runs[0], k, rule) if alone else None
     with counter("picking", k) as bar:
         while picks := _decide(rows, race, leaders, runs, k, rule):
-            race.drop(list(picks), list(picks.values()))
-            directions, coefs = _take_in(rows, runs, picks)
-            going = [i for i in picks if len(runs[i].indices) < k]
-            if going:
-                leaders = race.update(directions, coefs)
-            stale = [i for i in going if runs[i].residual_norm <= FALL * runs[i].fresh_norm]
+            done = len(runs[0].indices)
+            if scout:
+                leaders = scout.advance(picks[0]) or leaders
+            else:
+                leaders = _advance(rows, race, leaders, runs, picks, k)
+            stale = [i for i in picks if len(runs[i].indices) < k and runs[i].stale]
             if stale:
                 leaders = _refresh(race, runs, stale)
-            bar.update()
-    return runs
+            bar.update(max(1, len(runs[0].indices) - done))
+
+
+def _advance(
+    rows: Rows, race: Race, leaders: Leaders, runs: list[Run], picks: dict[int, int], k: int
+) -> Leaders:
+    """Take every run's pick in, by one pass over the rows."""
+    race.drop(list(picks), list(picks.values()))
+    directions, coefs = np.zeros((len(runs), rows.p)), np.zeros(len(runs))
+    taken = rows.take(np.array(list(picks.values())))
+    for (i, j), row in zip(picks.items(), taken):
+        directions[i], coefs[i], _ = runs[i].take(j, row)
+    going = any(len(runs[i].indices) < k for i in picks)
+    return race.update(directions, coefs) if going else leaders
 
 
 def _refresh(race: Race, runs: list[Run], which: list[int]) -> Leaders:
@@ -106,30 +106,19 @@ def _decide(
     return {i: winner for i, winner in winners.items() if winner >= 0}
 
 
-def _take_in(rows: Rows, runs: list[Run], picks: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Add every pick to its run's basis; return the directions and coefficients for the pass."""
-    directions, coefs = np.zeros((len(runs), rows.p)), np.zeros(len(runs))
-    taken = rows.take(np.array(list(picks.values())))
-    for (i, j), row in zip(picks.items(), taken):
-        added = runs[i].basis.add(row)
-        runs[i].indices.append(j)
-        if added is not None:
-            directions[i], coefs[i] = added
-            runs[i].drift += abs(added[1])
-    return directions, coefs
-
-
 def _winners(
     rows: Rows, race: Race, leaders: Leaders, runs: list[Run], going: list[int], rule: Rule
 ) -> dict[int, int]:
     """The best row of each run that goes on, the lowest among equals; −1 where none is left."""
     winners = {i: int(leaders.rows[i]) for i in going}
+    if leaders.certain:
+        return winners
     led = [i for i in going if winners[i] >= 0]
     at_least = np.full(len(runs), np.inf)  # what the best score is at least
     slack_c, slack_n = np.zeros(len(runs)), np.zeros(len(runs))
     for i, row in zip(led, rows.take(leaders.rows[led])):
         at_least[i] = just_below(score_bounds(row[None], runs[i].basis, rows.tolerance, rule)[0][0])
-        slack_c[i], slack_n[i] = _slack(race, runs[i])
+        slack_c[i], slack_n[i] = slack(race, runs[i])
     if race.error == 0.0:
         # No other row can be better than the leader by more than rounding: only a row before it,
         # or none if it has nothing new after all, can take its place.
@@ -147,14 +136,6 @@ def _winners(
     return winners
 
 
-def _slack(race: Race, run: Run) -> tuple[float, float]:
-    """Bounds on the race's errors of c, in units of ‖f‖, and of n, in units of ‖f‖²."""
-    slack_c = race.error * run.drift + ROUNDING * float(np.linalg.norm(run.basis.target))
-    # Σ|2 v δ| ≤ 2·error·‖f‖·Σ|v| ≤ 2·error·√m·‖f‖² over m passes (Cauchy–Schwarz, Σv² ≤ ‖f‖²).
-    slack_n = 2.0 * race.error * math.sqrt(len(run.indices)) + ROUNDING
-    return slack_c, slack_n
-
-
 def _sharpened(rows: Rows, race: Race, runs: list[Run], i: int, lead: int) -> Leaders:
     """Leaders from fresh c and n, summed in float64 from now on; a leader with nothing new goes."""
     race.sharpen()
@@ -163,25 +144,6 @@ def _sharpened(rows: Rows, race: Race, runs: list[Run], i: int, lead: int) -> Le
     if best_row(row, runs[i].basis, rows.tolerance, Rule.GAIN) < 0:
         race.drop([i], [lead])
     return _refresh(race, runs, [i])
-
-
-def best_row(rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule) -> int:
-    """Which of these rows (m, p) is the best to add, the first among equals; −1 if none is."""
-    return first_of_best(*score_bounds(rows, basis, tolerance, rule))
-
-
-def score_bounds(
-    rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule
-) -> tuple[np.ndarray, np.ndarray]:
-    """What the score of each row (m, p) is at least and at most; −inf for rows with nothing new.
-
-    c and n are free of the race's errors here: what is left is rounding.
-    """
-    c, n, norms2 = basis.measure(rows)
-    alive = n > tolerance * norms2
-    length = float(np.linalg.norm(basis.target))
-    lowest, highest = rule.bounds(c, n, norms2, basis.noise, ROUNDING * length, ROUNDING)
-    return np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)
 
 
 def lowest_leader(rows: Rows, race: Race, leaders: Leaders, size: float, rule: Rule) -> int:

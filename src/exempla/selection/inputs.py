@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "as_rows",
     "as_targets",
     "check_lengths",
+    "groups",
     "make_problem",
     "side_of",
 ]
@@ -29,12 +30,16 @@ __all__ = [
 SIDES = ("both", "opponents", "proponents")
 SMALL = 1 << 20
 """Up to this many entries a float64 copy costs less than compiling the fused pass."""
+TOGETHER = 1 << 31
+"""Bytes that the targets chosen for together may take."""
 LONGEST = 1e60
 """Rows and targets of this length are the longest whose products can be squared."""
 
 
 def as_rows(features: Array) -> Rows:
     """Wrap features (t, p) in the fastest Rows there is for them; never change them."""
+    if isinstance(features, Rows):
+        return features  # several questions about the same rows are asked of one of these
     array = _as_array(features, "features")
     if array.ndim != 2:
         raise ExemplaError(
@@ -133,6 +138,19 @@ def make_problem(
         if one is not None:
             _check_start(one, rows, targets[i], sides[i], k)
     return Problem(rows, targets, alignment, candidates, sides, starts), k, single
+
+
+def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
+    """Targets to choose for together, in turn: z, c and n of each, and its picked rows, are kept.
+
+    >>> rows = as_rows(np.ones((4, 2)))
+    >>> [part.stop for part in groups(5, rows, 2)]
+    [5]
+    """
+    each = 25 * rows.t + 32 * int(k) * rows.p
+    step = max(1, TOGETHER // each)
+    for start in range(0, targets, step):
+        yield slice(start, min(start + step, targets))
 
 
 def alignment_of(rows: Rows, targets: np.ndarray) -> np.ndarray:

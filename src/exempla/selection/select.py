@@ -16,7 +16,7 @@ from exempla.selection.inputs import make_problem
 from exempla.selection.selector import Outcome, Problem, Selector
 from exempla.selection.selectors.sbq import SBQ
 
-__all__ = ["select"]
+__all__ = ["choose", "select"]
 
 Vector = np.ndarray[tuple[int], Any] | Sequence[float]
 Matrix = np.ndarray[tuple[int, int], Any] | Sequence[Sequence[float]] | Sequence[np.ndarray]
@@ -101,6 +101,19 @@ def select(
     >>> select(rows, np.array([2.0, 1.0]), k=2, start=result).indices
     array([2, 0])
     """
+    return choose(features, target, k, selector, side, start)
+
+
+def choose(
+    features: Array,
+    target: Array,
+    k: int,
+    selector: Selector | None,
+    side: str | Sequence[str],
+    start: Any = None,
+    first: int = 0,
+) -> Any:
+    """`select`, where the targets may be a part of all: `first` is the number of the first one."""
     if selector is None:
         selector = SBQ()
     if not isinstance(selector, Selector):
@@ -111,8 +124,8 @@ def select(
     results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]
     for i, result in enumerate(results):
         if len(result) < k:
-            why = _shortfall(result, k, None if single else i)
-            warnings.warn(why, ExemplaWarning, stacklevel=2)
+            why = _shortfall(result, k, None if single else first + i)
+            warnings.warn(why, ExemplaWarning, stacklevel=3)
             results[i] = replace(result, warnings=(why,))
     return results[0] if single else results
 

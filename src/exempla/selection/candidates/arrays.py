@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -21,6 +22,11 @@ CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 28}
 """Float64 copies of this many bytes of rows are made at a time: on a CPU they stay in cache."""
 
 
+def _height(vectors: Array) -> int:
+    """Rows of a block for a product with so many vectors, which are read again for each block."""
+    return min(1024, 8 * len(vectors))
+
+
 class ArrayRows(Rows):
     """Rows of one (t, p) float32 or float64 array; `tolerance` may be that of another dtype."""
 
@@ -33,18 +39,24 @@ class ArrayRows(Rows):
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
         place = "cpu" if array_api_compat.is_numpy_array(array) else "gpu"
         self.step = max(1, CHUNK_BYTES[place] // (8 * max(1, self.p)))
-        norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
         with np.errstate(over="ignore", invalid="ignore"):  # `inputs` names such rows
-            for part, block in self.blocks():
-                norms2[part] = self.xp.sum(block * block, axis=1)
+            norms2 = self.squares()
         norms2[norms2 < SHORTEST**2] = 0.0
         self.norms2_here = norms2
         self.norms2 = self.host(norms2)
 
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """The rows in float64, a block at a time."""
-        for start in range(0, self.t, self.step):
-            part = slice(start, min(start + self.step, self.t))
+    def squares(self) -> Array:
+        """(t,) squared norms, where the rows are, summed in float64."""
+        out = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
+        for part, block in self.blocks():
+            out[part] = self.xp.sum(block * block, axis=1)
+        return out
+
+    def blocks(self, at_least: int = 1) -> Iterator[tuple[slice, Array]]:
+        """The rows in float64, a block at a time, of so many rows at least."""
+        step = max(self.step, at_least)
+        for start in range(0, self.t, step):
+            part = slice(start, min(start + step, self.t))
             yield part, self.xp.astype(self.array[part], self.xp.float64, copy=False)
 
     def here(self, values: np.ndarray) -> Array:
@@ -59,7 +71,7 @@ class ArrayRows(Rows):
     def products(self, vectors: Array) -> Array:
         """(m, t) products with the vectors (m, p), where the rows are, summed in float64."""
         out = self.xp.empty((vectors.shape[0], self.t), dtype=self.xp.float64, device=self.device)
-        for part, block in self.blocks():
+        for part, block in self.blocks(_height(vectors)):
             out[:, part] = vectors @ block.T
         return out
 
@@ -76,11 +88,20 @@ class ArrayRows(Rows):
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         picked = self.array[self.here(np.asarray(indices, dtype=np.int64))]
-        return self.host(self.xp.astype(picked, self.xp.float64))
+        return self.host(picked).astype(np.float64)
 
     def split(self, bounds: list[int]) -> list[Rows]:
         cuts = pairwise(bounds)
         return [type(self)(self.array[start:stop], self.tolerance) for start, stop in cuts]
+
+    def run_on_device(
+        self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
+    ) -> None:
+        if isinstance(self.array, np.ndarray) or not self.single:
+            return
+        from exempla.selection.device import run_runs
+
+        run_runs(self, candidates, runs, k, noise, rule)
 
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
         return ArrayRace(self, candidates, noise, rule)
@@ -112,7 +133,7 @@ class ArrayRace(Race):
             self._apply(slice(None), self._product(directions[0])[None], self.rows.here(coefs))
         else:
             Q, b = self.rows.here(directions), self.rows.here(coefs)
-            for part, block in self.rows.blocks():
+            for part, block in self.rows.blocks(_height(Q)):
                 self._apply(part, Q @ block.T, b)
         return self.leaders()
 

@@ -9,12 +9,13 @@ A new place to keep rows (a cluster, say) implements these two classes and nothi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
-__all__ = ["SHORTEST", "Leaders", "Race", "Rows", "Rule"]
+__all__ = ["SHORTEST", "Leaders", "Pool", "Race", "Rows", "Rule", "Steps", "Swept"]
 
 SHORTEST = 1e-60
 """Rows below this length count as zero: squares of their products would vanish."""
@@ -71,6 +72,73 @@ class Leaders:
 
     scores: np.ndarray
     rows: np.ndarray
+    certain: bool = False
+    """Whether close calls are settled already, in float64."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A few rows of a single target's race, with their c and n."""
+
+    rows: np.ndarray
+    """(m,) which."""
+    features: np.ndarray
+    """(m, p), in the precision of the rows."""
+    c: np.ndarray
+    n: np.ndarray
+
+    def after(self, j: int, direction: np.ndarray, coef: float) -> Pool:
+        """The pool after a step, row j out of it."""
+        v = np.vecdot(self.features, direction.astype(self.features.dtype)).astype(np.float64)
+        n = self.n - v * v
+        n[self.rows == j] = -np.inf
+        return Pool(self.rows, self.features, self.c - coef * v, n)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Consecutive updates of a single target's race, one a line, and what to look for after each.
+
+    c −= coef·v and n −= sign·v² for v = F q; a step is taken back by −coef and sign −1. After it,
+    rows are wanted whose score may reach `bars`, given the slacks (as in `Race.firsts`).
+    """
+
+    directions: np.ndarray
+    """(b, p)."""
+    coefs: np.ndarray
+    signs: np.ndarray
+    bars: np.ndarray
+    """+inf: nothing is wanted."""
+    slack_c: np.ndarray
+    slack_n: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.coefs)
+
+    def only(self, start: int, stop: int) -> Steps:
+        """Some of the steps, with nothing to look for."""
+        some = Steps(*(values[start:stop] for values in vars(self).values()))
+        return replace(some, bars=np.full(len(some), np.inf))
+
+    def back(self, start: int, stop: int) -> Steps:
+        """What takes some of the steps back."""
+        some = self.only(start, stop)
+        return replace(some, coefs=-some.coefs, signs=-some.signs)
+
+    def and_then(self, others: Steps) -> Steps:
+        """These steps, then the others."""
+        both = zip(vars(self).values(), vars(others).values(), strict=True)
+        return Steps(*(np.concatenate(pair) for pair in both))
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep found."""
+
+    near: list[np.ndarray | None]
+    """After each step, the rows that may reach its bar, ascending; None if there are too many."""
+    hopeful: np.ndarray
+    """Rows that came up to a share of a bar after some step."""
 
 
 class Race(ABC):
@@ -78,6 +146,10 @@ class Race(ABC):
 
     error: float
     """Bound on the error of one product f·q, in units of ‖f‖; 0 where sums are in float64."""
+    most_ahead: int = 1
+    """How many steps of a single target's race one reading of the rows can take (`sweep`)."""
+    panel: int = 1
+    """Steps that cost as much as one: the width in which they are computed."""
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
@@ -114,6 +186,27 @@ class Race(ABC):
     def sharpen(self) -> None:
         """From now on sum products in float64 (`error` becomes 0)."""
 
+    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
+        """Try these steps in one reading; c and n stay as they are after the first `keep` (≥ 1).
+
+        Looks for rows that may reach the bars, up to `limit` after each step, and for those that
+        reach `share` of one. A direction has the same products in every sweep, so that a step
+        taken back leaves nothing behind. Where `most_ahead` > 1.
+        """
+        raise NotImplementedError
+
+    def pool(self, rows: np.ndarray) -> Pool:
+        """These rows with their c and n. Where `most_ahead` > 1."""
+        raise NotImplementedError
+
+    def leaders(self) -> Leaders:
+        """All leaders, from c and n as they are. Where `most_ahead` > 1."""
+        raise NotImplementedError
+
+    def best(self, count: int) -> np.ndarray:
+        """So many rows of the highest scores, or all that are left. Where `most_ahead` > 1."""
+        raise NotImplementedError
+
 
 class Rows(ABC):
     """Candidate rows f_1 … f_t."""
@@ -140,6 +233,13 @@ class Rows(ABC):
     @abstractmethod
     def split(self, bounds: list[int]) -> list[Rows]:
         """Consecutive parts, cut at the bounds 0 = b_0 < b_1 < … = t."""
+
+    def run_on_device(
+        self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
+    ) -> None:
+        """Let these runs make as many picks as they can where the rows are, if they are on a device
+        of their own; the loop on the host goes on from there."""
+        return
 
     @abstractmethod
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:

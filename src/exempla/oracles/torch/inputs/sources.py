@@ -143,8 +143,11 @@ def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> Exa
             raise ExemplaError("the data is empty: there is no example to score.")
         chosen = (pad if is_dict_rows(loader.dataset) else default_collate) if plain else collate
         source = ItemSource(loader.dataset, chosen)
-    batch_sampler: Any = loader.batch_sampler
-    source.batch_size = loader.batch_size or getattr(batch_sampler, "batch_size", None)
+    if isinstance(source, ItemSource):
+        # what a collate function of the user's own can stack, or pads well, is what he gave it;
+        # plain arrays are cut as the machine likes: a training batch is small for scoring
+        batch_sampler: Any = loader.batch_sampler
+        source.batch_size = loader.batch_size or getattr(batch_sampler, "batch_size", None)
     return source
 
 

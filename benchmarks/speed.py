@@ -1,0 +1,261 @@
+"""Speed in one run: a pick in readings of the rows beside other loops, and growth with the size.
+
+    python -m benchmarks.speed [--quick] [--out docs/experiments]
+
+Every contestant of a comparison is measured in turn, several rounds, and the fastest round counts:
+a busy moment hits all of them, and none can be faster than it is. With one thread, seconds are the
+processor's. "Reading" is a compiled sum of all entries. Writes speed.json, speed.csv (a pick),
+speed_whole.csv (whole calls), speed_growth.csv and speed.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.selection import engine, plain_numpy, read
+from exempla.selection import SBQ, select
+from exempla.selection.candidates.fused import FusedRows
+from exempla.selection.candidates.threads import available
+
+Row = dict[str, Any]
+
+
+@contextmanager
+def so_many_threads(count: int):
+    """Let selection use so many threads, and BLAS one."""
+    before = os.environ.get("EXEMPLA_THREADS")
+    os.environ["EXEMPLA_THREADS"] = str(count)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        os.environ.pop("EXEMPLA_THREADS")
+        if before is not None:
+            os.environ["EXEMPLA_THREADS"] = before
+
+
+def fastest(
+    works: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Seconds of the fastest round of each, all taken in turn; the first round is not counted."""
+    best = dict.fromkeys(works, np.inf)
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            start = clock()
+            work()
+            best[name] = min(best[name], clock() - start if turn else np.inf)
+    return best
+
+
+def plain_torch(F: Any, norms2: Any, target: Any, k: int) -> None:
+    """The loop of `plain_numpy` in torch."""
+    import torch
+
+    c, n = F @ target, norms2.clone()
+    Q = torch.zeros((0, F.shape[1]))
+    for _ in range(k):
+        j = int(torch.argmax(c * c / n))
+        q = (F[j] - (Q @ F[j]) @ Q) / torch.sqrt(n[j])
+        v = F @ q
+        c, n = c - (c[j] / torch.sqrt(n[j])) * v, n - v * v
+        n[j] = np.inf
+        Q = torch.cat([Q, q[None]])
+
+
+def problem(t: int, p: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    F = np.random.default_rng(seed).standard_normal((t, p), dtype=np.float32)
+    return F, F[: max(1, t // 100)].mean(axis=0)
+
+
+def a_pick(t: int, p: int, k: int, rounds: int) -> list[Row]:
+    """Readings a pick, on one thread and on all: a whole run less a run of one pick."""
+    import torch
+
+    F, target = problem(t, p)
+    with so_many_threads(1):
+        rows = FusedRows(F)
+    norms2, targets = rows.norms2.astype(np.float32), target[None].astype(np.float64)
+    few = min(k, 10)  # the plain loops cost the same each time
+    tensors = torch.from_numpy(F), torch.from_numpy(norms2), torch.from_numpy(target)
+    works: dict[str, Callable[[], object]] = {"reading": lambda: read(F)}
+    for noise in (0.0, 10.0):
+        works[f"exempla noise {noise:g}, 1"] = lambda s=noise: engine(rows, targets, 1, s)
+        works[f"exempla noise {noise:g}, k"] = lambda s=noise: engine(rows, targets, k, s)
+    works["plain NumPy loop"] = lambda: plain_numpy(F, norms2, target, few)
+    works["plain torch loop"] = lambda: plain_torch(*tensors, few)
+    found: list[Row] = []
+    torch.set_num_threads(1)
+    with so_many_threads(1):
+        taken = fastest(works, rounds, time.process_time)
+    once = taken["reading"]
+    for name in ("plain NumPy loop", "plain torch loop"):
+        found.append(_row(t, p, few, name, 1, taken[name] / few, once))
+    for noise in (0.0, 10.0):
+        name = f"exempla noise {noise:g}"
+        each = (taken[f"{name}, k"] - taken[f"{name}, 1"]) / (k - 1)
+        found.append(_row(t, p, k, name, 1, each, once))
+    found.extend(_threads(rows, targets, k, rounds, once))
+    return found
+
+
+def _threads(rows: FusedRows, targets: np.ndarray, k: int, rounds: int, once: float) -> list[Row]:
+    """One thread and all of them by the clock on the wall."""
+    times = {}
+    for count in sorted({1, available()}):
+        with so_many_threads(count):
+            work = {"run": lambda: engine(rows, targets, k, 10.0)}
+            times[count] = fastest(work, rounds, time.perf_counter)["run"] / k
+    name = "exempla noise 10, wall"
+    return [_row(rows.t, rows.p, k, name, n, each, once) for n, each in times.items()]
+
+
+def _row(t: int, p: int, k: int, name: str, count: int, each: float, once: float) -> Row:
+    return {
+        "t": t, "p": p, "k": k, "loop": name, "threads": count,
+        "ms_a_pick": round(each * 1e3, 3), "readings_a_pick": round(each / once, 3),
+        "ms_a_reading": round(once * 1e3, 3),
+    }  # fmt: skip
+
+
+def whole_calls(t: int, p: int, k: int, rounds: int) -> list[Row]:
+    """Whole calls on unit rows, checking the input included, beside scikit-learn's OMP."""
+    from sklearn.linear_model import orthogonal_mp
+
+    F, _ = problem(t, p, 2)
+    unit = F / np.linalg.norm(F, axis=1)[:, None]
+    target = np.random.default_rng(3).standard_normal(p)
+    columns = np.asfortranarray(unit.T.astype(np.float64))
+    ones = np.ones(t, dtype=np.float32)
+    works: dict[str, Callable[[], object]] = {
+        "exempla select, SBQ()": lambda: select(unit, target, k),
+        "exempla select, SBQ(10)": lambda: select(unit, target, k, SBQ(10.0)),
+        "plain NumPy loop": lambda: plain_numpy(unit, ones, target.astype(np.float32), k),
+        "sklearn orthogonal_mp": lambda: orthogonal_mp(columns, target, n_nonzero_coefs=k),
+    }
+    with so_many_threads(1):
+        taken = fastest(works, rounds, time.process_time)
+    return [
+        {"t": t, "p": p, "k": k, "call": name, "seconds": round(s, 4)} for name, s in taken.items()
+    ]
+
+
+def growth(scale: int, rounds: int) -> list[Row]:
+    """How the seconds of a run grow with one size, the others held."""
+    t, p, k = 40_000 // scale, 256, 50
+    sizes = {
+        "rows": [(t * f, p, k, 1) for f in (1, 2, 4, 8)],
+        "width": [(t, p * f // 2, k, 1) for f in (1, 2, 4, 8)],
+        "picks": [(t, p, k * f, 1) for f in (1, 2, 4)],
+        "targets": [(t // 4, p, 10, f) for f in (8, 32, 128)],
+    }
+    found = []
+    for name, cases in sizes.items():
+        seconds = []
+        for case in cases:
+            F, _ = problem(case[0], case[1])
+            rng = np.random.default_rng(1)
+            targets = np.stack([F[rng.choice(case[0], 50)].mean(0) for _ in range(case[3])])
+            with so_many_threads(1):
+                work = partial(engine, FusedRows(F), targets.astype(float), case[2], 10.0)
+                seconds.append(fastest({"run": work}, rounds, time.process_time)["run"])
+        varied = [case[["rows", "width", "picks", "targets"].index(name)] for case in cases]
+        slope = float(np.polyfit(np.log(varied), np.log(seconds), 1)[0])
+        for size, taken in zip(varied, seconds):
+            row = {"varied": name, "size": size, "seconds": round(taken, 4)}
+            found.append(row | {"exponent": round(slope, 2)})
+    return found
+
+
+def plot(picks: list[Row], grown: list[Row], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+    one = [row for row in picks if row["threads"] == 1 and "wall" not in row["loop"]]
+    sizes = sorted({(row["t"], row["p"]) for row in one}, reverse=True)
+    loops = list(dict.fromkeys(row["loop"] for row in one))
+    for i, loop in enumerate(loops):
+        heights = [
+            next(r["readings_a_pick"] for r in one if (r["t"], r["p"]) == s and r["loop"] == loop)
+            for s in sizes
+        ]
+        left.bar(np.arange(len(sizes)) + 0.2 * (i - 1.5), heights, 0.18, label=loop)
+    left.axhline(1, color="0.4", linewidth=0.8, linestyle=":")
+    left.set_xticks(range(len(sizes)), [f"{t // 1000} k × {p}" for t, p in sizes])
+    left.set_ylabel("readings of the rows a pick")
+    left.set_title("One pick, one thread", fontsize=10)
+    left.legend(fontsize=7, frameon=False)
+    for name in dict.fromkeys(row["varied"] for row in grown):
+        mine = [row for row in grown if row["varied"] == name]
+        base = mine[0]
+        right.plot(
+            [row["size"] / base["size"] for row in mine],
+            [row["seconds"] / base["seconds"] for row in mine],
+            marker="o", label=f"{name}: exponent {base['exponent']:.2f}",
+        )  # fmt: skip
+    right.set(xscale="log", yscale="log", xlabel="times the size", ylabel="times the seconds")
+    right.set_title("Growth of a run", fontsize=10)
+    right.legend(fontsize=7, frameon=False)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def write_csv(path: Path, rows: list[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def measure(out: Path, rounds: int, quick: bool) -> None:
+    """Everything, written as it is measured."""
+    warnings.simplefilter("ignore")
+    scale, out = (20 if quick else 1), Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    sizes = [(400_000 // scale, 256, 100), (20_000 // scale, 1024, 200)]
+    picks = [row for t, p, k in sizes for row in a_pick(t, p, k if not quick else 20, rounds)]
+    for row in picks:
+        print(row, flush=True)
+    write_csv(out / "speed.csv", picks)
+    calls = whole_calls(40_000 // scale, 128, 50, rounds)
+    for row in calls:
+        print(row, flush=True)
+    write_csv(out / "speed_whole.csv", calls)
+    grown = growth(scale, rounds)
+    for row in grown:
+        print(row, flush=True)
+    write_csv(out / "speed_growth.csv", grown)
+    everything = {"a_pick": picks, "whole_calls": calls, "growth": grown}
+    (out / "speed.json").write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    plot(picks, grown, out / "speed.svg")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("docs/experiments"))
+    options = parser.parse_args()
+    measure(options.out, options.rounds, options.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Running ahead: what a sweep finds, that taking steps back leaves nothing, that guesses never
+change a pick."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from exempla.selection import SBQ, MatchingPursuit, ahead, select
+from exempla.selection.basis import Basis
+from exempla.selection.candidates import panel, passes
+from exempla.selection.candidates.arrays import FLOAT32_ERROR, ArrayRows
+from exempla.selection.candidates.base import Rule, Steps
+from exempla.selection.candidates.fused import FusedRows
+from tests.selection.test_engine import using
+
+SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
+
+
+def random_steps(rng, p, b):
+    q = np.linalg.qr(rng.standard_normal((p, min(b, p))))[0].T
+    b = len(q)
+    return Steps(
+        q, rng.standard_normal(b), np.ones(b), rng.uniform(0.5, 3, b),
+        np.full(b, 1e-6), np.full(b, 1e-6),
+    )  # fmt: skip
+
+
+def a_race(rows, rule, noise=0.5):
+    race = rows.race(np.ones((1, rows.t), bool), noise, rule)
+    race.refresh([0], np.ones((1, rows.p)))
+    return race
+
+
+def slow_sweep(rows, race, steps, keep, share):
+    """The twin: one matrix of products, written out."""
+    c, n = race.c[0].copy(), race.n[0].copy()
+    lengths, near, hopeful, kept = np.sqrt(rows.norms2), [], np.zeros(rows.t, bool), None
+    V = rows.array.astype(np.float64) @ steps.directions.T
+    for s in range(len(steps)):
+        c = c - steps.coefs[s] * V[:, s]
+        n = n - steps.signs[s] * V[:, s] ** 2
+        most, error = abs(c) + steps.slack_c[s] * lengths, steps.slack_n[s] * rows.norms2
+        below = n - error if race.rule is Rule.GAIN else rows.norms2 + race.noise
+        alive = n + error > rows.tolerance * rows.norms2
+        near.append(np.flatnonzero((most**2 >= steps.bars[s] * below) & alive))
+        hopeful |= (most**2 >= share * steps.bars[s] * below) & alive
+        kept = (c, n) if s + 1 == keep else kept
+    return near, np.flatnonzero(hopeful), kept
+
+
+@pytest.mark.parametrize(("t", "p"), SIZES)
+@pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("b", [1, 16, 21])
+def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b):
+    rng = np.random.default_rng(t + b)
+    rows = FusedRows(rng.standard_normal((t, p)).astype(dtype))
+    steps = random_steps(rng, p, b)
+    keep = max(1, len(steps) // 2)
+    race, twin = a_race(rows, rule), a_race(rows, rule)
+    near, hopeful, (c, n) = slow_sweep(rows, twin, steps, keep, 0.3)
+    found = race.sweep(steps, keep, t, 0.3)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(race.c[0], c, atol=tolerance * p)
+    np.testing.assert_allclose(race.n[0], n, atol=tolerance * p)
+    for mine, wanted in zip(found.near, near, strict=True):
+        assert len(np.setxor1d(mine, wanted)) <= (t > 500)  # one may lie within rounding of a bar
+    assert len(np.setxor1d(found.hopeful, hopeful)) <= (t > 500)
+
+
+def test_a_sweep_hands_out_nothing_where_there_is_too_much():
+    rows = FusedRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
+    steps = random_steps(np.random.default_rng(1), 8, 2)
+    low = replace(steps, bars=np.array([1e-9, 1e9]))
+    found = a_race(rows, Rule.GAIN).sweep(low, 1, 10, 0.5)
+    assert found.near[0] is None
+    assert found.near[1] is not None
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_steps_taken_back_leave_nothing_behind(threads, monkeypatch):
+    monkeypatch.setenv("EXEMPLA_THREADS", threads)
+    monkeypatch.setattr("exempla.selection.candidates.threads.FEWEST", 100)
+    rng = np.random.default_rng(2)
+    rows = FusedRows(rng.standard_normal((700, 40)).astype(np.float32))
+    race = a_race(rows, Rule.GAIN)
+    c, n = race.c.copy(), race.n.copy()
+    steps = random_steps(rng, 40, 20)
+    race.sweep(steps, 20, 1, 0.5)
+    assert not np.allclose(race.c, c)
+    race.sweep(steps.back(0, 20).and_then(random_steps(rng, 40, 3)), 20, 1, 0.5)
+    np.testing.assert_allclose(race.c, c, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(race.n, n, rtol=0, atol=1e-12)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
+    monkeypatch.setattr("exempla.selection.candidates.threads.FEWEST", 100)
+    rng = np.random.default_rng(3)
+    array, steps = rng.standard_normal((1001, 33)).astype(np.float32), random_steps(rng, 33, 17)
+    seen = []
+    for count in ("1", "2", "5"):
+        monkeypatch.setenv("EXEMPLA_THREADS", count)
+        race = a_race(FusedRows(array), Rule.GAIN)
+        found = race.sweep(steps, 9, 50, 0.4)
+        near = [-1 if rows is None else rows.tolist() for rows in found.near]
+        seen.append((race.c.tobytes(), race.n.tobytes(), near, found.hopeful.tolist()))
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("p", [8, 256, 1000, 4096])
+@pytest.mark.parametrize("positive", [False, True])
+def test_the_error_of_a_product_is_below_its_bound(p, positive):
+    rng = np.random.default_rng(p)
+    F = rng.standard_normal((300, p)).astype(np.float32)
+    q = rng.standard_normal(p)
+    F, q = (abs(F), abs(q)) if positive else (F, q)
+    q = q / np.linalg.norm(q)
+    rows = FusedRows(F)
+    race = a_race(rows, Rule.GAIN, 1e9)
+    before, one = race.c[0].copy(), np.ones(1)
+    race.sweep(Steps(q[None], one, one, one * np.inf, one, one), 1, 1, 0.5)
+    error = np.abs(before - race.c[0] - F.astype(np.float64) @ q) / np.sqrt(rows.norms2)
+    assert error.max() < FLOAT32_ERROR
+
+
+def test_panels_hold_what_they_say():
+    assert passes.TILE % panel.HEIGHT == 0
+    packed = passes.pack(np.arange(34.0).reshape(17, 2), np.float32)
+    assert packed.shape == (2, 2, panel.COLUMNS)
+    assert packed[1, :, 0].tolist() == [32, 33]
+    assert not packed[1, :, 1:].any()
+
+
+def hard_problems():
+    """Ties, copies, rows that nearly depend on others; noise 0 and 10."""
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        t, p = int(rng.integers(30, 600)), int(rng.integers(4, 40))
+        rows = rng.standard_normal((t, p))
+        if seed % 4 == 1:
+            rows = np.round(2 * rows) / 2
+            rows[t // 2 :] = 2 * rows[: t - t // 2]
+        if seed % 4 == 2:
+            rows[rng.integers(t, size=t // 2)] = rows[rng.integers(t, size=t // 2)]
+        if seed % 4 == 3:
+            rows = rng.standard_normal((6, p))[rng.integers(6, size=t)] + 1e-4 * rows
+        yield rows.astype(np.float32), rng.standard_normal(p), min(t, p + 8), 10.0 * (seed // 4 % 2)
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("pool", [4, 64])
+@pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
+def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
+    monkeypatch.setattr(ahead, "POOL", (pool, pool))
+    if backend == "torch":
+        single = pytest.importorskip("exempla.selection.device.single")
+        monkeypatch.setattr(single, "POOL", (pool, pool))
+    for rows, target, k, noise in hard_problems():
+        for selector in (SBQ(noise), MatchingPursuit(noise)):
+            exact = select(rows, target, k, selector)  # small: one pass a pick, in float64
+            with using(backend):
+                found = select(rows, target, k, selector)
+            assert np.array_equal(found.indices, exact.indices)
+            np.testing.assert_allclose(found.gains, exact.gains, rtol=1e-6, atol=1e-9)
+            assert (found.stopped, found.rank) == (exact.stopped, exact.rank)
+
+
+def test_guesses_save_passes():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((4000, 64)).astype(np.float32)
+    passes_made = []
+    sweep = FusedRows(rows).race(np.ones((1, 4000), bool), 0.0, Rule.GAIN).__class__.sweep
+
+    def counted(self, *arguments):
+        passes_made.append(1)
+        return sweep(self, *arguments)
+
+    with using("numba"), mock.patch("exempla.selection.candidates.fused.FusedRace.sweep", counted):
+        select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
+    assert len(passes_made) < 20
+
+
+def test_a_basis_goes_back_to_where_it_was():
+    rng = np.random.default_rng(4)
+    for noise in (0.0, 0.3):
+        basis = Basis(rng.standard_normal(7), noise, 1e-11)
+        rows = rng.standard_normal((14, 7))
+        for row in rows[:3]:
+            basis.add(row)
+        mark = basis.mark()
+        expected = basis.weights(), basis.residual.copy(), basis.measure(rows[5:7])
+        for row in rows[3:6] if not noise else rows[3:]:
+            basis.add(row)
+        before = basis.before(mark)
+        np.testing.assert_array_equal(before.measure(rows[5:7]), expected[2])
+        basis.rewind(mark)
+        np.testing.assert_array_equal(basis.weights(), expected[0])
+        np.testing.assert_array_equal(basis.residual, expected[1])
+        again = basis.add(rows[3])
+        fresh = Basis(basis.target, noise, 1e-11)
+        for row in rows[:4]:
+            wanted = fresh.add(row)
+        np.testing.assert_array_equal(again[0], wanted[0])
+        assert again[1] == wanted[1]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_a_basis_from_its_factor_is_the_one_that_grew(noise):
+    rng = np.random.default_rng(5)
+    rows, target = rng.standard_normal((6, 9)), rng.standard_normal(9)
+    grown = Basis(target, noise, 1e-11)
+    for row in rows:
+        grown.add(row)
+    made = Basis.of(target, noise, 1e-11, rows, grown.lower.copy(), grown.coefs.copy())
+    for name in ("gains", "residual", "directions", "rows"):
+        np.testing.assert_allclose(getattr(made, name), getattr(grown, name), atol=1e-12)
+    np.testing.assert_allclose(made.weights(), grown.weights(), atol=1e-12)
+    extra = rng.standard_normal(9)
+    np.testing.assert_allclose(made.add(extra)[0], grown.add(extra)[0], atol=1e-11)
+    assert made.rank() == grown.rank()
+
+
+def test_numpy_rows_are_not_run_ahead():
+    rows = ArrayRows(np.random.default_rng(0).standard_normal((50, 4)))
+    assert rows.race(np.ones((1, 50), bool), 0.0, Rule.GAIN).most_ahead == 1

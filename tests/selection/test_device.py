@@ -1,0 +1,88 @@
+"""The loop on a GPU: the same picks as float64 on the host. Needs a GPU; the torch fallback of the
+same code is tested everywhere, as the backend "torch" of `test_engine` and `test_ahead`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from exempla.selection import SBQ, select
+from exempla.selection.candidates.base import Rule
+
+torch = pytest.importorskip("torch")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def problem(seed):
+    """Plain rows, ties, copies, rows that nearly depend on others; noise 0 and 10."""
+    rng = np.random.default_rng(seed)
+    t, p = int(rng.integers(200, 3000)), int(rng.integers(8, 96))
+    k = int(min(60, rng.integers(5, p + 20)))
+    rows = rng.standard_normal((t, p))
+    if seed % 4 == 1:
+        rows = np.round(2 * rows) / 2
+        rows[t // 2 :] = 2 * rows[: t - t // 2]
+    if seed % 4 == 2:
+        rows[rng.integers(t, size=t // 2)] = rows[rng.integers(t, size=t // 2)]
+    if seed % 4 == 3:
+        rows = rng.standard_normal((12, p))[rng.integers(12, size=t)] + 1e-4 * rows
+    rows = rows.astype(np.float32)
+    target = rows[rng.integers(t, size=9)].astype(float).mean(0) + 0.1 * rng.standard_normal(p)
+    return rows, target, k, (0.0, 10.0)[(seed // 4) % 2]
+
+
+@gpu
+@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
+def test_picks_on_a_gpu_are_those_of_float64(seed):
+    rows, target, k, noise = problem(seed)
+    exact = select(rows, target, k, SBQ(noise))
+    found = select(torch.from_numpy(rows).cuda(), target, k, SBQ(noise))
+    np.testing.assert_array_equal(found.indices, exact.indices)
+    scale = np.abs(exact.weights).max()
+    np.testing.assert_allclose(found.weights, exact.weights, rtol=1e-6, atol=1e-9 * scale)
+
+
+@gpu
+def test_the_fused_sweep_is_the_plain_one():
+    pytest.importorskip("triton")
+    from exempla.selection.basis import Basis
+    from exempla.selection.candidates.arrays import ArrayRows
+    from exempla.selection.device import fused, sweep
+    from exempla.selection.device.state import State
+    from exempla.selection.run import Run
+
+    torch.manual_seed(0)
+    rows = ArrayRows(torch.randn(5000, 300, device="cuda"))
+    q = torch.linalg.qr(torch.randn(300, 20, device="cuda").double())[0].T.contiguous()
+    one = torch.ones(20, device="cuda", dtype=torch.float64)
+    checks = sweep.Checks(q, 0.1 * one, one, 3 * one, 1e-6 * one, 1e-6 * one)
+    states = [
+        State(rows, np.ones(5000, bool), Run(Basis(np.ones(300), 0.0, 1e-5), 5000), 30, 0.0, rule)
+        for rule in (Rule.GAIN, Rule.GAIN)
+    ]
+    plain = sweep.plain_sweep(states[0], checks, 7)
+    quick = fused.fused_sweep(states[1], checks, 7)
+    torch.testing.assert_close(states[0].c, states[1].c, rtol=0, atol=1e-4)
+    torch.testing.assert_close(states[0].n, states[1].n, rtol=0, atol=1e-3)
+    assert (plain.counts - quick.counts).abs().max() <= 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 5.0])
+@pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
+def test_many_targets_in_small_groups_are_as_many_single_ones(noise, monkeypatch):
+    from exempla.selection.device import several
+    from tests.selection.test_engine import using
+
+    monkeypatch.setitem(several.ENTRIES, "cpu", 3000)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((300, 12)).astype(np.float32)
+    rows[150:170] = rows[:20]
+    targets = rng.standard_normal((7, 12))
+    with using("torch"):
+        together = select(rows, targets, 15, SBQ(noise), "proponents")
+    for target, found in zip(targets, together, strict=True):
+        alone = select(rows, target, 15, SBQ(noise), "proponents")
+        np.testing.assert_array_equal(found.indices, alone.indices)
+        np.testing.assert_allclose(found.weights, alone.weights, rtol=1e-6, atol=1e-9)
+        assert found.stopped == alone.stopped
