@@ -1,19 +1,22 @@
 """What exempla makes of every truth: LDS at the automatic damping, at the best, of whole runs.
 
     python -m benchmarks.truths.table --folder FOLDER [--out truths.csv] [--only NAME,…]
+                                      [--answers .peers/answers]
 
 The best damping is the best of `exact.DAMPINGS` and the automatic value, looked up on the very
 subsets that are reported: a mark that no rule can pass. `exact` is the exact Gauss–Newton
 influence, written out by `benchmarks.truths.make`; `run` is the automatic answer given eight
-moments of the same training.
+moments of the same training, taken from the answers `benchmarks.peers.suite` kept where it has
+asked already.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ import torch
 from torch import nn
 
 import exempla
+from benchmarks.peers.answers import OURS, Asked, Kept
 from benchmarks.truths.data import load_set
 from benchmarks.truths.exact import DAMPINGS
 from benchmarks.truths.networks import make_network
@@ -31,6 +35,7 @@ COLUMNS = (
     "regret", "exact best", "run",
 )  # fmt: skip
 MOMENTS = range(8)
+RUN = Asked(OURS, "recorded run", "run")
 
 
 @dataclass(frozen=True)
@@ -84,22 +89,37 @@ def load_truth(folder: Path, setting: Setting) -> Truth:
         return Truth(setting, dict(stored), load_set(folder, setting.data))
 
 
-def lines(truth: Truth) -> list[dict[str, object]]:
+def of_run(truth: Truth, answers: Path) -> Callable[[str], float]:
+    """LDS by outcome of the automatic answer given all moments of the training."""
+    file = answers / f"{truth.setting.name}-{RUN.name}.npz"
+    if file.exists():
+        kept = Kept.load(file).ranks
+
+        def by_ranks(outcome: str) -> float:
+            after = truth.removals[outcome][1]
+            found = kept[outcome.replace("one seed", "mean of seeds")][0]  # the same removals
+            return exempla.metrics.lds(found, np.eye(len(after)), after)
+
+        return by_ranks
+    X, y, *test = (torch.from_numpy(truth.data[k]) for k in ("X", "y", "X_test", "y_test"))
+    moments = [truth.network(0, moment).state_dict() for moment in MOMENTS]
+    run = exempla.Explainer([truth.network(), *moments[:-1]], progress=False).fit((X, y))
+    return partial(truth.lds, run.influence(tuple(test)))
+
+
+def lines(truth: Truth, answers: Path) -> list[dict[str, object]]:
     X, y = torch.from_numpy(truth.data["X"]), torch.from_numpy(truth.data["y"])
     test = tuple(torch.from_numpy(truth.data[name]) for name in ("X_test", "y_test"))
-    moments = [truth.network(0, moment).state_dict() for moment in MOMENTS]
     last = exempla.Explainer(truth.network(), progress=False).fit((X, y))
     damping = last.features.damping
     single = {wanted: last.set_damping(wanted).influence(test) for wanted in ("auto", *DAMPINGS)}
-    run = exempla.Explainer([truth.network(), *moments[:-1]], progress=False).fit((X, y))
-    whole = run.influence(test)
-    made = []
+    whole, made = of_run(truth, answers), []
     for outcome in truth.removals:
         lds = {wanted: truth.lds(matrix, outcome) for wanted, matrix in single.items()}
         best = max(lds.values())
         figures = {
             "automatic": lds["auto"], "best": best, "regret": best - lds["auto"],
-            "exact best": truth.exact_curve(outcome).max(), "run": truth.lds(whole, outcome),
+            "exact best": truth.exact_curve(outcome).max(), "run": whole(outcome),
         }  # fmt: skip
         made.append(
             {
@@ -120,16 +140,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("docs/experiments/truths.csv"))
     parser.add_argument("--only", default=",".join(s.name for s in settings_of()))
+    parser.add_argument("--answers", type=Path, default=Path(".peers/answers"))
     options = parser.parse_args()
-    made = []
-    for setting in settings_of():
-        if setting.name in options.only.split(","):
-            made += lines(load_truth(options.folder, setting))
-            print(*made[-4].values(), sep="  ", flush=True)
     with options.out.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
-        writer.writerows(made)
+        for setting in settings_of():
+            if setting.name in options.only.split(","):
+                made = lines(load_truth(options.folder, setting), options.answers)
+                writer.writerows(made)
+                stream.flush()
+                print(*made[0].values(), sep="  ", flush=True)
 
 
 if __name__ == "__main__":
