@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-__all__ = ["Method", "main", "network"]
+__all__ = ["Method", "machine", "main", "network", "peak_memory"]
 
 Attribute = Callable[..., Iterator[Tensor]]
 
@@ -138,9 +138,14 @@ def main(methods: dict[str, Method]) -> None:
         "job_seconds": finished - started,
         "cpu_seconds": finished,
         "peak_mb": peak_memory() / 2**20,
-        "machine": f"{os.cpu_count()} cores, torch {torch.__version__}",
+        "machine": machine(),
     }
     options.out.with_suffix(".json").write_text(json.dumps(report))
+
+
+def machine() -> str:
+    """What seconds were measured on, in words."""
+    return f"{os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def peak_memory() -> int:

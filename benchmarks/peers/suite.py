@@ -29,13 +29,12 @@ import exempla
 from benchmarks.peers.answers import OURS, Asked, Kept, Question, add_options, answer_all
 from benchmarks.peers.intervals import interval
 from benchmarks.truths.settings import settings_of
-from benchmarks.truths.table import MOMENTS, Truth, load_truth
+from benchmarks.truths.table import MASKS, MOMENTS, ONE, RUN, Truth, load_truth
 
 COLUMNS = (
     "setting", "part", "outcome", "method", "checkpoints", "damping", "LDS", "low", "high",
     "lead", "lead low", "lead high", "seconds",
 )  # fmt: skip
-OUTCOMES = ("half, mean of seeds", "5 %, mean of seeds")
 DAMPINGS = {"default": "default", "none": "its own choice from data"}
 
 ASKED = tuple(
@@ -44,7 +43,7 @@ ASKED = tuple(
     for asked in (
         Asked("traker", "TRAK", models, ("default", "sweep")),
         Asked("kronfluence", "EK-FAC", models, ("default", "none", "sweep")),
-        Asked(OURS, "recorded run" if models == "run" else "automatic", models),
+        RUN if models == "run" else ONE,
         Asked("traker", "TRAK, 512 dimensions", models, ("default", "sweep")),
     )
 )
@@ -62,7 +61,7 @@ def job_of(truth: Truth) -> dict[str, np.ndarray]:
 
 
 def question_of(truth: Truth) -> Question:
-    subsets = {outcome: -truth.removals[outcome][0] for outcome in OUTCOMES}
+    subsets = {outcome: -truth.removals[outcome][0] for outcome in MASKS}
     return Question(truth.setting.name, partial(job_of, truth), subsets)
 
 
@@ -101,7 +100,7 @@ def scored(truth: Truth, outcome: str, answers: Path) -> Iterator[Scored]:
 
 def lines(truth: Truth, answers: Path) -> list[dict[str, str]]:
     made = []
-    for outcome in OUTCOMES:
+    for outcome in MASKS:
         after, found = truth.removals[outcome][1], list(scored(truth, outcome, answers))
         ours = {one.asked.models: one for one in found if one.asked.library == OURS}
         for one in found:
