@@ -3,11 +3,12 @@
     python -m benchmarks.truths.table --folder FOLDER [--out truths.csv] [--only NAME,…]
                                       [--answers .peers/answers]
 
-The best damping is the best of `exact.DAMPINGS` and the automatic value, looked up on the very
-subsets that are reported: a mark that no rule can pass. `exact` is the exact Gauss–Newton
+The best damping is looked up on the very subsets that are reported, a mark that no rule can pass:
+from the automatic value along `exact.DAMPINGS`, up and down for as long as LDS (half, mean of
+seeds) grows. `exact` is the exact Gauss–Newton
 influence, written out by `benchmarks.truths.make`; `run` is the automatic answer given eight
 moments of the same training, taken from the answers `benchmarks.peers.suite` kept where it has
-asked already.
+asked already. Lines of other settings in the file stay as they are.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import csv
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,21 +126,46 @@ def kept_at(truth: Truth, asked: Asked, answers: Path) -> Path:
     return answers / f"{truth.setting.name}-{asked.name}.npz"
 
 
-def lines(truth: Truth, answers: Path, runs: bool) -> list[dict[str, object]]:
+def climbed(last: exempla.Explainer, truth: Truth, test: tuple[Any, ...]) -> list[np.ndarray]:
+    """Influence at the dampings around the automatic one, on while it predicts better."""
+    damping = last.features.damping
+    start = truth.lds(last.influence(test), MASKS[0])
+    below = [d for d in reversed(DAMPINGS) if d < damping]
+    made = []
+    for way in (below, [d for d in DAMPINGS if d > damping]):
+        reached = start
+        for value in way:
+            made.append(last.set_damping(value).influence(test))
+            score = truth.lds(made[-1], MASKS[0])
+            if score <= reached:
+                break
+            reached = score
+    return made
+
+
+def lines(truth: Truth, answers: Path, runs: bool, best: bool) -> list[dict[str, str]]:
     test = tuple(torch.from_numpy(truth.data[name]) for name in ("X_test", "y_test"))
     last = ask(truth, ONE, answers)
-    damping = last.features.damping
-    single = {wanted: last.set_damping(wanted).influence(test) for wanted in DAMPINGS}
+    damping = f"{last.features.damping:.3g}"
+    single = climbed(last, truth, test) if best else []
     if runs and not kept_at(truth, RUN, answers).exists():
         ask(truth, RUN, answers)
-    automatic = Kept.load(kept_at(truth, ONE, answers))
-    run = kept_at(truth, RUN, answers)
+    return told(truth, answers, damping, single)
+
+
+def told(
+    truth: Truth, answers: Path, damping: str = "", single: Sequence[np.ndarray] = ()
+) -> list[dict[str, str]]:
+    """One line for each outcome, of the answers kept and of influence at other dampings."""
+    automatic, run = (kept_at(truth, asked, answers) for asked in (ONE, RUN))
+    kept = Kept.load(automatic)
     whole, made = Kept.load(run) if run.exists() else None, []
     for outcome in truth.removals:
-        lds = truth.lds_of_ranks(automatic, outcome)
-        best = max(lds, *(truth.lds(matrix, outcome) for matrix in single.values()))
+        lds = truth.lds_of_ranks(kept, outcome)
+        others = [truth.lds(matrix, outcome) for matrix in single]
+        reached = max(lds, *others) if others else np.nan
         figures = {
-            "automatic": lds, "best": best, "regret": best - lds,
+            "automatic": lds, "best": reached, "regret": reached - lds,
             "exact best": truth.exact_curve(outcome).max(),
             "run": truth.lds_of_ranks(whole, outcome) if whole else np.nan,
         }  # fmt: skip
@@ -145,14 +173,39 @@ def lines(truth: Truth, answers: Path, runs: bool) -> list[dict[str, object]]:
             {
                 "setting": truth.setting.name,
                 "part": truth.setting.part,
-                "parameters": last.oracles[0].n_parameters,
+                "parameters": str(sum(w.numel() for w in truth.network().parameters())),
                 "train accuracy": f"{truth.stored['accuracy'][0]:.3f}",
                 "outcome": outcome,
-                "damping": f"{damping:.3g}",
+                "damping": damping,
             }
             | {name: "" if np.isnan(v) else f"{v:.3f}" for name, v in figures.items()}
         )
     return made
+
+
+def updated(known: list[dict[str, str]], truth: Truth, answers: Path) -> list[dict[str, str]]:
+    """The lines known of a truth, with what is kept of its run by now; or lines of what is kept."""
+    if not kept_at(truth, ONE, answers).exists():
+        return known
+    fresh = told(truth, answers)
+    if not known:
+        return fresh
+    return [old | {"run": new["run"]} for old, new in zip(known, fresh, strict=True)]
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write(made: list[dict[str, str]], file: Path) -> None:
+    order = [setting.name for setting in settings_of()]
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        writer.writerows(sorted(made, key=lambda line: order.index(line["setting"])))
 
 
 def main() -> None:
@@ -162,18 +215,22 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(s.name for s in settings_of()))
     parser.add_argument("--answers", type=Path, default=Path(".peers/answers"))
     parser.add_argument("--no-runs", action="store_true", help="only those kept already")
+    parser.add_argument("--no-best", action="store_true", help="the automatic damping alone")
+    parser.add_argument("--kept", action="store_true", help="fit nothing: tell what is kept")
     options = parser.parse_args()
-    with options.out.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS)
-        writer.writeheader()
-        for setting in settings_of():
-            if setting.name in options.only.split(","):
-                made = lines(
-                    load_truth(options.folder, setting), options.answers, not options.no_runs
-                )
-                writer.writerows(made)
-                stream.flush()
-                print(*made[0].values(), sep="  ", flush=True)
+    for setting in settings_of():
+        if setting.name not in options.only.split(","):
+            continue
+        truth = load_truth(options.folder, setting)
+        known = [x for x in read(options.out) if x["setting"] == setting.name]
+        others = [x for x in read(options.out) if x["setting"] != setting.name]
+        if options.kept:
+            made = updated(known, truth, options.answers)
+        else:
+            made = lines(truth, options.answers, not options.no_runs, not options.no_best)
+        write([*others, *made], options.out)
+        if made:
+            print(*made[0].values(), sep="  ", flush=True)
 
 
 if __name__ == "__main__":
