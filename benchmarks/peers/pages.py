@@ -21,6 +21,7 @@ DATA = ROOT / "docs" / "experiments"
 PAGES = (ROOT / "docs" / "faithfulness.md", DATA / "faithfulness_tried.md")
 MARK = re.compile(r"(<!-- table: ([a-z, 0-9]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HALF = "half, mean of seeds"
+LEAD = ("lead", "lead low", "lead high")
 NAMES = {"pydvl": "pyDVL 0.10.0", "captum": "captum 0.9.0", "traker": "traker 0.3.2",
          "dattri": "dattri 0.3.0", "kronfluence": "kronfluence 1.0.1"}  # fmt: skip
 
@@ -67,49 +68,57 @@ def rules() -> str:
     return markdown(("truth", "part", "exact, best damping", *names), rows)
 
 
+COMPARED = {
+    "kronfluence": ("kronfluence, EK-FAC", "default"),
+    "its own damping": ("kronfluence, EK-FAC", "its own choice from data"),
+    "TRAK, 512": ("traker, TRAK, 512 dimensions", "default"),
+}
+"""Peers as they come: the columns of the tables on the truths."""
+LOOKED_UP = "best of 7"
+
+
 def suite(checkpoints: str) -> str:
     """Every library on the truths, given one model or eight moments of its training."""
-    columns = {
-        "kronfluence": ("kronfluence, EK-FAC", "default"),
-        "its own damping": ("kronfluence, EK-FAC", "its own choice from data"),
-        "TRAK": ("traker, TRAK", "default"),
-        "TRAK, 512": ("traker, TRAK, 512 dimensions", "default"),
-    }
-    heads = ("truth", "exempla", *columns, "lead on the best of these", "a peer's best of 7",
-             "lead on that")  # fmt: skip
-    found = lines_of("peers_truths", outcome=HALF, checkpoints=checkpoints)
+    heads = ("truth", "exempla", *COMPARED, "lead", "a peer's best of 7", "lead")
     rows = []
-    for setting in dict.fromkeys(x["setting"] for x in found):
-        own = [x for x in found if x["setting"] == setting]
+    for setting, own in by_setting(checkpoints).items():
         ours = [x["LDS"] for x in own if x["damping"] == "automatic"]
-        if not ours:
-            continue
-        as_is = [
-            next((x for x in own if (x["method"], x["damping"]) == key), None)
-            for key in columns.values()
-        ]
-        looked_up = [x for x in own if x["damping"].startswith("best of 7")]
-        rows.append((setting, *ours, *(x["LDS"] if x else "" for x in as_is),
-                     lead(x for x in as_is if x), *best_of(looked_up)))  # fmt: skip
+        if ours:
+            known = {(x["method"], x["damping"]): x["LDS"] for x in own}
+            best = best_peer(own, looked_up=True)
+            rows.append(
+                (setting, *ours, *(known.get(key, "") for key in COMPARED.values()),
+                 lead(best_peer(own, looked_up=False)),
+                 f"{best['LDS']} ({best['method'].split(', ')[0]})" if best else "", lead(best))
+            )  # fmt: skip
     return markdown(heads, rows)
 
 
-def best_of(lines: list[Line]) -> tuple[str, str]:
-    if not lines:
-        return "", ""
-    best = max(lines, key=lambda x: float(x["LDS"]))
-    return f"{best['LDS']} ({best['method'].split(', ')[0]})", lead([best])
+def by_setting(checkpoints: str) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for x in lines_of("peers_truths", outcome=HALF, checkpoints=checkpoints):
+        found.setdefault(x["setting"], []).append(x)
+    return found
 
 
-def lead(lines: Iterable[Line]) -> str:
-    """exempla's lead on the best of some lines, with its interval."""
-    lines = list(lines)
-    if not lines:
+def best_peer(own: list[Line], looked_up: bool) -> Line | None:
+    """The best line of the peers on one truth; None where not all of them were asked."""
+    if looked_up:
+        some = [x for x in own if x["damping"].startswith(LOOKED_UP)]
+        asked = {x["method"] for x in some} >= {method for method, _ in COMPARED.values()}
+    else:
+        some = [x for x in own if (x["method"], x["damping"]) in COMPARED.values()]
+        asked = len(some) == len(COMPARED)
+    some = [x for x in some if x["lead"]]
+    return max(some, key=lambda x: float(x["LDS"])) if asked and some else None
+
+
+def lead(best: Line | None) -> str:
+    """exempla's lead on a line, with its interval."""
+    if best is None:
         return ""
-    best = max(lines, key=lambda x: float(x["LDS"]))
-    return "{:+.3f} ({:+.3f} … {:+.3f})".format(
-        *(float(best[name]) for name in ("lead", "lead low", "lead high"))
-    )
+    mean, low, high = (float(best[name]) for name in LEAD)
+    return f"{mean:+.3f} ({low:.3f} … {high:.3f})"
 
 
 def peers(truth: str) -> str:
@@ -179,35 +188,26 @@ def worst_of_few() -> float:
 
 
 def against_peers() -> Iterable[str]:
-    for given, name in (("1", "One network each"), ("8", "Eight moments of its training each")):
+    for given, name in (("1", "one network each"), ("8", "eight moments of a training each")):
         as_they_come, looked_up = leads(given, False), leads(given, True)
-        sure = sum(low > 0 for _, low, _ in as_they_come.values())
-        text = (
-            f"**{name}, beside kronfluence and TRAK** as they come, kronfluence also with its own "
-            f"damping from data, TRAK also with 512 dimensions: ahead of the best of them on "
-            f"{sum(mean > 0 for mean, *_ in as_they_come.values())} of {len(as_they_come)} truths "
-            f"(surely, by a 95 % interval, on {sure}); the smallest lead is "
-            f"{min(mean for mean, *_ in as_they_come.values()):+.3f}."
-        )
+        if not (as_they_come and looked_up):
+            continue
+        means = [mean for mean, *_ in as_they_come.values()]
+        sure = sum(low > 0 for _, low, *_ in as_they_come.values())
         behind = [setting for setting, (mean, *_) in looked_up.items() if mean < 0]
-        text += (
-            f" Were a peer given the best of seven dampings looked up on the truth, it would be "
-            f"ahead on {len(behind)} of {len(looked_up)}"
+        yield (
+            f"**Beside kronfluence and TRAK, {name}**: ahead of the best of them on "
+            f"{sum(mean > 0 for mean in means)} of {len(means)} truths, on {sure} beyond a 95 % "
+            f"interval; leads {min(means):+.3f} to {max(means):+.3f}. At the best of seven "
+            f"dampings looked up on the truth a peer would be ahead on {len(behind)} of "
+            f"{len(looked_up)}" + (f" ({', '.join(behind)})." if behind else ".")
         )
-        yield text + (f" ({', '.join(behind)})." if behind else ".")
 
 
-def leads(checkpoints: str, looked_up: bool) -> dict[str, tuple[float, float, float]]:
+def leads(checkpoints: str, looked_up: bool) -> dict[str, tuple[float, ...]]:
     """exempla's lead on the best peer of each truth, and its interval."""
-    best: dict[str, Line] = {}
-    for x in lines_of("peers_truths", outcome=HALF, checkpoints=checkpoints):
-        if x["lead"] and x["damping"].startswith("best of 7") == looked_up:
-            known = best.get(x["setting"])
-            if known is None or float(x["LDS"]) > float(known["LDS"]):
-                best[x["setting"]] = x
-    names = ("lead", "lead low", "lead high")
-    return {k: (float(x[names[0]]), float(x[names[1]]), float(x[names[2]]))
-            for k, x in best.items()}  # fmt: skip
+    found = {k: best_peer(own, looked_up) for k, own in by_setting(checkpoints).items()}
+    return {k: tuple(float(x[name]) for name in LEAD) for k, x in found.items() if x}
 
 
 def checkpoints() -> Iterable[str]:
