@@ -33,7 +33,7 @@ from benchmarks.truths.table import MASKS, MOMENTS, ONE, RUN, Truth, load_truth
 
 COLUMNS = (
     "setting", "part", "outcome", "method", "checkpoints", "damping", "LDS", "low", "high",
-    "lead", "lead low", "lead high", "seconds",
+    "lead", "lead low", "lead high", "seconds", "measured on",
 )  # fmt: skip
 DAMPINGS = {"default": "default", "none": "its own choice from data"}
 
@@ -73,7 +73,7 @@ class Scored:
     damping: str
     ranks: np.ndarray
     lds: float
-    seconds: float
+    kept: Kept
 
 
 def scored(truth: Truth, outcome: str, answers: Path) -> Iterator[Scored]:
@@ -85,17 +85,17 @@ def scored(truth: Truth, outcome: str, answers: Path) -> Iterator[Scored]:
         if not file.exists():
             continue
         kept = Kept.load(file)
-        found, seconds = kept.ranks[outcome], kept.first_seconds
+        found = kept.ranks[outcome]
         lds = [exempla.metrics.lds(line, one, after) for line in found]
         fixed = [DAMPINGS[name] for name in asked.dampings if name != "sweep"]
         if asked.library == OURS:
             fixed = ["automatic"]
         for name, line, score in zip(fixed, found, lds, strict=False):
-            yield Scored(asked, name, line, score, seconds)
+            yield Scored(asked, name, line, score, kept)
         if len(lds) > len(fixed):
             best = len(fixed) + int(np.argmax(lds[len(fixed) :]))
             name = f"best of 7 ({kept.dampings[best]:g})"
-            yield Scored(asked, name, found[best], lds[best], seconds)
+            yield Scored(asked, name, found[best], lds[best], kept)
 
 
 def lines(truth: Truth, answers: Path) -> list[dict[str, str]]:
@@ -121,7 +121,10 @@ def lines(truth: Truth, answers: Path) -> list[dict[str, str]]:
                     name: "" if np.isnan(value) else f"{value:.3f}"
                     for name, value in zip(COLUMNS[6:12], figures, strict=True)
                 }
-                | {"seconds": f"{one.seconds:.1f}"}
+                | {
+                    "seconds": f"{one.kept.first_seconds:.1f}",
+                    "measured on": one.kept.machine,
+                }
             )
     return made
 
