@@ -74,12 +74,12 @@ COMPARED = {
     "TRAK, 512": ("traker, TRAK, 512 dimensions", "default"),
 }
 """Peers as they come: the columns of the tables on the truths."""
-LOOKED_UP = "best of 7"
+LOOKED_UP = "best of"
 
 
 def suite(checkpoints: str) -> str:
     """Every library on the truths, given one model or eight moments of its training."""
-    heads = ("truth", "exempla", *COMPARED, "lead", "a peer's best of 7", "lead")
+    heads = ("truth", "exempla", *COMPARED, "lead", "a peer at its best", "lead")
     rows = []
     for setting, own in by_setting(checkpoints).items():
         ours = [x["LDS"] for x in own if x["damping"] == "automatic"]
@@ -198,8 +198,8 @@ def against_peers() -> Iterable[str]:
         yield (
             f"**Beside kronfluence and TRAK, {name}**: ahead of the best of them on "
             f"{sum(mean > 0 for mean in means)} of {len(means)} truths, on {sure} beyond a 95 % "
-            f"interval; leads {min(means):+.3f} to {max(means):+.3f}. At the best of seven "
-            f"dampings looked up on the truth a peer would be ahead on {len(behind)} of "
+            f"interval; leads {min(means):+.3f} to {max(means):+.3f}. At its best "
+            f"damping, looked up on the truth, a peer would be ahead on {len(behind)} of "
             f"{len(looked_up)}" + (f" ({', '.join(behind)})." if behind else ".")
         )
 

@@ -5,8 +5,9 @@
 
 Who takes part: kronfluence, the strongest peer for one model on the digits truth, and TRAK, made
 for several. Both are run as they come, kronfluence also with the damping it chooses from data, TRAK
-also with fewer dimensions than examples; and both at the best of seven dampings, looked up on the
-very outcomes that are reported: a mark above what a user could reach. exempla looks nothing up.
+also with fewer dimensions than examples; and both at the best of these and seven more dampings,
+looked up on the very outcomes that are reported: a mark above what a user could reach. exempla
+looks nothing up.
 
 Each script runs in a process of its own with one thread. `seconds` are those of one answer at the
 first damping, of the processor, without imports. `lead` is exempla's LDS, given as many moments,
@@ -77,7 +78,7 @@ class Scored:
 
 
 def scored(truth: Truth, outcome: str, answers: Path) -> Iterator[Scored]:
-    """Every answer at the default damping, at the library's choice, and at the best of seven."""
+    """Every answer at the default damping, at the library's choice, and at the best of all."""
     after = truth.removals[outcome][1]
     one = np.eye(len(after))
     for asked in ASKED:
@@ -93,8 +94,9 @@ def scored(truth: Truth, outcome: str, answers: Path) -> Iterator[Scored]:
         for name, line, score in zip(fixed, found, lds, strict=False):
             yield Scored(asked, name, line, score, kept)
         if len(lds) > len(fixed):
-            best = len(fixed) + int(np.argmax(lds[len(fixed) :]))
-            name = f"best of 7 ({kept.dampings[best]:g})"
+            best = int(np.argmax(lds))
+            value = "its own" if np.isnan(kept.dampings[best]) else f"{kept.dampings[best]:g}"
+            name = f"best of {len(lds)} ({value})"
             yield Scored(asked, name, found[best], lds[best], kept)
 
 
