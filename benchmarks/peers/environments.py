@@ -33,6 +33,12 @@ print(torch.__version__)
 """
 
 
+def torch_pin() -> str:
+    """The tested torch alone: a peer may need another numpy than ours (pyDVL one below 2)."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return "\n".join(line for line in lines if line.startswith("torch==")) + "\n"
+
+
 def make_environment(peer: str, folder: Path) -> Path:
     """The environment's Python; made if it is not there. Raises RuntimeError saying why not."""
     home = folder / peer
@@ -41,8 +47,10 @@ def make_environment(peer: str, folder: Path) -> Path:
         return python
     _call([sys.executable, "-m", "venv", str(home)])
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pinned = home / "constraints.txt"
+    pinned.write_text(torch_pin())
     for packages in PEERS[peer]:
-        _call([*pip, "-c", str(ROOT / "constraints.txt"), *packages])
+        _call([*pip, "-c", str(pinned), *packages])
     done.write_text(_call([str(python), "-c", CHECK]))
     return python
 

@@ -23,5 +23,20 @@ def influence(
 
 # end of user code
 
+
+def of_run(
+    moments: list[nn.Module], train: TensorDataset, test: TensorDataset, dampings: list[float]
+) -> Iterator[Tensor]:
+    """The moments of one training, the last one first, as `Recorder` keeps them."""
+    last, *earlier = moments
+    explainer = exempla.Explainer([last, *(m.state_dict() for m in earlier)], progress=False)
+    yield torch.as_tensor(explainer.fit(train).influence(test))
+
+
 if __name__ == "__main__":
-    main({"automatic": Method(influence, 0.0, many=True)})
+    main(
+        {
+            "automatic": Method(influence, 0.0, many=True),
+            "recorded run": Method(of_run, 0.0, many=True),
+        }
+    )

@@ -1,7 +1,10 @@
 """traker: TRAK. The score of a training example for a target's margin, larger = helpful.
 
 On a CPU the library takes its BasicProjector by itself. Its default is half precision; the other
-method here is single precision, for the ridge `lambda_reg` is lost in half.
+methods here are single precision, for the ridge `lambda_reg` is lost in half. By default it
+projects to 2048 dimensions; where these are more than the training examples, its matrix is singular
+without a ridge, so it is also run with 512. Several models, or moments of one training, are TRAK's
+own ensemble: one `model_id` each.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ def trak(
     train: TensorDataset,
     test: TensorDataset,
     dampings: list[float],
-    half: bool,
+    half: bool = False,
+    dimensions: int = 2048,
 ) -> Iterator[Tensor]:
     with tempfile.TemporaryDirectory() as folder:
         traker = TRAKer(
@@ -35,6 +39,7 @@ def trak(
             train_set_size=len(train),
             save_dir=folder,
             device="cpu",
+            proj_dim=dimensions,
             use_half_precision=half,
         )
         states = [{k: v.clone() for k, v in m.state_dict().items()} for m in models]
@@ -61,6 +66,7 @@ if __name__ == "__main__":
     main(
         {
             "TRAK, half precision": Method(partial(trak, half=True), 0.0, many=True),
-            "TRAK": Method(partial(trak, half=False), 0.0, sweep, many=True),
+            "TRAK": Method(trak, 0.0, sweep, many=True),
+            "TRAK, 512 dimensions": Method(partial(trak, dimensions=512), 0.0, sweep, many=True),
         }
     )

@@ -1,26 +1,35 @@
 """What exempla makes of every truth: LDS at the automatic damping, at the best, of whole runs.
 
     python -m benchmarks.truths.table --folder FOLDER [--out truths.csv] [--only NAME,…]
+                                      [--answers .peers/answers]
 
-The best damping is the best of `exact.DAMPINGS` and the automatic value, looked up on the very
-subsets that are reported: a mark that no rule can pass. `exact` is the exact Gauss–Newton
+The best damping is looked up on the very subsets that are reported, a mark that no rule can pass:
+from the automatic value along `exact.DAMPINGS`, up and down for as long as LDS (half, mean of
+seeds) grows. `exact` is the exact Gauss–Newton
 influence, written out by `benchmarks.truths.make`; `run` is the automatic answer given eight
-moments of the same training.
+moments of the same training, taken from the answers `benchmarks.peers.suite` kept where it has
+asked already. Lines of other settings in the file stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import exempla
+from benchmarks.peers.answers import OURS, Asked, Kept, Question, keep
+from benchmarks.peers.job import machine, peak_memory
+from benchmarks.peers.scripts import Answer
 from benchmarks.truths.data import load_set
 from benchmarks.truths.exact import DAMPINGS
 from benchmarks.truths.networks import make_network
@@ -31,6 +40,8 @@ COLUMNS = (
     "regret", "exact best", "run",
 )  # fmt: skip
 MOMENTS = range(8)
+ONE, RUN = Asked(OURS, "automatic"), Asked(OURS, "recorded run", "run")
+MASKS = ("half, mean of seeds", "5 %, mean of seeds")
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,12 @@ class Truth:
         removed, after = self.removals[outcome]
         return exempla.metrics.lds(-influence, removed.astype(bool), after)
 
+    def lds_of_ranks(self, kept: Kept, outcome: str) -> float:
+        """The same of an answer kept as ranks, which is all LDS asks for."""
+        after = self.removals[outcome][1]
+        found = kept.ranks[outcome.replace("one seed", "mean of seeds")][0]  # the same removals
+        return exempla.metrics.lds(found, np.eye(len(after)), after)
+
     def exact_curve(self, outcome: str) -> np.ndarray:
         """LDS of the exact Gauss–Newton influence at each of the dampings."""
         few = len(self.removals["5 %, one seed"][0])
@@ -84,35 +101,111 @@ def load_truth(folder: Path, setting: Setting) -> Truth:
         return Truth(setting, dict(stored), load_set(folder, setting.data))
 
 
-def lines(truth: Truth) -> list[dict[str, object]]:
-    X, y = torch.from_numpy(truth.data["X"]), torch.from_numpy(truth.data["y"])
-    test = tuple(torch.from_numpy(truth.data[name]) for name in ("X_test", "y_test"))
-    moments = [truth.network(0, moment).state_dict() for moment in MOMENTS]
-    last = exempla.Explainer(truth.network(), progress=False).fit((X, y))
+def ask(truth: Truth, asked: Asked, answers: Path) -> exempla.Explainer:
+    """The automatic answer, kept where `benchmarks.peers.suite` looks, so that none is asked twice;
+    and the explainer that gave it."""
+    X, y, *test = (torch.from_numpy(truth.data[k]) for k in ("X", "y", "X_test", "y_test"))
+    earlier = MOMENTS[:-1] if asked == RUN else ()
+    models = [truth.network(), *(truth.network(0, moment).state_dict() for moment in earlier)]
+    started = time.process_time()
+    explainer = exempla.Explainer(models, progress=False).fit((X, y))
+    matrix = np.asarray(explainer.influence(tuple(test)))
+    seconds = time.process_time() - started
+    subsets = {kind: -truth.removals[kind][0] for kind in MASKS}
+    found = (np.zeros(1), matrix[None], seconds, seconds, seconds)
+    answers.mkdir(parents=True, exist_ok=True)
+    keep(
+        Question(truth.setting.name, dict, subsets),
+        Answer(*found, peak_memory() / 2**20, machine()),
+        kept_at(truth, asked, answers),
+    )
+    return explainer
+
+
+def kept_at(truth: Truth, asked: Asked, answers: Path) -> Path:
+    return answers / f"{truth.setting.name}-{asked.name}.npz"
+
+
+def climbed(last: exempla.Explainer, truth: Truth, test: tuple[Any, ...]) -> list[np.ndarray]:
+    """Influence at the dampings around the automatic one, on while it predicts better."""
     damping = last.features.damping
-    single = {wanted: last.set_damping(wanted).influence(test) for wanted in ("auto", *DAMPINGS)}
-    run = exempla.Explainer([truth.network(), *moments[:-1]], progress=False).fit((X, y))
-    whole = run.influence(test)
+    start = truth.lds(last.influence(test), MASKS[0])
+    below = [d for d in reversed(DAMPINGS) if d < damping]
     made = []
+    for way in (below, [d for d in DAMPINGS if d > damping]):
+        reached = start
+        for value in way:
+            made.append(last.set_damping(value).influence(test))
+            score = truth.lds(made[-1], MASKS[0])
+            if score <= reached:
+                break
+            reached = score
+    return made
+
+
+def lines(truth: Truth, answers: Path, runs: bool, best: bool) -> list[dict[str, str]]:
+    test = tuple(torch.from_numpy(truth.data[name]) for name in ("X_test", "y_test"))
+    last = ask(truth, ONE, answers)
+    damping = f"{last.features.damping:.3g}"
+    single = climbed(last, truth, test) if best else []
+    if runs and not kept_at(truth, RUN, answers).exists():
+        ask(truth, RUN, answers)
+    return told(truth, answers, damping, single)
+
+
+def told(
+    truth: Truth, answers: Path, damping: str = "", single: Sequence[np.ndarray] = ()
+) -> list[dict[str, str]]:
+    """One line for each outcome, of the answers kept and of influence at other dampings."""
+    automatic, run = (kept_at(truth, asked, answers) for asked in (ONE, RUN))
+    kept = Kept.load(automatic)
+    whole, made = Kept.load(run) if run.exists() else None, []
     for outcome in truth.removals:
-        lds = {wanted: truth.lds(matrix, outcome) for wanted, matrix in single.items()}
-        best = max(lds.values())
+        lds = truth.lds_of_ranks(kept, outcome)
+        others = [truth.lds(matrix, outcome) for matrix in single]
+        reached = max(lds, *others) if others else np.nan
         figures = {
-            "automatic": lds["auto"], "best": best, "regret": best - lds["auto"],
-            "exact best": truth.exact_curve(outcome).max(), "run": truth.lds(whole, outcome),
+            "automatic": lds, "best": reached, "regret": reached - lds,
+            "exact best": truth.exact_curve(outcome).max(),
+            "run": truth.lds_of_ranks(whole, outcome) if whole else np.nan,
         }  # fmt: skip
         made.append(
             {
                 "setting": truth.setting.name,
                 "part": truth.setting.part,
-                "parameters": last.oracles[0].n_parameters,
+                "parameters": str(sum(w.numel() for w in truth.network().parameters())),
                 "train accuracy": f"{truth.stored['accuracy'][0]:.3f}",
                 "outcome": outcome,
-                "damping": f"{damping:.3g}",
+                "damping": damping,
             }
-            | {name: f"{value:.3f}" for name, value in figures.items()}
+            | {name: "" if np.isnan(v) else f"{v:.3f}" for name, v in figures.items()}
         )
     return made
+
+
+def updated(known: list[dict[str, str]], truth: Truth, answers: Path) -> list[dict[str, str]]:
+    """The lines known of a truth, with what is kept of its run by now; or lines of what is kept."""
+    if not kept_at(truth, ONE, answers).exists():
+        return known
+    fresh = told(truth, answers)
+    if not known:
+        return fresh
+    return [old | {"run": new["run"]} for old, new in zip(known, fresh, strict=True)]
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write(made: list[dict[str, str]], file: Path) -> None:
+    order = [setting.name for setting in settings_of()]
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        writer.writerows(sorted(made, key=lambda line: order.index(line["setting"])))
 
 
 def main() -> None:
@@ -120,16 +213,24 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("docs/experiments/truths.csv"))
     parser.add_argument("--only", default=",".join(s.name for s in settings_of()))
+    parser.add_argument("--answers", type=Path, default=Path(".peers/answers"))
+    parser.add_argument("--no-runs", action="store_true", help="only those kept already")
+    parser.add_argument("--no-best", action="store_true", help="the automatic damping alone")
+    parser.add_argument("--kept", action="store_true", help="fit nothing: tell what is kept")
     options = parser.parse_args()
-    made = []
     for setting in settings_of():
-        if setting.name in options.only.split(","):
-            made += lines(load_truth(options.folder, setting))
-            print(*made[-4].values(), sep="  ", flush=True)
-    with options.out.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS)
-        writer.writeheader()
-        writer.writerows(made)
+        if setting.name not in options.only.split(","):
+            continue
+        truth = load_truth(options.folder, setting)
+        known = [x for x in read(options.out) if x["setting"] == setting.name]
+        others = [x for x in read(options.out) if x["setting"] != setting.name]
+        if options.kept:
+            made = updated(known, truth, options.answers)
+        else:
+            made = lines(truth, options.answers, not options.no_runs, not options.no_best)
+        write([*others, *made], options.out)
+        if made:
+            print(*made[0].values(), sep="  ", flush=True)
 
 
 if __name__ == "__main__":

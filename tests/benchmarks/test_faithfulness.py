@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import faithfulness
-from benchmarks.faithfulness import METHODS, SCRIPTS, run_script, user_lines
-from benchmarks.peers.environments import PEERS
+from benchmarks.faithfulness import METHODS, asked_of
+from benchmarks.peers import scripts
+from benchmarks.peers.environments import PEERS, torch_pin
+from benchmarks.peers.scripts import SCRIPTS, run_script, user_lines
 from benchmarks.peers.truths import CHOOSE, REPORT, Truth
 
 
@@ -61,7 +62,32 @@ def test_every_library_has_a_script_with_marked_user_code(library):
 
 
 def test_a_script_that_fails_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(faithfulness, "SCRIPTS", tmp_path)
+    monkeypatch.setattr(scripts, "SCRIPTS", tmp_path)
     (tmp_path / "run_made.py").write_text("raise SystemExit('no such layer')")
     with pytest.raises(RuntimeError, match="no such layer"):
         run_script(Path(sys.executable), "made", tmp_path / "job", tmp_path / "out.npz", [])
+
+
+def test_kronfluence_is_asked_for_its_own_damping_and_given_checkpoints():
+    asked = list(asked_of("kronfluence", "EK-FAC", 10, checkpoints=True))
+    assert {a.models for a in asked} == {"one", "10", "run"}
+    for a in asked[1:]:  # the first is the one that is timed
+        assert {"none", "sweep"} <= set(a.dampings)
+    assert asked[-1].options[-1] == "--checkpoints"
+
+
+def test_trak_is_given_models_and_moments_at_both_widths():
+    for method in ("TRAK", "TRAK, 512 dimensions"):
+        assert method in METHODS["traker"]
+        assert {a.models for a in asked_of("traker", method, 5, checkpoints=True)} == {
+            "one", "5", "run"}  # fmt: skip
+
+
+def test_exempla_is_asked_about_a_run_as_a_run():
+    (*_, run) = asked_of("exempla", "automatic", 5, checkpoints=True)
+    assert (run.method, run.models) == ("recorded run", "run")
+
+
+def test_a_peer_s_environment_pins_torch_alone():
+    assert torch_pin().startswith("torch==")
+    assert torch_pin().count("==") == 1
