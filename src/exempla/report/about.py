@@ -29,6 +29,8 @@ class About:
         What the reader should know: how many errors there were, which rows were left out.
     warnings : tuple of str
         What speaks against trusting the answer.
+    steps : tuple of (why, command)
+        What to do next: a sentence, and what to type for it ("" where there is nothing to type).
     noun : str
         What the questioned predictions are, in the plural ("errors", "predictions").
 
@@ -44,6 +46,7 @@ class About:
     command: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    steps: tuple[tuple[str, str], ...] = ()
     noun: str = "predictions"
 
 
