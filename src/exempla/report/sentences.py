@@ -97,10 +97,10 @@ def by_how_much(change: float) -> str:
     """A change of log-likelihood as the share by which a likelihood rises or falls.
 
     >>> by_how_much(0.24), by_how_much(-0.5), by_how_much(1.5), by_how_much(9.0), by_how_much(0.001)
-    ('27 %', '39 %', 'a factor of 4.5', 'a factor of over 1,000', '< 1 %')
+    ('27 %', '39 %', 'a factor of 4.5', 'a factor of over 1,000', 'less than 1 %')
     """
     if change <= math.log(2):
-        return percent(abs(math.expm1(change)))
+        return percent(abs(math.expm1(change))).replace("<", "less than")
     factor = math.exp(min(change, 99.0))
     return "a factor of over 1,000" if factor > 1000 else f"a factor of {factor:.2g}"
 

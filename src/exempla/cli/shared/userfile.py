@@ -55,6 +55,15 @@ OWN_LABELS = {"npz": "y", "images": "label"}
 """Formats that name their own label column."""
 
 
+HeldOut = Callable[[Table], "np.ndarray | None"]
+"""Rows of a file that are asked about by name, if any."""
+
+
+def nothing(table: Table) -> np.ndarray | None:
+    """No row is asked about by name."""
+    return None
+
+
 @dataclass(frozen=True)
 class UserFile:
     """A file, its columns, its parts, and the model fitted to the training part."""
@@ -180,16 +189,20 @@ def reading(
     *,
     linear: bool = False,
     check: Callable[[Split], object] = bool,
+    held_out: HeldOut = nothing,
 ) -> Iterator[tuple[UserFile, Console, Path]]:
     """The user's file read and fitted, with the console, which hears warnings, and the folder for
     the results (`files` and `others`: see `prepare_folder`). `linear`: the job takes no other
-    model, so that none is chosen. `check` looks at the rows before a model is trained."""
+    model, so that none is chosen. `check` looks at the rows before a model is trained; `held_out`
+    names rows of the file that must not be learned from."""
     console = Console.of(options)
     new = not options.out.exists()
     folder = prepare_folder(options, files, others)
     try:
         with console.hearing_warnings(), showing(console.progress):
-            given = read_user_file(options, console, test_size, linear=linear, check=check)
+            given = read_user_file(
+                options, console, test_size, linear=linear, check=check, held_out=held_out
+            )
             yield given, console, folder
     except BaseException:
         if new:  # nothing was found: no empty folder stays behind
@@ -205,6 +218,7 @@ def read_user_file(
     *,
     linear: bool = False,
     check: Callable[[Split], object] = bool,
+    held_out: HeldOut = nothing,
 ) -> UserFile:
     """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
     table, test = _read(options, console)
@@ -213,13 +227,17 @@ def read_user_file(
     )
     size = test_size if options.test_size is None else options.test_size
     pictures = has_images(table)
+    held = None if test is not None else held_out(table)
     if pictures:
         curated = read_table(options.curated) if options.curated else None
-        parts = split_pictures(table, test, curated, size, options)
+        parts = split_pictures(table, test, curated, size, options, held)
     else:
         console.say(_columns(columns))
         curated = options.curated_column or options.curated
-        parts = split(table, columns, test=test, test_size=size, curated=curated, seed=options.seed)
+        parts = split(
+            table, columns, test=test, test_size=size, curated=curated, seed=options.seed,
+            held_out=held,
+        )  # fmt: skip
     check(parts)
     for note in parts.notes:
         console.say(note)

@@ -28,6 +28,7 @@ def write_results(
     test_view: View | None = None,
     about: About,
     evidence: Any = None,
+    verification: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
     """Write the three files."""
@@ -39,6 +40,7 @@ def write_results(
         test_view=test_view,
         about=about,
         evidence=evidence,
+        verification=verification,
     )
     return paths
 
