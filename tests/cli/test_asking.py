@@ -163,3 +163,31 @@ def test_the_same_question_in_python():
     assert answer.question.rows.tolist() == wanted.tolist()
     with pytest.raises(exempla.ExemplaError, match="There is no class 'x'"):
         exempla.explain_errors(model, test, test, ask="errors:x->benign", progress=False)
+
+
+def test_the_table_holds_the_rows_as_the_file_has_them(cells, tmp_path):
+    found = asked(cells, tmp_path)
+    table, frame = pd.read_csv(tmp_path / "explanation.csv"), pd.read_csv(cells)
+    assert table["index"].tolist() == found["indices"]
+    for name in frame.columns:
+        assert table[name].tolist() == frame[name].iloc[found["indices"]].tolist()
+
+
+def test_columns_called_like_ours_are_told_apart(tmp_path):
+    frame = pd.DataFrame({"weight": [1.5, 2.5, 8.0, 9.0] * 15, "label": ["a", "a", "b", "b"] * 15})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    words = ("--label", "label", "-k", 3, "--ask", "all", "--side", "both", "--quiet")
+    assert run("explain", tmp_path / "a.csv", *words, "--out", tmp_path / "out") == 0
+    table = pd.read_csv(tmp_path / "out" / "explanation.csv")
+    assert table["file:weight"].tolist() == frame["weight"].iloc[table["index"]].tolist()
+
+
+def test_image_files_are_named_in_table_and_report(tmp_path):
+    root = pictures(tmp_path / "pictures", each=12)
+    words = ("--ask", "all", "--side", "both", "-k", 3, "--quiet", "--out", tmp_path / "out")
+    assert run("explain", root, *words) == 0
+    table = pd.read_csv(tmp_path / "out" / "explanation.csv")
+    page = (tmp_path / "out" / "report.html").read_text()
+    for name in table["file"]:
+        assert (root / name).is_file()
+        assert name in page

@@ -46,7 +46,7 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> Decisive | None:
     >>> sorted(found.words[0]), found.words[0]["money"] > 0
     (['free', 'money'], True)
     """
-    last = getattr(model, "steps", [(None, None)])[-1][1]
+    last: Any = getattr(model, "steps", [(None, None)])[-1][1]
     prepare: Any = model[0] if last is not None and len(model.steps) == 2 else None
     if not hasattr(last, "coef_"):
         return None
@@ -55,7 +55,7 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> Decisive | None:
     prepared = csr_matrix(prepare.transform(X))
     if hasattr(last, "classes_"):
         directions = _directions(last, prepared, np.asarray(labels))
-    elif np.ndim(last.coef_) == 1:
+    elif np.ndim(last.coef_) == 1:  # pyright: ignore[reportOptionalMemberAccess]
         directions = _towards(last, np.asarray(labels, dtype=np.float64))
     else:
         return None

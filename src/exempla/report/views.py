@@ -90,6 +90,10 @@ class View:
             name=_entry(self.names, index, "names") or f"#{index}",
         )
 
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """Everything the data says of example `index`, uncut, for tables; nothing if unknown."""
+        return {}
+
     def _with(self, index: int, **parts: Any) -> Content:
         return Content(**{**View.show(self, index).__dict__, **parts})
 
@@ -146,6 +150,10 @@ class TextView(View):
     texts: Any
     decisive: Decisive | None = None
 
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """The whole text."""
+        return {"text": str(_entry(self.texts, index, "texts", raw=True))}
+
     def show(self, index: int) -> Content:
         """The text, cut around its decisive words."""
         text = str(_entry(self.texts, index, "texts", raw=True))
@@ -162,6 +170,11 @@ class TableView(View):
 
     table: Any
     decisive: Decisive | None = None
+
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """The whole row."""
+        names = self.table.keys()
+        return {str(c): str(_entry(self.table[c], index, "table", raw=True)) for c in names}
 
     def show(self, index: int) -> Content:
         """The row's cells, the decisive ones first."""
@@ -230,7 +243,7 @@ def rounded(value: float) -> str:
 
 
 def _cell(value: Any) -> str:
-    return rounded(value) if isinstance(value, (float, np.floating)) else str(value)
+    return rounded(float(value)) if isinstance(value, float | np.floating) else str(value)
 
 
 def _entry(values: Any, index: int, what: str, raw: bool = False) -> Any:

@@ -139,8 +139,8 @@ def check_held_out(rows: np.ndarray, unlabelled: np.ndarray, length: int, label:
     silent = np.intersect1d(rows, unlabelled)
     if len(silent):
         raise ExemplaError(
-            f"Row {silent[0]} has no label in {label!r}, so it cannot be asked about here; put such "
-            "rows into a file of their own and give it with --ask FILE."
+            f"Row {silent[0]} has no label in {label!r}, so it cannot be asked about here; put "
+            "such rows into a file of their own and give it with --ask FILE."
         )
     if len(rows) > length / 2:
         raise ExemplaError(

@@ -14,8 +14,8 @@ from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.cli.shared.userfile import UserFile
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.tables import Split, Table
 from exempla.report.views import rounded
+from exempla.tables import Split, Table
 from exempla.tables.formats.suffix import named_format
 from exempla.tasks.explain_errors import ONE_CONFUSION, confused
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from exempla.cli.shared.console import Console, plain
 
 __all__ = [
-    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_for", "command_line",
-    "completed", "share", "verdict",
+    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_for",
+    "command_line", "completed", "share", "verdict",
 ]  # fmt: skip
 
 
@@ -29,7 +29,9 @@ def add_file_arguments(parser: ArgumentParser) -> None:
     """Everything about the user's file and the model."""
     data = parser.add_argument_group("the data")
     file = data.add_argument(
-        "file", metavar="FILE", help="CSV, TSV, JSONL, Parquet, NPZ (X, y), or a folder of images"
+        "file",
+        metavar="FILE",
+        help="CSV, TSV, JSONL, Parquet, Excel, NPZ (X, y), or a folder of images",
     )
     data.add_argument("--label", metavar="COLUMN", help="the column to predict")
     data.add_argument(

@@ -28,6 +28,10 @@ class RowView(View):
     words: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     strengths: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """The row as the file has it: every column, the whole text, the name of an image."""
+        return self.table.row(int(index if self.rows is None else self.rows[index]))
+
     def show(self, index: int) -> Content:
         """The row's text with its decisive words, its cells, its image."""
         row = int(index if self.rows is None else self.rows[index])
@@ -46,6 +50,8 @@ class RowView(View):
             if c.kind in ("number", "category", "date") and self.table.images is None
         ]
         ids = [values[c.name] for c in self.columns if c.kind == "id"]
+        if self.table.format == "images":
+            ids = [values["file"]]
         name = f"#{row}" + (f" · {ids[0]}" if ids and ids[0] else "")
         return self._with(
             index,

@@ -299,8 +299,8 @@ def _read(options: Namespace, console: Console) -> tuple[Table, Table | None]:
     """The file and its test file, which may know the column names when the first does not."""
     how = {"encoding": options.encoding, "delimiter": options.delimiter}
     header = {"yes": True, "no": False}.get(options.header)
-    table = read_table(Path(options.file), header=header, **how)
-    test = read_table(Path(options.test), **how) if options.test else None
+    table = read_table(options.file, header=header, **how)
+    test = read_table(options.test, **how) if options.test else None
     for note in (*table.notes, *(test.notes if test else ())):
         console.say(note)
     return (table, None) if test is None else (borrow_names(table, test), test)
