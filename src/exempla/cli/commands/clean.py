@@ -37,6 +37,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
+    from exempla.progress import waiting
     from exempla.report import About, evidence_of
     from exempla.report.sentences import percent
     from exempla.tables import Decision, export
@@ -58,7 +59,8 @@ def run(options: Namespace) -> int:
         )  # fmt: skip
         evidence = evidence_of(found)
         removed = given.parts.train[found.indices]
-        mended, before, after = _without(given, asked, found.indices, options.seed)
+        with waiting(f"training again without {len(removed):,} rows"):
+            mended, before, after = _without(given, asked, found.indices, options.seed)
     measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
     what = (
         f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "

@@ -73,6 +73,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
+    from exempla.progress import showing
     from exempla.report import About, evidence_of
     from exempla.report.sentences import answer
 
@@ -108,7 +109,7 @@ def run(options: Namespace) -> int:
         noun=asked.noun,
         steps=_steps(given, explanation, asked, options),
     )
-    with published(folder, options) as stage:
+    with published(folder, options) as stage, showing(console.progress):
         paths = write_results(
             stage,
             explanation,
@@ -130,9 +131,12 @@ def run(options: Namespace) -> int:
 
 def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> Any:
     """What retraining without the picked rows does, if that was asked for."""
+    from exempla.progress import showing, waiting
+
     if not options.verify:
         return None
-    checked = explanation.verify(fit=given.fit, seeds=SEEDS)
+    with showing(console.progress), waiting(f"training again, {3 * SEEDS} times"):
+        checked = explanation.verify(fit=given.fit, seeds=SEEDS)
     console.say(
         f"Trained again without them: log-likelihood {checked.retrained:+.2g}, predicted was "
         f"{checked.predicted:+.2g}."

@@ -24,7 +24,7 @@ from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.data import take_rows
 from exempla.embedding import forecast_bytes
 from exempla.errors import ExemplaError
-from exempla.progress import showing
+from exempla.progress import showing, waiting
 from exempla.sketch.choose import auto_width
 from exempla.tables import (
     Chosen,
@@ -221,10 +221,12 @@ def read_user_file(
     held_out: HeldOut = nothing,
 ) -> UserFile:
     """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
-    table, test = _read(options, console)
-    columns = infer_columns(
-        table, _label(table, options), options.text, _kinds(options), options.task
-    )
+    with waiting(f"reading {Path(options.file).name}"):
+        table, test = _read(options, console)
+    with waiting("looking at the columns"):
+        columns = infer_columns(
+            table, _label(table, options), options.text, _kinds(options), options.task
+        )
     size = test_size if options.test_size is None else options.test_size
     pictures = has_images(table)
     held = None if test is not None else held_out(table)
@@ -264,7 +266,8 @@ def read_user_file(
         console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
         if accuracy.warning:
             console.warn(accuracy.warning)
-        model.fit(X, y)
+        with waiting(f"training the model on {len(y):,} rows"):
+            model.fit(X, y)
     return found
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from exempla.atomic import write_text
 from exempla.cli.shared.console import Console
+from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.version import __version__
@@ -35,15 +36,16 @@ def write_results(
 ) -> dict[str, Path]:
     """Write the three files."""
     paths = write_tables(stage, explanation, train_view, extra)
-    paths["report"] = write_report(
-        explanation,
-        stage / "report.html",
-        train_view=train_view,
-        test_view=test_view,
-        about=about,
-        evidence=evidence,
-        verification=verification,
-    )
+    with waiting("writing the report"):
+        paths["report"] = write_report(
+            explanation,
+            stage / "report.html",
+            train_view=train_view,
+            test_view=test_view,
+            about=about,
+            evidence=evidence,
+            verification=verification,
+        )
     return paths
 
 
