@@ -60,8 +60,7 @@ def run(options: Namespace) -> int:
         paths["picture"] = stage / "mistakes.png"
         plot_evidence(explanation, train_view, test_view, paths["picture"])
     console.say(
-        f"3. Picked the {len(explanation)} training images most responsible for those mistakes "
-        f"(damping {explanation.damping:.2g}, {explanation.damping_rule})."
+        f"3. Picked the {len(explanation)} training images most responsible for those mistakes."
     )
     console.say(answer(explanation, about))
     say_files(console, folder, paths)
