@@ -48,15 +48,15 @@ class EffectPlot:
         effect = explanation.removal
         if not effect or not math.isfinite(effect["log_likelihood"]):
             return None
-        lines = [("removing these, predicted", "ours", effect["log_likelihood"], 0.0)]
+        lines = [("removing these, predicted", "ours", effect["log_likelihood"], 0.0, "")]
         if verification is not None:
             found, half = _retrained(verification, "selected removed")
-            lines.append(("removing these, retrained", "seen", found, half))
-        lines.append(("random rows, predicted", "chance", effect["by_chance"],
-                      2 * effect["by_chance_sd"]))  # fmt: skip
+            lines.append(("removing these, retrained", "seen", found, half, within(found, half)))
+        mean, spread = effect["by_chance"], effect["by_chance_sd"]
+        lines.append(("random rows, predicted", "chance", mean, 2 * spread, within(mean, spread)))
         if verification is not None:
-            lines.append(("random rows, retrained", "chance",
-                          *_retrained(verification, "random removed")))  # fmt: skip
+            found, half = _retrained(verification, "random removed")
+            lines.append(("random rows, retrained", "chance", found, half, within(found, half)))
         return _drawn(lines)
 
 
@@ -71,8 +71,8 @@ def _retrained(verification: Any, arm: str) -> tuple[float, float]:
     return float(change.mean()), float(1.96 * spread)
 
 
-def _drawn(lines: list[tuple[str, str, float, float]]) -> EffectPlot:
-    ends = [0.0, *(v + h for _, _, v, h in lines), *(v - h for _, _, v, h in lines)]
+def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
+    ends = [0.0, *(v + h for _, _, v, h, _ in lines), *(v - h for _, _, v, h, _ in lines)]
     low, high = min(ends), max(ends)
     span = (high - low) or 1.0
 
@@ -80,10 +80,10 @@ def _drawn(lines: list[tuple[str, str, float, float]]) -> EffectPlot:
         return 2.0 + (value - low) / span * (WIDTH - 4.0)
 
     marks = []
-    for number, (name, kind, value, half) in enumerate(lines):
+    for number, (name, kind, value, half, told) in enumerate(lines):
         first, last = (value - half, value + half) if half else sorted((0.0, value))
         x, end = place(first), place(last)
-        said = within(value, half) if half else f"{value:+.2g}"
+        said = told or f"{value:+.2g}"
         marks.append(
             Mark(name, said.replace("-", "−"), kind, number * LINE + 18, round(x, 1),
                  round(max(end - x, 2.0), 1), round(place(value), 1))

@@ -93,8 +93,8 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
         out.append("The model is large: the answer rests on a compressed view of its parameters.")
     if doubted:
         out.append(
-            f"{doubted:,} of the {len(explanation):,} examples carry a label that the model itself "
-            "would not give: these are worth a look first."
+            f"{doubted:,} of the {len(explanation):,} examples {'carries' if doubted == 1 else 'carry'}"
+            " a label that the model itself would not give: worth a look first."
         )
     return out
 

@@ -51,6 +51,10 @@ def run(options: Namespace) -> int:
         accuracy=f"{accuracy} on {digits.n_test:,} unseen digits",
         command=command_line(options),
         noun="mistakes",
+        steps=(
+            ("Ask the same of a file of yours:", "exempla explain YOURFILE.csv --label COLUMN"),
+            ("Look for wrong labels in it:", "exempla fix-labels YOURFILE.csv --label COLUMN"),
+        ),
     )
     train_view, test_view = digits.views()
     with published(folder, options) as stage:
