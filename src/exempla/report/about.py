@@ -6,6 +6,8 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from exempla.version import __version__
+
 __all__ = ["About", "versions"]
 
 SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
@@ -56,8 +58,8 @@ def versions() -> list[tuple[str, str]]:
     >>> versions()[0][0]
     'Python'
     """
-    found = [("Python", platform.python_version())]
-    for name in ("exempla", *SHOWN):
+    found = [("Python", platform.python_version()), ("exempla", __version__)]
+    for name in SHOWN:
         try:
             found.append((name, version(name)))
         except PackageNotFoundError:

@@ -92,9 +92,10 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
     if explanation.share < 0.9995:
         out.append("The model is large: the answer rests on a compressed view of its parameters.")
     if doubted:
+        carry = "carries" if doubted == 1 else "carry"
         out.append(
-            f"{doubted:,} of the {len(explanation):,} examples {'carries' if doubted == 1 else 'carry'}"
-            " a label that the model itself would not give: worth a look first."
+            f"{doubted:,} of the {len(explanation):,} examples {carry} a label that the model itself "
+            "would not give: worth a look first."
         )
     return out
 
