@@ -94,8 +94,8 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
     if doubted:
         carry = "carries" if doubted == 1 else "carry"
         out.append(
-            f"{doubted:,} of the {len(explanation):,} examples {carry} a label that the model itself "
-            "would not give: worth a look first."
+            f"{doubted:,} of the {len(explanation):,} examples {carry} a label that the model "
+            "itself would not give: worth a look first."
         )
     return out
 
