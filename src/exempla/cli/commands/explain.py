@@ -123,6 +123,11 @@ def run(options: Namespace) -> int:
     if given.accuracy.warning:
         console.say(f"Careful: {given.accuracy.warning}")
     console.say(answer(explanation, about))
+    if checked is not None:
+        console.say(
+            f"Trained again without them: log-likelihood {checked.retrained:+.2g}, predicted was "
+            f"{checked.predicted:+.2g}."
+        )
     for why, command in about.steps[:1]:
         console.say(f"{why} {command}")
     say_files(console, folder, paths)
@@ -137,10 +142,6 @@ def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> 
         return None
     with showing(console.progress), waiting(f"training again, {3 * SEEDS} times"):
         checked = explanation.verify(fit=given.fit, seeds=SEEDS)
-    console.say(
-        f"Trained again without them: log-likelihood {checked.retrained:+.2g}, predicted was "
-        f"{checked.predicted:+.2g}."
-    )
     return checked
 
 
