@@ -83,7 +83,7 @@ def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
     for number, (name, kind, value, half, told) in enumerate(lines):
         first, last = (value - half, value + half) if half else sorted((0.0, value))
         x, end = place(first), place(last)
-        said = told or f"{value:+.2g}"
+        said = told if half else f"{value:+.2g}"  # a model without chance has no spread
         marks.append(
             Mark(name, said.replace("-", "−"), kind, number * LINE + 18, round(x, 1),
                  round(max(end - x, 2.0), 1), round(place(value), 1))

@@ -228,7 +228,7 @@ def _sayings(
         verified = (
             f"Trained again without them, the log-likelihood changed by "
             f"{verification.retrained:+.2g}; predicted was {verification.predicted:+.2g}."
-        ).replace("-", "−")
+        )
     return {
         "trusting": tuple(trust_sentences(explanation, about, doubted)),
         "steps": next_steps(explanation, about),

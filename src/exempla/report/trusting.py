@@ -82,7 +82,7 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
     """What speaks for and against the answer, most important first."""
     out = []
     if about.accuracy:
-        out.append(f"The model: {about.accuracy} ({about.model}).")
+        out.append(f"The model: {about.accuracy}, {about.model}.")
     elif about.model:
         out.append(f"The model is {about.model}; how good it is was not measured.")
     else:

@@ -141,8 +141,7 @@ def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> 
     if not options.verify:
         return None
     with showing(console.progress), waiting(f"training again, {3 * SEEDS} times"):
-        checked = explanation.verify(fit=given.fit, seeds=SEEDS)
-    return checked
+        return explanation.verify(fit=given.fit, seeds=SEEDS)
 
 
 def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tuple[Any, ...]:
