@@ -52,6 +52,11 @@ def test_rows_that_contain_a_text(cells, tmp_path):
     assert not set(found["indices"]) & set(found["questioned"])
 
 
+def test_text_means_any_column_where_none_is_called_so(cells, tmp_path):
+    found = asked(cells, tmp_path, "--ask", "text contains doctor 7")
+    assert found["questioned"] == list(range(7, 240, 12))
+
+
 @pytest.mark.parametrize("arrow", ["->", "→"])
 def test_one_confusion(cells, tmp_path, arrow):
     words = ("explain", cells, "--label", "diagnosis", "--kind", "note=ignored", "--quiet")

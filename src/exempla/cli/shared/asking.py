@@ -112,12 +112,20 @@ def _named(ask: str, table: Table) -> np.ndarray:
     if found is None:
         raise ExemplaError(f"--ask {ask} is not understood; write {FORMS}.")
     name, text = found["column"].strip(), found["text"].strip().strip("'\"")
-    values = table.strings(table.names[table.position(name)])
-    wanted = text.casefold()
-    rows = np.array([i for i, value in enumerate(values) if value and wanted in value.casefold()])
+    rows = _containing(table, name, text.casefold())
     if not len(rows):
         raise ExemplaError(f"No row of {table.path.name} has {text!r} in column {name!r}.")
     return rows
+
+
+def _containing(table: Table, name: str, wanted: str) -> np.ndarray:
+    """Rows with this text in a column; in any of them, where `text` is not the name of one."""
+    anywhere = name == "text" and "text" not in table.names
+    names = table.names if anywhere else [table.names[table.position(name)]]
+    found = np.zeros(len(table), dtype=bool)
+    for each in names:
+        found |= [bool(v) and wanted in v.casefold() for v in table.strings(each)]
+    return np.flatnonzero(found)
 
 
 def _numbered(ask: str, table: Table) -> np.ndarray:
