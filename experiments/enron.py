@@ -90,7 +90,7 @@ def write(results: pd.DataFrame, out: Path) -> Path:
         for title, part in by_strength.items()
     ]
     page = out / "enron.md"
-    page.write_text(INTRODUCTION + "\n".join(sections))
+    page.write_text(INTRODUCTION + "\n".join(sections).rstrip() + "\n" + APPENDIX)
     return page
 
 
@@ -111,6 +111,24 @@ def on_further_seeds(results: pd.DataFrame) -> str:
 
 
 INTRODUCTION = """# Finding flipped labels in Enron1
+
+**Verdict.** 727 of 3637 labels were flipped; 500 further messages are trusted.
+
+- `fix_labels` (calibrated evidence) finds more flips than any single kind of evidence: 94 % of the
+  first 727 rows it names are flipped, where a model of the trusted rows alone reaches 88 to 90 %.
+- Its probabilities add up to the number planted to within a few per cent.
+- Test accuracy after mending is that of the best baseline, not better, until most are mended.
+- The paper's ranking (SBQ in Fisher space) beats self-influence, as claimed, once the true Fisher,
+  opponents and noise are used; as printed it starts a little above chance and ends at it. It stays
+  below the model of the trusted rows, which the paper did not compare.
+
+How the settings were found, and what was tried: [appendix](#appendix-protocol-and-search).
+
+![share found and test accuracy](enron.png)
+
+"""
+APPENDIX = """
+## Appendix: protocol and search
 
 **What the paper claims.** Fisher-kernel SBQ, run on the mistakes of a validation set, points an
 expert to more of the flipped labels than self-influence, training loss or random checking do, and
@@ -146,9 +164,6 @@ that found as many flips to within .001, and it was run once on seeds 0 to 9. Ni
 afterwards on seeds 100 to 103, were no better. That left two gaps at L2 1e-2; for the larger k of
 them, eleven orders of the nearly sure were tried on seeds 100 to 107, and the cheapest of four
 equally good ones was taken and run once on seeds 0 to 9. Seeds 10 to 19 were run once, last of all.
-
-![share found and test accuracy](enron.png)
-
 """
 
 

@@ -42,3 +42,32 @@ def test_picking_is_counted_only_where_asked(capsys, monkeypatch):
     with counter("after", 1) as bar:
         bar.update()
     assert capsys.readouterr().err == ""
+
+
+def test_uncountable_work_is_told_after_two_seconds(monkeypatch, capsys):
+    import time
+
+    monkeypatch.setattr(progress, "DELAY", 0.02)
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0.02)
+    with progress.showing(True), progress.waiting("reading mail.csv"):
+        for _ in range(500):  # until the teller has spoken, however busy the machine is
+            time.sleep(0.02)
+            if "so far" in (said := capsys.readouterr().err):
+                break
+    assert said.startswith("exempla: reading mail.csv: 0 s so far")
+    with progress.showing(False), progress.waiting("reading mail.csv"):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_long_work_is_announced_with_an_estimate(monkeypatch, capsys):
+    clock = iter([0.0, 1.0, 1.5, 12.0])
+    monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
+    with progress.showing(True):
+        lines = progress.Lines("training", 40)
+        lines.update()  # after one second of forty
+        assert capsys.readouterr().err == "exempla: training: 1 of 40 (2%), 39 s left\n"
+        lines.update()
+        assert capsys.readouterr().err == ""
+        lines.update()
+        assert "3 of 40" in capsys.readouterr().err

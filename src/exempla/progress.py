@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Event, Thread
 from time import monotonic
 from typing import Protocol, TypeVar
 
@@ -26,6 +27,7 @@ __all__ = [
     "showing",
     "track",
     "track_rows",
+    "waiting",
 ]
 
 T = TypeVar("T")
@@ -33,6 +35,9 @@ DELAY = 2.0
 """Seconds before a bar or a line shows: quick jobs stay quiet."""
 BETWEEN_LINES = 10.0
 """Seconds between two lines where the output is no terminal."""
+
+LONG = 20.0
+"""Seconds from which on work is announced with an estimate as soon as there is one."""
 
 MUCH_MEMORY = 2**28
 """Bytes worth a line before a job begins."""
@@ -66,13 +71,20 @@ class Lines:
         self.what, self.total, self.done = what, total, 0.0
         self.start = monotonic()
         self.next = self.start + DELAY
+        self.said = False
 
     def update(self, n: float = 1) -> None:
         self.done += n
         now = monotonic()
-        if now >= self.next:
-            self.next = now + BETWEEN_LINES
+        if now >= self.next or self._long(now - self.start):
+            self.next, self.said = now + BETWEEN_LINES, True
             say(f"{self.what}: {self._how_far(now - self.start)}")
+
+    def _long(self, seconds: float) -> bool:
+        """Whether the first piece already tells that this will take long: an estimate is due."""
+        if self.said or not self.total or not self.done:
+            return False
+        return seconds * self.total / self.done > LONG
 
     def _how_far(self, seconds: float) -> str:
         if not self.total or not self.done:
@@ -92,6 +104,33 @@ def counter(what: str, total: int | None, unit: str = "it") -> Iterator[Bar]:
         desc=what, total=total, delay=DELAY, disable=not shown, leave=False, unit=unit
     ) as bar:
         yield bar
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Work that cannot be counted: a line once it takes more than two seconds, and now and then.
+
+    >>> with showing(False), waiting("reading the file"):
+    ...     pass
+    """
+    if not _SHOWN.get():
+        yield
+        return
+    over, start = Event(), monotonic()
+
+    def tell() -> None:
+        pause = DELAY
+        while not over.wait(pause):
+            _print(f"{what}: {monotonic() - start:.0f} s so far")
+            pause = BETWEEN_LINES
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
@@ -133,4 +172,8 @@ def memory_said() -> Iterator[None]:
 def say(text: str) -> None:
     """One line to the person who waits."""
     if _SHOWN.get():
-        print(f"exempla: {text}", file=sys.stderr)
+        _print(text)
+
+
+def _print(text: str) -> None:
+    print(f"exempla: {text}", file=sys.stderr, flush=True)

@@ -65,3 +65,14 @@ def test_contract_names_have_examples(name):
     """What a newcomer imports from `exempla` shows how it is used."""
     thing = getattr(exempla, name)
     assert examples_of(thing), f"exempla.{name} has no example"
+
+
+def test_help_of_explain_documents_every_argument():
+    import inspect
+    import re
+
+    import exempla
+
+    said = inspect.getdoc(exempla.explain) or ""
+    for name in inspect.signature(exempla.explain).parameters:
+        assert re.search(rf"^{name} : .+\n    \S", said, re.MULTILINE), name

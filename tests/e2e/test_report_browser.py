@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -167,3 +168,85 @@ def test_print_opens_what_is_folded(chromium, pages):
     assert folded.bounding_box()["height"] > 0
     assert len(page.pdf()) > 10_000
     page.close()
+
+
+@pytest.mark.parametrize("kind", ["images", "texts", "tables"])
+def test_a_print_has_six_pages_at_most(chromium, pages, kind):
+    page = chromium.new_page()
+    page.goto(pages[kind])
+    printed = page.pdf(format="A4")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= 6
+    page.close()
+
+
+@pytest.mark.parametrize("kind", ["images", "texts", "tables"])
+def test_the_page_is_short_until_it_is_unfolded(tab, pages, kind):
+    page = tab(pages[kind])
+    assert page.evaluate("document.documentElement.scrollHeight") < 10_000
+    for part in page.locator("details.page").all():
+        assert not part.locator("> :not(summary)").first.is_visible()
+
+
+def test_everything_unfolds_by_keyboard(tab, pages):
+    page = tab(pages["images"])
+    folds = page.locator("details").count()
+    assert folds >= 3
+    names = set()
+    for _ in range(60 + 2 * folds):
+        page.keyboard.press("Tab")
+        tag = page.evaluate("document.activeElement.tagName")
+        names.add(tag)
+        if tag == "SUMMARY":
+            page.keyboard.press("Enter")
+        if tag == "BODY":
+            break
+    assert {"BUTTON", "SUMMARY"} <= names
+    assert page.locator("details:not([open])").count() == 0
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize("kind", ["images", "texts", "tables"])
+def test_axe_finds_nothing(chromium, pages, kind, scheme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = chromium.new_page(color_scheme=scheme, viewport={"width": width, "height": 844})
+    page.goto(pages[kind])
+    # one of each fold is opened: axe looks at what is visible, and takes its time
+    page.evaluate(
+        "for (const kind of ['columns', 'more', 'page', 'method'])"
+        " document.querySelectorAll('details.' + kind).forEach((part, i) => { part.open = !i })"
+    )
+    found = axe.run(page)
+    assert found.violations_count == 0, found.generate_report()
+    page.close()
+
+
+def test_the_notebook_card_sorts_and_filters_without_script(chromium, answer, tmp_path):
+    path = tmp_path / "card.html"
+    # two cards of one answer: the buttons of one leave the other alone
+    path.write_text(f"<!doctype html><body>{answer._repr_html_()}{answer._repr_html_()}")
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    card, other = page.locator(".exempla-card").all()
+    rows = card.locator("tbody tr")
+
+    def places() -> list[str]:
+        shown = [row for row in rows.all() if row.is_visible()]
+        shown.sort(key=lambda row: row.bounding_box()["y"])
+        return [row.locator("td").nth(1).inner_text() for row in shown]
+
+    before = places()
+    assert before == [f"#{i}" for i in answer.indices[:50]]
+    card.locator(".by-row").check()
+    assert places() == sorted(before, key=lambda name: int(name[1:]))
+    card.locator(".opponents").check()
+    picked = {f"#{i}" for i, z in zip(answer.indices[:50], answer.alignment[:50]) if z < 0}
+    assert set(places()) == picked
+    card.locator("fieldset").nth(1).locator("input").first.check()
+    card.locator(".half").check()
+    weights = np.abs(answer.weights)
+    large = {f"#{i}" for i, w in zip(answer.indices[:50], weights[:50]) if w >= weights.max() / 2}
+    assert set(places()) == large
+    assert 0 < len(large) < 50
+    assert other.locator("tbody tr:visible").count() == 50
+    context.close()

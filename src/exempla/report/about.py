@@ -6,6 +6,8 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from exempla.version import __version__
+
 __all__ = ["About", "versions"]
 
 SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
@@ -29,6 +31,8 @@ class About:
         What the reader should know: how many errors there were, which rows were left out.
     warnings : tuple of str
         What speaks against trusting the answer.
+    steps : tuple of (why, command)
+        What to do next: a sentence, and what to type for it ("" where there is nothing to type).
     noun : str
         What the questioned predictions are, in the plural ("errors", "predictions").
 
@@ -44,6 +48,7 @@ class About:
     command: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    steps: tuple[tuple[str, str], ...] = ()
     noun: str = "predictions"
 
 
@@ -53,8 +58,8 @@ def versions() -> list[tuple[str, str]]:
     >>> versions()[0][0]
     'Python'
     """
-    found = [("Python", platform.python_version())]
-    for name in ("exempla", *SHOWN):
+    found = [("Python", platform.python_version()), ("exempla", __version__)]
+    for name in SHOWN:
         try:
             found.append((name, version(name)))
         except PackageNotFoundError:

@@ -1,7 +1,9 @@
 """Which words or columns decided, for a model that is linear in prepared features.
 
 For an example with label y and its strongest rival c, feature i speaks with x_i·(w_yi − w_ci) for
-the label; a column speaks with the sum over its features, a word with its own.
+the label; a column speaks with the sum over its features, a word with its own. Of a number the
+model predicts, feature i speaks with x_i·w_i, for the label if that leads to the side of the
+intercept (the mean, for the scaled features of the default model) on which the label lies.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ class Decisive:
 
 
 def decisive_parts(model: Any, X: Any, labels: Any) -> Decisive | None:
-    """What decided about each row of X; None if the model is not a linear classifier on columns.
+    """What decided about each row of X; None if the model is not linear in columns.
 
-    `model` is a fitted Pipeline of a ColumnTransformer and a linear classifier.
+    `model` is a fitted Pipeline of a ColumnTransformer and a linear classifier or regression.
 
     >>> import pandas as pd
     >>> from sklearn.compose import ColumnTransformer
@@ -44,14 +46,19 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> Decisive | None:
     >>> sorted(found.words[0]), found.words[0]["money"] > 0
     (['free', 'money'], True)
     """
-    last = getattr(model, "steps", [(None, None)])[-1][1]
+    last: Any = getattr(model, "steps", [(None, None)])[-1][1]
     prepare: Any = model[0] if last is not None and len(model.steps) == 2 else None
-    if not (hasattr(last, "coef_") and hasattr(last, "classes_")):
+    if not hasattr(last, "coef_"):
         return None
     if not hasattr(prepare, "output_indices_"):
         return None
     prepared = csr_matrix(prepare.transform(X))
-    directions = _directions(last, prepared, np.asarray(labels))
+    if hasattr(last, "classes_"):
+        directions = _directions(last, prepared, np.asarray(labels))
+    elif np.ndim(last.coef_) == 1:  # pyright: ignore[reportOptionalMemberAccess]
+        directions = _towards(last, np.asarray(labels, dtype=np.float64))
+    else:
+        return None
     parts = _parts(prepare)
     columns, words = [], []
     for row in range(prepared.shape[0]):
@@ -81,6 +88,12 @@ def _directions(last: Any, prepared: csr_matrix, labels: np.ndarray) -> Any:
         return mine - coef[rival[row]]
 
     return direction
+
+
+def _towards(last: Any, labels: np.ndarray) -> Any:
+    """A function from a row to w, turned to the side of the intercept on which its label lies."""
+    sides = np.where(labels < float(np.ravel(last.intercept_)[0]), -1.0, 1.0)
+    return lambda row: sides[row] * np.asarray(last.coef_)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import base64
 import hashlib
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,11 @@ from exempla.results import Explanation, Selection
 
 __all__ = ["explanation_fragment", "render_report", "write_report"]
 
+CARD_ROWS = 50
+"""Examples a notebook's card holds; it scrolls."""
+_CARDS = count(1)
+"""Cards of one notebook are told apart by their number: the buttons of one leave others alone."""
+
 
 @renamed_options(beside="others")
 def write_report(
@@ -32,6 +39,7 @@ def write_report(
     evidence: np.ndarray | None = None,
     limit: int = 200,
     others: int = 6,
+    verification: Any = None,
 ) -> Path:
     """Write the explanation as one self-contained HTML file and return its path.
 
@@ -49,6 +57,9 @@ def write_report(
     limit, others : int
         At most this many questioned and picked examples are shown, with this many causes each;
         what is left out is counted on the page.
+    verification : Verification
+        What `explanation.verify()` gave: the page then shows the predicted effect beside what
+        retraining did.
 
     >>> import tempfile, pathlib
     >>> from sklearn.datasets import load_iris
@@ -63,7 +74,9 @@ def write_report(
     >>> "petal length" in page.read_text()
     True
     """
-    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, others)
+    page = build_page(
+        explanation, train_view, test_view, about or About(), evidence, limit, others, verification
+    )
     return save_page(page, path)
 
 
@@ -88,9 +101,12 @@ def render_report(
     evidence: np.ndarray | None = None,
     limit: int = 200,
     others: int = 6,
+    verification: Any = None,
 ) -> str:
     """The page as a string; see `write_report`."""
-    page = build_page(explanation, train_view, test_view, about or About(), evidence, limit, others)
+    page = build_page(
+        explanation, train_view, test_view, about or About(), evidence, limit, others, verification
+    )
     return render(page)
 
 
@@ -105,9 +121,14 @@ def render(page: Page) -> str:
 
 
 def explanation_fragment(explanation: Explanation) -> str:
-    """The explanation for a notebook: a small table that takes on the notebook's own look."""
-    page = build_page(explanation, None, None, About(), None, limit=10, others=0)
-    return _template("fragment.html").render(page=page)
+    """The explanation for a notebook: a small card that sorts and filters without any script."""
+    page = build_page(explanation, None, None, About(), None, limit=CARD_ROWS, others=0)
+    by_weight = np.argsort(-np.abs([card.bar for card in page.picked]), kind="stable")
+    by_row = np.argsort([card.index for card in page.picked], kind="stable")
+    ranks = [{"weight": w, "row": r} for w, r in zip(np.argsort(by_weight), np.argsort(by_row))]
+    key = f"exempla-{next(_CARDS)}-{_hash(explanation.indices.tobytes().hex())[7:13]}"
+    key = "".join(letter if letter.isalnum() else "-" for letter in key)
+    return _template("fragment.html").render(page=page, rows=[*zip(page.picked, ranks)], key=key)
 
 
 def _asset(name: str) -> str:

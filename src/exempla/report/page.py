@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from exempla.report.about import About, versions
 from exempla.report.curve import Curve, explained_shares
+from exempla.report.effects import EffectPlot
 from exempla.report.evidence import evidence_of, strongest, varied_order
-from exempla.report.sentences import answer, percent, question, trust
+from exempla.report.sentences import answer, doubtful, percent, question, trust
 from exempla.report.thumbnails import Gallery, Thumbnail
+from exempla.report.trusting import next_steps, poor_model, trust_sentences
 from exempla.report.views import MOST_CELLS, Content, View, confusions
 from exempla.results import Explanation, Selection
 
 WIDE_CAUSES = 2
 """Causes beside a text or a table row before the others fold away; pictures are all shown."""
+FIRST, FIRST_WIDE, PAGE = 8, 5, 12
+"""Examples with others beside them that are shown at once, as pictures and as texts or rows; the
+others fold away, so many at a time."""
+FIRST_CARDS, FIRST_WIDE_CARDS, PAGE_OF_CARDS = 12, 6, 24
+"""The same for examples by themselves."""
+TECHNICAL = ("Method", "Damping", "Kept of the Fisher information", "Selection", "Certificate")
+"""Lines of trust that belong under "how this was computed"."""
 
 __all__ = ["Comparison", "Card", "Page", "build_page", "card_of", "made_of"]
 
@@ -33,6 +42,8 @@ class Card:
     side: str = ""
     bearing: str = ""
     """How much it bears on the prediction it stands beside."""
+    bar: float = 0.0
+    """The same as a length, −1 to 1, where it is drawn."""
     rank: int = 0
     remark: str = ""
     """What is said about it in place of "true … → said …"."""
@@ -89,6 +100,42 @@ class Page:
     noise: str = ""
     weight_unit: str = ""
     explanation: Selection | None = None
+    trusting: tuple[str, ...] = ()
+    """How far to trust the answer, in sentences."""
+    steps: tuple[tuple[str, str], ...] = ()
+    """What to do next, and what to type for it."""
+    effect: EffectPlot | None = None
+    verified: str = ""
+    """What became of the predicted effect, in one sentence."""
+
+    @property
+    def facts(self) -> list[tuple[str, str, str]]:
+        """What is known of the model and the data, for everyone."""
+        return [line for line in self.trust if line[0] not in TECHNICAL]
+
+    @property
+    def technical(self) -> list[tuple[str, str, str]]:
+        """The choices behind the answer, for those who ask."""
+        return [line for line in self.trust if line[0] in TECHNICAL]
+
+    @property
+    def comparison_pages(self) -> list[Folded]:
+        """Examples with others beside them: the first few, then pages that unfold."""
+        return folded(self.comparisons, FIRST if self.pictures else FIRST_WIDE, PAGE)
+
+    @property
+    def listed_pages(self) -> list[Folded]:
+        """Examples by themselves, likewise."""
+        return folded(self.listed, self._first_cards, PAGE_OF_CARDS)
+
+    @property
+    def picked_pages(self) -> list[Folded]:
+        """Picked examples, likewise."""
+        return folded(self.picked, self._first_cards, PAGE_OF_CARDS)
+
+    @property
+    def _first_cards(self) -> int:
+        return FIRST_CARDS if self.pictures else FIRST_WIDE_CARDS
 
     @property
     def marked(self) -> bool:
@@ -96,6 +143,25 @@ class Page:
         shown = [each.card.content for each in self.comparisons]
         strengths = [p[-1] for c in shown for p in (*c.pieces, *c.cells)]
         return any(strength_class(strength) for strength in strengths)
+
+
+class Folded(NamedTuple):
+    """Some of a long list, and where they stand in it."""
+
+    start: int
+    end: int
+    items: tuple[Any, ...]
+
+
+def folded(items: tuple[Any, ...], first: int, page: int) -> list[Folded]:
+    """A long list in pages, of which the first is short.
+
+    >>> [(p.start, p.end) for p in folded(tuple(range(9)), first=2, page=4)]
+    [(1, 2), (3, 6), (7, 9)]
+    """
+    starts = [0, *range(first, len(items), page)] if items else []
+    ends = [*starts[1:], len(items)]
+    return [Folded(a + 1, b, items[a:b]) for a, b in zip(starts, ends)]
 
 
 def made_of(found: Any) -> str:
@@ -112,22 +178,24 @@ def build_page(
     evidence: np.ndarray | None,
     limit: int,
     others: int,
+    verification: Any = None,
 ) -> Page:
     """Gather what is shown: at most `limit` examples of each kind, `others` causes each."""
     gallery = Gallery()
     train = _maker(explanation, train_view or View(), gallery)
     comparisons: tuple[Comparison, ...] = ()
-    more = 0
+    more, said = 0, {}
     if isinstance(explanation, Explanation):
+        said = _sayings(explanation, about, train_view, verification)
         comparisons = _comparisons(explanation, test_view, train, gallery, evidence, limit, others)
         more = explanation.n_test - len(comparisons) if comparisons else 0
     picked = tuple(train(place) for place in range(min(limit, len(explanation))))
     return Page(
         question=question(explanation, about),
-        answer=answer(explanation, about, train_view),
+        answer=answer(explanation, about),
         about=about,
         trust=trust(explanation, about),
-        warnings=tuple(dict.fromkeys((*about.warnings, *explanation.warnings))),
+        warnings=_warnings(explanation, about),
         comparisons=comparisons,
         more_comparisons=more,
         picked=picked,
@@ -140,7 +208,33 @@ def build_page(
         versions=versions(),
         made=made_of(explanation),
         explanation=explanation,
+        **said,
     )
+
+
+def _warnings(found: Selection, about: About) -> tuple[str, ...]:
+    """What speaks against the answer, a poor model first."""
+    poor = poor_model(found) if isinstance(found, Explanation) and not about.accuracy else ""
+    return tuple(dict.fromkeys((*filter(None, (poor,)), *about.warnings, *found.warnings)))
+
+
+def _sayings(
+    explanation: Explanation, about: About, train_view: View | None, verification: Any
+) -> dict[str, Any]:
+    """What the page says in words and in a drawing before any example is shown."""
+    doubted = doubtful(explanation, train_view)
+    verified = ""
+    if verification is not None:
+        verified = (
+            f"Trained again without them, the log-likelihood changed by "
+            f"{verification.retrained:+.2g}; predicted was {verification.predicted:+.2g}."
+        )
+    return {
+        "trusting": tuple(trust_sentences(explanation, about, doubted)),
+        "steps": next_steps(explanation, about),
+        "effect": EffectPlot.of(explanation, verification),
+        "verified": verified,
+    }
 
 
 Maker = Callable[..., Card]
@@ -151,7 +245,9 @@ def _maker(explanation: Selection, view: View, gallery: Gallery) -> Maker:
     contents: dict[int, tuple[Content, Thumbnail | None]] = {}
     unit = weight_unit(explanation)
 
-    def make(place: int, bearing: str = "") -> Card:
+    largest = float(np.max(np.abs(explanation.weights), initial=0.0)) or 1.0
+
+    def make(place: int, bearing: str = "", bar: float | None = None) -> Card:
         index = int(explanation.indices[place])
         if place not in contents:
             content = view.show(index)
@@ -162,6 +258,7 @@ def _maker(explanation: Selection, view: View, gallery: Gallery) -> Maker:
             weight=f"{explanation.weights[place] / unit:+.2f}".replace("-", "−"),
             side=_side(explanation, place),
             bearing=bearing,
+            bar=float(explanation.weights[place]) / largest if bar is None else bar,
             rank=place + 1,
         )
 
@@ -196,7 +293,7 @@ def _comparisons(
     for j in order:
         card = card_of(view, j, gallery)
         causes = tuple(
-            train(int(i), f"{evidence[i, j]:+.2f}".replace("-", "−"))
+            train(int(i), f"{evidence[i, j]:+.2f}".replace("-", "−"), float(evidence[i, j]))
             for i in best[j]
             if evidence is not None
         )

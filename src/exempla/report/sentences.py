@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from exempla.report.about import About
+from exempla.report.trusting import poor_model
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Selection
 
 __all__ = [
     "Trust",
     "answer",
+    "by_how_much",
+    "computed",
     "percent",
     "question",
     "removal_sentence",
@@ -26,13 +30,17 @@ Trust = tuple[str, str, str]
 
 
 def percent(share: float) -> str:
-    """A share as a person writes it.
+    """A probability or a share as every page and every printed answer writes it: whole per cents,
+    and never certain by rounding. The review page's `percent` in dom.js does the same.
 
-    >>> percent(0.8149), percent(0.0042), percent(1.0)
-    ('81%', '0.42%', '100%')
+    >>> percent(0.8149), percent(0.997), percent(0.0042), percent(1.0), percent(0.0)
+    ('81 %', '> 99 %', '< 1 %', '100 %', '0 %')
     """
-    digits = 0 if share >= 0.0995 or share == 0 else 1 if share >= 0.00995 else 2
-    return f"{100 * share:.{digits}f}%"
+    if 0.995 <= share < 1:
+        return "> 99 %"
+    if 0 < share < 0.01:
+        return "< 1 %"
+    return f"{100 * share:.0f} %"
 
 
 def plural(count: int, noun: str) -> str:
@@ -58,34 +66,43 @@ def question(explanation: Selection, about: About) -> str:
     return f"Which training examples {verb} {these} {these_many.removeprefix('1 ')}?"
 
 
-def answer(found: Selection, about: About, train_view: View | None = None) -> str:
+def answer(found: Selection, about: About) -> str:
     """The answer in one sentence."""
     if about.answer:
         return about.answer
-    if not isinstance(found, Explanation):
-        return found.finding
-    return removal_sentence(found, about.noun, doubtful(found, train_view))
+    return removal_sentence(found, about.noun) if isinstance(found, Explanation) else found.finding
 
 
-def removal_sentence(explanation: Explanation, noun: str = "predictions", doubted: int = 0) -> str:
+def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str:
     """What removing the picked examples is predicted to do, in one sentence."""
     effect, n = explanation.removal, explanation.n_test
     picked = f"{len(explanation):,} of {explanation.n_train:,} training examples"
     if not effect:
         return f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
-    change, mean = effect["log_likelihood"], "mean " if n > 1 else ""
-    which = f"these {n:,} {noun}" if n > 1 else "this prediction"
+    change = effect["log_likelihood"]
+    right = "the true values of" if effect["mended"] is None else "the right answers to"
+    answers = right if explanation.labels == "true" else "the model's answers to"
+    which = f"{answers} these {n:,} {noun}" if n > 1 else "this prediction"
     this = "this" if len(explanation) == 1 else "these"
     parts = [
         f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
-        f"{mean}log-likelihood of {which} by {abs(change):.2g} "
-        f"(as many random ones: {within(effect['by_chance'], effect['by_chance_sd'])})"
+        f"likelihood of {which} by {by_how_much(change)} (log-likelihood {change:+.2g}; as many "
+        f"random ones: {within(effect['by_chance'], effect['by_chance_sd'])})"
     ]
     parts += turned(effect["mended"], "right", n) + turned(effect["spoiled"], "wrong", n)
-    if doubted:
-        they = "has a label" if doubted == 1 else "have labels"
-        parts.append(f"{doubted:,} of the examples {they} the model itself disagrees with")
     return "; ".join(parts) + "."
+
+
+def by_how_much(change: float) -> str:
+    """A change of log-likelihood as the share by which a likelihood rises or falls.
+
+    >>> by_how_much(0.24), by_how_much(-0.5), by_how_much(1.5), by_how_much(9.0), by_how_much(0.001)
+    ('27 %', '39 %', 'a factor of 4.5', 'a factor of over 1,000', 'less than 1 %')
+    """
+    if change <= math.log(2):
+        return percent(abs(math.expm1(change))).replace("<", "less than")
+    factor = math.exp(min(change, 99.0))
+    return "a factor of over 1,000" if factor > 1000 else f"a factor of {factor:.2g}"
 
 
 def turned(count: int | None, how: str, asked: int) -> list[str]:
@@ -110,7 +127,9 @@ def within(value: float, spread: float) -> str:
 
 def doubtful(explanation: Explanation, train_view: View | None) -> int:
     """How many of the picked examples the model would label differently."""
-    if train_view is None or train_view.labels is None or train_view.predicted is None:
+    if train_view is None or train_view.numeric or train_view.labels is None:
+        return 0
+    if train_view.predicted is None:
         return 0
     picked = explanation.indices
     given, said = np.asarray(train_view.labels), np.asarray(train_view.predicted)
@@ -164,15 +183,30 @@ def _certified(explanation: Explanation) -> list[Trust]:
 
 
 def terminal_text(found: Answer, rows: int = 10) -> str:
-    """An answer as a few lines of plain text."""
-    head = [found.finding]
-    if isinstance(found, Explanation):
-        head.append(
-            f"side {found.side} · labels {found.labels} · selector {found.selector}"
-            f" (noise {found.noise:g}) · damping {found.damping:.3g}"
-            f" ({found.damping_rule}) · Fisher kept {percent(found.share)}"
+    """An answer as a few lines of plain text: what was found, the first rows, how it was done."""
+    if not isinstance(found, Explanation):
+        return "\n".join(
+            [found.finding, *_said(found.warnings), *_rows(found, rows, found.to_frame())]
         )
-    head += [f"warning: {warning}" for warning in found.warnings]
-    table = found.to_frame().head(rows).to_string(index=False, float_format="{:.3g}".format)
+    frame = found.to_frame().drop(columns=["alignment", "gain"])
+    head = [*_said(tuple(filter(None, (poor_model(found),)))), found.finding]
+    return "\n".join([*head, *_said(found.warnings), *_rows(found, rows, frame), computed(found)])
+
+
+def _said(warnings: tuple[str, ...]) -> list[str]:
+    return [f"warning: {warning}" for warning in warnings]
+
+
+def _rows(found: Answer, rows: int, frame: Any) -> list[str]:
+    table = frame.head(rows).to_string(index=False, float_format="{:.3g}".format)
     more = len(found) - rows
-    return "\n".join([*head, table, *([f"… and {more:,} more"] if more > 0 else [])])
+    return [table, *([f"… and {more:,} more"] if more > 0 else [])]
+
+
+def computed(found: Explanation) -> str:
+    """The technical choices behind an explanation, in one line."""
+    return (
+        f"how this was computed: side {found.side} · labels {found.labels} · selector "
+        f"{found.selector} (noise {found.noise:g}) · damping {found.damping:.3g} "
+        f"({found.damping_rule}) · Fisher kept {percent(found.share)}"
+    )

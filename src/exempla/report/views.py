@@ -9,17 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = ["Content", "ImageView", "TableView", "TextView", "View", "confusions", "mark_words"]
+__all__ = [
+    "Content",
+    "ImageView",
+    "TableView",
+    "TextView",
+    "View",
+    "confusions",
+    "mark_words",
+    "rounded",
+]
 
 LONGEST_TEXT = 600
 """Characters of one text that a report shows, chosen around the decisive words."""
-MOST_CELLS = 8
+MOST_CELLS = 6
 """Cells of one table row that are always visible; the others fold away."""
 
 Decisive = Callable[[int], Mapping[str, float]]
@@ -43,10 +53,14 @@ class Content:
     predicted: str | None = None
     name: str = ""
 
+    numeric: bool = False
+    """Whether label and prediction are measured, which never agree to the last digit."""
+
     @property
     def doubted(self) -> bool:
         """Whether the model disagrees with the label."""
-        return None not in (self.label, self.predicted) and self.label != self.predicted
+        known = None not in (self.label, self.predicted)
+        return known and not self.numeric and self.label != self.predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +75,24 @@ class View:
     predicted: Any = None
     names: Any = None
 
+    @cached_property
+    def numeric(self) -> bool:
+        """Whether the model predicts a number: some prediction has a fraction."""
+        said = [] if self.predicted is None else [v for v in self.predicted if v is not None]
+        return any(isinstance(v, float | np.floating) and v % 1 for v in said)
+
     def show(self, index: int) -> Content:
         """What to show of example `index`."""
         return Content(
             label=_entry(self.labels, index, "labels"),
             predicted=_entry(self.predicted, index, "predicted"),
+            numeric=self.numeric,
             name=_entry(self.names, index, "names") or f"#{index}",
         )
+
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """Everything the data says of example `index`, uncut, for tables; nothing if unknown."""
+        return {}
 
     def _with(self, index: int, **parts: Any) -> Content:
         return Content(**{**View.show(self, index).__dict__, **parts})
@@ -125,6 +150,10 @@ class TextView(View):
     texts: Any
     decisive: Decisive | None = None
 
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """The whole text."""
+        return {"text": str(_entry(self.texts, index, "texts", raw=True))}
+
     def show(self, index: int) -> Content:
         """The text, cut around its decisive words."""
         text = str(_entry(self.texts, index, "texts", raw=True))
@@ -141,6 +170,11 @@ class TableView(View):
 
     table: Any
     decisive: Decisive | None = None
+
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """The whole row."""
+        names = self.table.keys()
+        return {str(c): str(_entry(self.table[c], index, "table", raw=True)) for c in names}
 
     def show(self, index: int) -> Content:
         """The row's cells, the decisive ones first."""
@@ -200,8 +234,19 @@ def _or(given: float | None, found: Any) -> float:
     return float(found) if given is None else given
 
 
+def rounded(value: float) -> str:
+    """A measured number to four digits that mean something; large ones keep all before the point.
+
+    >>> rounded(0.123456), rounded(98765.4321), rounded(31.0), rounded(-2.5e-7)
+    ('0.1235', '98765', '31', '-2.5e-07')
+    """
+    if abs(value) >= 1000 and abs(value) < 1e12:
+        return f"{value:.0f}"
+    return f"{value:.4g}"
+
+
 def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
+    return rounded(float(value)) if isinstance(value, float | np.floating) else str(value)
 
 
 def _entry(values: Any, index: int, what: str, raw: bool = False) -> Any:
@@ -214,4 +259,4 @@ def _entry(values: Any, index: int, what: str, raw: bool = False) -> Any:
             f"The view's {what} have no entry {index}: give the view the same rows, in the same "
             "order, as the explanation was made from."
         ) from error
-    return value if raw or value is None else str(value)
+    return value if raw or value is None else _cell(value)

@@ -2,8 +2,9 @@
 
 Read
     read_table(path, encoding=None, delimiter=None, header=None, names=None) -> Table
-        CSV, TSV, JSONL (each also .gz, .bz2, .xz), Parquet, NPZ (X, y), or a folder of images with
-        one sub-folder per class. `table.notes` says what was found out; `table.row(i)` shows a row.
+        CSV, TSV, JSONL (each also .gz, .bz2, .xz, .zip), Parquet, Excel (.xlsx, with openpyxl), NPZ
+        (X, y), or a folder of images with one sub-folder per class. `table.notes` says what was
+        found out; `table.row(i)` shows a row.
     borrow_names(table, other) -> Table
         Column names for a headerless file from a sister file that has them.
     format_suffix(path) -> str
@@ -16,7 +17,8 @@ Columns
         Column(name, kind, reason, detail); kinds: number, category, text, date, id, constant, leak,
         label, ignored. The first rule that matches wins:
             copy of the label, or one-to-one with it → leak; one value → constant; unique and
-            (consecutive integers, UUID, hash, named like an id, or short strings) → id; leading
+            (consecutive integers, UUID, hash, named like an id, or short strings, also nearly
+            unique ones) or the index of the table → id; leading
             zeros → category; ≥ 99 % numbers → number; ≥ 95 % dates of one format → date;
             > 50 distinct and ≥ 5 words on average → text; else category.
     show_columns(columns) -> str        column | kind | reason | override

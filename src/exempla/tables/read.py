@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,16 @@ from pathlib import Path
 from exempla.errors import ExemplaError
 from exempla.tables.formats.columnar import read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
+from exempla.tables.formats.encoding import zipped_name
 from exempla.tables.formats.folder import read_folder
 from exempla.tables.formats.jsonl import read_jsonl
 from exempla.tables.formats.suffix import named_format
+from exempla.tables.formats.xlsx import is_workbook, read_xlsx
 from exempla.tables.table import Table
 
 __all__ = ["borrow_names", "read_table"]
 
 FOREIGN = {
-    b"PK\x03\x04": "a zip archive or an Excel workbook; save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
     b"%PDF": "a PDF; give a table",
     b"\x89PNG": "an image; give the folder that holds it",
@@ -35,10 +37,10 @@ def read_table(
     header: bool | None = None,
     names: Sequence[str] | None = None,
 ) -> Table:
-    """Read a CSV, TSV, JSONL, Parquet or NPZ file or a folder of images.
+    """Read a CSV, TSV, JSONL, Parquet, Excel or NPZ file or a folder of images.
 
-    Text formats may be compressed (.gz, .bz2, .xz). What the file is, is judged by its content
-    first and its name second.
+    Text formats may be compressed (.gz, .bz2, .xz, or a .zip that holds one). What the file is, is
+    judged by its content first and its name second.
 
     Parameters
     ----------
@@ -56,6 +58,7 @@ def read_table(
     >>> table.notes[0], table.row(1)
     ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
     """
+    refuse_address(path)
     path = _plain_path(Path(path))
     if path.is_dir():
         return read_folder(path)
@@ -80,11 +83,33 @@ def read_table(
             raise ExemplaError(f"{path.name} is {what}.")
     if named == ".parquet":
         raise ExemplaError(f"{path.name} is named Parquet but is not (it does not begin so).")
+    if magic.startswith(b"PK\x03\x04") and is_workbook(path):
+        return read_xlsx(path)
     raw = path.read_bytes()
+    if magic.startswith(b"PK\x03\x04"):
+        named = named_format(zipped_name(raw, path.name))
+        if named in (".parquet", ".npz", ".xlsx"):
+            raise ExemplaError(f"{path.name} holds a {named} file, which is packed; unpack it.")
     if named in (".jsonl", ".ndjson", ".json"):
         return read_jsonl(path, raw, encoding=encoding)
     return read_delimited(
         path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names
+    )
+
+
+ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGNORECASE)
+
+
+def refuse_address(path: str | Path) -> None:
+    """Raise if this is an address on the web or in a cloud: exempla reads files, and fetches
+    nothing."""
+    found = ADDRESS.match(str(path))
+    if not found:
+        return
+    how = f"`curl -LO {path}`" if found.group().lower().startswith("http") else "its own tool"
+    raise ExemplaError(
+        f"{path} is an address, not a file, and exempla fetches nothing; download it first with "
+        f"{how}, then give the file."
     )
 
 

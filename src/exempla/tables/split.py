@@ -18,7 +18,10 @@ from exempla.tables.features import feature_frame
 from exempla.tables.read import borrow_names, read_table
 from exempla.tables.table import Table, show
 
-__all__ = ["Split", "known_labels", "split", "stratified", "untested"]
+__all__ = [
+    "Split", "check_classes_left", "check_held_out", "known_labels", "split", "stratified",
+    "untested",
+]  # fmt: skip
 
 YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
 
@@ -45,6 +48,8 @@ class Split:
     test_table: Table | None = None
     curated_table: Table | None = None
     notes: tuple[str, ...] = ()
+    asked: np.ndarray | None = None
+    """Rows of the table that were held out by name, if any."""
 
 
 def split(
@@ -55,6 +60,7 @@ def split(
     test_size: float = 0.2,
     curated: str | Path | Table | None = None,
     seed: int = 0,
+    held_out: np.ndarray | None = None,
 ) -> Split:
     """Split a table, class by class, or take test and curated rows from other files.
 
@@ -65,6 +71,8 @@ def split(
     curated
         A file with the same columns, or a column of the table that marks trusted rows (1, yes,
         true, x). Such a column should be inferred as "ignored".
+    held_out
+        Rows of the table that must be among the test rows, whatever chance says.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import infer_columns, read_table
@@ -87,9 +95,17 @@ def split(
     trusted, columns, curated_table = _curated(table, columns, curated)
     pool = np.setdiff1d(np.flatnonzero(~missing), trusted)
     trusted = np.setdiff1d(trusted, unlabelled)
+    if held_out is not None and test is None:
+        check_held_out(held_out, unlabelled, len(table), label.name)
+        trusted = np.setdiff1d(trusted, held_out)
+        pool = np.union1d(pool, held_out)
     if test is None:
         y = label_values(table, label.name, label.detail, pool)
         asked = stratified(y, test_size, seed, classes=label.detail == "classes")
+        if held_out is not None:
+            asked |= np.isin(pool, held_out)
+            if label.detail == "classes":
+                check_classes_left(y, asked)
         train, questioned = pool[~asked], pool[asked]
         if label.detail == "classes" and test_size > 0:
             notes += untested(y, asked)
@@ -114,7 +130,33 @@ def split(
         test_table=other,
         curated_table=curated_table,
         notes=tuple(notes),
+        asked=None if held_out is None else np.asarray(held_out),
     )
+
+
+def check_held_out(rows: np.ndarray, unlabelled: np.ndarray, length: int, label: str) -> None:
+    """Raise if these rows cannot be held out: they have no label, or too few others are left."""
+    silent = np.intersect1d(rows, unlabelled)
+    if len(silent):
+        raise ExemplaError(
+            f"Row {silent[0]} has no label in {label!r}, so it cannot be asked about here; put "
+            "such rows into a file of their own and give it with --ask FILE."
+        )
+    if len(rows) > length / 2:
+        raise ExemplaError(
+            f"{len(rows):,} of {length:,} rows are asked about, and none of them may be learned "
+            "from; ask about fewer, or about a file of new rows."
+        )
+
+
+def check_classes_left(y: np.ndarray, asked: np.ndarray) -> None:
+    """Raise if a class has no row left to learn from."""
+    gone = absent_labels(y, y[~asked])
+    if len(gone):
+        raise ExemplaError(
+            f"All rows labelled {gone[0]!s} are asked about, so none is left to learn from; ask "
+            "about fewer of them."
+        )
 
 
 def _read(source: str | Path | Table) -> Table:

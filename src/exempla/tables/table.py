@@ -45,7 +45,7 @@ class Table:
     path : Path
         Where it was read from.
     format : str
-        "csv", "tsv", "jsonl", "parquet", "npz" or "images".
+        "csv", "tsv", "jsonl", "parquet", "xlsx", "npz" or "images".
     data : pyarrow.Table
         The columns: strings as read for text formats, own types for Parquet and NPZ.
     source : Source
@@ -56,6 +56,8 @@ class Table:
         Rows with the wrong number of cells: all their values count as missing.
     header : bool
         Whether the file names its columns itself.
+    index : tuple of str
+        Columns that name the rows (an index that pandas wrote, an untitled first column).
     images : array or None
         (n, h, w[, c]) pixels, where an NPZ holds them.
 
@@ -75,6 +77,7 @@ class Table:
     notes: tuple[str, ...] = ()
     ragged: tuple[int, ...] = ()
     header: bool = True
+    index: tuple[str, ...] = ()
     images: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -114,6 +117,9 @@ class Table:
         """
         if str(name) in self.names:
             return self.names.index(str(name))
+        bare = [place for place, own in enumerate(self.names) if own.strip() == str(name).strip()]
+        if len(bare) == 1:  # spaces around a title are seldom meant
+            return bare[0]
         try:
             number = int(name)
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,11 @@ from exempla.oracles.base import Labels
 from exempla.results import Explanation
 from exempla.selection import Selector
 
-__all__ = ["explain_errors", "questioned_rows", "wrong_predictions"]
+__all__ = ["confused", "explain_errors", "questioned_rows", "wrong_predictions"]
 
 ASK = ("errors", "all")
+ONE_CONFUSION = "errors:"
+"""How a question about one confusion begins: errors:spam->ham, or errors:spam→ham."""
 
 
 @renamed_options(errors="ask")
@@ -61,8 +64,9 @@ def explain_errors(
         How many training examples to pick.
     side : {"opponents", "proponents", "both"}
         Against the true labels, for them, or either.
-    ask : {"errors", "all"}, indices or boolean mask
-        Which test rows the question is about: all wrong predictions, all rows, or your own choice.
+    ask : {"errors", "all"}, "errors:TRUE->SAID", indices or boolean mask
+        Which test rows the question is about: all wrong predictions, all rows, one confusion
+        ("errors:spam->ham": spam that was called ham), or your own choice.
     labels, selector, weights
         As for `Explainer.explain`.
     ids : sequence
@@ -98,12 +102,54 @@ def questioned_rows(explainer: Explainer, test: Any, ask: Any) -> np.ndarray | N
     """Positions of the test rows that are asked about; None for all of them."""
     if ask is None:  # the old way to leave it open
         ask = "errors"
+    if isinstance(ask, str) and ask.startswith(ONE_CONFUSION):
+        return _confused(explainer, test, ask)
     if isinstance(ask, str):
         return (
             None if check_choice("ask", ask, ASK) == "all" else wrong_predictions(explainer, test)
         )
     n = len(explainer.embeddings[0].oracle.read(test, role="test"))
     return check_rows(ask, n, "ask", "test examples")
+
+
+def confused(ask: str, labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Positions of one confusion: ``errors:TRUE->SAID`` (or with an arrow, →).
+
+    >>> y, said = np.array(["spam", "ham", "spam"]), np.array(["ham", "ham", "spam"])
+    >>> confused("errors:spam→ham", y, said).tolist()
+    [0]
+    """
+    pieces = ask.removeprefix(ONE_CONFUSION).replace("→", "->").split("->")
+    if len({piece.strip() for piece in pieces} - {""}) != 2 or len(pieces) != 2:
+        raise ExemplaError(
+            f"{ask!r} names no confusion; write errors:TRUE->SAID, such as errors:spam->ham."
+        )
+    true, said = (piece.strip() for piece in pieces)
+    given, answers = labels.astype(str), predicted.astype(str)
+    known = np.unique([*given, *answers]).tolist()
+    for name in (true, said):
+        if name not in known:
+            classes = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+            raise ExemplaError(f"There is no class {name!r} among the test rows: {classes}.")
+    found = np.flatnonzero((given == true) & (answers == said))
+    if not len(found):
+        raise ExemplaError(f"No test row of {true!r} was called {said!r}{_others(given, answers)}.")
+    return found
+
+
+def _others(given: np.ndarray, answers: np.ndarray) -> str:
+    """Which confusions there are, the commonest first."""
+    wrong = [(g, a) for g, a in zip(given.tolist(), answers.tolist()) if g != a]
+    seen = Counter(wrong).most_common(3)
+    return "; there are " + ", ".join(f"{g}->{a} ({n:,})" for (g, a), n in seen) if seen else ""
+
+
+def _confused(explainer: Explainer, test: Any, ask: str) -> np.ndarray:
+    first = explainer.embeddings[0].oracle
+    read = first.read(test, role="test")
+    if read.labels is None:
+        raise ExemplaError("the test data has no labels, so no error can be told: give (X, y).")
+    return confused(ask, np.asarray(read.labels), np.asarray(first.predict(read)))
 
 
 def wrong_predictions(explainer: Explainer, test: Any) -> np.ndarray:

@@ -58,6 +58,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.writing import contract, say_files, write_json
     from exempla.data import take_rows
     from exempla.oracles.trees import is_trees
+    from exempla.report.sentences import percent
     from exempla.tasks.attack import attack, weak_points
 
     with reading(options, 0.2, linear=True) as (given, console, folder):
@@ -81,15 +82,15 @@ def run(options: Namespace) -> int:
     if labels:
         answer = (
             f"Giving {len(rows)} of {len(parts.train):,} training rows wrong labels and training "
-            f"again flips {flipped:.0%} of these predictions; as many wrong labels at random, "
-            f"{by_chance:.0%}."
+            f"again flips {percent(flipped)} of these predictions; as many wrong labels at random, "
+            f"{percent(by_chance)}."
         )
         change, budget = found.effect, None
     else:
         answer = (
             f"Moving {len(rows)} of {len(parts.train):,} training rows by at most "
-            f"{options.budget:g} and training again flips {flipped:.0%} of these predictions; "
-            f"moving them as far at random, {by_chance:.0%}."
+            f"{options.budget:g} and training again flips {percent(flipped)} of these predictions; "
+            f"moving them as far at random, {percent(by_chance)}."
         )
         change, budget = found.after - found.before, found.budget
     weak["label"] = parts.y_train[weak["index"]]

@@ -14,6 +14,7 @@ from exempla.cli.shared.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
+    command_for,
     command_line,
     verdict,
 )
@@ -36,7 +37,9 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
+    from exempla.progress import waiting
     from exempla.report import About, evidence_of
+    from exempla.report.sentences import percent
     from exempla.tables import Decision, export
     from exempla.tasks.clean import clean
 
@@ -56,12 +59,13 @@ def run(options: Namespace) -> int:
         )  # fmt: skip
         evidence = evidence_of(found)
         removed = given.parts.train[found.indices]
-        mended, before, after = _without(given, asked, found.indices, options.seed)
+        with waiting(f"training again without {len(removed):,} rows"):
+            mended, before, after = _without(given, asked, found.indices, options.seed)
     measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
     what = (
         f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "
-        f"{mended:.0%} of its {len(asked.positions):,} {asked.noun}; its {measure} on all test "
-        f"rows goes from {before:{form}} to {after:{form}}."
+        f"{percent(mended)} of its {len(asked.positions):,} {asked.noun}; its {measure} on all "
+        f"test rows goes from {before:{form}} to {after:{form}}."
     )
     found = found.renumbered(given.parts.train)
     about = About(
@@ -72,6 +76,11 @@ def run(options: Namespace) -> int:
         notes=(f"The {asked.noun} were chosen to be mended: only new test rows tell whether the "
                "model became better.",),
         noun=asked.noun,
+        steps=() if Path(options.file).is_dir() else ((
+            f"The file without these rows is {name}, beside this page. Try it on rows that nobody "
+            "has looked at yet:",
+            command_for(Namespace(**{**vars(options), "file": name, "test": "NEW.csv"}), "explain"),
+        ),),
     )  # fmt: skip
     key = "r2" if given.regression else "accuracy"
     extra = {"mended": mended, f"{key}_before": before, f"{key}_after": after}

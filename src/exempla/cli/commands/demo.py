@@ -51,6 +51,10 @@ def run(options: Namespace) -> int:
         accuracy=f"{accuracy} on {digits.n_test:,} unseen digits",
         command=command_line(options),
         noun="mistakes",
+        steps=(
+            ("Ask the same of a file of yours:", "exempla explain YOURFILE.csv --label COLUMN"),
+            ("Look for wrong labels in it:", "exempla fix-labels YOURFILE.csv --label COLUMN"),
+        ),
     )
     train_view, test_view = digits.views()
     with published(folder, options) as stage:
@@ -60,8 +64,7 @@ def run(options: Namespace) -> int:
         paths["picture"] = stage / "mistakes.png"
         plot_evidence(explanation, train_view, test_view, paths["picture"])
     console.say(
-        f"3. Picked the {len(explanation)} training images most responsible for those mistakes "
-        f"(damping {explanation.damping:.2g}, {explanation.damping_rule})."
+        f"3. Picked the {len(explanation)} training images most responsible for those mistakes."
     )
     console.say(answer(explanation, about))
     say_files(console, folder, paths)

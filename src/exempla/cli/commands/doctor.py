@@ -1,4 +1,7 @@
-"""Print versions, devices and what is installed: what a bug report should contain."""
+"""Print versions, devices and what is installed: what a bug report should contain.
+
+With files: how each is read and what its columns are taken for; exit code 2 if one cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from typing import Any
 
 from exempla.cli.shared.console import Console
 from exempla.cli.shared.installed import core, extras, here
+from exempla.cli.shared.options import completed
 
-HELP = "print versions, devices and what is installed"
+HELP = "print versions, devices and what is installed, or what exempla makes of a file"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """--json, --quiet."""
+    """Files, --json, --quiet."""
+    files = parser.add_argument("file", metavar="FILE", nargs="*", help="data files to look at")
+    completed(files, "FILE")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.add_argument("--quiet", action="store_true", help="print nothing; the exit code tells")
 
@@ -23,6 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Exit code 0 if the core is whole, 1 if something is missing."""
     console = Console.of(options)
+    if options.file:
+        console.result({str(name): look_at(name, console) for name in options.file})
+        return 0
     found = examine()
     console.say(f"exempla {found['exempla']} · Python {found['python']} · {found['system']}")
     console.say(f"{found['cores']} cores · {found['memory']}")
@@ -40,6 +49,19 @@ def run(options: Namespace) -> int:
     console.say(f"compiled passes: {found['numba cache']}")
     console.result(found)
     return 1 if missing else 0
+
+
+def look_at(name: str, console: Console) -> dict[str, Any]:
+    """Read a file as every command would, and say what its columns are."""
+    from exempla.tables import infer_columns, read_table, show_columns
+
+    table = read_table(name)
+    columns = infer_columns(table)
+    for note in table.notes:
+        console.say(note)
+    console.say(f"{len(table):,} rows, {len(columns):,} columns:")
+    console.say(show_columns(columns))
+    return {"rows": len(table), "columns": {c.name: c.kind for c in columns}}
 
 
 def examine() -> dict[str, Any]:

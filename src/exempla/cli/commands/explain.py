@@ -17,6 +17,8 @@ from exempla.cli.shared.options import (
     verdict,
 )
 
+SEEDS = 3
+"""Trainings per arm of --verify."""
 HELP = "which rows of your file are responsible for a model's errors?"
 
 
@@ -26,10 +28,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     question = parser.add_argument_group("the question")
     question.add_argument(
         "--ask",
-        metavar="errors|all|ROWS",
+        metavar="WHAT",
         default="errors",
-        help="which test rows to ask about: those predicted wrongly (default), all of them, or "
-        "row numbers such as 3,17",
+        help="which rows to ask about: errors (default: test rows predicted wrongly), "
+        "errors:TRUE->SAID (one confusion, such as errors:spam->ham), all (all test rows), row "
+        "numbers such as 3,17 or 5-9, 'COLUMN contains TEXT', or a file of new rows; named rows "
+        "are held out of the training by themselves",
     )
     question.add_argument(
         "--side",
@@ -45,6 +49,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="explain a model fitted to the predictions of --model, where that one has no scores; "
         "how far the two agree is measured and said first",
     )
+    question.add_argument(
+        "--verify",
+        action="store_true",
+        help="train again without the picked rows and show what was predicted beside what happened",
+    )
     add_fail_above(question, "a larger share of the test rows is predicted wrongly")
     add_output(parser)
 
@@ -53,19 +62,26 @@ def run(options: Namespace) -> int:
     """Read, train, say how good the model is, explain, write."""
     from functools import partial
 
-    from exempla.cli.shared.asking import choose_questions, refuse_question
+    from exempla.cli.shared.asking import (
+        asked_file,
+        choose_questions,
+        held_out,
+        refuse_question,
+    )
     from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
+    from exempla.progress import showing
     from exempla.report import About, evidence_of
     from exempla.report.sentences import answer
 
     if options.surrogate and not options.model:
         raise ExemplaError("--surrogate stands in for a model of your own; give it with --model.")
-    check = partial(refuse_question, options.ask)
-    with reading(options, 0.2, check=check) as (given, console, folder):
+    options = asked_file(options)
+    check, named = partial(refuse_question, options.ask), partial(held_out, options.ask)
+    with reading(options, 0.2, check=check, held_out=named) as (given, console, folder):
         stand_in = _surrogate(given, console, options)
         asked = choose_questions(given, options.ask, options.side)
         for note in asked.notes:
@@ -81,6 +97,7 @@ def run(options: Namespace) -> int:
             f"No training row is among the {asked.side} of these {asked.noun}; choose another "
             "--side, or --side both."
         )
+    checked = _checked(given, explanation, console, options)
     evidence = evidence_of(explanation)
     # From positions in the training part to rows of the file.
     explanation = explanation.renumbered(given.parts.train)
@@ -90,8 +107,9 @@ def run(options: Namespace) -> int:
         notes=(*(() if stand_in is None else (stand_in.sentence,)), *asked.notes),
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
         noun=asked.noun,
+        steps=_steps(given, explanation, asked, options),
     )
-    with published(folder, options) as stage:
+    with published(folder, options) as stage, showing(console.progress):
         paths = write_results(
             stage,
             explanation,
@@ -99,11 +117,62 @@ def run(options: Namespace) -> int:
             test_view=asked.test_view(),
             about=about,
             evidence=evidence,
+            verification=checked,
             extra=_extra(given, asked, stand_in),
         )
+    if given.accuracy.warning:
+        console.say(f"Careful: {given.accuracy.warning}")
     console.say(answer(explanation, about))
+    if checked is not None:
+        console.say(
+            f"Trained again without them: log-likelihood {checked.retrained:+.2g}, predicted was "
+            f"{checked.predicted:+.2g}."
+        )
+    for why, command in about.steps[:1]:
+        console.say(f"{why} {command}")
     say_files(console, folder, paths)
     return verdict(console, options, asked.error_share, "of the test rows are predicted wrongly")
+
+
+def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> Any:
+    """What retraining without the picked rows does, if that was asked for."""
+    from exempla.progress import showing, waiting
+
+    if not options.verify:
+        return None
+    with showing(console.progress), waiting(f"training again, {3 * SEEDS} times"):
+        return explanation.verify(fit=given.fit, seeds=SEEDS)
+
+
+def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tuple[Any, ...]:
+    """What to do with the answer, and what to type for it."""
+    from exempla.cli.shared.options import command_for
+    from exempla.report.sentences import doubtful
+
+    steps, picked = [], explanation.indices
+    doubted = doubtful(explanation, given.view(picked))
+    if doubted and not given.regression:
+        steps.append((
+            f"{doubted:,} of these rows may be labelled wrongly. Find such labels and decide row "
+            "by row:", command_for(options, "fix-labels", "--out", "suspects"),
+        ))  # fmt: skip
+    if asked.noun != "predictions":
+        steps.append((
+            "See what happens to the test rows without these rows:",
+            command_for(options, "clean", "-k", str(len(picked)), "--out", "cleaned"),
+        ))  # fmt: skip
+    if not options.verify and given.parts.y_test is not None:
+        steps.append((
+            "Check the prediction by training again:",
+            command_for(options, "explain", "--ask", str(options.ask), "--verify"),
+        ))  # fmt: skip
+    if given.parts.test_table is None and len(asked.rows) > 1:
+        one = str(int(asked.rows[0]))
+        steps.append((
+            "Ask about one row alone, and both sides:",
+            command_for(options, "explain", "--ask", one, "--side", "both", "-k", "10"),
+        ))  # fmt: skip
+    return tuple(steps)
 
 
 def _surrogate(given: Any, console: Any, options: Namespace) -> Any:

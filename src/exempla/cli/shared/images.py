@@ -20,7 +20,7 @@ from exempla.tables import (
     stratified,
 )
 from exempla.tables.columns.label import label_values
-from exempla.tables.split import known_labels, untested
+from exempla.tables.split import check_classes_left, check_held_out, known_labels, untested
 
 __all__ = ["ImageClassifier", "Pictures", "has_images", "read_pictures", "split_pictures"]
 
@@ -59,7 +59,12 @@ def read_pictures(table: Table, size: tuple[int, int] | None = None) -> Pictures
 
 
 def split_pictures(
-    table: Table, test: Table | None, curated: Table | None, test_size: float, options: Namespace
+    table: Table,
+    test: Table | None,
+    curated: Table | None,
+    test_size: float,
+    options: Namespace,
+    held_out: np.ndarray | None = None,
 ) -> Split:
     """Train, test and curated parts, as `exempla.tables.split` makes them for tables."""
     if options.curated_column:
@@ -71,6 +76,11 @@ def split_pictures(
     asked = np.zeros(len(whole.rows), dtype=bool)
     if test is None:
         asked = stratified(whole.labels, test_size, options.seed)
+        if held_out is not None:
+            unread = np.setdiff1d(np.arange(len(table)), whole.rows)
+            check_held_out(held_out, unread, len(table), "label")
+            asked |= np.isin(whole.rows, held_out)
+            check_classes_left(whole.labels, asked)
         notes += untested(whole.labels, asked)
     train = whole.some(~asked) if asked.any() else whole
     questioned = whole.some(asked) if asked.any() else None
@@ -91,6 +101,7 @@ def split_pictures(
         test_table=test,
         curated_table=curated,
         notes=tuple(notes),
+        asked=held_out,
     )
 
 

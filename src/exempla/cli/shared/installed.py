@@ -18,6 +18,7 @@ EXTRAS = {
     "hf": ("transformers", "datasets"),
     "ray": ("ray",),
     "review": ("fastapi", "uvicorn"),
+    "excel": ("openpyxl",),
     "trees": ("lightgbm", "xgboost", "catboost"),
 }
 

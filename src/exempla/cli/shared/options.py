@@ -11,8 +11,8 @@ from typing import Any, Literal
 from exempla.cli.shared.console import Console, plain
 
 __all__ = [
-    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_line",
-    "completed", "share", "verdict",
+    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_for",
+    "command_line", "completed", "share", "verdict",
 ]  # fmt: skip
 
 
@@ -29,7 +29,9 @@ def add_file_arguments(parser: ArgumentParser) -> None:
     """Everything about the user's file and the model."""
     data = parser.add_argument_group("the data")
     file = data.add_argument(
-        "file", metavar="FILE", help="CSV, TSV, JSONL, Parquet, NPZ (X, y), or a folder of images"
+        "file",
+        metavar="FILE",
+        help="CSV, TSV, JSONL, Parquet, Excel, NPZ (X, y), or a folder of images",
     )
     data.add_argument("--label", metavar="COLUMN", help="the column to predict")
     data.add_argument(
@@ -139,6 +141,31 @@ def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of every random choice (default: 0)"
     )
+
+
+SAME_FILE = (
+    "label", "task", "test", "curated", "curated_column", "encoding", "delimiter", "header",
+    "model",
+)  # fmt: skip
+"""Options that say what the file is, and so belong to every command on it."""
+
+
+def command_for(options: Namespace, command: str, *words: str) -> str:
+    """Another command on the same file, ready to be typed.
+
+    >>> given = Namespace(file="a.csv", label="the label", text=[], kind=["x=id"], header="auto")
+    >>> command_for(given, "clean", "-k", "9")
+    "exempla clean a.csv --label 'the label' --kind x=id -k 9"
+    """
+    out = ["exempla", command, str(options.file)]
+    for name in SAME_FILE:
+        value = getattr(options, name, None)
+        if value is not None and value != "auto":
+            out += [f"--{name.replace('_', '-')}", str(value)]
+    for name in ("text", "kind"):
+        for value in getattr(options, name, []):
+            out += [f"--{name}", value]
+    return plain(shlex.join([*out, *words]))
 
 
 def command_line(options: Namespace) -> str:

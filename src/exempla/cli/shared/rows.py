@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exempla.report.decisive import decisive_parts
-from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_words
+from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_words, rounded
 from exempla.tables import Column, Table
 from exempla.tables.formats.folder import safe_path
 
 __all__ = ["RowView", "decisive", "row_view"]
+
+LONG_NUMBER = 7
+"""Characters up to which a number is shown as the file has it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class RowView(View):
     longest: int = LONGEST_TEXT
     """Characters of one text that are shown."""
 
+    def columns_of(self, index: int) -> dict[str, str | None]:
+        """The row as the file has it: every column, the whole text, the name of an image."""
+        return self.table.row(int(index if self.rows is None else self.rows[index]))
+
     def show(self, index: int) -> Content:
         """The row's text with its decisive words, its cells, its image."""
         row = int(index if self.rows is None else self.rows[index])
@@ -40,11 +47,13 @@ class RowView(View):
             pieces += mark_words(values[name] or "", marked, self.longest)
         strengths = scaled(self.strengths.get(index, {}))
         cells = [
-            (c.name, values[c.name] or "", strengths.get(c.name, 0.0))
+            (c.name, _shown(c, values[c.name] or ""), strengths.get(c.name, 0.0))
             for c in self.columns
             if c.kind in ("number", "category", "date") and self.table.images is None
         ]
         ids = [values[c.name] for c in self.columns if c.kind == "id"]
+        if self.table.format == "images":
+            ids = [values["file"]]
         name = f"#{row}" + (f" · {ids[0]}" if ids and ids[0] else "")
         return self._with(
             index,
@@ -60,6 +69,16 @@ class RowView(View):
         if self.table.format == "images":
             return safe_path(self.table.path, values["file"] or "")
         return None
+
+
+def _shown(column: Column, value: str) -> str:
+    """A cell as a person reads it: a measured number to a few digits, anything else as it is."""
+    if column.kind != "number" or len(value) <= LONG_NUMBER:
+        return value
+    try:
+        return rounded(float(value.replace(",", ".") if column.detail == "," else value))
+    except ValueError:
+        return value
 
 
 def scaled(strengths: Mapping[str, float]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from exempla.cli.shared.rows import RowView, decisive, row_view
 from exempla.data import take_rows
 from exempla.embedding import forecast_bytes
 from exempla.errors import ExemplaError
-from exempla.progress import showing
+from exempla.progress import showing, waiting
 from exempla.sketch.choose import auto_width
 from exempla.tables import (
     Chosen,
@@ -53,6 +53,15 @@ MOST_COLUMNS = 20
 """A wider file is told in short."""
 OWN_LABELS = {"npz": "y", "images": "label"}
 """Formats that name their own label column."""
+
+
+HeldOut = Callable[[Table], "np.ndarray | None"]
+"""Rows of a file that are asked about by name, if any."""
+
+
+def nothing(table: Table) -> np.ndarray | None:
+    """No row is asked about by name."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -180,16 +189,20 @@ def reading(
     *,
     linear: bool = False,
     check: Callable[[Split], object] = bool,
+    held_out: HeldOut = nothing,
 ) -> Iterator[tuple[UserFile, Console, Path]]:
     """The user's file read and fitted, with the console, which hears warnings, and the folder for
     the results (`files` and `others`: see `prepare_folder`). `linear`: the job takes no other
-    model, so that none is chosen. `check` looks at the rows before a model is trained."""
+    model, so that none is chosen. `check` looks at the rows before a model is trained; `held_out`
+    names rows of the file that must not be learned from."""
     console = Console.of(options)
     new = not options.out.exists()
     folder = prepare_folder(options, files, others)
     try:
         with console.hearing_warnings(), showing(console.progress):
-            given = read_user_file(options, console, test_size, linear=linear, check=check)
+            given = read_user_file(
+                options, console, test_size, linear=linear, check=check, held_out=held_out
+            )
             yield given, console, folder
     except BaseException:
         if new:  # nothing was found: no empty folder stays behind
@@ -205,21 +218,28 @@ def read_user_file(
     *,
     linear: bool = False,
     check: Callable[[Split], object] = bool,
+    held_out: HeldOut = nothing,
 ) -> UserFile:
     """Read, infer, split and fit, saying each step; the accuracy is said before anything else."""
-    table, test = _read(options, console)
-    columns = infer_columns(
-        table, _label(table, options), options.text, _kinds(options), options.task
-    )
+    with waiting(f"reading {Path(options.file).name}"):
+        table, test = _read(options, console)
+    with waiting("looking at the columns"):
+        columns = infer_columns(
+            table, _label(table, options), options.text, _kinds(options), options.task
+        )
     size = test_size if options.test_size is None else options.test_size
     pictures = has_images(table)
+    held = None if test is not None else held_out(table)
     if pictures:
         curated = read_table(options.curated) if options.curated else None
-        parts = split_pictures(table, test, curated, size, options)
+        parts = split_pictures(table, test, curated, size, options, held)
     else:
         console.say(_columns(columns))
         curated = options.curated_column or options.curated
-        parts = split(table, columns, test=test, test_size=size, curated=curated, seed=options.seed)
+        parts = split(
+            table, columns, test=test, test_size=size, curated=curated, seed=options.seed,
+            held_out=held,
+        )  # fmt: skip
     check(parts)
     for note in parts.notes:
         console.say(note)
@@ -246,7 +266,8 @@ def read_user_file(
         console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
         if accuracy.warning:
             console.warn(accuracy.warning)
-        model.fit(X, y)
+        with waiting(f"training the model on {len(y):,} rows"):
+            model.fit(X, y)
     return found
 
 
@@ -281,8 +302,8 @@ def _read(options: Namespace, console: Console) -> tuple[Table, Table | None]:
     """The file and its test file, which may know the column names when the first does not."""
     how = {"encoding": options.encoding, "delimiter": options.delimiter}
     header = {"yes": True, "no": False}.get(options.header)
-    table = read_table(Path(options.file), header=header, **how)
-    test = read_table(Path(options.test), **how) if options.test else None
+    table = read_table(options.file, header=header, **how)
+    test = read_table(options.test, **how) if options.test else None
     for note in (*table.notes, *(test.notes if test else ())):
         console.say(note)
     return (table, None) if test is None else (borrow_names(table, test), test)

@@ -11,8 +11,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from exempla.atomic import write_text
 from exempla.cli.shared.console import Console
+from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.version import __version__
@@ -28,18 +31,21 @@ def write_results(
     test_view: View | None = None,
     about: About,
     evidence: Any = None,
+    verification: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
     """Write the three files."""
     paths = write_tables(stage, explanation, train_view, extra)
-    paths["report"] = write_report(
-        explanation,
-        stage / "report.html",
-        train_view=train_view,
-        test_view=test_view,
-        about=about,
-        evidence=evidence,
-    )
+    with waiting("writing the report"):
+        paths["report"] = write_report(
+            explanation,
+            stage / "report.html",
+            train_view=train_view,
+            test_view=test_view,
+            about=about,
+            evidence=evidence,
+            verification=verification,
+        )
     return paths
 
 
@@ -75,12 +81,18 @@ def write_json(stage: Path, values: dict[str, Any]) -> Path:
 
 
 def _listed(explanation: Answer, train_view: View) -> Any:
-    """The picked examples with their labels, one line each."""
+    """The picked examples with their labels and all that the file says of them, one line each."""
     frame = explanation.to_frame()
     shown = [train_view.show(int(index)) for index in explanation.indices]
     frame["label"] = [content.label for content in shown]
     frame["predicted"] = [content.predicted for content in shown]
-    return frame
+    rows = [train_view.columns_of(int(index)) for index in explanation.indices]
+    own = {}
+    for name in rows[0] if rows else ():
+        # a column called like one of ours keeps its name behind the word "file"
+        title = f"file:{name}" if name in frame.columns else name
+        own[title] = [row.get(name) for row in rows]
+    return pd.concat([frame, pd.DataFrame(own, index=frame.index)], axis=1)
 
 
 WORDS = {

@@ -10,8 +10,9 @@
     root.dataset.theme = dark ? "light" : "dark";
   });
   document.getElementById("print").addEventListener("click", () => print());
+  // A print has the columns and the method unfolded; long lists stay in the table beside the page.
   addEventListener("beforeprint", () => {
-    for (const part of document.querySelectorAll("details")) part.open = true;
+    for (const part of document.querySelectorAll("details.columns, details.method")) part.open = true;
   });
   const copy = document.getElementById("copy");
   if (copy) copy.addEventListener("click", async () => {

@@ -53,7 +53,8 @@ def infer_columns(
     overrides
         ``{column: kind}`` with kinds number, category, text, date, id, ignored.
     task
-        "classes", "regression", or "auto": words and up to 50 distinct integers are classes.
+        "classes", "regression", or "auto": words and up to 50 distinct integers are classes,
+        decimal numbers a regression.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import read_table
@@ -78,6 +79,8 @@ def infer_columns(
         facts = Facts.of(table, name, good)
         if name in chosen:
             columns.append(_overruled(facts, chosen[name]))
+        elif name in table.index and facts.unique:
+            columns.append(Column(name, "id", "the index of the table"))
         elif answers is not None and (why := copies_label(facts, answers)):
             columns.append(Column(name, "leak", why))
         else:

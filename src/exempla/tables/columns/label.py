@@ -15,6 +15,8 @@ from exempla.tables.table import Table, show
 __all__ = ["label_column", "label_values", "same_labels"]
 
 MOST_INTEGERS = 50
+FEWEST_DECIMALS = 10
+"""Up to so many distinct numbers with a fraction may be grades, such as 0.5, 1.0 … 5.0."""
 
 
 def label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]:
@@ -31,7 +33,10 @@ def label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]
             f"The label column {name!r} has {what}: there is nothing to tell apart; "
             "give a column with at least two values."
         )
-    numbers = to_numbers(present) if not pa.types.is_boolean(present.type) else np.array([np.nan])
+    decimal = _decimal_mark(table, present)
+    numbers = np.array([np.nan])
+    if not pa.types.is_boolean(present.type):
+        numbers = to_numbers(present, decimal)
     numeric = bool(np.isfinite(numbers).mean() >= 0.99)
     if task == "regression":
         if not numeric:
@@ -46,9 +51,13 @@ def label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]
         return "regression", "as told"
     whole = numeric and bool((numbers[np.isfinite(numbers)] % 1 == 0).all())
     if task == "auto" and numeric and not (whole and len(words) <= MOST_INTEGERS):
+        if len(words) > FEWEST_DECIMALS and (not whole or _written_as_decimals(present, decimal)):
+            comma = ", with a comma" if decimal == "," else ""
+            return "regression", f"decimal numbers{comma}: {len(words):,} distinct values"
         raise ExemplaError(
             f"The label column {name!r} holds {len(words):,} distinct numbers: say whether to "
-            "predict a number (task regression) or classes (task classes)."
+            "predict a number with --task regression, or classes with --task classes (in Python: "
+            "task=…)."
         )
     if len(words) > max(2, len(present) / 2):
         raise ExemplaError(
@@ -62,6 +71,22 @@ def label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]
     return "classes", f"{reason}: {len(words)} classes ({most}{more})"
 
 
+def _decimal_mark(table: Table, column: Any) -> str:
+    """ "," where most labels are numbers only if that is their decimal mark, else "."."""
+    delimiter = getattr(getattr(table.source, "dialect", None), "delimiter", ",")
+    if not is_text(column) or delimiter == ",":
+        return "."
+    plain, marked = (np.isfinite(to_numbers(column, mark)).mean() for mark in (".", ","))
+    return "," if marked >= 0.99 > plain else "."
+
+
+def _written_as_decimals(column: Any, decimal: str) -> bool:
+    """Whether whole numbers are written or stored with a fraction (151.0): measured, not coded."""
+    if not is_text(column):
+        return pa.types.is_floating(column.type)
+    return bool(pc.all(pc.match_substring(column, decimal)).as_py())
+
+
 def _simple(kind: Any) -> bool:
     types = pa.types
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
@@ -71,7 +96,7 @@ def label_values(table: Table, name: str, task: str, rows: np.ndarray) -> np.nda
     """The labels of some rows: strings as read (own type for Parquet and NPZ), or floats."""
     column = table.column(name).take(pa.array(rows))
     if task == "regression":
-        return to_numbers(column)
+        return to_numbers(column, _decimal_mark(table, table.column(name).drop_null()))
     if is_text(column):
         codes, words = encoded(column)
         return np.asarray(words)[codes] if words else np.array([], dtype=str)

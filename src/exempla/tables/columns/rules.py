@@ -18,6 +18,8 @@ __all__ = ["Facts", "apply_rules", "copies_label", "date_of", "decimal_of"]
 
 NUMBER_SHARE, DATE_SHARE = 0.99, 0.95
 TEXT_DISTINCT, TEXT_WORDS = 50, 5
+NEARLY = 0.95
+"""Share of distinct values from which on short strings count as names of their rows."""
 UUID = r"^\{?[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\}?$"
 HASH = r"^(0x)?[0-9a-fA-F]{16,128}$"
 ID_NAME = re.compile(r"(^|_)(id|key|index)(_|$)")
@@ -110,7 +112,7 @@ def _constant(facts: Facts) -> tuple[str, str] | None:
 
 def _identifier(facts: Facts) -> tuple[str, str] | None:
     if not facts.unique or _dated(facts.values.type):
-        return None
+        return _nearly_unique(facts)
     numbers = facts.plain_numbers
     numeric = np.isfinite(numbers).mean() >= NUMBER_SHARE
     whole = bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
@@ -126,6 +128,17 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
     if facts.text and not numeric and facts.words < TEXT_WORDS and facts.date is None:
         return "id", f"unique strings of fewer than {TEXT_WORDS} words"
     return None
+
+
+def _nearly_unique(facts: Facts) -> tuple[str, str] | None:
+    """Names and codes of which a few come twice: nothing is learned from a value seen once."""
+    if not facts.text or len(facts.present) < LEAK_ROWS:
+        return None
+    if facts.distinct < NEARLY * len(facts.present) or facts.words >= TEXT_WORDS:
+        return None
+    if decimal_of(facts) is not None or facts.date is not None:
+        return None
+    return "id", f"nearly unique strings ({facts.distinct:,} of {len(facts.present):,} differ)"
 
 
 def _span(facts: Facts, numbers: np.ndarray) -> float:

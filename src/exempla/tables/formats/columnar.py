@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from exempla.errors import ExemplaError
 from exempla.tables.formats.limits import check_limit
 from exempla.tables.table import Table, show
 
-__all__ = ["NpzSource", "ParquetSource", "read_npz", "read_parquet"]
+__all__ = ["NpzSource", "OnDisk", "ParquetSource", "fingerprint", "read_npz", "read_parquet"]
 
 
 @dataclass(frozen=True)
-class _OnDisk:
+class OnDisk:
     """A file too large to keep twice: read again when needed, refused if it changed."""
 
     path: Path
@@ -44,7 +45,7 @@ def fingerprint(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class ParquetSource(_OnDisk):
+class ParquetSource(OnDisk):
     """Writes the same schema, metadata, compression and (about the same) row groups."""
 
     def rewrite(
@@ -128,14 +129,26 @@ def read_parquet(path: Path) -> Table:
         data=data.replace_schema_metadata(None),
         source=ParquetSource(path, fingerprint(path)),
         notes=(f"Read {path.name} as Parquet, {data.num_columns} columns with their own types.",),
+        index=_index(data),
     )
+
+
+def _index(data: pa.Table) -> tuple[str, ...]:
+    """Columns that pandas wrote as the index of a frame: names of rows, no measurements."""
+    try:
+        told = json.loads((data.schema.metadata or {}).get(b"pandas", b"{}"))
+        found = told.get("index_columns", [])
+    except (ValueError, AttributeError):
+        return ()
+    # an index of consecutive numbers is described, not stored
+    return tuple(name for name in found if isinstance(name, str) and name in data.column_names)
 
 
 def _first(error: Exception) -> str:
     return str(error).splitlines()[0].rstrip(".")
 
 
-class NpzSource(_OnDisk):
+class NpzSource(OnDisk):
     """Changes `y`, and drops rows from every array that has one entry per row."""
 
     def rewrite(

@@ -30,6 +30,8 @@ from exempla.tables.table import Table, show
 __all__ = ["TextSource", "read_delimited"]
 
 CHUNK = 20_000
+UNTITLED = ("", "Unnamed: 0")
+"""Titles of a first column that pandas or R wrote as the names of the rows."""
 RAGGED_SHARE = 0.01
 """More crooked rows than this and the delimiter, not the rows, is the likely culprit."""
 
@@ -99,11 +101,12 @@ def read_delimited(
 ) -> Table:
     """Read one delimited file; see `read_table` for the options."""
     content, packing = unpack(raw, path.name)
+    inside = packing.removeprefix("zip:") if packing.startswith("zip:") else path
     found, text = sniff_encoding(content, encoding, path.name)
     del content
     if not text.strip():
         raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
-    cut = sniff_delimiter(text, delimiter, named_format(path), path.name)
+    cut = sniff_delimiter(text, delimiter, named_format(inside), path.name)
     dialect = Dialect(cut, spaces=sniff_spaces(text, cut))
     dialect = replace(dialect, quotes=sniff_quotes(text, dialect))
     notes = [f"Read {path.name} as {found}, {dialect}-separated.", *found.notes]
@@ -131,6 +134,7 @@ def read_delimited(
         notes=tuple(notes),
         ragged=parsed.ragged,
         header=bool(has_header),
+        index=(titles[0],) if has_header and first[0][0].strip() in UNTITLED else (),
     )
 
 

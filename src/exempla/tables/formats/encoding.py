@@ -7,6 +7,7 @@ import codecs
 import gzip
 import io
 import lzma
+import zipfile
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from exempla.errors import ExemplaError
 from exempla.tables.formats.guess import guess_codecs
 from exempla.tables.formats.limits import check_limit, limit
 
-__all__ = ["Encoding", "pack", "sniff_encoding", "unpack"]
+__all__ = ["Encoding", "pack", "sniff_encoding", "unpack", "zipped_name"]
 
 BOMS = (
     # UTF-32 first: its little-endian mark begins with UTF-16's.
@@ -158,7 +159,9 @@ def _where(encoding: Encoding, data: bytes) -> str:
 
 
 PIECE = 1 << 24
-PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+ZIPPED = "zip:"
+"""How a packing begins that names the one file of an archive."""
 
 
 def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
@@ -170,6 +173,8 @@ def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
     packing = next((how for magic, how in PACKERS.items() if raw.startswith(magic)), "")
     if not packing:
         return raw, ""
+    if packing == "zip":
+        return _unzipped(raw, name)
     opened: Any = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}[packing]
     most, size, pieces = limit("unpacked"), 0, []
     try:
@@ -185,8 +190,56 @@ def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
     return b"".join(pieces), packing
 
 
+def zipped_name(raw: bytes, name: str) -> str:
+    """The one table in a zip archive; files that systems add on their own do not count."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            held = [i.filename for i in archive.infolist() if not i.is_dir()]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        raise ExemplaError(
+            f"{name} is a damaged zip archive or Excel workbook: it does not unpack; fetch or copy "
+            "it again."
+        ) from None
+    held = [n for n in held if not n.startswith("__MACOSX/") and not _hidden(n)]
+    if len(held) == 1:
+        return held[0]
+    several = ", ".join(held[:4]) + (", …" if len(held) > 4 else "")
+    raise ExemplaError(
+        f"{name} is a zip archive of {len(held):,} files ({several}); it should hold one table, so "
+        "unpack the one you mean."
+        if held
+        else f"{name} is an empty zip archive; give one that holds a table."
+    )
+
+
+def _hidden(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(".") or name.endswith("Thumbs.db")
+
+
+def _unzipped(raw: bytes, name: str) -> tuple[bytes, str]:
+    member = zipped_name(raw, name)
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            check_limit("unpacked", archive.getinfo(member).file_size, name)
+            return archive.read(member), ZIPPED + member
+    except ExemplaError:
+        raise
+    except RuntimeError:  # how zipfile says that a password is wanted
+        raise ExemplaError(f"{name} wants a password; unpack it first.") from None
+    except (OSError, ValueError, zlib.error, NotImplementedError, zipfile.BadZipFile):
+        raise ExemplaError(
+            f"{name} is a damaged zip file: it does not unpack; fetch or copy it again."
+        ) from None
+
+
 def pack(data: bytes, packing: str) -> bytes:
     """Compress as the input was; no time stamp, so equal content gives equal bytes."""
+    if packing.startswith(ZIPPED):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            entry = zipfile.ZipInfo(packing.removeprefix(ZIPPED))  # dated 1980, always
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+        return out.getvalue()
     if packing == "gz":
         return gzip.compress(data, mtime=0)
     if packing == "bz2":

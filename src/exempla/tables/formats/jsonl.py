@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from exempla.tables.table import Table
 
 __all__ = ["JsonSource", "read_jsonl"]
 
-CHUNK = 20_000
+WAY = "."
+"""Between the keys of objects inside each other, in the name of a column."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ def _replaced(line: str, key: str, value: str) -> str:
     if key in spans:
         start, end = spans[key]
         return line[:start] + json_token(value, line[start:end]) + line[end:]
+    for outer, (start, end) in spans.items():  # the value may stand in an object inside this one
+        if key.startswith(f"{outer}{WAY}") and line[start] == "{":
+            inner = _replaced(line[start:end], key.removeprefix(f"{outer}{WAY}"), value)
+            return line[:start] + inner + line[end:]
     # The row has no such key yet: it becomes the last one.
     at = line.rindex("}")
     entry = f"{json.dumps(key, ensure_ascii=False)}: {json_token(value, '')}"
@@ -69,7 +75,7 @@ def _replaced(line: str, key: str, value: str) -> str:
 
 
 def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
-    """Read one JSONL file; nested values are kept as their JSON text."""
+    """Read one JSONL file; objects inside others become columns, lists stay as their JSON text."""
     content, packing = unpack(raw, path.name)
     found, text = sniff_encoding(content, encoding, path.name)
     if not text.strip():
@@ -88,7 +94,8 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
     for number, line in enumerate(lines(text, mark), start=1):
         if line.strip():
             row = len(starts)
-            for key, value in _object(decoder, line, number, path.name).items():
+            found_row = _object(decoder, line, number, path.name)
+            for key, value in flattened(found_row, number, path.name):
                 values = columns.setdefault(key, [])
                 values.extend([None] * (row - len(values)))  # the rows that lacked it
                 values.append(_string(value, path.name))
@@ -110,6 +117,31 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
         source=JsonSource(raw, found, packing, tuple(columns), np.array(starts), np.array(ends)),
         notes=(f"Read {path.name} as JSON lines, {found}.", *found.notes),
     )
+
+
+def flattened(value: dict[str, Any], number: int, name: str) -> Iterator[tuple[str, Any]]:
+    """Keys and values of an object, with those of objects inside it by their way: `user.age`.
+
+    >>> list(flattened({"y": "1", "user": {"age": "3", "tags": ["a"]}}, 1, "a.jsonl"))
+    [('y', '1'), ('user.age', '3'), ('user.tags', ['a'])]
+    """
+    seen: set[str] = set()
+    pieces = deque(value.items())
+    for inner in value.values():
+        if isinstance(inner, dict):
+            check_limit("depth", _depth(inner), name)
+    while pieces:
+        key, inner = pieces.popleft()
+        if isinstance(inner, dict) and inner:
+            pieces.extendleft((f"{key}{WAY}{k}", v) for k, v in reversed(inner.items()))
+            continue
+        if key in seen:
+            raise ExemplaError(
+                f"Line {number} of {name} has {key!r} both as a key and as the way to one inside "
+                "another object; rename one of them."
+            )
+        seen.add(key)
+        yield key, inner
 
 
 def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from pathlib import PurePath
 
 __all__ = ["format_suffix", "named_format"]
 
-FORMATS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".npz", ".parquet"})
-PACKINGS = frozenset({".gz", ".bz2", ".xz"})
+FORMATS = frozenset(
+    {".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".npz", ".parquet", ".xlsx", ".xlsm"}
+)
+PACKINGS = frozenset({".gz", ".bz2", ".xz", ".zip"})
 
 
 def format_suffix(path: str | PurePath) -> str:

@@ -1,0 +1,150 @@
+"""Excel workbooks (.xlsx): the first sheet as a table, written back cell by cell.
+
+Needs openpyxl, the extra [excel]. Cells are read as the values that Excel last computed; writing
+back keeps formulas, sheets and formats, but not every byte, as a zip archive is made anew.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.tables.formats.columnar import OnDisk, fingerprint
+from exempla.tables.formats.header import column_names
+from exempla.tables.formats.limits import check_limit
+from exempla.tables.table import Table
+
+__all__ = ["XlsxSource", "is_workbook", "read_xlsx"]
+
+
+def is_workbook(path: Path) -> bool:
+    """Whether a zip archive is an Excel workbook; a damaged one is, if it is named so."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "xl/workbook.xml" in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return path.suffix.lower() in (".xlsx", ".xlsm")
+
+
+class XlsxSource(OnDisk):
+    """Changes cells and drops rows of the first sheet."""
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        book = _opened(io.BytesIO(self.original()), self.path, values=False)
+        sheet, first = book.worksheets[0], _first_row(book.worksheets[0])
+        rows = [number for number, _ in _rows(sheet, first)]
+        for row, label in changes.items():
+            cell = sheet.cell(rows[row], column + 1)
+            cell.value = _typed(label, cell.value)
+        for row in sorted(removed, reverse=True):
+            sheet.delete_rows(rows[row])
+        out = io.BytesIO()
+        book.save(out)
+        return out.getvalue()
+
+
+def read_xlsx(path: Path) -> Table:
+    """Read the first sheet of a workbook; its first row that is not empty names the columns."""
+    _check_size(path)
+    book = _opened(path, path, values=True)
+    sheet = book.worksheets[0]
+    first = _first_row(sheet)
+    titles = [_text(cell.value) or "" for cell in sheet[first]] if first else []
+    rows = [cells for _, cells in _rows(sheet, first)] if first else []
+    if not rows:
+        raise ExemplaError(f"The first sheet of {path.name} has no rows below its header.")
+    check_limit("columns", len(titles), path.name)
+    names, said = column_names(titles, len(titles))
+    columns = [pa.array([row[i] for row in rows], type=pa.string()) for i in range(len(titles))]
+    others = len(book.sheetnames) - 1
+    more = f", the first of {others + 1} sheets" if others else ""
+    return Table(
+        path=path,
+        format="xlsx",
+        data=pa.table(columns, names=names),
+        source=XlsxSource(path, fingerprint(path)),
+        notes=(f"Read the sheet {sheet.title!r} of {path.name}{more}.", *said),
+        index=(names[0],) if not titles[0] else (),
+    )
+
+
+def _opened(file: Any, path: Path, *, values: bool) -> Any:
+    try:
+        import openpyxl
+    except ImportError:
+        raise ExemplaError(
+            f"{path.name} is an Excel workbook, and openpyxl, which reads it, is not installed: "
+            "pip install 'exempla[excel]', or save the sheet as CSV."
+        ) from None
+    try:
+        return openpyxl.load_workbook(file, data_only=values, keep_links=False)
+    except Exception as error:
+        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise ExemplaError(f"{path.name} is no readable Excel workbook ({said}).") from None
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a small archive that claims to hold very much."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(item.file_size for item in archive.infolist())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return  # whoever reads it will say so
+    check_limit("unpacked", size, path.name)
+
+
+def _first_row(sheet: Any) -> int:
+    """The number of the first row that is not empty; 0 if there is none."""
+    for cells in sheet.iter_rows():
+        if any(cell.value is not None for cell in cells):
+            return int(cells[0].row)
+    return 0
+
+
+def _rows(sheet: Any, first: int) -> list[tuple[int, list[str | None]]]:
+    """Rows below the header that are not empty, each with its number in the sheet."""
+    width = sheet.max_column
+    out = []
+    for cells in sheet.iter_rows(min_row=first + 1, max_col=width):
+        values = [_text(cell.value) for cell in cells]
+        if any(value is not None for value in values):
+            out.append((int(cells[0].row), values))
+    return out
+
+
+def _text(value: Any) -> str | None:
+    """A cell as a person sees it; whole numbers without a fraction, dates as ISO writes them."""
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    if isinstance(value, dt.datetime):
+        midnight = value.time() == dt.time()
+        return value.date().isoformat() if midnight else value.isoformat(sep=" ")
+    return str(value)
+
+
+def _typed(label: str, old: Any) -> Any:
+    """A new value of the old one's type where it fits."""
+    if isinstance(old, bool):
+        return {"true": True, "false": False}.get(label.casefold(), label)
+    if isinstance(old, int | float):
+        try:
+            return float(label) if "." in label else int(label)
+        except ValueError:
+            return label
+    return label

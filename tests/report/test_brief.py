@@ -1,0 +1,164 @@
+"""The top of an answer: plain words first, a poor model before all else, the effect drawn."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import exempla
+from exempla.report import About, ImageView, TableView, View, render_report
+from exempla.report.decisive import decisive_parts
+from exempla.report.effects import EffectPlot
+from exempla.report.page import FIRST, FIRST_CARDS, PAGE, PAGE_OF_CARDS
+from exempla.report.sentences import percent
+from exempla.report.trusting import poor_model, stands_out
+from tests.report.test_report import Page
+
+COMPUTED = ("Damping", "Kept of the Fisher information", "Selection", "Certificate")
+
+
+@pytest.fixture(scope="module")
+def asked():
+    X, y = load_digits(return_X_y=True)
+    X = X / 16
+    model = LogisticRegression(max_iter=300).fit(X[:400], y[:400])
+    wrong = np.flatnonzero(model.predict(X[400:]) != y[400:]) + 400
+    test = (X[wrong], y[wrong])
+    return X, y, model, exempla.explain(model, (X[:400], y[:400]), test, k=60, progress=False)
+
+
+@pytest.fixture(scope="module")
+def hopeless():
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    y = np.where(np.arange(300) % 3 > 0, "yes", "no")
+    model = LogisticRegression().fit(X, y)
+    return exempla.explain(model, (X, y), (X[:9], y[:9]), k=5, progress=False)
+
+
+def test_technical_choices_stand_under_how_this_was_computed(asked):
+    text = Page(render_report(asked[3])).text
+    top, _, bottom = text.partition("How this was computed")
+    assert "What was found" in top
+    assert "How far to trust it" in top
+    assert "answer.verify()" in top.partition("What to do next")[2]
+    for word in COMPUTED:
+        assert word not in top
+        assert word in bottom
+    for word in ("damping", "Fisher", "SBQ", "certificate"):
+        assert word not in top
+
+
+def test_printed_answer_ends_with_how_it_was_computed(asked):
+    lines = str(asked[3]).splitlines()
+    assert lines[0] == asked[3].finding
+    assert lines[-1].startswith("how this was computed: side opponents")
+    assert not [line for line in lines[:-1] if "damping" in line]
+
+
+def test_a_poor_model_is_said_first_everywhere(hopeless, asked):
+    said = poor_model(hopeless)
+    assert "hardly better than always giving the commonest answer" in said
+    assert str(hopeless).splitlines()[0] == f"warning: {said}"
+    page = Page(render_report(hopeless)).text
+    assert page.index(said) < page.index("What was found")
+    card = Page(hopeless._repr_html_()).text
+    assert card.index(said) < card.index("Removing these")
+    assert poor_model(asked[3]) == ""
+
+
+def test_a_poor_regression_is_said_too():
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(200, 2)), rng.normal(size=200)
+    model = Ridge(alpha=50.0).fit(X, y)
+    answer = exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False)
+    assert "hardly better than always giving the mean" in poor_model(answer)
+
+
+def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
+    found = asked[3]
+    plot = EffectPlot.of(found)
+    assert plot is not None
+    ours, chance = plot.marks
+    assert (ours.kind, chance.kind) == ("ours", "chance")
+    # a bar from zero to the value; a band of two spreads around the random mean
+    assert ours.x == pytest.approx(plot.zero, abs=0.2)
+    scale = ours.width / found.removal["log_likelihood"]
+    assert chance.width == pytest.approx(4 * found.removal["by_chance_sd"] * scale, rel=0.02)
+    checked = found.verify(seeds=2)
+    later = EffectPlot.of(found, checked)
+    assert later is not None
+    assert [mark.name for mark in later.marks][:2] == [
+        "removing these, predicted",
+        "removing these, retrained",
+    ]
+    text = Page(render_report(found, verification=checked)).text
+    assert f"{checked.retrained:+.2g}; predicted was {checked.predicted:+.2g}" in text
+
+
+def test_an_effect_no_larger_than_chance_is_called_small(asked):
+    X, y, model, _ = asked
+    train, test = (X[:400], y[:400]), (X[400:], y[400:])
+    answer = exempla.explain(model, train, test, k=3, side="both", progress=False)
+    clear = render_report(asked[3])
+    assert stands_out(asked[3]) > 3
+    assert "The predicted effect is clear" in clear
+    far = stands_out(answer)
+    assert far is not None
+    assert ("is small" in render_report(answer)) == (far < 3)
+
+
+def test_long_lists_fold_into_pages(asked):
+    X, y, model, answer = asked
+    view = ImageView(X.reshape(-1, 8, 8), labels=y, predicted=model.predict(X))
+    text = render_report(answer, train_view=view, test_view=view)
+    shown, _, rest = text.partition('<details class="page">')
+    assert shown.count("<article") == FIRST
+    assert rest.count("<article") == answer.n_test - FIRST
+    pages = re.findall(r"<summary>(\d+) to (\d+) of (\d+)</summary>", text)
+    assert (str(FIRST + 1), str(FIRST + PAGE), str(answer.n_test)) in pages
+    assert (str(FIRST_CARDS + 1), str(FIRST_CARDS + PAGE_OF_CARDS), "60") in pages
+
+
+def test_next_steps_are_the_callers_where_given(asked):
+    about = About(steps=(("Then do this:", "exempla clean a.csv --label y"),))
+    text = Page(render_report(asked[3], about=about)).text
+    assert "Then do this:exempla clean a.csv --label y" in text
+    assert "answer.verify()" not in text
+
+
+def test_numbers_are_rounded_and_never_doubted():
+    view = TableView(
+        pd.DataFrame({"bmi": [32.10000001, 123456.789]}),
+        labels=[151.0, 75.25],
+        predicted=[206.1166714, 68.0712],
+    )
+    first, second = view.show(0), view.show(1)
+    assert (first.label, first.predicted, first.doubted) == ("151", "206.1", False)
+    assert (first.cells[0][1], second.cells[0][1]) == ("32.1", "123457")
+    assert View(labels=[1, 2], predicted=[1, 3]).show(1).doubted
+
+
+def test_decisive_columns_of_a_regression():
+    X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    prepare = ColumnTransformer([("number", StandardScaler(), list(X.columns))])
+    model = make_pipeline(prepare, Ridge()).fit(X, y)
+    found = decisive_parts(model, X, y)
+    assert found is not None
+    # all columns together are the prediction's distance from the mean, towards the label's side
+    whole = np.array([sum(row.values()) for row in found.columns])
+    away = model.predict(X) - model[-1].intercept_
+    np.testing.assert_allclose(whole, away * np.where(y < model[-1].intercept_, -1, 1), atol=1e-9)
+
+
+def test_probabilities_are_written_one_way():
+    assert [percent(p) for p in (0.9951, 0.994, 0.25, 0.0049, 0.0099, 1.0, 0.0)] == [
+        "> 99 %", "99 %", "25 %", "< 1 %", "< 1 %", "100 %", "0 %",
+    ]  # fmt: skip
