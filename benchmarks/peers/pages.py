@@ -160,7 +160,7 @@ def peers(truth: str) -> str:
 
 def verdict() -> str:
     """What the tables say, in a few lines."""
-    lines = [*one_model(), *against_peers(), *checkpoints(), *digits()]
+    lines = [*one_model(), *against_peers(), *checkpoints(), *older_truths()]
     return "".join(f"- {line}\n" for line in lines)
 
 
@@ -221,18 +221,21 @@ def checkpoints() -> Iterable[str]:
     )
 
 
-def digits() -> Iterable[str]:
-    def lds(library: str, models: str, damping: str) -> str:
-        wanted = {"library": library, "models": models, "damping": damping}
-        return next((x["LDS"] for x in lines_of("peers_digits", **wanted)), "–")
+def older_truths() -> Iterable[str]:
+    def lds(truth: str, library: str, models: str, damping: str = "automatic", **more: str) -> str:
+        wanted = {"library": library, "models": models, "damping": damping} | more
+        return next((x["LDS"] for x in lines_of(f"peers_{truth}", **wanted)), "–")
 
+    trak = {"method": "TRAK, 512 dimensions"}
     yield (
-        f"On the digits MLP that libraries are compared on below: alone "
-        f"{lds('exempla', 'one', 'automatic')}, with eight moments "
-        f"{lds('exempla', 'run', 'automatic')}; kronfluence with the same moments "
-        f"{lds('kronfluence', 'run', 'default')}, with its own damping "
-        f"{lds('kronfluence', 'run', 'none')}, at the best of seven "
-        f"{lds('kronfluence', 'run', 'best of 7')}."
+        f"On the digits MLP below: alone {lds('digits', 'exempla', 'one')}, with eight moments "
+        f"{lds('digits', 'exempla', 'run')}; kronfluence with the same moments "
+        f"{lds('digits', 'kronfluence', 'run', 'default')}, with its own damping "
+        f"{lds('digits', 'kronfluence', 'run', 'none')}, at the best of seven "
+        f"{lds('digits', 'kronfluence', 'run', 'best of 7')}. On the MNIST CNN: alone "
+        f"{lds('mnist', 'exempla', 'one')}, with eight moments {lds('mnist', 'exempla', 'run')}; "
+        f"TRAK with the same moments {lds('mnist', 'traker', 'run', 'default', **trak)}, at the "
+        f"best of seven {lds('mnist', 'traker', 'run', 'best of 7', **trak)}."
     )
 
 
