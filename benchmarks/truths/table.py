@@ -104,9 +104,9 @@ def load_truth(folder: Path, setting: Setting) -> Truth:
 def ask(truth: Truth, asked: Asked, answers: Path) -> exempla.Explainer:
     """The automatic answer, kept where `benchmarks.peers.suite` looks, so that none is asked twice;
     and the explainer that gave it."""
-    X, y, *test = (torch.from_numpy(truth.data[k]) for k in ("X", "y", "X_test", "y_test"))
+    X, y, *test = arrays(truth, "X", "y", "X_test", "y_test")
     earlier = MOMENTS[:-1] if asked == RUN else ()
-    models = [truth.network(), *(truth.network(0, moment).state_dict() for moment in earlier)]
+    models = [truth.network().to(X.device), *(truth.network(0, moment).state_dict() for moment in earlier)]
     started = time.process_time()
     explainer = exempla.Explainer(models, progress=False).fit((X, y))
     matrix = np.asarray(explainer.influence(tuple(test)))
@@ -120,6 +120,12 @@ def ask(truth: Truth, asked: Asked, answers: Path) -> exempla.Explainer:
         kept_at(truth, asked, answers),
     )
     return explainer
+
+
+def arrays(truth: Truth, *names: str) -> tuple[torch.Tensor, ...]:
+    """On a GPU where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return tuple(torch.from_numpy(truth.data[name]).to(device) for name in names)
 
 
 def kept_at(truth: Truth, asked: Asked, answers: Path) -> Path:
@@ -144,7 +150,7 @@ def climbed(last: exempla.Explainer, truth: Truth, test: tuple[Any, ...]) -> lis
 
 
 def lines(truth: Truth, answers: Path, runs: bool, best: bool) -> list[dict[str, str]]:
-    test = tuple(torch.from_numpy(truth.data[name]) for name in ("X_test", "y_test"))
+    test = arrays(truth, "X_test", "y_test")
     last = ask(truth, ONE, answers)
     damping = f"{last.features.damping:.3g}"
     single = climbed(last, truth, test) if best else []
