@@ -106,7 +106,10 @@ def ask(truth: Truth, asked: Asked, answers: Path) -> exempla.Explainer:
     and the explainer that gave it."""
     X, y, *test = arrays(truth, "X", "y", "X_test", "y_test")
     earlier = MOMENTS[:-1] if asked == RUN else ()
-    models = [truth.network().to(X.device), *(truth.network(0, moment).state_dict() for moment in earlier)]
+    models = [
+        truth.network().to(X.device),
+        *(truth.network(0, moment).state_dict() for moment in earlier),
+    ]
     started = time.process_time()
     explainer = exempla.Explainer(models, progress=False).fit((X, y))
     matrix = np.asarray(explainer.influence(tuple(test)))
