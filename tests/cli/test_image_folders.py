@@ -195,6 +195,9 @@ def asked_models(monkeypatch) -> list[int]:
 
 
 def test_explain_asks_the_network_s_own_checkpoints_too(tmp_path, monkeypatch):
+    import exempla.oracles.torch.tape.network as network
+
+    monkeypatch.setattr(network, "available_memory", lambda: 2**36)  # whatever else runs here
     root, out = tmp_path / "pictures", tmp_path / "out"
     write_digits(root, ["dog", "cat"], wrong=3)
     numbers = asked_models(monkeypatch)
