@@ -20,6 +20,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -207,7 +208,7 @@ def main() -> None:
     """Write the table, and print it as it grows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--cache", type=Path, default=Path("reviews-cache"))
+    parser.add_argument("--cache", type=Path, default=Path(gettempdir(), "exempla-reviews"))
     parser.add_argument("--sets", nargs="+", default=["synthetic", "digits", "adult", "enron"])
     parser.add_argument("--reviews", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the mistakes in real data")

@@ -49,6 +49,7 @@ class Stated:
     given: Sequence[str]
     suggested: Sequence[str]
     evidence: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    _codes: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         p = np.asarray(self.probabilities, dtype=float)
@@ -56,6 +57,9 @@ class Stated:
         evidence = np.asarray(self.evidence, dtype=float)
         columns = evidence.size // p.size if p.size else 0
         object.__setattr__(self, "evidence", evidence.reshape(p.size, columns))
+        given = [str(name) for name in self.given]
+        both = [f"{g}\0{s}" for g, s in zip(given, self.suggested, strict=True)]
+        object.__setattr__(self, "_codes", (_coded(given), _coded(both)))
 
 
 @dataclass(frozen=True)
@@ -120,10 +124,8 @@ class _Features:
             if p.size
             else (stated.evidence)
         )
-        given = [str(name) for name in stated.given]
-        both = [f"{g}\0{s}" for g, s in zip(given, stated.suggested, strict=True)]
         # Only what was decided about can be told from its prior, which is 0.
-        classes, pairs = _indicators(given, decided), _indicators(both, decided)
+        classes, pairs = (_indicators(codes, decided) for codes in stated._codes)
         z = _logit(p)
         columns = [np.ones((p.size, 1)), z[:, None], _bumps(p), evidence, classes, pairs]
         return cls(np.hstack(columns), evidence.shape[1], classes.shape[1], pairs.shape[1])
@@ -174,11 +176,13 @@ def _bumps(p: np.ndarray) -> np.ndarray:
     return np.exp(-0.5 * ((axis[:, None] - places) / width) ** 2)
 
 
-def _indicators(names: Sequence[str], decided: np.ndarray) -> np.ndarray:
+def _coded(names: Sequence[str]) -> np.ndarray:
+    return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
+
+
+def _indicators(codes: np.ndarray, decided: np.ndarray) -> np.ndarray:
     """A column for each name that was decided about."""
-    known, codes = np.unique(np.array(names, dtype=str), return_inverse=True)
-    seen = np.unique(codes[decided]) if len(known) else np.empty(0, dtype=int)
-    return (codes[:, None] == seen).astype(float)
+    return (codes[:, None] == np.unique(codes[decided])).astype(float)
 
 
 def _fit(

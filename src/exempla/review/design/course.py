@@ -63,6 +63,8 @@ class Course:
         self.suspects, self.rest, self.frame = tuple(suspects), tuple(rest), frame
         self.items = (*self.suspects, *self.rest)
         self.place = {suspect.item: place for place, suspect in enumerate(self.items)}
+        self.numbers = np.array([suspect.item for suspect in self.items], dtype=np.int64)
+        self.strata = np.array([suspect.stratum for suspect in self.items], dtype=int)
         self.stated = Stated(
             np.array([s.probability for s in self.items]),
             [_from(s) for s in self.items],
@@ -101,16 +103,14 @@ class Course:
         if self.frame is None:
             return None
         gone = {*standing.settled, *(each.row for each in standing.draws)}
-        counts = [0] * len(self.frame.sizes)
-        largest = int(np.argmax(self.frame.sizes))
-        for item in gone:  # what an earlier analysis listed is somewhere in the rest
-            place = self.place.get(item)
-            counts[largest if place is None else self.items[place].stratum] += 1
-        open_: list[list[int]] = [[] for _ in self.frame.sizes]
-        for suspect in self.items:
-            if suspect.item not in gone:
-                open_[suspect.stratum].append(suspect.item)
-        return draw(self.frame, len(standing.draws), counts, open_)
+        places = [self.place[item] for item in gone if item in self.place]
+        open_ = np.ones(len(self.items), dtype=bool)
+        open_[places] = False
+        counts = np.bincount(self.strata[places], minlength=len(self.frame.sizes))
+        # What an earlier analysis listed is somewhere in the rest.
+        counts[int(np.argmax(self.frame.sizes))] += len(gone) - len(places)
+        choices = [self.numbers[open_ & (self.strata == h)] for h in range(len(self.frame.sizes))]
+        return draw(self.frame, len(standing.draws), counts, choices)
 
     def left(self, standing: Standing, learned: Learned) -> Left:
         """How many wrong labels are left."""
@@ -152,9 +152,8 @@ class Course:
         total = float(learned.probabilities[open_ & listed].sum())
         if self.frame is None:
             return total
-        strata = np.array([s.stratum for s in self.items], dtype=int)
         for stratum, size in enumerate(self.frame.sizes):
-            own = ~listed & (strata == stratum)
+            own = ~listed & (self.strata == stratum)
             if own.any():
                 rows = size - int((own & ~open_).sum())
                 total += rows * float(learned.probabilities[own].mean())

@@ -22,7 +22,10 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 def draw(
-    frame: Frame, number: int, gone: Sequence[int], open_: Sequence[Sequence[int]]
+    frame: Frame,
+    number: int,
+    gone: Sequence[int] | np.ndarray,
+    open_: Sequence[Sequence[int] | np.ndarray],
 ) -> int | None:
     """The `number`-th spot check (from 0), or None if the stratum's carried rows are used up.
 
@@ -32,7 +35,7 @@ def draw(
     >>> draw(Frame((2, 8), seed=3), 0, [0, 0], [[7, 9], [20, 21, 22]]) in {7, 9, 20, 21, 22}
     True
     >>> draw(Frame((1,)), 0, [1], [[]])
-    """  # fmt: skip
+    """
     left = np.array(frame.sizes) - np.array(gone)
     if left.sum() <= 0:
         return None
@@ -40,8 +43,8 @@ def draw(
     place = (start + number * GOLDEN) % 1.0
     stratum = int(np.searchsorted(np.cumsum(left) / left.sum(), place, side="right"))
     stratum = min(stratum, len(frame.sizes) - 1)
-    choices = sorted(open_[stratum])
-    if not choices:
+    choices = np.sort(np.asarray(open_[stratum], dtype=np.int64))
+    if not choices.size:
         return None
     rng = np.random.default_rng([frame.seed, 2, number])
     return int(choices[int(rng.integers(len(choices)))])

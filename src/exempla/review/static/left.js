@@ -39,7 +39,7 @@ function explained(store) {
 function needed(left) {
   const least = Math.min(Math.ceil(3.2 / left.stop_below), left.all);
   return left.checks < least
-    ? `To be sure that at most ${share(left.stop_below)} are left takes at least ${count(least)} spot checks, with next to none of them wrong.` : "";
+    ? `To be sure that at most ${share(left.stop_below)} are left takes about ${count(least)} spot checks, with next to none of them wrong.` : "";
 }
 
 // Said once, and again when another share is named.
