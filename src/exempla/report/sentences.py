@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from exempla.report.about import About
+from exempla.report.chance import chance
 from exempla.report.trusting import poor_model
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Selection
@@ -30,17 +31,13 @@ Trust = tuple[str, str, str]
 
 
 def percent(share: float) -> str:
-    """A probability or a share as every page and every printed answer writes it: whole per cents,
-    and never certain by rounding. The review page's `percent` in dom.js does the same.
+    """A share as every page and every printed answer writes it: as `chance`, and exactly none or
+    all where it is.
 
     >>> percent(0.8149), percent(0.997), percent(0.0042), percent(1.0), percent(0.0)
     ('81 %', '> 99 %', '< 1 %', '100 %', '0 %')
     """
-    if 0.995 <= share < 1:
-        return "> 99 %"
-    if 0 < share < 0.01:
-        return "< 1 %"
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f} %" if share in (0, 1) else chance(share)
 
 
 def plural(count: int, noun: str) -> str:
