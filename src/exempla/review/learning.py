@@ -3,14 +3,17 @@
 A stated probability p_i may be off in every way (too low throughout, too steep, blind to one pair
 of classes), so each way has its own coefficient, with a prior at "as stated" that can be moved:
 
-    logit P(i is wrong) = a + b·logit p_i + c·e_i + u[given_i] + v[given_i, suggested_i]
+    z_i = logit p_i
+    logit P(i is wrong) = a + b·z_i + Σ_m f_m·k_m(i) + c·e_i + u[given] + v[given, suggested]
 
-    a ~ N(0, 2²)   b ~ N(1, ½²)   c ~ N(0, ½²)   u ~ N(0, τ_u²)   v ~ N(0, τ_v²)
+    a ~ N(0, 3²)   b ~ N(1, ¼²)   f ~ N(0, 1½²)   c ~ N(0, ½²)   u ~ N(0, τ_u²)   v ~ N(0, τ_v²)
 
-e_i is further evidence, standardised. τ_u and τ_v, how much classes and pairs differ, are chosen by
-the evidence of the decisions (Laplace's approximation), so that with few decisions, or alike
-classes, the offsets stay near 0. As decisions accumulate, what the logistic form cannot follow is
-left to an isotonic fit on the fitted log-odds, which gains weight with the number of decisions.
+f bends the curve locally (k are bumps along the rank): that the surest rows were right says little
+about the unsure ones, and must not turn the order round. e_i is further evidence, standardised.
+τ_u and τ_v, how much classes and pairs differ, are chosen by the evidence of the decisions
+(Laplace's approximation), so that with few decisions, or alike classes, the offsets stay near 0.
+As decisions accumulate, the level of the fitted log-odds is left to an isotonic fit, which changes
+no order and gains weight with the number of decisions.
 
 NumPy alone: nothing here knows of a page, a folder or a server.
 """
@@ -18,18 +21,19 @@ NumPy alone: nothing here knows of a page, a folder or a server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 __all__ = ["Learned", "Stated", "learn"]
 
-INTERCEPT_SD, SLOPE_SD, EVIDENCE_SD = 2.0, 0.5, 0.5
+INTERCEPT_SD, SLOPE_SD, BUMP_SD, EVIDENCE_SD = 3.0, 0.25, 1.5, 0.5
+BUMPS = 8
 OFFSET_SDS = (0.1, 0.7, 2.0)
 """Choices for τ_u and τ_v."""
 ISOTONIC_FROM, ISOTONIC_HALF = 30, 100
 """Decisions from which on the isotonic fit counts, and those at which it counts one half."""
-EDGE = 1e-4
+EDGE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,18 @@ class Stated:
     probabilities: np.ndarray
     given: Sequence[str]
     suggested: Sequence[str]
-    evidence: np.ndarray | None = None  # type: ignore[assignment]
+    evidence: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    _codes: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         p = np.asarray(self.probabilities, dtype=float)
         object.__setattr__(self, "probabilities", p)
-        evidence = np.zeros((p.size, 0)) if self.evidence is None else self.evidence
-        object.__setattr__(self, "evidence", np.asarray(evidence, float).reshape(p.size, -1))
+        evidence = np.asarray(self.evidence, dtype=float)
+        columns = evidence.size // p.size if p.size else 0
+        object.__setattr__(self, "evidence", evidence.reshape(p.size, columns))
+        given = [str(name) for name in self.given]
+        both = [f"{g}\0{s}" for g, s in zip(given, self.suggested, strict=True)]
+        object.__setattr__(self, "_codes", (_coded(given), _coded(both)))
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,10 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
     y = np.asarray(wrong, dtype=float)
     features = _Features.of(stated, decided)
     best: _Fit | None = None
+    rows, start = features.rows(decided), None
     for tau in _offset_choices(features):
-        fit = _fit(features.rows(decided), y, features.prior(*tau))
+        fit = _fit(rows, y, features.prior(*tau), start)
+        start = fit.weights  # the next one's is not far
         best = fit if best is None or fit.evidence > best.evidence else best
     if best is None:
         raise AssertionError("there is always one choice")
@@ -96,7 +107,7 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
 
 @dataclass(frozen=True)
 class _Features:
-    """The design matrix of all rows: 1, logit p, evidence, classes, pairs."""
+    """The design matrix of all rows: 1, logit p, bumps, evidence, classes, pairs."""
 
     all: np.ndarray
     evidence: int
@@ -113,11 +124,10 @@ class _Features:
             if p.size
             else (stated.evidence)
         )
-        given = [str(name) for name in stated.given]
-        both = [f"{g}\0{s}" for g, s in zip(given, stated.suggested, strict=True)]
         # Only what was decided about can be told from its prior, which is 0.
-        classes, pairs = _indicators(given, decided), _indicators(both, decided)
-        columns = [np.ones((p.size, 1)), _logit(p)[:, None], evidence, classes, pairs]
+        classes, pairs = (_indicators(codes, decided) for codes in stated._codes)
+        z = _logit(p)
+        columns = [np.ones((p.size, 1)), z[:, None], _bumps(p), evidence, classes, pairs]
         return cls(np.hstack(columns), evidence.shape[1], classes.shape[1], pairs.shape[1])
 
     def rows(self, decided: np.ndarray) -> np.ndarray:
@@ -127,6 +137,7 @@ class _Features:
         """Mean and precision of each coefficient."""
         sds = np.concatenate([
             [INTERCEPT_SD, SLOPE_SD],
+            np.full(BUMPS, BUMP_SD),
             np.full(self.evidence, EVIDENCE_SD),
             np.full(self.classes, class_sd),
             np.full(self.pairs, pair_sd),
@@ -149,19 +160,40 @@ def _offset_choices(features: _Features) -> list[tuple[float, float]]:
     return [(u, v) for u in classes for v in pairs]
 
 
-def _indicators(names: Sequence[str], decided: np.ndarray) -> np.ndarray:
-    known = {name: place for place, name in enumerate(sorted({names[i] for i in decided}))}
-    out = np.zeros((len(names), len(known)))
-    for row, name in enumerate(names):
-        if name in known:
-            out[row, known[name]] = 1.0
-    return out
+def _bumps(p: np.ndarray) -> np.ndarray:
+    """Bell curves along the rank of p (its log-odds of being reached), as wide as they are apart.
+
+    Along the rank and not along p: where all is stated to be as good as certain, the order still
+    says something.
+    """
+    if not p.size:
+        return np.zeros((0, BUMPS))
+    rank = np.searchsorted(np.sort(p), p, side="left") + np.searchsorted(np.sort(p), p, "right")
+    q = (rank / 2 + 0.5) / (p.size + 1)
+    axis = np.log(q) - np.log1p(-q)
+    places = np.linspace(-1.0, np.log(p.size + 1.0), BUMPS)
+    width = places[1] - places[0]
+    return np.exp(-0.5 * ((axis[:, None] - places) / width) ** 2)
 
 
-def _fit(X: np.ndarray, y: np.ndarray, prior: tuple[np.ndarray, np.ndarray]) -> _Fit:
+def _coded(names: Sequence[str]) -> np.ndarray:
+    return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
+
+
+def _indicators(codes: np.ndarray, decided: np.ndarray) -> np.ndarray:
+    """A column for each name that was decided about."""
+    return (codes[:, None] == np.unique(codes[decided])).astype(float)
+
+
+def _fit(
+    X: np.ndarray,
+    y: np.ndarray,
+    prior: tuple[np.ndarray, np.ndarray],
+    start: np.ndarray | None = None,
+) -> _Fit:
     """The posterior mode by Newton's method, and the Laplace approximation of log P(y)."""
     mean, precision = prior
-    weights = mean.copy()
+    weights = mean if start is None else start
     value = _objective(X, y, weights, prior)
     curve = np.diag(precision)
     for _ in range(50):
@@ -172,7 +204,7 @@ def _fit(X: np.ndarray, y: np.ndarray, prior: tuple[np.ndarray, np.ndarray]) -> 
         while (after := _objective(X, y, weights + step, prior)) < value - 1e-12:
             step = step / 2
         weights, value = weights + step, after
-        if np.abs(step).max(initial=0.0) < 1e-8:
+        if np.abs(step).max(initial=0.0) < 1e-6:
             break
     log_det = np.linalg.slogdet(curve)[1]
     return _Fit(weights, float(value + 0.5 * (np.log(precision).sum() - log_det)))

@@ -14,7 +14,7 @@ from exempla.report.views import Content
 
 __all__ = [
     "EvidenceRow", "ReviewedFile", "Suspect", "content_json",
-    "is_number", "item_of", "upgraded_card",
+    "is_number", "item_of", "row_of", "upgraded_card",
 ]  # fmt: skip
 
 LONGEST_TEXT = 20_000
@@ -39,6 +39,15 @@ def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> in
         return row
     place = span[0] if span else zlib.crc32(part.encode("utf-8", "replace"))
     return FIRST_PART + row * PARTS + place % PARTS
+
+
+def row_of(item: int) -> int:
+    """The row of an item.
+
+    >>> row_of(17), row_of(item_of(17, "flu"))
+    (17, 17)
+    """
+    return item if item < FIRST_PART else (item - FIRST_PART) // PARTS
 
 
 def content_json(content: Content) -> dict[str, Any]:
