@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import numpy as np
 
 from exempla.cli.shared.console import Console
 from exempla.cli.shared.options import command_line, verdict
-from exempla.cli.shared.output import published
+from exempla.cli.shared.output import prepare_folder, published
 from exempla.cli.shared.writing import contract, say_files, write_json
+from exempla.progress import showing
 from exempla.report import About, Content, write_job_report
 from exempla.review import ReviewedFile, Suspect, write_review
 from exempla.review.design.frame import sample_rest
 
-__all__ = ["JobFile", "finish", "reading_options"]
+__all__ = ["JobFile", "finish", "job_folder", "reading_options"]
 
 PRESENCE = ("absent", "present")
 
@@ -44,6 +46,22 @@ class JobFile:
     cells: Any = None
     """Numbers as the file spells them, by row."""
     warnings: tuple[str, ...] = ()
+
+
+@contextmanager
+def job_folder(options: Namespace, others: list[str]) -> Iterator[tuple[Console, Path]]:
+    """The console, which hears warnings, and the folder for the results; a new one does not stay
+    behind if nothing is found."""
+    console, new = Console.of(options), not options.out.exists()
+    folder = prepare_folder(options, others=others)
+    try:
+        with console.hearing_warnings(), showing(console.progress):
+            yield console, folder
+    except BaseException:
+        if new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def reading_options(options: Namespace) -> dict[str, Any]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from exempla.cli.label_jobs.job import JobFile, finish, reading_options
+from exempla.cli.label_jobs.job import JobFile, finish, job_folder, reading_options
 from exempla.cli.shared.console import Console, plain
 from exempla.cli.shared.models import load_model
-from exempla.cli.shared.output import prepare_folder
 from exempla.cli.shared.rows import row_view
 from exempla.errors import ExemplaError
-from exempla.progress import showing
 from exempla.tables import feature_frame, infer_columns, read_table, show_columns
 from exempla.tables.columns.infer import FEATURES
 from exempla.tables.corrections.fingerprint import fingerprint
@@ -41,17 +37,9 @@ def asked_for(options: Namespace) -> bool:
 
 def several_labels(options: Namespace, others: list[str]) -> int:
     """Judge every label of every row."""
-    with _hearing(options) as console:
-        folder = prepare_folder(options, others=others)
+    with job_folder(options, others) as (console, folder):
         file, fixes = _judged(options, console)
     return finish(console, options, folder, file, fixes)
-
-
-@contextmanager
-def _hearing(options: Namespace) -> Iterator[Console]:
-    console = Console.of(options)
-    with console.hearing_warnings(), showing(console.progress):
-        yield console
 
 
 def _table(options: Namespace) -> Table:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from exempla.cli.label_jobs.job import JobFile, finish
-from exempla.cli.shared.console import Console, plain
+from exempla.cli.label_jobs.job import JobFile, finish, job_folder
+from exempla.cli.shared.console import plain
 from exempla.cli.shared.models import load_model
-from exempla.cli.shared.output import prepare_folder
 from exempla.errors import ExemplaError
-from exempla.progress import showing
 from exempla.report.views import Content
 from exempla.tables.corrections.fingerprint import fingerprint
+from exempla.tables.formats.encoding import unpack
 from exempla.tables.label_parts import Sentences, is_conll, read_sentences
 
 __all__ = ["sentences_of", "token_labels"]
@@ -24,19 +24,30 @@ __all__ = ["sentences_of", "token_labels"]
 def sentences_of(options: Namespace) -> Sentences | None:
     """The token lists of the file; None if it holds none."""
     path = Path(options.file)
-    if options.task in ("classes", "regression") or not (is_conll(path) or ".json" in path.name):
+    if options.task in ("classes", "regression") or not (is_conll(path) or _has_lists(path)):
         return None
     return read_sentences(path, options.label)
+
+
+def _has_lists(path: Path) -> bool:
+    """Whether the first line is a JSON object with a list of tokens; the whole file is read, and
+    what is wrong with it told, elsewhere."""
+    if ".json" not in path.name or not path.is_file():
+        return False
+    try:
+        content = unpack(path.read_bytes(), path.name)[0]
+        first = json.loads(content.lstrip().split(b"\n", 1)[0])
+    except (ExemplaError, OSError, ValueError):
+        return False
+    return isinstance(first, dict) and isinstance(first.get("tokens"), list)
 
 
 def token_labels(options: Namespace, found: Sentences, others: list[str]) -> int:
     """Judge the label of every token."""
     from exempla.tasks.fix_labels import fix_labels
 
-    console = Console.of(options)
     path = Path(options.file)
-    with console.hearing_warnings(), showing(console.progress):
-        folder = prepare_folder(options, others=others)
+    with job_folder(options, others) as (console, folder):
         labels = sorted({label for one in found.labels for label in one})
         count = sum(len(one) for one in found.tokens)
         console.say(

@@ -8,18 +8,9 @@ from typing import Any
 from exempla.atomic import write_bytes
 from exempla.errors import ExemplaError
 from exempla.review.log import DecisionLog
-from exempla.review.suspects import FIRST_PART, PARTS, item_of
+from exempla.review.suspects import item_of, row_of
 
-__all__ = ["layout_of", "row_of", "write_corrected_parts"]
-
-
-def row_of(item: int) -> int:
-    """The row that an item is, or is a part of.
-
-    >>> row_of(17), row_of(item_of(17, "flu"))
-    (17, 17)
-    """
-    return (item - FIRST_PART) // PARTS if item >= FIRST_PART else item
+__all__ = ["layout_of", "write_corrected_parts"]
 
 
 def layout_of(review: Any) -> dict[str, Any] | None:

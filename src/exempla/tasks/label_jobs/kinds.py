@@ -10,6 +10,7 @@ from sklearn.base import is_regressor
 
 from exempla.arrays import is_sparse
 from exempla.data import n_rows, plain_labels
+from exempla.errors import ExemplaError
 
 __all__ = ["TASKS", "job_of"]
 
@@ -55,7 +56,11 @@ def is_token_lists(X: Any, y: Any) -> bool:
     """Whether every row is a list of words with as many labels; the first few tell."""
     if hasattr(X, "shape") or not isinstance(X, Sequence) or isinstance(X, str) or not len(X):
         return False
-    pairs = zip(X[:5], list(y)[:5], strict=False) if hasattr(y, "__iter__") else ()
+    if not hasattr(y, "__len__") or not hasattr(y, "__getitem__") or isinstance(y, str | dict):
+        return False
+    if len(X) != len(y) or hasattr(y, "iloc"):
+        return False
+    pairs = zip(X[:5], y[:5], strict=True)
     return all(_listed(words) and _listed(labels) and all(isinstance(w, str) for w in words)
                for words, labels in pairs)  # fmt: skip
 
@@ -69,7 +74,10 @@ def is_indicator(y: Any) -> bool:
             return False
         if len({len(row) if _listed(row) else -1 for row in y}) != 1:
             return False
-    values = plain_labels(y)
+    try:
+        values = plain_labels(y)
+    except (ExemplaError, TypeError, ValueError):  # told where labels are read
+        return False
     if values.ndim != 2 or values.shape[1] < 2 or values.dtype.kind not in "biuf":
         return False
     return bool(np.isin(values, (0, 1)).all())
@@ -77,12 +85,16 @@ def is_indicator(y: Any) -> bool:
 
 def are_many(y: Any) -> bool:
     """Whether there are as many classes as need care with memory."""
-    if is_sparse(y) or n_rows(y) < MANY:
-        return False
     try:
+        if is_sparse(y) or n_rows(y) < MANY:
+            return False
         values = plain_labels(y)
         return values.ndim == 1 and len(np.unique(values)) >= MANY
-    except (TypeError, ValueError):  # nothing that can be sorted: told where labels are read
+    except (
+        ExemplaError,
+        TypeError,
+        ValueError,
+    ):  # nothing that can be sorted: told where labels are read
         return False
 
 

@@ -146,6 +146,16 @@ class PartFixes(JobFixes):
         The likeliest label beside the given one.
     parts : str
         "labels" or "tokens".
+
+    Examples
+    --------
+    >>> import exempla
+    >>> words = [["Ada", "went", "to", "Rome"], ["Bo", "saw", "Oslo"]] * 40
+    >>> labels = [["PER", "O", "O", "LOC"], ["PER", "O", "LOC"]] * 40
+    >>> labels[4] = ["LOC", "O", "O", "LOC"]
+    >>> fixes = exempla.fix_labels(None, (words, labels), k=1, progress=False)
+    >>> fixes.to_frame()[["index", "token", "given", "suggested"]].values.tolist()
+    [[4, 'Ada', 'LOC', 'PER']]
     """
 
     part: np.ndarray
@@ -181,6 +191,17 @@ class ClassFixes(JobFixes):
         from the given one, 1 for the first; 0 where they are the same.
     alternative : array
         The likeliest label beside the given one.
+
+    Examples
+    --------
+    >>> import numpy as np, exempla
+    >>> y = np.repeat(["animal/cat", "animal/dog", "plant/oak"], 50)
+    >>> sure = np.where(np.unique(y) == y[:, None], 0.96, 0.02)  # by a model of your own
+    >>> y[7] = "plant/oak"
+    >>> rows = np.arange(150)
+    >>> fixes = exempla.fix_labels(None, (rows, y), probabilities=sure, k=1, progress=False)
+    >>> fixes.to_frame()[["index", "given", "suggested", "level"]].values.tolist()
+    [[7, 'plant/oak', 'animal/cat', 1]]
     """
 
     level: np.ndarray
