@@ -160,5 +160,5 @@ def test_decisive_columns_of_a_regression():
 
 def test_probabilities_are_written_one_way():
     assert [percent(p) for p in (0.9951, 0.994, 0.25, 0.0049, 0.0099, 1.0, 0.0)] == [
-        "> 99 %", "99 %", "25 %", "< 1 %", "< 1 %", "100 %", "0 %",
+        "> 99 %", "> 99 %", "25 %", "< 1 %", "< 1 %", "100 %", "0 %",
     ]  # fmt: skip

@@ -129,7 +129,7 @@ def export_review(review: Review) -> Exported:
     """
     with alone_in(review.directory, BusyError(BUSY)):
         decisions, others = _write_decisions(review)
-        if any(s.kind == "part" for s in review.suspects):
+        if any(s.kind == "part" for s in review.suspects) and layout_of(review) is None:
             return Exported(decisions, None, elsewhere=others, parts=True)
         try:
             return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
