@@ -70,7 +70,7 @@ class ContradictingExamples:
 
     def _of(self, row: int) -> Contradiction:
         evidence = self._evidence
-        view = evidence.view
+        view = evidence.light_view
         if view is None:
             raise ExemplaError(
                 "this model has no scores, so nothing can be said about what contradicts a row: "
