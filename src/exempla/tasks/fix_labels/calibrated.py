@@ -10,7 +10,8 @@
                  label, which does not hang on the estimated kind
 
 Without curated rows the weights and the noise are fitted at once, and mistakes are taken not to
-depend on the row: what happens on hard rows cannot be told from classes that overlap.
+depend on the row: what happens on hard rows cannot be told from classes that overlap. Where models
+are surest classes hardly overlap, and the share of labels they contradict there is the least.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logit
+from scipy.optimize import brentq
+from scipy.special import expit, logit
 from sklearn.isotonic import isotonic_regression
 
+from exempla.tasks.fix_labels.calibration import share_in_doubt
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.fix_labels.noise.informed import tells_apart
 from exempla.tasks.fix_labels.noise.kinds import NoiseModel, fit_noise, fit_together
@@ -121,7 +124,8 @@ def judge(
         C = len(evidence.problem.classes)
         posterior = ClassPosterior(weights, np.zeros(C), ALONE_STRENGTH)
         log_q = posterior.log_proba(train)
-        return Judgement(log_q, noise.wrong(log_q, given), posterior, noise)
+        wrong = at_least(noise.wrong(log_q, given), doubt_of(evidence, views))
+        return Judgement(log_q, wrong, posterior, noise)
     posterior = fit_posterior([view[n:] for view in supports], codes[n:], evidence.seed)
     log_q = posterior.log_proba(train)
     if once is None:
@@ -131,6 +135,30 @@ def judge(
         known = np.where(np.arange(len(codes)) < n, -1, codes)
         noise = fit_noise(both, np.concatenate([given, once]), known=known)
     return Judgement(log_q, noise.wrong(log_q, given), posterior, noise)
+
+
+def at_least(wrong: np.ndarray, share: float) -> np.ndarray:
+    """Probabilities whose mean is no smaller than the share: the odds of all raised alike.
+
+    Without curated rows both counts of wrong labels miss some: the likeliest fit takes them for
+    overlap of the classes, and where models are surest there may be none. The larger one is taken.
+
+    >>> import numpy as np
+    >>> at_least(np.array([0.5, 0.0]), 0.4).round(2).tolist()
+    [0.8, 0.0]
+    """
+    if wrong.mean() >= share:
+        return wrong
+    odds = logit(np.clip(wrong, LIMIT, 1 - LIMIT))
+    shift = brentq(lambda by: float(expit(odds + by).mean()) - share, 0.0, 60.0)
+    return expit(odds + shift)
+
+
+def doubt_of(evidence: Evidence, views: dict[str, np.ndarray]) -> float:
+    """The smallest share in doubt by models that have not seen the label."""
+    n = evidence.problem.n_train
+    codes = evidence.problem.codes[:n]
+    return min(share_in_doubt(v[:n], codes) for name, v in views.items() if "models" in name)
 
 
 def assessed(

@@ -29,7 +29,7 @@ __all__ = ["NoiseModel", "fit_noise", "fit_together", "margins"]
 
 RATE, RATE_SD = -3.0, 2.0
 """Prior of a: about one in twenty, give or take."""
-WAVER, WAVER_SD = -3.0, 1.0
+WAVER, WAVER_SD = -3.5, 1.0
 """Prior of s."""
 SLOPE, SLOPE_SD = 1.0, 0.5
 """Prior of b."""

@@ -4,7 +4,7 @@ A view says of every row how much it looks like each class, log p(c | x). They a
 
     q(c | x) ∝ exp(Σ_k w_k φ_k(c, x) + b_c),      φ = −arcsinh(log-odds against c),
 
-with weights learnt where labels are right: on curated rows. (Log-odds of 30 and of 10 both mean
+with weights w ≥ 0 learnt where labels are right: on curated rows. (Log-odds of 30 and of 10 both mean
 "surely", hence the squashing.) The penalty is the one under which held-out rows are likeliest, and
 a view without which they are likelier is dropped.
 """
@@ -142,5 +142,9 @@ def _fit(
         back = np.einsum("mc,mck->k", slope, G) + penalty * w
         return float(value), np.concatenate([back, slope.sum(0) + BIAS_STRENGTH * b])
 
-    v = minimize(objective, np.zeros(K + C), jac=True, method="L-BFGS-B").x
+    # No view speaks against what it says: of views that resemble each other one would otherwise be
+    # set off against the next, and q come out far too sure.
+    bounds = [(0.0, None)] * K + [(None, None)] * C
+    start = np.concatenate([np.full(K, 0.5 / K), np.zeros(C)])
+    v = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     return v[:K] / spread, v[K:]
