@@ -129,7 +129,7 @@ def judge(
     posterior = fit_posterior([view[n:] for view in supports], codes[n:], evidence.seed)
     log_q = posterior.log_proba(train)
     if once is None:
-        noise = fit_noise(log_q, given)
+        noise = fit_noise(log_q, given, curated=len(codes) - n)
     else:  # what the curated rows were once called shows the noise itself
         both = posterior.log_proba(supports)
         known = np.where(np.arange(len(codes)) < n, -1, codes)

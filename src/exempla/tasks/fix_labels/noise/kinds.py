@@ -30,7 +30,7 @@ __all__ = ["NoiseModel", "fit_noise", "fit_together", "margins"]
 RATE, RATE_SD = -3.0, 2.0
 """Prior of a: about one in twenty, give or take."""
 WAVER, WAVER_SD = -3.5, 1.0
-"""Prior of s."""
+"""Prior of s, at its widest: see `fit_noise`."""
 SLOPE, SLOPE_SD = 1.0, 0.5
 """Prior of b."""
 PAIR_SD = 1.0
@@ -88,8 +88,14 @@ def fit_noise(
     start: NoiseModel | None = None,
     known: np.ndarray | None = None,
     fixed: tuple[float, float] | None = None,
+    curated: int | None = None,
 ) -> NoiseModel:
     """Fit it. `known` are true labels where they are known, −1 elsewhere; `fixed` sets (s, b).
+
+    `curated` is how many rows q was learnt from. That labels are less certain than q says, where
+    models waver, may be due to mistakes or to q: however many labels there are, they tell no more
+    about it than that number of rows do, m·n/(m + n). So the fewer those are among all, the
+    narrower the prior of s: 2·√(m/(m + n)), and never wider than WAVER_SD.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -103,6 +109,10 @@ def fit_noise(
     """
     C = log_q.shape[1]
     problem = _Likelihood(log_q, given, weights, known, wavers, fixed)
+    if curated is not None:
+        total = len(given) if weights is None else float(weights.sum())
+        spread = min(2.0 * np.sqrt(curated / (curated + total)), WAVER_SD)
+        problem.precision[1] = spread**-2
     best = None
     if start is not None:
         first = [np.concatenate([[start.rate, start.waver, start.slope], start.pairs.ravel()])]

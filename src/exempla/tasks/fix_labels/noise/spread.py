@@ -62,7 +62,7 @@ def spread_of(
         share = rng.exponential(size=len(codes))
         drawn = refitted(trusted, codes, kept, posterior.penalty, share)
         log_q = drawn.log_proba(few)
-        fitted = fit_noise(log_q, labels, weights=weights, start=noise)
+        fitted = fit_noise(log_q, labels, weights=weights, start=noise, curated=len(codes))
         numbers.append(max(float(weights @ fitted.wrong(log_q, labels)), 1e-3))
     log_q = posterior.log_proba(few)
     here = noise.wrong(log_q, labels)
