@@ -58,7 +58,11 @@ def measure(case: Case, data: Path, peer: Path | None = None) -> dict[str, Any]:
     place = np.digitize(p, EDGES) - 1
     for b in range(len(EDGES) - 1):
         here = place == b
-        line |= {f"rows_{b}": here.sum(), f"sum_{b}": p[here].sum(), f"wrong_{b}": wrong[here].sum()}
+        line |= {
+            f"rows_{b}": here.sum(),
+            f"sum_{b}": p[here].sum(),
+            f"wrong_{b}": wrong[here].sum(),
+        }
     log_p = evidence.cross_fitted[:n]
     given = evidence.problem.codes[:n]
     own = np.argsort(log_p[np.arange(n), given], kind="stable")

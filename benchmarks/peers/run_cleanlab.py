@@ -1,7 +1,7 @@
 """cleanlab on given labels and out-of-fold probabilities; run in its own environment.
 
-    python run_cleanlab.py case.npz     reads labels and proba, leaves case.out.npz: the rows by two
-                                        label quality scores, worst first, and the number of issues
+python run_cleanlab.py case.npz     reads labels and proba, leaves case.out.npz: the rows by two
+                                    label quality scores, worst first, and the number of issues
 """
 
 from __future__ import annotations

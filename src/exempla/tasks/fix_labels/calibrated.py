@@ -111,9 +111,7 @@ def tells_apart_at_all(evidence: Evidence, views: dict[str, np.ndarray]) -> bool
     return any(tells_apart(view, codes) for view in views.values())
 
 
-def judge(
-    evidence: Evidence, views: dict[str, np.ndarray], once: np.ndarray | None
-) -> Judgement:
+def judge(evidence: Evidence, views: dict[str, np.ndarray], once: np.ndarray | None) -> Judgement:
     """q, the noise, and what follows for every training label."""
     n, codes = evidence.problem.n_train, evidence.problem.codes
     supports = [support(view) for view in views.values()]

@@ -15,6 +15,7 @@ import numpy as np
 
 from exempla.errors import ExemplaWarning, UnsupportedModelError
 from exempla.oracles import make_oracle
+from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
 from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold, predicted
 from exempla.tasks.fix_labels.fisher import FisherView, view_versions
 from exempla.tasks.fix_labels.learner import Learner
@@ -22,7 +23,6 @@ from exempla.tasks.fix_labels.nearby.conflicts import Conflict, conflicts
 from exempla.tasks.fix_labels.nearby.features import comparable
 from exempla.tasks.fix_labels.nearby.neighbours import Neighbours, nearest
 from exempla.tasks.fix_labels.problem import LabelProblem
-from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
 from exempla.tasks.ties import first_largest
 
 __all__ = ["LIGHT", "Evidence", "score_width"]

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-
 from exempla.arrays import is_sparse
 from exempla.tasks.fix_labels.crossfit import FOLDS
 from exempla.tasks.fix_labels.evidence import LIGHT, Evidence, score_width

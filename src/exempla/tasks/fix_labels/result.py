@@ -145,11 +145,12 @@ class LabelFixes(Answer):
             f"About {self.expected_errors:,.0f} of {self.n_train:,} labels are expected to be "
             f"wrong{between}; {likely:,} of the {len(self):,} listed here more likely than not."
         )
-        if self.conflicts:
+        if self.conflicts:  # the surest finding
             said += f" {len(self.conflicts):,} pairs of (nearly) equal rows have different labels."
         if not self.trusted:
             return said + (
-                " Without trusted rows, mistakes on rows that could be either are not counted."
+                " Mistakes on rows that could be either are not counted: that takes rows whose "
+                "labels are known to be right."
             )
         if not self.kind_told:
             return said + (

@@ -97,9 +97,7 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=12).digest()
 
 
-def _nearly_equal(
-    near: Neighbours, labels: np.ndarray
-) -> list[tuple[tuple[int, int], float]]:
+def _nearly_equal(near: Neighbours, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
     """Nearest neighbours of another label that are as good as the same, the closest first."""
     n = len(labels)
     rows, places = np.nonzero(near.cosines[:n] >= NEARLY)

@@ -168,9 +168,7 @@ def fit_together(
         found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 300}).x
     v = problem.base.copy()
     v[problem.free] = found[K:]
-    noise = NoiseModel(
-        float(v[0]), -np.inf, SLOPE, v[3:].reshape(C, C), problem.log_likelihood(v)
-    )
+    noise = NoiseModel(float(v[0]), -np.inf, SLOPE, v[3:].reshape(C, C), problem.log_likelihood(v))
     return found[:K] / np.where(spread > 0, spread, 1.0), noise
 
 
