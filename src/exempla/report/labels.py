@@ -16,8 +16,8 @@ __all__ = ["write_label_report"]
 
 HEADING = "Suspicious labels, and the examples that contradict them"
 HELP = (
-    "On the left a training example whose label may be wrong; on the right {others} whose labels it "
-    "contradicts, with the share of its pull that each contradicts."
+    "On the left a training example whose label may be wrong; on the right {others} whose labels "
+    "it contradicts, with the share of its pull that each contradicts."
 )
 
 

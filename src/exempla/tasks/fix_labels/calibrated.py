@@ -1,4 +1,4 @@
-"""The default of `fix_labels`: what a row truly is, what kind of mistakes there are, and then Bayes.
+"""The default of `fix_labels`: what a row truly is, what kind of mistakes there are, then Bayes.
 
     views        log p(c | x) by models of the other folds, by models of curated rows alone, by the
                  nearest other rows, and by models of the other folds without the suspects: none of

@@ -4,9 +4,9 @@ A view says of every row how much it looks like each class, log p(c | x). They a
 
     q(c | x) ∝ exp(Σ_k w_k φ_k(c, x) + b_c),      φ = −arcsinh(log-odds against c),
 
-with weights w ≥ 0 learnt where labels are right: on curated rows. (Log-odds of 30 and of 10 both mean
-"surely", hence the squashing.) The penalty is the one under which held-out rows are likeliest, and
-a view without which they are likelier is dropped.
+with weights w ≥ 0 learnt where labels are right: on curated rows. (Log-odds of 30 and of 10 both
+mean "surely", hence the squashing.) The penalty is the one under which held-out rows are likeliest,
+and a view without which they are likelier is dropped.
 """
 
 from __future__ import annotations
