@@ -124,13 +124,14 @@ def reference(trial: Trial) -> np.ndarray:
     """p(c | x) of every training row, cross-fitted on the true labels."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return cross_val_predict(
+        found = cross_val_predict(
             trial.model,
             trial.train[0],
             trial.truth,
             cv=StratifiedKFold(5, shuffle=True, random_state=0),
             method="predict_proba",
         )
+    return np.asarray(found)
 
 
 # ---- the data sets
@@ -140,7 +141,9 @@ def enron(folder: Path, seed: int, strength: float) -> Trial:
     return plant_enron(*messages(folder), seed, strength, (4137, 1035, 500))
 
 
-def split(name: str, seed: int, model: object, X: np.ndarray, y: np.ndarray, n: int, m: int):
+def split(
+    name: str, seed: int, model: object, X: np.ndarray, y: np.ndarray, n: int, m: int
+) -> Trial:
     """n training, m curated and up to 2000 test rows by chance."""
     order = np.random.default_rng(seed).permutation(len(y))[: n + m + 2000]
     train, curated, test = np.split(order, [n, n + m])
@@ -189,7 +192,8 @@ def cancer(folder: Path, seed: int) -> Trial:
 def chemreact(folder: Path, seed: int) -> Trial:
     """Reactive or not, 10 columns, one row in 33 positive; positives kept, 4000 of the others."""
     table = pd.read_csv(folder / "chemreact" / "ds1.10.csv.bz2", header=None)
-    X, y = table.iloc[:, :-1].to_numpy(dtype=float), (table.iloc[:, -1] > 0).astype(int).to_numpy()
+    values = table.to_numpy(dtype=float)
+    X, y = values[:, :-1], (values[:, -1] > 0).astype(int)
     rng = np.random.default_rng(seed)
     some = np.concatenate(
         [np.flatnonzero(y == 1), rng.choice(np.flatnonzero(y == 0), 4000, replace=False)]

@@ -114,7 +114,7 @@ def run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Kinds of wrong labels.")
     parser.add_argument("--out", type=Path, default=Path("results/label_noise"))
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--data", nargs="*", default=None, help="only these data sets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ def difference(ours: pd.Series, theirs: pd.Series) -> str:
     return f"{theirs[both].mean():.3f} ({d.mean():+.3f} ± {half:.3f})"
 
 
-def row(cells: list[str]) -> str:
+def row(cells: Sequence[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

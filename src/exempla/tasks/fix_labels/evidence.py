@@ -29,7 +29,7 @@ __all__ = ["LIGHT", "Evidence", "score_width"]
 
 STAND_INS = 1000
 """Training rows that stand in for curated ones."""
-LIGHT = 256
+LIGHT = 128
 """Directions in which contradicting examples are looked for: enough to tell kin from others, where
 all would take longer than every training together."""
 

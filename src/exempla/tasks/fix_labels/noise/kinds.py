@@ -113,7 +113,7 @@ def fit_noise(
         total = len(given) if weights is None else float(weights.sum())
         spread = min(2.0 * np.sqrt(curated / (curated + total)), WAVER_SD)
         problem.precision[1] = spread**-2
-    best = None
+    best, base = None, problem.base
     if start is not None:
         first = [np.concatenate([[start.rate, start.waver, start.slope], start.pairs.ravel()])]
     else:
