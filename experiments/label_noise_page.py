@@ -19,6 +19,8 @@ def write(found: pd.DataFrame, before: pd.DataFrame | None, edges: np.ndarray, o
     found.to_csv(out / "label_noise.csv", index=False, float_format="%.5g")
     plot(found, edges, out / "label_noise.png")
     parts = [INTRODUCTION, counted(found), numbers(found), orders(found, before)]
+    if (out / "label_noise_choose.csv").exists():
+        parts.append(choosing(pd.read_csv(out / "label_noise_choose.csv")))
     page = out / "label_noise.md"
     page.write_text("\n".join(parts))
     return page
@@ -92,6 +94,25 @@ def orders(found: pd.DataFrame, before: pd.DataFrame | None) -> str:
         cells = [f"{part.found.mean():.3f}"]
         cells += [difference(part.found, part[column]) for column in rivals.values()]
         lines.append(row([data, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def choosing(found: pd.DataFrame) -> str:
+    """The half on which the method was chosen, for comparison."""
+    ratio = found.expected / found.planted
+    earlier = (found.expected_before / found.planted)[found.expected_before.notna()]
+    lines = [
+        "## The choosing half\n",
+        f"{len(found)} cases that the method was chosen on, so these are no test of it: within .7 to "
+        f"1.4 in {ratio.between(0.7, 1.4).mean():.0%} (the version before: "
+        f"{earlier.between(0.7, 1.4).mean():.0%} of the {len(earlier)} it was run on). Share found, "
+        "minus that of the version before:\n",
+        row(["data", *KINDS]),
+        row(["---"] * (1 + len(KINDS))),
+    ]
+    for data, part in found.dropna(subset=["found_before"]).groupby("data"):
+        gain = (part.found - part.found_before).groupby(part.kind).mean()
+        lines.append(row([data, *(f"{gain[kind]:+.3f}" if kind in gain else "" for kind in KINDS)]))
     return "\n".join(lines) + "\n"
 
 
