@@ -103,10 +103,10 @@ def choosing(found: pd.DataFrame) -> str:
     earlier = (found.expected_before / found.planted)[found.expected_before.notna()]
     lines = [
         "## The choosing half\n",
-        f"{len(found)} cases that the method was chosen on, so these are no test of it: within .7 to "
-        f"1.4 in {ratio.between(0.7, 1.4).mean():.0%} (the version before: "
-        f"{earlier.between(0.7, 1.4).mean():.0%} of the {len(earlier)} it was run on). Share found, "
-        "minus that of the version before:\n",
+        f"{len(found)} cases that the method was chosen on, so these are no test of it: within .7 "
+        f"to 1.4 in {ratio.between(0.7, 1.4).mean():.0%} (the version before: "
+        f"{earlier.between(0.7, 1.4).mean():.0%} of the {len(earlier)} it was run on). Share "
+        "found, minus that of the version before:\n",
         row(["data", *KINDS]),
         row(["---"] * (1 + len(KINDS))),
     ]

@@ -133,8 +133,8 @@ def test_labels_drawn_by_chance_are_said_to_be_unknown() -> None:
 
 
 def test_original_labels_are_one_each_and_known() -> None:
-    X, y = load_breast_cancer(return_X_y=True)
-    X, train, curated = scale(X), slice(0, 400), slice(400, None)
+    X, y = map(np.asarray, load_breast_cancer(return_X_y=True))
+    X, train, curated = np.asarray(scale(X)), slice(0, 400), slice(400, None)
     given = (LogisticRegression(C=0.1), (X[train], y[train]), (X[curated], y[curated]))
     once = y[curated].copy()
     once[:40] = 1 - once[:40]
@@ -170,7 +170,8 @@ def test_decisions_move_the_probabilities_of_the_rest() -> None:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    loaded: Any = load_breast_cancer(return_X_y=True, as_frame=True)
+    X, y = loaded
     frame: Any = X.iloc[:, :8].assign(label=np.where(y, "benign", "malignant"))
     frame.loc[5, "label"] = "malignant" if frame.loc[5, "label"] == "benign" else "benign"
     frame = pd.concat([frame.iloc[:200], frame.iloc[[7]]], ignore_index=True)
