@@ -184,7 +184,7 @@ def mnist(folder: Path, seed: int) -> Trial:
 
 def cancer(folder: Path, seed: int) -> Trial:
     """scikit-learn's breast cancer: 350 training and 119 curated rows."""
-    X, y = load_breast_cancer(return_X_y=True)
+    X, y = map(np.asarray, load_breast_cancer(return_X_y=True))
     model = LogisticRegression(C=0.1, max_iter=1000)
     return split("cancer", seed, model, StandardScaler().fit_transform(X), y, 350, 119)
 

@@ -99,7 +99,7 @@ def test_a_view_that_knows_nothing_is_dropped_and_none_counts_against_itself() -
 
 
 def digits(kind: str, rate: float, seed: int = 0) -> tuple[Trial, np.ndarray]:
-    X, y = load_digits(return_X_y=True)
+    X, y = map(np.asarray, load_digits(return_X_y=True))
     order = np.random.default_rng(seed).permutation(len(y))
     a, b = order[:900], order[900:1300]
     model = LogisticRegression(C=0.1, max_iter=500)
