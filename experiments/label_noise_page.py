@@ -139,6 +139,7 @@ def plot(found: pd.DataFrame, edges: np.ndarray, path: Path) -> None:
 
     fig, axes = plt.subplots(1, len(KINDS), figsize=(3.2 * len(KINDS), 3.4), layout="constrained")
     bins = range(len(edges) - 1)
+    colours = {data: f"C{i}" for i, data in enumerate(sorted(found["data"].unique()))}
     for ax, kind in zip(axes, KINDS, strict=True):
         for data, part in found[found.kind == kind].groupby("data"):
             rows = np.array([part[f"rows_{b}"].sum() for b in bins])
@@ -146,7 +147,7 @@ def plot(found: pd.DataFrame, edges: np.ndarray, path: Path) -> None:
             if many.any():
                 p = np.array([part[f"sum_{b}"].sum() for b in bins])[many] / rows[many]
                 w = np.array([part[f"wrong_{b}"].sum() for b in bins])[many] / rows[many]
-                ax.plot(p, w, marker="o", ms=3, lw=1, label=data)
+                ax.plot(p, w, marker="o", ms=3, lw=1, label=data, color=colours[str(data)])
         ax.plot([0, 1], [0, 1], color="grey", lw=1, ls=":")
         ax.set(title=kind, xlabel="probability said", ylabel="share wrong" if ax is axes[0] else "")
     axes[0].legend(fontsize=6)
