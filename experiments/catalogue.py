@@ -35,6 +35,19 @@ EXPERIMENTS = {
             "text/sst2_dev.tsv.gz",
         ),
     ),
+    "label_noise": Experiment(
+        "five kinds of wrong labels: numbers, probabilities, order",
+        (
+            "enron1/enron1.jsonl.gz",
+            "tabular/adult.data.gz",
+            "tabular/adult.test.gz",
+            "text/sst2_train.tsv.gz",
+            "text/sst2_dev.tsv.gz",
+            "covtype/covtype.npz",
+            "chemreact/ds1.10.csv.bz2",
+            *MNIST[:2],
+        ),
+    ),
     "covtype": Experiment("CovType in 10 to 2000 weighted rows", ("covtype/covtype.npz",)),
     "chemreact": Experiment(
         "ChemReact in 10 to 2000 weighted rows",

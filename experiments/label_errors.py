@@ -146,7 +146,9 @@ classes 500 curated rows do not pin it down. The tables say where it leads and w
 
 Adult and SST-2 are random subsets of 8000 training rows per seed; 500 further rows are curated
 (digits: 997 and 300). 10 % of the training labels are replaced by a random other one. Labels that
-were wrong to begin with count against every method alike.
+were wrong to begin with count against every method alike. Settings were tried on other draws of all
+three sets, so none of them is new to the method; sets that are, and other kinds of mistakes, are in
+[kinds of wrong labels](label_noise.md).
 
 ![share found and test accuracy](label_errors.png)
 

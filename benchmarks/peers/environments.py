@@ -23,6 +23,9 @@ PEERS: dict[str, list[list[str]]] = {
     # dattri leaves torch to its user.
     "dattri": [["torch", "dattri==0.3.0"]],
 }
+LABEL_PEERS: dict[str, list[list[str]]] = {"cleanlab": [["cleanlab==2.9.0"]]}
+"""Those that look at labels alone and need no torch; `label_noise --peer` takes their Python."""
+
 """The pip calls that install each peer."""
 
 CHECK = """

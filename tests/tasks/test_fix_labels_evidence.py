@@ -1,4 +1,4 @@
-"""The parts of `fix_labels`: folds, flipped calibration rows, Fisher evidence, the calibrator."""
+"""The parts of `fix_labels`: folds, Fisher evidence, the calibrator."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_doubt_is_read_off_where_models_are_sure() -> None:
     assert share_in_doubt(np.log(np.column_stack([p, 1 - p])), labels) == pytest.approx(0.1)
 
 
-# ---- folds and flipped calibration rows
+# ---- folds
 
 
 def test_folds_hold_each_label_evenly() -> None:
@@ -118,28 +118,6 @@ def test_no_row_is_predicted_by_a_model_that_saw_it() -> None:
     assert right.mean() == pytest.approx(0.5, abs=0.12)
     alone = evidence.curated_only[own[250:], evidence.problem.codes[250:]] > -1.0
     assert alone.mean() == pytest.approx(0.5, abs=0.25)
-
-
-@pytest.mark.parametrize("classes", [2, 4])
-def test_each_calibration_row_is_flipped_once_to_a_wrong_label(classes: int) -> None:
-    X, y = scattered(200, classes)
-    evidence = gather(LogisticRegression(), (X[:120], y[:120]), (X[120:], y[120:]))
-    flipped = np.array([draw.flipped for draw in evidence.draws])
-    assert (flipped[:, 120:].sum(0) == 1).all()
-    assert not flipped[:, :120].any()
-    for draw in evidence.draws:
-        changed = draw.problem.codes != evidence.problem.codes
-        assert (changed == draw.flipped).all()
-        versions = draw.versions[120:] - 120
-        assert (evidence.wrong[versions] == draw.flipped[120:]).all()
-
-
-def test_flipped_labels_are_learned_like_given_ones() -> None:
-    X, y = scattered(200)
-    evidence = gather(KNeighborsClassifier(1), (X[:120], y[:120]), (X[120:], y[120:]))
-    draw = evidence.draws[0]
-    log_p = evidence.learned(draw.problem)[np.arange(200), draw.problem.codes]
-    assert (log_p > -1e-6).all()
 
 
 # ---- Fisher evidence

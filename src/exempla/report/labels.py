@@ -1,4 +1,4 @@
-"""The report of suspicious labels: each suspect beside the trusted rows that contradict it."""
+"""The report of suspicious labels: each suspect beside the rows that contradict it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ __all__ = ["write_label_report"]
 
 HEADING = "Suspicious labels, and the examples that contradict them"
 HELP = (
-    "On the left a training example whose label may be wrong; on the right trusted examples whose "
-    "labels it contradicts, with the share of its pull that each contradicts."
+    "On the left a training example whose label may be wrong; on the right {others} whose labels "
+    "it contradicts, with the share of its pull that each contradicts."
 )
+
+
+MOST_PAIRS = 20
 
 
 @renamed_options(accuser_view="contradicting_view")
@@ -56,7 +59,7 @@ def write_label_report(
         answer=about.answer or fixes.finding,
         about=about,
         trust=_trust(fixes, about),
-        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
+        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *_pairs(fixes)))),
         comparisons=tuple(
             _suspect(fixes, r, train_view, contradicting_view, gallery) for r in range(count)
         ),
@@ -65,15 +68,34 @@ def write_label_report(
         versions=versions(),
         made=made_of(fixes),
         comparisons_heading=HEADING,
-        comparisons_help=HELP,
+        comparisons_help=HELP.format(
+            others="trusted examples" if fixes.trusted else "other training examples"
+        ),
     )
     return save_page(page, path)
+
+
+def _pairs(fixes: Any) -> list[str]:
+    """Equal and nearly equal rows with different labels, a sentence each."""
+    said = [
+        f"Rows {pair.rows[0]} and {pair.rows[1]} are {'' if pair.cosine == 1.0 else 'nearly '}the "
+        f"same, but labelled {pair.labels[0]} and {pair.labels[1]}."
+        for pair in fixes.conflicts[:MOST_PAIRS]
+    ]
+    more = len(fixes.conflicts) - len(said)
+    return [*said, f"{more:,} more such pairs."] if more > 0 else said
 
 
 def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
     lines = [("Model", about.accuracy, about.model)] if about.accuracy else []
     lines.append(("Method", fixes.method, fixes.selector))
-    lines.append(("Trusted examples", f"{fixes.n_trusted:,}", "what the evidence is weighed by"))
+    if fixes.trusted:
+        told = "what the evidence is weighed by"
+        lines.append(("Trusted examples", f"{fixes.n_trusted:,}", told))
+    if fixes.expected_errors_interval is not None:
+        low, high = fixes.expected_errors_interval
+        told = "expected to be wrong, as far as the evidence carries (90 %)"
+        lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", told))
     if fixes.damping > 0:
         lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
     return lines
@@ -83,6 +105,9 @@ def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery)
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
     chance = f"{fixes.probabilities[rank]:.0%} wrong"
     remark = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
+    if len(fixes.alternative):
+        other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
+        remark += f" · models that have not seen it: {other} {believed:.0%}"
     card = card_of(train, int(fixes.indices[rank]), gallery, remark=remark)
     found = fixes.contradicting[rank]
     causes = tuple(

@@ -131,6 +131,9 @@ def run(options: Namespace) -> int:
     console.say(f"Decide about them: exempla review {folder}")
     if kept := decided_elsewhere(folder):
         console.warn(kept)
+    if not found.informed:  # then as many as may be wrong count
+        most = found.expected_errors_interval[1] / max(found.n_train, 1)
+        return verdict(console, options, most, "of the labels may be wrong, for all that is known")
     wrong = found.expected_errors / max(found.n_train, 1)
     return verdict(console, options, wrong, "of the labels are expected to be wrong")
 

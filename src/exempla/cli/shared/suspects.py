@@ -236,21 +236,13 @@ class Suspects:
             )
 
     def _suggestions(self, fixes: Any) -> list[tuple[str, float]]:
-        """Another label for each suspect, and the model's probability of it.
+        """Another label for each suspect, and its probability by models that have not seen the
+        label the row was given.
 
         A row that is probably right may be listed too; its best label is then the one it has, and
         a person who decides otherwise needs the best other one.
         """
-        model = self.given.model
-        pairs = [(str(g), str(s)) for g, s in zip(fixes.given, fixes.suggested)]
-        if not hasattr(model, "predict_proba"):
-            return [(suggested, 0.0) for _, suggested in pairs]
-        chances = model.predict_proba(take_rows(self.given.parts.X_train, fixes.indices))
-        classes = [str(c) for c in model.classes_]
-        found = []
-        for (given, suggested), chance in zip(pairs, chances):
-            if suggested == given:
-                others = [place for place, name in enumerate(classes) if name != given]
-                suggested = classes[max(others, key=lambda place: chance[place])]
-            found.append((suggested, float(chance[classes.index(suggested)])))
-        return found
+        return [
+            (str(label), float(chance))
+            for label, chance in zip(fixes.alternative, fixes.alternative_chance)
+        ]

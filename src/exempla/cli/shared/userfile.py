@@ -145,7 +145,12 @@ class UserFile:
         if not isinstance(self.model, ImageClassifier):
             return fixes
         given, suggested = self.parts.y_train[fixes.indices], self.model.names(fixes.suggested)
-        return replace(fixes, given=given, suggested=suggested)
+        other = self.model.names(fixes.alternative)
+        pairs = tuple(
+            replace(pair, labels=tuple(self.model.names(np.array(pair.labels)).tolist()))
+            for pair in fixes.conflicts
+        )
+        return replace(fixes, given=given, suggested=suggested, alternative=other, conflicts=pairs)
 
     def at_most(self, k: int) -> int:
         """k, or all training rows if they are fewer; what makes no sense is left to be refused."""

@@ -5,10 +5,13 @@ The files, in the order in which they build on each other:
     problem        the question, checked
     learner        how the model is fitted again, and what it then says of each label
     crossfit       what models say that have not seen a row
+    nearby/        rows that lie close together, and what they say of each other
     fisher         whether a row pushes the model the way trusted rows do
-    evidence       all of it, for the training rows and for rows whose labels are known or flipped
-    calibration    how much each kind of evidence weighs, and the share of wrong labels
+    evidence       all of it, each kind gathered when it is first needed
+    noise/         what kind of mistakes there are, and how far the evidence carries
     calibrated     the default: probabilities, order and suggestions
+    learn          the probabilities again, after some rows have been decided
+    calibration    a calibrator of one signal, and the share of wrong labels
     sbq            the paper's ranking
     contradicting  the examples that contradict a suspect's label
     memory         how much of it the job will take
@@ -59,6 +62,7 @@ def fix_labels(
     noise: float = NOISE,
     damping: str | float = "auto",
     ids: Any = None,
+    original_labels: Any = None,
     task: str = "auto",
     probabilities: Any = None,
 ) -> Any:
@@ -71,10 +75,8 @@ def fix_labels(
     train : (X, y) or (X, y, sample_weight)
         Labels under suspicion. X is whatever the model accepts, raw text included.
     curated : (X, y)
-        Rows, not among `train`, whose labels are right; a few hundred do much. Without them,
-        training rows on which cross-fitted models agree have to serve, and the expected number
-        of wrong labels is rough: in our trials mostly within a quarter of the truth, and where
-        classes overlap it takes part of the overlap for wrong labels.
+        Rows, not among `train`, whose labels are right; a few hundred do much. Without them
+        mistakes on hard rows cannot be told from classes that overlap, and are not counted.
     k : int
         How many suspects to list; all rows if not given.
     method : {"calibrated", "sbq"}
@@ -87,6 +89,9 @@ def fix_labels(
         Of method "sbq"; the damping is "auto", chosen from data, or a number.
     ids : sequence
         Your own names of the training rows.
+    original_labels : sequence
+        The labels the curated rows had before they were put right, one each, where they are known:
+        what kind of mistakes there are is then learnt from them directly.
     task : {"auto", "classes", "regression", "multi-label", "tokens"}
         What the labels are. By itself: numbers if the model is a regressor, several labels a row
         if y is a table of zeros and ones, labels of tokens if X and y are lists of lists, else
@@ -118,7 +123,10 @@ def fix_labels(
         return job
     evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
     with showing(check_flag("progress", progress)):
-        return fix_labels_from(evidence, k, method, noise=noise, damping=damping, ids=ids)
+        return fix_labels_from(
+            evidence, k, method, noise=noise, damping=damping, ids=ids,
+            original_labels=original_labels,
+        )  # fmt: skip
 
 
 def gather(
@@ -144,6 +152,7 @@ def fix_labels_from(
     noise: float = NOISE,
     damping: str | float = "auto",
     ids: Any = None,
+    original_labels: Any = None,
 ) -> LabelFixes:
     """`fix_labels` on evidence that has been gathered already."""
     check_choice("method", method, METHODS)
@@ -152,29 +161,34 @@ def fix_labels_from(
     n = evidence.problem.n_train
     k = None if k is None else check_k(k, n, "training rows")
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
+    once = None if original_labels is None else evidence.problem.once(original_labels)
     what = f"{len(evidence.problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
     say_memory(expected_peak(evidence, method, k), what)
     with memory_said():
         if method == "sbq":
             return _from_sbq(evidence, k, noise, damping, names)
-        return _from_calibrated(evidence, k, names)
+        return _from_calibrated(evidence, k, names, once)
 
 
-def _from_calibrated(evidence: Evidence, k: int | None, ids: np.ndarray | None) -> LabelFixes:
-    found = calibrated(evidence)
+def _from_calibrated(
+    evidence: Evidence, k: int | None, ids: np.ndarray | None, once: np.ndarray | None
+) -> LabelFixes:
+    found = calibrated(evidence, once)
     order = found.order[:k]
     p = found.probabilities[order]
     total = float(found.probabilities.sum())
-    view = evidence.view
+    view = evidence.light_view
     seen = {"damping": 0.0, "damping_rule": "no Fisher evidence", "share": 0.0}
     alignment = np.zeros(len(order))
     if view is not None:
-        alignment = -evidence.dissimilarity[order, 2 * MIDDLE_DAMPING]
+        damping = view.dampings()[MIDDLE_DAMPING]
+        alignment = view.compare(order, evidence.reference, damping)[:, 0].astype(np.float64)
         seen = {
-            "damping": view.dampings()[MIDDLE_DAMPING],
-            "damping_rule": "1, 10 and 100 x per-row, weighed by calibration; the middle one",
+            "damping": damping,
+            "damping_rule": "10 x per-row, for the examples that contradict a label",
             "share": view.embedding.evidence.share,
         }
+    classes = evidence.problem.classes
     return LabelFixes(
         weights=p,
         explained=float(p.sum()) / total if total > 0 else 0.0,
@@ -182,7 +196,15 @@ def _from_calibrated(evidence: Evidence, k: int | None, ids: np.ndarray | None) 
         selector="calibrated evidence",
         alignment=alignment,
         method="calibrated",
-        suggested=evidence.problem.classes[found.suggested[order]],
+        suggested=classes[found.suggested[order]],
+        alternative=classes[found.other[order]],
+        alternative_chance=np.exp(found.log_q[order, found.other[order]]),
+        given_chance=np.exp(found.log_q[order, evidence.problem.codes[order]]),
+        expected_errors_interval=(found.spread.low, found.spread.high),
+        informed=found.informed,
+        kind_told=found.spread.told,
+        evidence_used=found.used,
+        conflicts=tuple(evidence.conflicts),
         **seen,
         **_common(evidence, order, found.probabilities, k, ids),
     )
@@ -204,6 +226,8 @@ def _from_sbq(
     others = evidence.cross_fitted[:n].copy()
     others[np.arange(n), given] = -np.inf
     best = np.where(wrong, first_largest(others), given)
+    other = first_largest(others)
+    total = float(ranking.probabilities.sum())
     assert evidence.view is not None  # rank_by_sbq has seen to it
     return LabelFixes(
         weights=np.concatenate([picked.weights, beyond])[: len(order)],
@@ -217,6 +241,12 @@ def _from_sbq(
         alignment=ranking.alignment[order],
         method="sbq",
         suggested=evidence.problem.classes[best[order]],
+        alternative=evidence.problem.classes[other[order]],
+        alternative_chance=np.exp(evidence.cross_fitted[order, other[order]]),
+        given_chance=np.exp(evidence.cross_fitted[order, given[order]]),
+        expected_errors_interval=(0.0, max(2.0 * total, float(n) / 2)),
+        kind_told=False,
+        conflicts=tuple(evidence.conflicts),
         **_common(evidence, order, ranking.probabilities, k, ids),
     )
 
@@ -235,6 +265,7 @@ def _common(
         "k": n if k is None else int(k),
         "n_train": n,
         "n_trusted": len(evidence.calibration_rows),
+        "trusted": evidence.trusted,
         "seed": evidence.seed,
         "version": __version__,
         "ids": None if ids is None else ids[order],

@@ -2,7 +2,8 @@
 
 The suspect's score under its given label is explained by curated scores under their true labels:
 SBQ on the unit rows of curated examples with another label, opponents only, target = the suspect's
-own unit row. The chosen rows push the model the opposite way, each adds something the others do
+own unit row. (Of a model without scores, the rows of another label that resemble it most.) The
+chosen rows push the model the opposite way, each adds something the others do
 not say, and −weight is how much of the suspect's pull each one contradicts.
 """
 
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.arrays import is_sparse
+from exempla.errors import ExemplaWarning
 from exempla.selection import SBQ, select
 from exempla.tasks.fix_labels.evidence import Evidence
 from exempla.tasks.ties import levels
@@ -70,27 +72,38 @@ class ContradictingExamples:
 
     def _of(self, row: int) -> Contradiction:
         evidence = self._evidence
-        view = evidence.view
+        problem, view = evidence.problem, evidence.light_view
         if view is None:
-            raise ExemplaError(
-                "this model has no scores, so nothing can be said about what contradicts a row: "
-                "use a model exempla can explain, such as LogisticRegression."
-            )
+            return self._nearest(row)
         damping = view.dampings()[MIDDLE_DAMPING]
         if self._anchors is None:
             self._anchors = view.unit(evidence.reference, damping)
         rows = view.rows[evidence.reference]
-        given = evidence.problem.codes[row]
-        others = (rows != row) & (evidence.problem.codes[rows] != given)
+        others = (rows != row) & (problem.codes[rows] != problem.codes[row])
         found, weights = np.array([], dtype=np.int64), np.array([])
         target = view.unit(np.array([row]), damping)[0]
         if np.any(target) and others.any():
             found, weights = self._chosen(self._anchors[others], target)
-        positions = rows[others][found]
-        offset = evidence.problem.n_train if evidence.trusted else 0
+        return self._named(row, rows[others][found], weights)
+
+    def _nearest(self, row: int) -> Contradiction:
+        """Of a model without scores: the calibration rows of another label that are most alike."""
+        evidence = self._evidence
+        rows, Z = evidence.calibration_rows, evidence.comparable
+        rows = rows[(rows != row) & (evidence.problem.codes[rows] != evidence.problem.codes[row])]
+        if Z is None or not len(rows):
+            return self._named(row, rows[:0], np.array([]))
+        cosine = Z[rows] @ Z[[row]].T
+        cosine = np.asarray(cosine.todense() if is_sparse(cosine) else cosine).ravel()
+        best = np.argsort(-levels(cosine, 1.0), kind="stable")[: self._count]
+        best = best[cosine[best] > 0]
+        return self._named(row, rows[best], cosine[best])
+
+    def _named(self, row: int, positions: np.ndarray, weights: np.ndarray) -> Contradiction:
+        evidence = self._evidence
         return Contradiction(
             row=row,
-            indices=positions - offset,
+            indices=positions - (evidence.problem.n_train if evidence.trusted else 0),
             labels=evidence.problem.labels(positions),
             weights=weights,
             source="curated" if evidence.trusted else "train",

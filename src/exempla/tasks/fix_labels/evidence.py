@@ -1,50 +1,37 @@
 """All evidence about the labels of one problem, each kind gathered when it is first needed.
 
-What is looked at is a row under a label. The *calibration rows* show what right and wrong look
-like: each is seen under its given label (right) and under one drawn by chance (wrong). They are the
-curated rows; without any, a sample of training rows stands in, an unknown share of them wrong
-themselves (`calibration.fit_calibrator` then allows for that).
-
-A training row's label was there while models were fitted, and so it must be with the calibration
-rows, or the two cannot be compared. So in each `Draw` a part of them is flipped to the wrong label
-among all rows; everything is done to the whole; what the models then think of a flipped label is
-what they think of a wrong one.
+The *calibration rows* show what right labels look like. They are the curated rows; without any, a
+sample of training rows stands in, an unknown share of them wrong themselves. The Fisher kernel
+looks at each of them twice, under its given label (right) and under one drawn by chance (wrong).
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from exempla.errors import ExemplaWarning, UnsupportedModelError
+from exempla.oracles import make_oracle
+from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
 from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold, predicted
 from exempla.tasks.fix_labels.fisher import FisherView, view_versions
 from exempla.tasks.fix_labels.learner import Learner
+from exempla.tasks.fix_labels.nearby.conflicts import Conflict, conflicts
+from exempla.tasks.fix_labels.nearby.features import comparable
+from exempla.tasks.fix_labels.nearby.neighbours import Neighbours, nearest
 from exempla.tasks.fix_labels.problem import LabelProblem
 from exempla.tasks.ties import first_largest
 
-__all__ = ["Draw", "Evidence", "log_odds_against"]
+__all__ = ["LIGHT", "Evidence", "score_width"]
 
 STAND_INS = 1000
 """Training rows that stand in for curated ones."""
-DRAWS = 3
-"""Each calibration row is flipped in one draw and as given in the others."""
-
-
-@dataclass(frozen=True)
-class Draw:
-    """All rows, some calibration rows among them under a wrong label."""
-
-    problem: LabelProblem
-    flipped: np.ndarray
-    """(n + m,) which rows are."""
-    versions: np.ndarray
-    """(n + m,) where the Fisher evidence keeps each row under the label it has here."""
-    seed: int
+LIGHT = 128
+"""Directions in which contradicting examples are looked for: enough to tell kin from others, where
+all would take longer than every training together."""
 
 
 class Evidence:
@@ -70,28 +57,10 @@ class Evidence:
         own = problem.codes[self.calibration_rows]
         self.calibration_codes = np.stack([own, (own + rng.integers(1, C, m)) % C], axis=1)
         """(m, 2): the given label and a wrong one."""
-        self.part = rng.permutation(m) % DRAWS
-        """The draw in which each calibration row is flipped."""
         self.wrong = np.tile([False, True], m)
         """Of the calibration rows' versions, two each: those under the wrong label."""
         self.as_given = problem.n_train + 2 * np.arange(m)
         """Positions of their versions under the given label, after the training rows."""
-
-    @cached_property
-    def draws(self) -> list[Draw]:
-        """As many problems as draws, each with its own flipped labels."""
-        out = []
-        for d in range(DRAWS):
-            here = self.part == d
-            codes = self.problem.codes.copy()
-            codes[self.calibration_rows[here]] = self.calibration_codes[here, 1]
-            versions = np.arange(len(self.problem))
-            versions[self.calibration_rows] = self.as_given + here
-            flipped = np.zeros(len(self.problem), dtype=bool)
-            flipped[self.calibration_rows[here]] = True
-            problem = replace(self.problem, codes=codes)
-            out.append(Draw(problem, flipped, versions, self.seed + 101 * d))
-        return out
 
     # ---- predictions: log p(c | x) of every row, (n + m, C)
 
@@ -120,6 +89,32 @@ class Evidence:
         everything = np.arange(len(problem))
         return predicted(self.learner, problem, everything, everything, self.seed)
 
+    @cached_property
+    def learned_by_model(self) -> np.ndarray:
+        """(n, C): by the model of the training rows, which learned their labels."""
+        return self.learner.log_proba(self.model, self.problem.inputs(self.problem.train))
+
+    # ---- rows that lie close together
+
+    @cached_property
+    def comparable(self) -> Any:
+        """Unit rows by which they are compared; None if there is nothing to compare."""
+        return comparable(self.model, self.problem.X, self.seed)
+
+    @cached_property
+    def neighbours(self) -> Neighbours | None:
+        """The nearest other rows of each."""
+        return None if self.comparable is None else nearest(self.comparable, self.seed)
+
+    @cached_property
+    def conflicts(self) -> list[Conflict]:
+        """Equal and nearly equal training rows under different labels."""
+        train, Z = self.problem.train, self.comparable
+        columns = 0 if Z is None else Z.shape[1]
+        return conflicts(
+            self.problem.inputs(train), self.problem.labels(train), self.neighbours, columns
+        )
+
     # ---- the Fisher kernel's part
 
     @cached_property
@@ -134,19 +129,28 @@ class Evidence:
     @cached_property
     def view(self) -> FisherView | None:
         """The versions in Fisher space; None, and said, if the model has no score."""
+        return self._view(self.sketch)
+
+    @cached_property
+    def light_view(self) -> FisherView | None:
+        """The same in few directions, which is enough to show what contradicts a label."""
+        if "view" in self.__dict__ or self.sketch != "auto":
+            return self.view
+        return self._view(LIGHT if score_width(self) > LIGHT else "auto")
+
+    def _view(self, sketch: str | int) -> FisherView | None:
+        rows, codes = self.calibration_rows, self.calibration_codes
         try:
-            return self._view(self.model, self.problem, self.calibration_rows)
+            return view_versions(
+                self.model, self.problem, rows, codes, sketch=sketch, seed=self.seed
+            )
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",
                 ExemplaWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             return None
-
-    def _view(self, model: Any, problem: LabelProblem, calibration: np.ndarray) -> FisherView:
-        codes = self.calibration_codes[: len(calibration)]
-        return view_versions(model, problem, calibration, codes, sketch=self.sketch, seed=self.seed)
 
     @cached_property
     def dissimilarity(self) -> np.ndarray:
@@ -154,23 +158,6 @@ class Evidence:
         if self.view is None:
             return np.zeros((self.problem.n_train + 2 * len(self.calibration_rows), 0))
         return -self.view.similarities(self.reference)
-
-    def fisher(self, draw: Draw, out_of_fold: np.ndarray) -> np.ndarray:
-        """(n + m, d): the same for all rows under their labels in a draw.
-
-        Curated rows are new to the model. Stand-ins are not: it has learned their given labels,
-        and would tell those from any other, right or wrong. So it learns them as flipped.
-        """
-        problem, rows = draw.problem, self.calibration_rows
-        learnable = np.count_nonzero(problem.class_sizes(problem.train)) > 1
-        if self.trusted or self.view is None or not learnable:
-            return self.dissimilarity[draw.versions]
-        model = self.learner.fitted(
-            problem.X, problem.labels(problem.train), problem.weights, self.seed
-        )
-        view = self._view(model, problem, rows[:0])
-        agree = first_largest(out_of_fold[rows]) == problem.codes[rows]
-        return -view.similarities(rows[agree] if agree.any() else rows)
 
     @cached_property
     def reference(self) -> np.ndarray:
@@ -185,6 +172,18 @@ class Evidence:
         return self.as_given[agree] if agree.any() else self.as_given
 
 
-def log_odds_against(log_p: np.ndarray) -> np.ndarray:
-    """log (1 − p)/p from log p."""
-    return np.log(-np.expm1(np.minimum(log_p, -1e-12))) - log_p
+def score_width(evidence: Evidence) -> int:
+    """Numbers a score will have; 0 if the model has none, or cannot be asked."""
+    problem = evidence.problem
+    few = np.unique(problem.codes[problem.train], return_index=True)[1]  # a row of each class
+    try:
+        oracle = make_oracle(evidence.model)
+        oracle.read((problem.inputs(few), problem.labels(few)), role="train")
+    except (RuntimeError, TypeError, ValueError):  # whatever it is, it is told where it is needed
+        return 0
+    size, n = oracle.n_parameters, problem.n_train  # known once it has read some rows
+    if isinstance(evidence.sketch, int):
+        return min(size, evidence.sketch)
+    if size <= PRIMAL_LIMIT:
+        return min(size, n) if n <= DUAL_LIMIT else size
+    return n if n <= DUAL_LIMIT else auto_width(n)

@@ -51,6 +51,25 @@ class LabelProblem:
     def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.weights is None else self.weights[rows]
 
+    def once(self, labels: Any) -> np.ndarray:
+        """Codes of the labels the curated rows once had."""
+        y = plain_labels(labels) if not isinstance(labels, np.ndarray) else labels
+        m = len(self.curated)
+        if np.ndim(y) != 1 or len(y) != m:
+            raise ExemplaError(
+                f"original_labels must hold one label for each of the {m} curated rows, but has "
+                f"shape {np.shape(y)}."
+            )
+        names = {name: code for code, name in enumerate(self.classes.tolist())}
+        plain = np.asarray(y).tolist()
+        unseen = sorted({label for label in plain if label not in names}, key=str)
+        if unseen:
+            named = ", ".join(map(repr, unseen[:5]))
+            raise ExemplaError(
+                f"original_labels: {named} never occur in train; give labels of the same kind."
+            )
+        return np.array([names[label] for label in plain], dtype=np.int64)
+
     def class_sizes(self, rows: np.ndarray) -> np.ndarray:
         """How many of these rows each class can be learnt from: those that weigh anything."""
         if self.weights is not None:
