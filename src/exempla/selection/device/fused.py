@@ -4,7 +4,8 @@ Products are float32 to nearly its precision (each factor in two TF32 parts); c 
 """
 
 # Triton comes with torch where there is a GPU, and its kernels are no ordinary functions.
-# pyright: reportMissingImports=false, reportIndexIssue=false, reportOptionalMemberAccess=false
+# pyright: reportMissingImports=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 from __future__ import annotations
 
 from typing import Any
