@@ -10,8 +10,9 @@ import io
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks import selection
+from benchmarks import selection, speed
 from exempla.cli.shared.console import Console
 from exempla.cli.shared.failures import exit_code
 from exempla.errors import ExemplaError
@@ -26,6 +27,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rounds", metavar="N", type=int, default=7, help="repetitions of each (default: 7)"
     )
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path,
+        help="also measure growth, and write JSON, tables and a plot there",
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print nothing; the exit code tells")
     parser.add_argument("--json", action="store_true", help="print the figures inside JSON")
     options = parser.parse_args(words)
@@ -40,6 +45,8 @@ def run(options: Namespace) -> int:
     aside = options.quiet or options.json
     with contextlib.redirect_stdout(heard) if aside else contextlib.nullcontext():
         selection.measure(options.rounds, options.quick)
+        if options.out is not None:
+            speed.measure(options.out, options.rounds, options.quick)
     console.result({"lines": heard.getvalue().splitlines(), "seconds": console.seconds()})
     return 0
 

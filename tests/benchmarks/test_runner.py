@@ -27,6 +27,28 @@ def test_bench_says_what_it_measures(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_folder_is_filled_with_figures(tmp_path, capsys):
+    import numpy as np
+
+    from benchmarks import speed
+
+    picks = [
+        {"t": 10, "p": 2, "k": 3, "loop": name, "threads": 1, "readings_a_pick": 0.5}
+        for name in ("exempla", "plain")
+    ]
+    grown = [{"varied": "rows", "size": s, "seconds": s / 10, "exponent": 1.0} for s in (1, 2, 4)]
+    fakes = {"a_pick": picks, "whole_calls": [{"call": "one", "seconds": 1.0}], "growth": grown}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, rows in fakes.items():
+            patch.setattr(speed, name, lambda *_, rows=rows: rows)
+        assert main(["--quick", "--out", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "speed.csv", "speed.json", "speed.svg", "speed_growth.csv", "speed_whole.csv",
+    ]  # fmt: skip
+    assert json.loads((tmp_path / "speed.json").read_text())["growth"] == grown
+    assert np.isfinite(speed.fastest({"nothing": lambda: None}, 1, lambda: 0.0)["nothing"])
+
+
 def test_no_rounds_are_refused(capsys):
     assert main(["--rounds", "0"]) == 2
     assert "give at least 1" in capsys.readouterr().err

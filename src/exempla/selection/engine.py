@@ -1,8 +1,9 @@
-"""The greedy loop: exact Sequential Bayesian Quadrature, one pass over the rows per pick.
+"""The greedy loop: exact Sequential Bayesian Quadrature, one pass over the rows per pick or fewer.
 
 With residual r, c_j = f_j·r and n_j = ‖f_j‖² + σ² − ‖Qᵀf_j‖², picking j lowers the posterior
 variance by c_j²/n_j. After a pick one product v = F q updates every candidate:
-c −= (c_j/√n_j) v and n −= v². Nothing is t×t and nothing is inverted.
+c −= (c_j/√n_j) v and n −= v². Nothing is t×t and nothing is inverted. For a single target, several
+picks are guessed and checked in one pass (`ahead`).
 
 Two things keep it exact in finite precision. c is recomputed from r each time ‖r‖ has fallen
 tenfold, because its error is relative to the r it started from. And every row whose score could

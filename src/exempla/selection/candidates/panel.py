@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = ["COLUMNS", "HEIGHT", "RUN", "add_products"]
+__all__ = ["COLUMNS", "HEIGHT", "RUN", "add_products", "turn"]
 
 HEIGHT = 6
 """Rows of a panel."""
@@ -36,6 +36,27 @@ def add_products(typingctx: Any, F: Any, j: Any, Q: Any, g: Any, start: Any, sto
     """
     word = types.intp
     return types.void(F, word, Q, word, word, word, out), _emit
+
+
+@intrinsic
+def turn(typingctx: Any, panel: Any, V: Any, row: Any, column: Any):
+    """V[row + s, column + r] = panel[r, s]: the sums of a panel, a direction a line."""
+    return types.void(panel, V, types.intp, types.intp), _emit_turn
+
+
+def _emit_turn(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    panel, V = (
+        context.make_array(kind)(context, b, value)
+        for kind, value in zip(signature.args[:2], args[:2])
+    )
+    word = args[2].type
+    width = cgutils.unpack_tuple(b, V.shape)[1]
+    for s in range(COLUMNS):
+        line = b.gep(V.data, [b.add(b.mul(b.add(args[2], word(s)), width), args[3])])
+        for r in range(HEIGHT):
+            value = b.load(b.gep(panel.data, [word(r * COLUMNS + s)]))
+            b.store(value, b.gep(line, [word(r)]))
+    return context.get_dummy_value()
 
 
 def _emit(context: Any, b: Any, signature: Any, args: Any) -> Any:

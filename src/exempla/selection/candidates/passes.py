@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from exempla.selection.candidates.panel import COLUMNS, HEIGHT, RUN, add_products
+from exempla.selection.candidates.panel import COLUMNS, HEIGHT, RUN, add_products, turn
 
 __all__ = [
     "COLUMNS", "TILE", "advance", "apply", "compiled", "leader", "pack", "products", "reach",
@@ -79,9 +79,7 @@ def _tile(F, Q, top, height, V, panel, zero):
                 panel[:] = 0.0
                 for i in range(0, whole, STRETCH):
                     add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
-                for s in range(COLUMNS):
-                    for h in range(HEIGHT):
-                        V[g * COLUMNS + s, r + h] = panel[h, s]
+                turn(panel, V, g * COLUMNS, r)  # pyright: ignore[reportCallIssue]
                 if whole < p:
                     _add_rest(F, Q, j, g, whole, r, V, zero)
             else:  # the last rows of all
@@ -95,11 +93,12 @@ def _tile(F, Q, top, height, V, panel, zero):
 
 @compiled
 def _reaches(c, n, length, scale, floor, rule, bar, more, less):
+    """1 if a row's score may reach the bar, given the slacks, else 0."""
     most = abs(c) + more * length
     error = less * length * length
     if rule == 0:  # c²/n ≥ bar without the division
-        return (most * most >= bar * (n - error)) & (n + error > floor)
-    return (most * most * scale >= bar) & (n + error > floor)
+        return np.int64((most * most >= bar * (n - error)) & (n + error > floor))
+    return np.int64((most * most * scale >= bar) & (n + error > floor))
 
 
 @compiled
@@ -109,38 +108,36 @@ def sweep(F, Q, zero, steps, c, n, lengths, floor, scale, rule, keep, start, sto
 
     Nothing of the size t × b is ever written: a tile's products are used up at once.
     """
-    coefs, signs, bars, slack_c, slack_n = steps[0], steps[1], steps[2], steps[3], steps[4]
-    b = len(coefs)
+    b = steps.shape[1]
     counts, found = np.zeros(b, np.int64), np.empty((b, limit), np.int64)
-    hopeful, hopes = np.empty(64, np.int64), 0
+    hopeful, hopes = np.empty(stop - start, np.int64), 0
     V, panel = np.empty((Q.shape[0] * COLUMNS, TILE)), np.empty((HEIGHT, COLUMNS))
-    cs, ns = np.empty(TILE), np.empty(TILE)
-    hope = np.empty(TILE, np.bool_)
+    cs, ns, hope = np.empty(TILE), np.empty(TILE), np.empty(TILE, np.int64)
+    ls, gs, fs = np.empty(TILE), np.empty(TILE), np.empty(TILE)
     for top in range(start, stop, TILE):
         height = min(TILE, stop - top)
         _tile(F, Q, top, height, V, panel, zero)
-        ls, fs, gs = (
-            lengths[top : top + height],
-            floor[top : top + height],
-            scale[top : top + height],
-        )
-        cs[:height], ns[:height] = c[top : top + height], n[top : top + height]
-        hope[:] = False
+        for r in range(height):
+            cs[r], ns[r], hope[r] = c[top + r], n[top + r], 0
+            ls[r], gs[r], fs[r] = lengths[top + r], scale[top + r], floor[top + r]
         for s in range(b):
-            coef, sign, bar, more, less = coefs[s], signs[s], bars[s], slack_c[s], slack_n[s]
+            coef, sign, bar, more, less = (
+                steps[0, s], steps[1, s], steps[2, s], steps[3, s], steps[4, s]
+            )  # fmt: skip
             for r in range(height):
                 v = V[s, r]
                 cs[r] -= coef * v
                 ns[r] -= sign * v * v
             if s == keep - 1:
-                c[top : top + height], n[top : top + height] = cs[:height], ns[:height]
+                for r in range(height):
+                    c[top + r], n[top + r] = cs[r], ns[r]
             if bar == np.inf:
                 continue
-            some = 0
+            some, lower = 0, share * bar
             for r in range(height):
-                good = _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, share * bar, more, less)
+                good = _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, lower, more, less)
                 hope[r] |= good
-                some += np.int64(good)
+                some += good
             if some:
                 for r in range(height):
                     if _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, bar, more, less):
@@ -149,11 +146,9 @@ def sweep(F, Q, zero, steps, c, n, lengths, floor, scale, rule, keep, start, sto
                         counts[s] += 1
         for r in range(height):
             if hope[r]:
-                if hopes == len(hopeful):
-                    hopeful = np.concatenate((hopeful, np.empty_like(hopeful)))
                 hopeful[hopes] = top + r
                 hopes += 1
-    return counts, found, hopeful[:hopes]
+    return counts, found, hopeful[:hopes].copy()
 
 
 @compiled

@@ -5,18 +5,23 @@ Products are float32 to nearly its precision (each factor in two TF32 parts); c 
 
 # Triton comes with torch where there is a GPU, and its kernels are no ordinary functions.
 # pyright: reportMissingImports=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels are then plain functions that nobody calls
+    triton, tl = None, None
 
 from exempla.selection.device.state import State
 from exempla.selection.device.sweep import LIMIT, Checks, Found
 
-__all__ = ["ERROR", "fused_guess", "fused_sweep"]
+__all__ = ["ERROR", "fused_guess", "fused_sweep", "installed"]
 
 ERROR = 16 * 2.0**-24
 """Bound used for the error of a product, in units of ‖f‖. The largest seen on an H200, over rows of
@@ -26,7 +31,16 @@ ROWS, DEPTH, WARPS, STAGES = 128, 64, 4, 3
 AT_ONCE, GUESS_WARPS = 4, 16
 
 
-@triton.jit
+def installed() -> bool:
+    """Whether there is a Triton to run the kernels."""
+    return triton is not None
+
+
+def _jit(kernel: Any) -> Any:
+    return triton.jit(kernel) if triton is not None else kernel
+
+
+@_jit
 def _kernel(
     F, Q, steps, c, n, lengths, floor, scale, counts, near, hope, t, p, b, keep, size,
     RULE: tl.constexpr, LIMIT: tl.constexpr, PRECISION: tl.constexpr,
@@ -98,7 +112,7 @@ def fused_sweep(state: State, checks: Checks, keep: int) -> Found:
     return Found(counts, near, hope)
 
 
-@triton.jit
+@_jit
 def _guess(
     G, c, n, floor, scale, V, at, taken, size, b,
     RULE: tl.constexpr, LANES: tl.constexpr, AT_ONCE: tl.constexpr,

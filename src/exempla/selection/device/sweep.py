@@ -71,11 +71,9 @@ def fused(array: Any) -> bool:
     """Whether the Triton kernel can be used for these rows."""
     if array.device.type != "cuda" or not array.is_contiguous():
         return False
-    try:
-        import exempla.selection.device.fused  # noqa: F401
-    except ImportError:  # no Triton
-        return False
-    return True
+    from exempla.selection.device.fused import installed
+
+    return installed()
 
 
 def fused_error() -> float:
