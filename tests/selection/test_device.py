@@ -86,3 +86,29 @@ def test_many_targets_in_small_groups_are_as_many_single_ones(noise, monkeypatch
         np.testing.assert_array_equal(found.indices, alone.indices)
         np.testing.assert_allclose(found.weights, alone.weights, rtol=1e-6, atol=1e-9)
         assert found.stopped == alone.stopped
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
+def test_no_row_is_guessed_twice_where_the_pool_holds_them_all(last_first, monkeypatch):
+    """Of equals topk may return any: among rows that are out it may return the certain pick."""
+    from exempla.selection.device import single
+    from tests.selection.test_engine import using
+
+    class Found:
+        def __init__(self, indices):
+            self.indices = indices
+
+    def any_of_equals(values, count, sorted=True):
+        order = torch.argsort(values.flip(0) if last_first else values, descending=True, stable=True)
+        return Found((len(values) - 1 - order if last_first else order)[:count])
+
+    monkeypatch.setattr(single.torch, "topk", any_of_equals)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((90, 30)).astype(np.float32)
+        target = rng.standard_normal(30)
+        with using("torch"):
+            found = select(rows, target, 60, SBQ(10.0))
+        assert len(set(found.indices.tolist())) == len(found.indices)
+        np.testing.assert_array_equal(found.indices, select(rows, target, 60, SBQ(10.0)).indices)

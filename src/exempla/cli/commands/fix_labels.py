@@ -85,12 +85,13 @@ def run(options: Namespace) -> int:
         if parts.X_curated is not None:
             curated = given.data(prepare(parts.X_curated), parts.y_curated)
             console.say(f"{len(parts.curated):,} rows are trusted.")
+        asked = None if options.k is None or given.regression else given.at_most(options.k)
         console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
         fixes = fix_labels(
             given.untrained(model),
             given.data(prepare(parts.X_train), parts.y_train),
             curated,
-            k=None if options.k is None or given.regression else given.at_most(options.k),
+            k=asked if options.method == "sbq" else None,  # spot checks are drawn from all rows
             method=options.method,
             fit=given.fit,
             seed=options.seed,
@@ -102,7 +103,7 @@ def run(options: Namespace) -> int:
 
         return finish(console, options, folder, job_file(given, options), fixes)
     everything = given.in_words(fixes)
-    suspects = Suspects(given, _listed(everything, options.k), everything)
+    suspects = Suspects(given, _listed(everything, asked), everything)
     about = About(
         **given.facts(),
         command=command_line(options),
@@ -207,7 +208,7 @@ def listed(fixes: Any, k: int | None) -> Any:
 def _listed(fixes: Any, k: int | None) -> Any:
     """Only the rows worth a person's time, unless the user said how many."""
     if k is not None:
-        return fixes
+        return fixes.first(min(k, len(fixes)))
     fewest = max(20, min(FEWEST, fixes.n_train // 10))
     count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
     return fixes.first(count)

@@ -32,6 +32,8 @@ class Rest:
     indices: np.ndarray
     given: np.ndarray
     suggested: np.ndarray
+    alternative: np.ndarray
+    alternative_chance: np.ndarray
     probabilities: np.ndarray
     alignment: np.ndarray
     contradicting: Any
@@ -49,6 +51,8 @@ class Rest:
                 everything.indices[first:],
                 everything.given[first:],
                 everything.suggested[first:],
+                everything.alternative[first:],
+                everything.alternative_chance[first:],
                 everything.probabilities[first:],
                 everything.alignment[first:],
                 ranks,
@@ -56,8 +60,9 @@ class Rest:
         indices = np.setdiff1d(np.arange(len(labels)), listed.indices)
         expected = max(0.0, float(listed.expected_errors - np.sum(listed.probabilities)))
         share = np.full(len(indices), min(1.0, expected / max(1, len(indices))))
-        given = np.asarray(labels)[indices]
-        return cls(indices, given, given, share, np.zeros(len(indices)), [_Rank()] * len(indices))
+        given, nothing = np.asarray(labels)[indices], np.zeros(len(indices))
+        other, ranks = _another(given, labels), [_Rank()] * len(indices)
+        return cls(indices, given, given, other, nothing, share, nothing, ranks)
 
     def at(self, places: np.ndarray) -> Rest:
         """Some of them; only what contradicts those is worked out."""
@@ -65,10 +70,19 @@ class Rest:
             self.indices[places],
             self.given[places],
             self.suggested[places],
+            self.alternative[places],
+            self.alternative_chance[places],
             self.probabilities[places],
             self.alignment[places],
             [self.contradicting[place].found for place in places],
         )
+
+
+def _another(given: np.ndarray, labels: Any) -> np.ndarray:
+    """The commonest other label, where nothing is known of a row but the label it has."""
+    names, counts = np.unique(np.asarray(labels), return_counts=True)
+    first, second = names[np.argsort(-counts, kind="stable")[:2]]
+    return np.where(given == first, second, first)
 
 
 @dataclass(frozen=True)

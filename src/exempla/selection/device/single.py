@@ -206,6 +206,7 @@ class Ahead:
         G = P @ P.T - A @ A.T
         c = P @ state.residual
         out = state.n[pool] == -torch.inf
+        out[1:] |= pool[1:] == first  # where few rows are left, it is among the others, too
         n = torch.where(out, -torch.inf, torch.diagonal(G) + state.noise)
         at, taken, V = guess_in(state, (G, c, n, state.floor[pool], state.scale[pool]), b)
         return self._steps(pool, at, taken, P, A, V, b)

@@ -33,7 +33,7 @@ def refit(evidence: Any, probabilities: Any, decided_rows: Any, was_wrong: Any) 
     >>> import numpy as np
     >>> p = np.full(100, 0.1)
     >>> again = refit(None, p, np.arange(20), np.arange(20) < 12)
-    >>> bool(again[50] > 0.4), again[0], again[19]
+    >>> bool(again[50] > 0.4), float(again[0]), float(again[19])
     (True, 1.0, 0.0)
     """
     p = np.asarray(probabilities, dtype=np.float64)

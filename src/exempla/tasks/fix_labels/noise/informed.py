@@ -35,4 +35,4 @@ def tells_apart(log_proba: np.ndarray, codes: np.ndarray) -> bool:
         U = ranks[codes == c].sum() - k * (k + 1) / 2
         spread = np.sqrt(k * (n - k) * (n + 1) / 12)
         best = max(best, (U - k * (n - k) / 2) / spread)
-    return best > SURE
+    return bool(best > SURE)
