@@ -12,8 +12,9 @@ from tests.lowest import CORE, ROOT, floors, groups, pins
 
 UNTESTED = {"ray"}
 """Extras that the Makefile does not install."""
-BROUGHT_ALONG = {"pydantic", "starlette"}
-"""Parts of FastAPI's own interface, of the version it asks for."""
+BROUGHT_ALONG = {"pydantic", "starlette", "llvmlite", "triton"}
+"""Parts of FastAPI's and numba's own interfaces, of the versions they ask for; Triton comes with
+torch where there is a GPU to use it on."""
 
 
 def test_every_direct_dependency_is_pinned_at_a_version_that_is_allowed():

@@ -100,7 +100,9 @@ def test_no_row_is_guessed_twice_where_the_pool_holds_them_all(last_first, monke
             self.indices = indices
 
     def any_of_equals(values, count, sorted=True):
-        order = torch.argsort(values.flip(0) if last_first else values, descending=True, stable=True)
+        order = torch.argsort(
+            values.flip(0) if last_first else values, descending=True, stable=True
+        )
         return Found((len(values) - 1 - order if last_first else order)[:count])
 
     monkeypatch.setattr(single.torch, "topk", any_of_equals)

@@ -122,7 +122,8 @@ def chosen_and_certified(
     count = 1 if targets.ndim == 1 else len(targets)
     for group in groups(count, rows, k):
         some, sides = (targets, side) if targets.ndim == 1 else (targets[group], side)
-        if not isinstance(side, str) and targets.ndim > 1 and len(side) == count:
+        each = isinstance(side, list | tuple | np.ndarray)  # anything else `choose` refuses
+        if each and targets.ndim > 1 and len(side) == count:
             sides = list(side)[group]
         found = choose(rows, some, k, selector, sides, first=group.start)
         selections = found if isinstance(found, list) else [found]

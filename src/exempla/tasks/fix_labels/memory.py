@@ -31,6 +31,8 @@ __all__ = ["expected_peak"]
 
 SLACK = 1.05
 """What the allocator cannot use again."""
+LIBRARIES = 24e6
+"""What the parts of scikit-learn and SciPy take that judging labels is the first to load."""
 
 
 def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
@@ -55,7 +57,7 @@ def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
     judging = 90.0 * len(problem.classes) + 60.0
     fit = row_bytes(problem.X) * (FOLDS - 1) / FOLDS + 8.0 + 27.0 * len(problem.classes)
     showing = max(scoring, view + 18.0 * BLOCK * m / N)
-    return SLACK * (N * (held + max(judging, fit, showing)) + fixed)
+    return SLACK * (N * (held + max(judging, fit, showing)) + fixed) + LIBRARIES
 
 
 def row_bytes(X: Any) -> float:

@@ -105,5 +105,5 @@ def _listed(value: Any) -> bool:
 def _predicts_numbers(model: Any) -> bool:
     try:
         return is_regressor(model)
-    except AttributeError:  # a model that tells scikit-learn nothing about itself
+    except (AttributeError, TypeError):  # it tells scikit-learn nothing of itself, or is a class
         return False
