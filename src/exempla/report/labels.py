@@ -7,6 +7,7 @@ from typing import Any
 
 from exempla.checks import renamed_options
 from exempla.report.about import About, versions
+from exempla.report.chance import chance
 from exempla.report.html import save_page
 from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, made_of
 from exempla.report.thumbnails import Gallery
@@ -103,11 +104,11 @@ def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
 
 def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Comparison:
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
-    chance = f"{fixes.probabilities[rank]:.0%} wrong"
-    remark = f"labelled {given}" + (f" → {better}" if better != given else "") + f" · {chance}"
+    remark = f"labelled {given}" + (f" → {better}" if better != given else "")
+    remark += f" · {chance(fixes.probabilities[rank])} wrong"
     if len(fixes.alternative):
         other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
-        remark += f" · models that have not seen it: {other} {believed:.0%}"
+        remark += f" · models that have not seen it: {other} {chance(believed)}"
     card = card_of(train, int(fixes.indices[rank]), gallery, remark=remark)
     found = fixes.contradicting[rank]
     causes = tuple(

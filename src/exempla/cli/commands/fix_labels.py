@@ -108,6 +108,7 @@ def run(options: Namespace) -> int:
         **given.facts(),
         command=command_line(options),
         warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
+        steps=(("Decide about them, and export the corrected file:", f"exempla review {folder}"),),
     )
     found = suspects.in_file_rows()
     with published(folder, options) as stage:
