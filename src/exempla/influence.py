@@ -162,16 +162,20 @@ def average(found: Iterable[SetInfluence], of_run: bool) -> SetInfluence:
     """
     total, scale, size, count, worst, steps = 0.0, 0.0, 0.0, 0, None, 0
     for one in found:
-        squares = np.einsum("ij,ij->j", one.values, one.values, dtype=np.float64)
-        own = np.sqrt(squares / len(one.values))
-        power = np.maximum(own, TINY) ** -(LEVELLING if of_run else 0.0)
+        own = sizes(one.values) if of_run else np.ones(one.values.shape[1])
+        power = own**-LEVELLING
         total = total + one.values * power
         scale, size, count = scale + own * power, size + own, count + 1
         worst = one if worst is None or one.residual > worst.residual else worst
         steps += one.steps
     assert worst is not None
-    values = total * (size / np.maximum(scale, TINY) / count)
-    return replace(worst, values=values, steps=steps)
+    return replace(worst, values=total * (size / scale / count), steps=steps)
+
+
+def sizes(values: np.ndarray) -> np.ndarray:
+    """Root of the mean square of each column; next to nothing for one of zeros."""
+    squares = np.einsum("ij,ij->j", values, values, dtype=np.float64)
+    return np.maximum(np.sqrt(squares / len(values)), TINY)
 
 
 def inside_the_sketch(
