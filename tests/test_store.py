@@ -14,7 +14,8 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from exempla import ExemplaError, Explainer, store
+from exempla import ExemplaError, Explainer
+from exempla.store import objects as store
 from exempla.store import on_disk, open_rows, read_object, write_object
 
 
