@@ -9,6 +9,7 @@ Do a job        explain_errors, fix_labels, clean, summarize, attack
 Get back        Answer, and of its kind LabelFixes (ClassFixes, NumberFixes, PartFixes), Cleaning,
                 Summary, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
+Language        Completions: prompts and completions as training data and as a question
 Record          Recorder: snapshots of a training, which make answers truer
 Measure         metrics, certificate
 Stand in        surrogate, for a model that has no scores
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from exempla.estimator import FisherExplainer
     from exempla.explainer import Explainer
     from exempla.influence import hessian_influence
+    from exempla.language import Completions
     from exempla.oracles.scores import ArrayScores, ScoreModel
     from exempla.recorder import Recorder
     from exempla.results import Answer, Explanation, Features, Selection
@@ -71,6 +73,7 @@ _HOMES = {
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
+    "exempla.language": "Completions",
     "exempla.recorder": "Recorder",
     "exempla.estimator": "FisherExplainer",
     "exempla.tables.models.surrogate": "surrogate Surrogate",
@@ -89,6 +92,7 @@ __all__ = [
     "Random", "Sharded",
     "metrics", "certificate", "hessian_influence",
     "FisherExplainer", "ArrayScores", "ScoreModel", "surrogate", "Surrogate", "Recorder",
+    "Completions",
     "ExemplaError", "ExemplaWarning",
     "__version__",
 ]  # fmt: skip

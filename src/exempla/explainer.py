@@ -219,7 +219,8 @@ class Explainer:
                 self.embeddings, asked.rows, asked.examples[0], asked.labels, chosen, counted,
                 found.indices,
             )  # fmt: skip
-        return replace(found, removal=asdict(effect))
+        asked_of = found.question._replace(shares=counted)  # type: ignore[union-attr]
+        return replace(found, removal=asdict(effect), question=asked_of)
 
     def explain_each(
         self,

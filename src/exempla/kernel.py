@@ -27,6 +27,7 @@ __all__ = [
     "questioned_rows",
     "scored",
     "training_features",
+    "whitened_rows",
 ]
 
 Use = Literal["influence", "selection"]
@@ -84,6 +85,15 @@ def questioned_rows(
 ) -> Array:
     """The questioned examples, whitened and placed where the training rows `like` are. A unit row's
     length counts what the sketch does not show of it."""
+    rows, outside = whitened_rows(embeddings, asked, wanted, use, like)
+    return unit_rows(rows, outside) if use == "selection" else rows
+
+
+def whitened_rows(
+    embeddings: list[Embedding], asked: Scored, wanted: str | float, use: Use, like: Array
+) -> tuple[Array, np.ndarray]:
+    """Questioned rows at the damping of this use, as long as they are, and each one's squared
+    length outside the sketch."""
     parts, outside = [], np.zeros(len(asked[0][0]))
     chosen = dampings(embeddings, wanted, use)
     for e, (rows, beyond), d in zip(embeddings, asked, chosen, strict=True):
@@ -91,5 +101,4 @@ def questioned_rows(
         if e.sketch.outside is not None:
             scale = e.metric.outside(e.sketch.outside, d.value)
             outside = outside + beyond * scale / len(embeddings)
-    rows = joined(parts)
-    return unit_rows(rows, outside) if use == "selection" else rows
+    return joined(parts), outside

@@ -222,6 +222,8 @@ class Question(NamedTuple):
     """The test data as given."""
     rows: np.ndarray | None = None
     """Positions in the test data that were questioned; None for all."""
+    shares: np.ndarray | None = None
+    """The share of each questioned example in the question, where it is one."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -7,7 +7,7 @@ import numpy as np
 from exempla.arrays import Array, as_like, real_numbers, to_numpy
 from exempla.errors import ExemplaError
 
-__all__ = ["mean_embedding", "shares", "unit_rows"]
+__all__ = ["mean_embedding", "shares", "unit_rows", "unit_scale"]
 
 
 SQUARED = 65_536
@@ -20,16 +20,21 @@ def unit_rows(rows: Array, outside: np.ndarray | None = None, *, overwrite: bool
     `outside` is each row's squared norm in directions the rows do not show. The rows are used up
     if they may be overwritten.
     """
+    scale = unit_scale(rows, outside)
+    if overwrite:
+        rows *= as_like(scale, rows)[:, None]
+        return rows
+    return rows * as_like(scale, rows)[:, None]
+
+
+def unit_scale(rows: Array, outside: np.ndarray | None = None) -> np.ndarray:
+    """What each row is multiplied by to have unit length; 0 for a zero row."""
     starts = range(0, len(rows), SQUARED)
     parts = [to_numpy((rows[i : i + SQUARED] ** 2).sum(1)) for i in starts] or [np.zeros(0)]
     norm2 = np.concatenate(parts).astype(np.float64)
     if outside is not None:
         norm2 = norm2 + outside
-    scale = np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
-    if overwrite:
-        rows *= as_like(scale, rows)[:, None]
-        return rows
-    return rows * as_like(scale, rows)[:, None]
+    return np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
 
 
 def mean_embedding(rows: Array, weights: object = None) -> Array:

@@ -7,11 +7,13 @@ from exempla.report.jobs import write_job_report
 from exempla.report.labels import write_label_report
 from exempla.report.listing import Listed, write_listing
 from exempla.report.plots import plot_evidence, plot_explanation
+from exempla.report.tokens import TokenView, marked_text
 from exempla.report.views import Content, ImageView, TableView, TextView, View
 
 __all__ = [
     "About", "Content", "View", "ImageView", "TableView", "TextView",
     "write_report", "write_label_report", "write_job_report", "render_report",
     "explanation_fragment",
+    "TokenView", "marked_text",
     "Listed", "write_listing", "evidence_of", "plot_evidence", "plot_explanation",
 ]  # fmt: skip

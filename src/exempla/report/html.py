@@ -17,6 +17,7 @@ from exempla.checks import renamed_options
 from exempla.errors import ExemplaError
 from exempla.report.about import About
 from exempla.report.page import Page, build_page, strength_class
+from exempla.report.tokens import about_texts, token_views
 from exempla.report.views import View
 from exempla.results import Explanation, Selection
 
@@ -48,7 +49,7 @@ def write_report(
     train_view, test_view : View
         How to show a training example (row numbers of the training set) and a questioned one
         (positions among the questioned examples): `ImageView`, `TextView`, `TableView`, or a plain
-        `View` with labels only.
+        `View` with labels only. Texts of `Completions` need none: their decisive tokens are marked.
     about : About
         Where the data came from, how good the model is, and the command to repeat it.
     evidence : (k, n_test) array
@@ -74,10 +75,19 @@ def write_report(
     >>> "petal length" in page.read_text()
     True
     """
-    page = build_page(
-        explanation, train_view, test_view, about or About(), evidence, limit, others, verification
-    )
+    views = _views(explanation, train_view, test_view)
+    page = build_page(explanation, *views, about or About(), evidence, limit, others, verification)
     return save_page(page, path)
+
+
+def _views(
+    explanation: Selection, train_view: View | None, test_view: View | None
+) -> tuple[View | None, View | None]:
+    """How to show the examples: as told, and texts of a language model with their tokens marked."""
+    if train_view is None and test_view is None and about_texts(explanation):
+        assert isinstance(explanation, Explanation)
+        return token_views(explanation)
+    return train_view, test_view
 
 
 def save_page(page: Page, path: str | Path) -> Path:
@@ -104,9 +114,8 @@ def render_report(
     verification: Any = None,
 ) -> str:
     """The page as a string; see `write_report`."""
-    page = build_page(
-        explanation, train_view, test_view, about or About(), evidence, limit, others, verification
-    )
+    views = _views(explanation, train_view, test_view)
+    page = build_page(explanation, *views, about or About(), evidence, limit, others, verification)
     return render(page)
 
 

@@ -7,7 +7,7 @@ its own collate function, whatever the loader's shuffling.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,7 +157,8 @@ def is_items(data: Any) -> bool:
         return False
     if isinstance(data, list):
         return bool(data) and isinstance(data[0], (tuple, dict, list)) and not all_arrays(data)
-    return (isinstance(data, Dataset) or hasattr(data, "column_names")) and hasattr(data, "__len__")
+    positions = isinstance(data, (Dataset, Sequence)) or hasattr(data, "column_names")
+    return positions and hasattr(data, "__len__") and not isinstance(data, str)
 
 
 def numbers(values: list[Any]) -> Any:

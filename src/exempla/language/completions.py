@@ -1,0 +1,194 @@
+"""Prompts and completions as a causal language model takes them.
+
+What is learned, and asked about, is the completion: the prompt is given, and its tokens carry the
+label −100, which stands for "does not count" in PyTorch and Hugging Face alike.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from exempla.checks import whole_number
+from exempla.errors import ExemplaError, ExemplaWarning
+
+__all__ = ["Completions"]
+
+IGNORED = -100
+FORMS = "a text, a pair (prompt, completion), or a dictionary with prompt and completion, text or messages"  # noqa: E501
+
+
+class Completions(Sequence):
+    """Texts for a causal language model, as training data or as a question.
+
+    Parameters
+    ----------
+    tokenizer : a tokenizer of Hugging Face, or any callable that returns `input_ids`
+        The model's own.
+    texts : iterable
+        Pairs (prompt, completion); plain texts, of which every token counts; dictionaries with
+        "prompt" and "completion", with "text", or with "messages", of which the last one counts.
+    max_length : int
+        Longest text in tokens: prompts lose their beginning, completions their end. By default what
+        the tokenizer says.
+    end : bool
+        Whether the end-of-text token belongs to a completion, where the tokenizer has one.
+
+    >>> class Letters:  # a tokenizer in a line: every letter is a token
+    ...     def __call__(self, text, **options): return {"input_ids": [ord(c) for c in text]}
+    ...     def decode(self, ids): return "".join(map(chr, ids))
+    >>> data = Completions(Letters(), [("2+2=", "4"), "abc"])
+    >>> data[0]["labels"], data.pieces(0)
+    ([-100, -100, -100, -100, 52], ('2', '+', '2', '=', '4'))
+    >>> data.counted(1)  # nothing stands before the first token to predict it from
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        texts: Iterable[Any],
+        *,
+        max_length: int | None = None,
+        end: bool = True,
+    ) -> None:
+        if not callable(tokenizer):
+            raise ExemplaError(
+                f"{type(tokenizer).__name__} is no tokenizer: give the one the model was trained "
+                "with, as AutoTokenizer.from_pretrained(...) loads it."
+            )
+        if isinstance(texts, str):
+            raise ExemplaError("a single text was given: put it in a list.")
+        if max_length is not None and (not whole_number(max_length) or max_length < 2):
+            raise ExemplaError(f"max_length is {max_length!r}: give a whole number of at least 2.")
+        self.tokenizer = tokenizer
+        self.texts = [self._pair(text, row) for row, text in enumerate(texts)]
+        if not self.texts:
+            raise ExemplaError("there are no texts: give at least one.")
+        self._end = _end_token(tokenizer) if end else None
+        self._longest = max_length or _longest(tokenizer)
+        self._rows = [self._tokenized(row) for row in range(len(self.texts))]
+        cut = sum(cut for _, _, cut in self._rows)
+        if cut:
+            warnings.warn(
+                f"{cut:,} of {len(self):,} texts are longer than {self._longest:,} tokens and were "
+                "cut: give max_length= if the model can take more.",
+                ExemplaWarning,
+                stacklevel=2,
+            )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, row: Any) -> Any:
+        """The tokens of a text and which of them count; a list of such for a slice."""
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        ids, prompt, _ = self._rows[row]
+        return {"input_ids": list(ids), "labels": [IGNORED] * prompt + list(ids[prompt:])}
+
+    def counted(self, row: int) -> list[int]:
+        """Places of the tokens that the model is asked to predict."""
+        ids, prompt, _ = self._rows[row]
+        return list(range(max(prompt, 1), len(ids)))
+
+    def token_by_token(self, row: int) -> list[dict[str, list[int]]]:
+        """The text once for every token that counts, with that token alone counting."""
+        ids, _, _ = self._rows[row]
+        out = []
+        for place in self.counted(row):
+            labels = [IGNORED] * len(ids)
+            labels[place] = ids[place]
+            out.append({"input_ids": list(ids), "labels": labels})
+        return out
+
+    def pieces(self, row: int) -> tuple[str, ...]:
+        """The text of every token; joined they are the text as the tokenizer writes it."""
+        ids, _, _ = self._rows[row]
+        # a letter may be spread over tokens: what a token adds to the text before it is its own
+        so_far = [self._decoded(ids[:stop]) for stop in range(len(ids) + 1)]
+        return tuple(
+            after[len(before) :] if after.startswith(before) else self._decoded([token])
+            for before, after, token in zip(so_far, so_far[1:], ids, strict=False)
+        )
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids)) if ids else ""
+
+    def _pair(self, text: Any, row: int) -> tuple[str, str]:
+        """(prompt, completion) of whatever stands for a text."""
+        if isinstance(text, str):
+            prompt, completion = "", text
+        elif isinstance(text, (tuple, list)) and len(text) == 2:
+            prompt, completion = text
+        elif hasattr(text, "keys") and "messages" in text:
+            prompt, completion = self._conversation(text["messages"], row)
+        elif hasattr(text, "keys") and "completion" in text:
+            prompt, completion = text.get("prompt") or "", text["completion"]
+        elif hasattr(text, "keys") and "text" in text:
+            prompt, completion = "", text["text"]
+        else:
+            raise ExemplaError(f"text {row} is {type(text).__name__}: give {FORMS}.")
+        if not isinstance(prompt, str) or not isinstance(completion, str):
+            raise ExemplaError(f"text {row} holds something that is no text: give {FORMS}.")
+        if not completion:
+            raise ExemplaError(f"the completion of text {row} is empty: there is nothing to learn.")
+        return prompt, completion
+
+    def _conversation(self, messages: Any, row: int) -> tuple[str, str]:
+        if not messages or not hasattr(messages[-1], "keys") or "content" not in messages[-1]:
+            raise ExemplaError(
+                f"text {row} has messages without role and content: give a list of "
+                '{"role": …, "content": …}.'
+            )
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ExemplaError(
+                f"text {row} is a conversation and this tokenizer has no chat template: give "
+                "prompt and completion instead."
+            )
+        before = self.tokenizer.apply_chat_template(
+            list(messages[:-1]), tokenize=False, add_generation_prompt=True
+        )
+        return before, messages[-1]["content"]
+
+    def _tokenized(self, row: int) -> tuple[tuple[int, ...], int, bool]:
+        """(tokens, how many of them are prompt, whether some were cut off)."""
+        prompt, completion = self.texts[row]
+        # a chat template has written its own special tokens; elsewhere the tokenizer adds them
+        before = self._ids(prompt, add_special_tokens=True) if prompt else self._begin()
+        after = self._ids(completion, add_special_tokens=False)
+        after += [] if self._end is None or after[-1:] == [self._end] else [self._end]
+        if before and before[-1] == self._end:
+            before = before[:-1]  # tokenizers that close every text close prompts as well
+        room = self._longest or len(before) + len(after)
+        kept = after[:room]
+        before = before[max(0, len(before) - (room - len(kept))) :]
+        if len(before) + len(kept) < 2:
+            raise ExemplaError(
+                f"text {row} is a single token: nothing stands before it to predict it from; give "
+                "a prompt."
+            )
+        return (
+            (*before, *kept),
+            len(before),
+            len(kept) < len(after) or (len(before) + len(after) > room),
+        )
+
+    def _begin(self) -> list[int]:
+        first = getattr(self.tokenizer, "bos_token_id", None)
+        return [] if first is None else [int(first)]
+
+    def _ids(self, text: str, **options: Any) -> list[int]:
+        return [int(token) for token in self.tokenizer(text, **options)["input_ids"]]
+
+
+def _end_token(tokenizer: Any) -> int | None:
+    found = getattr(tokenizer, "eos_token_id", None)
+    return None if found is None else int(found)
+
+
+def _longest(tokenizer: Any) -> int | None:
+    """What the tokenizer says of its model; tokenizers that do not know say a huge number."""
+    found = getattr(tokenizer, "model_max_length", None)
+    return int(found) if found is not None and found < 10**9 else None
