@@ -161,19 +161,16 @@ class Completions(Sequence):
         after += [] if self._end is None or after[-1:] == [self._end] else [self._end]
         if before and before[-1] == self._end:
             before = before[:-1]  # tokenizers that close every text close prompts as well
-        room = self._longest or len(before) + len(after)
-        kept = after[:room]
-        before = before[max(0, len(before) - (room - len(kept))) :]
-        if len(before) + len(kept) < 2:
+        whole = len(before) + len(after)
+        room = self._longest or whole
+        after = after[:room]
+        before = before[max(0, len(before) - (room - len(after))) :]
+        if len(before) + len(after) < 2:
             raise ExemplaError(
                 f"text {row} is a single token: nothing stands before it to predict it from; give "
                 "a prompt."
             )
-        return (
-            (*before, *kept),
-            len(before),
-            len(kept) < len(after) or (len(before) + len(after) > room),
-        )
+        return (*before, *after), len(before), whole > room
 
     def _begin(self) -> list[int]:
         first = getattr(self.tokenizer, "bos_token_id", None)

@@ -55,6 +55,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="train again without the picked rows and show what was predicted beside what happened",
     )
     add_fail_above(question, "a larger share of the test rows is predicted wrongly")
+    language = parser.add_argument_group(
+        "language models",
+        "which texts of FILE taught the model the texts of --test? --model is then a folder that "
+        "transformers can load, or a function that returns (model, tokenizer)",
+    )
+    language.add_argument(
+        "--completion", metavar="COLUMN", help="the text that was learned and is asked about"
+    )
+    language.add_argument(
+        "--prompt", metavar="COLUMN", help="the text before it, which is given and not learned"
+    )
     add_output(parser)
 
 
@@ -77,6 +88,12 @@ def run(options: Namespace) -> int:
     from exempla.report import About, evidence_of
     from exempla.report.sentences import answer
 
+    if options.completion:
+        from exempla.cli.shared.language import explain_texts
+
+        return explain_texts(options)
+    if options.prompt:
+        raise ExemplaError("--prompt stands before a completion; name its column: --completion.")
     if options.surrogate and not options.model:
         raise ExemplaError("--surrogate stands in for a model of your own; give it with --model.")
     options = asked_file(options)

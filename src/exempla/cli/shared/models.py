@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from exempla.oracles.trees import is_trees
 from exempla.tables.columns.infer import Column
 from exempla.tables.tree_columns import with_tree_columns
 
-__all__ = ["blaming", "load_model", "prepared"]
+__all__ = ["blaming", "load_model", "named_object", "prepared"]
 
 TREES = ("lightgbm", "xgboost", "catboost")
 """Libraries of the extra [trees]."""
@@ -32,6 +32,17 @@ def load_model(place: str) -> Any:
     >>> load_model("sklearn.linear_model:LogisticRegression")
     LogisticRegression()
     """
+    found = named_object(place, made=lambda named: hasattr(named, "fit"))
+    if not (hasattr(found, "fit") and hasattr(found, "predict")):
+        raise ExemplaError(
+            f"--model {place} gives {type(found).__name__}, which has no fit and predict; give a "
+            "scikit-learn model (for PyTorch use exempla.explain in Python)."
+        )
+    return found
+
+
+def named_object(place: str, made: Callable[[Any], bool]) -> Any:
+    """What `package.module:name` names; what is not `made` yet, and any class, is called for it."""
     module_name, _, name = place.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ExemplaError(f"--model {place} is not understood; write package.module:name.")
@@ -46,14 +57,7 @@ def load_model(place: str) -> Any:
             found = getattr(import_module(module_name), name, None)
         if found is None:
             raise ExemplaError(f"{module_name!r} has no {name!r}; check --model {place}.")
-        if isinstance(found, type) or not hasattr(found, "fit"):
-            found = _call(found, place)
-    if not (hasattr(found, "fit") and hasattr(found, "predict")):
-        raise ExemplaError(
-            f"--model {place} gives {type(found).__name__}, which has no fit and predict; give a "
-            "scikit-learn model (for PyTorch use exempla.explain in Python)."
-        )
-    return found
+        return found if made(found) and not isinstance(found, type) else _call(found, place)
 
 
 def prepared(model: Any, columns: Collection[Column]) -> Any:

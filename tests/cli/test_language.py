@@ -1,0 +1,91 @@
+"""`exempla explain --completion`: from two files and a model's folder to marked tokens."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+
+from exempla.cli.main import main
+
+pytest.importorskip("transformers")
+
+from tests.language.sums import WRONG, lines, model, tokenizer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language")
+    model().save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    rows = [{"question": p, "answer": c} for p, c in lines()]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "asked.csv").write_text("question,answer\n1+7=,8\n")
+    return folder
+
+
+def asked(place, *more: str) -> list[str]:
+    return [
+        "explain", str(place / "train.jsonl"), "--test", str(place / "asked.csv"),
+        "--completion", "answer", "--out", str(place / "out"), *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_folder_or_ones_own_code(place, own, monkeypatch, capsys):
+    named = str(place / "model")
+    if own:
+        (place / "speaking.py").write_text(
+            "from tests.language.sums import model, tokenizer\n"
+            "def pair(): return model(), tokenizer()\n"
+        )
+        monkeypatch.chdir(place)
+        named = "speaking:pair"
+    words = ("--prompt", "question", "--model", named, "--side", "opponents", "-k", "3")
+    assert main(asked(place, *words)) == 0
+    found = json.loads((place / "out" / "explanation.json").read_text())
+    assert found["indices"][0] == WRONG
+    table = pd.read_csv(place / "out" / "explanation.csv", dtype=str)
+    assert table.loc[0, ["prompt", "completion"]].tolist() == ["1+7=", "9"]
+    page = (place / "out" / "report.html").read_text()
+    assert '<mark class="against3">9</mark>' in page
+    assert "Which training texts are behind these completions?" in page
+    assert "report.html" in capsys.readouterr().out
+    sys.modules.pop("speaking", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--completion", "answer"), "give it with --model"),
+        (("--completion", "answer", "--model", "nowhere/at/all"), "give it with --test"),
+        (("--prompt", "question"), "name its column"),
+    ],
+)
+def test_what_is_missing_is_said(place, words, why, capsys):
+    assert main(["explain", str(place / "train.jsonl"), *words, "--out", str(place / "no")]) == 2
+    assert why in capsys.readouterr().err
+    assert not (place / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--model", "nowhere/at/all"), "cannot load a language model"),
+        (("--model", "sys:path"), "return (model, tokenizer)"),
+        (("--prompt", "quest", "--model", "x"), "did you mean 'question'"),
+    ],
+)
+def test_what_cannot_be_used_is_said(place, words, why, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(asked(place, *words)) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_an_empty_completion_is_named_by_its_row(place, capsys):
+    (place / "holes.csv").write_text("question,answer\n1+7=,8\n1+8=,\n")
+    words = ["--test", str(place / "holes.csv"), "--model", str(place / "model")]
+    assert main([*asked(place), *words]) == 2
+    assert "Row 1 of holes.csv has no answer" in capsys.readouterr().err
