@@ -50,8 +50,10 @@ def main() -> None:
     lines = []
     for name, (order, seconds) in ranked.items():
         hits = [np.isin(o[:FIRST], f.stated).mean() for o, f in zip(order, corpus.facts)]
-        line = {"seed": options.seed, "method": name, "precision": np.mean(hits),
-                "standard_error": np.std(hits) / np.sqrt(len(hits)), "seconds": seconds}  # fmt: skip
+        line = {
+            "seed": options.seed, "method": name, "precision": float(np.mean(hits)),
+            "standard_error": float(np.std(hits) / np.sqrt(len(hits))), "seconds": seconds,
+        }  # fmt: skip
         if options.retrain:
             line["fall"] = fall(order, data, questions, known, len(tokenizer), options.seed)
         lines.append(line)

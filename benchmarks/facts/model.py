@@ -12,7 +12,7 @@ from torch.nn import functional as F
 __all__ = ["Decoder", "token_losses", "train"]
 
 WIDTH, HEADS, LAYERS, LONGEST = 96, 4, 3, 48
-EPOCHS, BATCH, RATE, DECAY = 16, 32, 2e-3, 0.01
+EPOCHS, BATCH, RATE, DECAY = 40, 32, 2e-3, 0.01
 IGNORED = -100
 
 
