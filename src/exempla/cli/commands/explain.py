@@ -13,6 +13,7 @@ from exempla.cli.shared.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
+    add_store,
     command_line,
     verdict,
 )
@@ -66,6 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     language.add_argument(
         "--prompt", metavar="COLUMN", help="the text before it, which is given and not learned"
     )
+    add_store(parser)
     add_output(parser)
 
 
@@ -106,7 +108,9 @@ def run(options: Namespace) -> int:
         model, note = given.recorded() if stand_in is None else (stand_in.model, None)
         if note:
             console.say(note)
-        explainer = Explainer(model, seed=options.seed, progress=console.progress)
+        explainer = Explainer(
+            model, store=options.store, seed=options.seed, progress=console.progress
+        )
         k = given.at_most(options.k)
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
     if not len(explanation):
