@@ -532,3 +532,88 @@ class Positions(nn.Module):
 @case
 def positions_without_batch() -> Case:
     return Case(Positions(), (torch.randint(0, 9, (N, 5)), classes()))
+
+
+@case
+def one_hot_labels() -> Case:
+    made = flat(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    made.data = (made.data[0], F.one_hot(made.data[1], 3).float())
+    return made
+
+
+@case
+def smoothed_labels() -> Case:
+    made = flat(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    made.data = (made.data[0], torch.randn(N, 3).softmax(1))
+    return made
+
+
+# ---- a label at every position
+
+
+class Segmenter(nn.Module):
+    """Down, up again, a class at every pixel: outputs (n, C, H, W)."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+        self.out = nn.Conv2d(4, classes, 3, padding=1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        h = F.interpolate(self.down(x).relu(), scale_factor=2)
+        return {"out": self.out(h)}
+
+
+@case
+def segmentation() -> Case:
+    pixels = torch.randint(0, 3, (N, 6, 6))
+    pixels[:, 0], pixels[0, 1] = 255, -100
+    return Case(Segmenter(3), (torch.randn(N, 2, 6, 6), pixels))
+
+
+@case
+def segmentation_yes_or_no() -> Case:
+    return Case(Segmenter(1), (torch.randn(N, 2, 2, 2), torch.randint(0, 2, (N, 2, 2)).float()))
+
+
+class Tagger(nn.Module):
+    def __init__(self, classes_first: bool) -> None:
+        super().__init__()
+        self.table, self.head, self.first = nn.Embedding(9, 4), nn.Linear(4, 3), classes_first
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out = self.head(self.table(tokens).tanh())
+        return out.transpose(1, 2) if self.first else out
+
+
+def tagged(classes_first: bool) -> Case:
+    labels = torch.randint(0, 3, (N, 5))
+    labels[:, 4] = -100
+    return Case(Tagger(classes_first), (torch.randint(0, 9, (N, 5)), labels))
+
+
+@case
+def tagger() -> Case:
+    return tagged(False)
+
+
+@case
+def tagger_classes_first() -> Case:
+    return tagged(True)
+
+
+@case
+def t5() -> Case:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=20, d_model=8, d_kv=4, d_ff=12, num_layers=1, num_heads=2,
+        decoder_start_token_id=0, feed_forward_proj="gated-gelu",
+    )  # fmt: skip
+    labels = torch.randint(1, 20, (N, 4))
+    labels[0, 2:] = -100
+    places = ".block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return Case(
+        T5ForConditionalGeneration(config), {**sentences(), "labels": labels},
+        fallback=("encoder" + places, "decoder" + places),
+    )  # fmt: skip

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.likelihoods import Custom, Gaussian
+from exempla.errors import ExemplaError
+from exempla.likelihoods import Categorical, Custom, Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.torch.curvature import GaussNewton
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
@@ -25,7 +26,7 @@ from exempla.oracles.torch.inputs.examples import (
     pad_rows,
     warn_of_augmentation,
 )
-from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
+from exempla.oracles.torch.inputs.parameters import refuse_absent, select_parameters, unwrap
 from exempla.oracles.torch.inputs.sources import ArraySource, source_of
 from exempla.oracles.torch.inputs.usable import refuse_rows, refuse_weights
 from exempla.oracles.torch.likelihood.choose import choose_head
@@ -106,13 +107,9 @@ class TorchOracle(Oracle):
     ) -> None:
         with BORROWING:  # what is trainable is not seen while another thread has the model
             inner = unwrap(model)
+            refuse_absent(inner)
             names = select_parameters(inner, parameters)
             self.model = moved(inner, device)
-        if any(p.is_meta for p in inner.parameters()):
-            raise UnsupportedModelError(
-                f"{type(inner).__name__} is on the meta device and has no values: load its weights "
-                "first."
-            )
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
@@ -197,7 +194,10 @@ class TorchOracle(Oracle):
             # few: the outputs of a language model are larger than anything else in memory
             outputs = self._tried(first.take(np.arange(min(len(first), PROBED))))
             if scorer.head is None:
-                scorer.head = choose_head(self.wanted, self.model, outputs, first, self.draws)
+                # of arrays all labels: that the first few have one class each proves little
+                known = examples.whole() if isinstance(examples.source, ArraySource) else first
+                scorer.head = choose_head(self.wanted, self.model, outputs, known, self.draws)
+            first = self._with_classes(first, outputs.shape[1:].numel())
             if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
                 raise ExemplaError("the training data has no labels: give (X, y).")
             self._check_labels(examples, first, outputs.shape)
@@ -207,6 +207,16 @@ class TorchOracle(Oracle):
         if role == "train":
             self._fit_variance(examples)
         move_whole(examples)
+
+    def _with_classes(self, batch: Batch, count: int) -> Batch:
+        """The batch with class numbers for one-hot labels, which from now on are read so."""
+        head, labels = self.head, batch.labels
+        if not isinstance(head, FamilyHead) or not isinstance(head.family, Categorical):
+            return batch
+        self.form.classes = count
+        if isinstance(labels, Tensor) and labels.ndim == 2 and labels.shape[1] == count > 1:
+            self.notes = (shares_said(count),) if self.wanted == "auto" else ()
+        return replace(batch, labels=self.form.class_numbers(labels))
 
     def _tried(self, batch: Batch) -> Tensor:
         """The outputs of a few examples, or why there are none."""
@@ -347,6 +357,14 @@ def rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> Tor
     oracle = TorchOracle(model, wanted, names, **options)
     oracle.scorer.head = head
     return oracle
+
+
+def shares_said(classes: int) -> str:
+    return (
+        f"labels with a column for each of {classes} classes, adding up to one, were taken as cross "
+        "entropy takes them; say likelihood='multilabel' if the network was trained with a yes or "
+        "no for each class."
+    )
 
 
 def cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:

@@ -44,10 +44,27 @@ class CallForm:
             for p in parameters
             if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         }
-        self.hugging_face = hasattr(model, "config") and hasattr(model, "main_input_name")
+        config = getattr(model, "config", None)
+        self.translates = bool(getattr(config, "is_encoder_decoder", False))
+        """Whether the model makes the decoder's inputs from labels, and so has to see them."""
+        self.classes: int | None = None
+        """How many there are, once it is known that labels are classes."""
 
     def batch(self, positions: np.ndarray, given: Any) -> Batch:
         """The user's batch sorted into arguments, labels and weights."""
+        found = self._sorted(positions, given)
+        return replace(found, labels=self.class_numbers(found.labels))
+
+    def class_numbers(self, labels: Any) -> Any:
+        """One-hot labels as the numbers they stand for; anything else as it is."""
+        if self.classes is None or not isinstance(labels, Tensor):
+            return labels
+        if labels.ndim != 2 or not 1 < labels.shape[1] == self.classes:
+            return labels
+        one_hot = ((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all()
+        return labels.long().argmax(1) if bool(one_hot) else labels
+
+    def _sorted(self, positions: np.ndarray, given: Any) -> Batch:
         if isinstance(given, Tensor):
             return Batch(positions, (given,), {}, None, None, given)
         if hasattr(given, "keys"):
@@ -84,6 +101,8 @@ class CallForm:
         weights = take_key(values, WEIGHT_KEYS)
         inputs = {k: v for k, v in values.items() if isinstance(v, (Tensor, tuple, list, dict))}
         known = {k: v for k, v in inputs.items() if k in self.names}
+        if self.translates and isinstance(labels, Tensor) and "decoder_input_ids" not in known:
+            known["labels"] = labels
         if known or self.any_keyword:
             # a model that takes any keyword still gets only what it names, if it names something
             return Batch(positions, (), known or inputs, labels, weights, given)
