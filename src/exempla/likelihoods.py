@@ -1,8 +1,8 @@
 """What a model's outputs say about labels: log p(y | outputs), its score, its Fisher, its samples.
 
 Shapes: `outputs` is (n, d_out), as the last layer leaves them (log-odds, logits, means, log-rates).
-`y` is (n,) class codes 0..C−1 for the classifiers (or (n, C) shares of each class, rows of sum one),
-(n,) or (n, d_out) numbers for the regressions.
+`y` is (n,) class codes 0..C−1 for the classifiers, or (n, C) shares of each class that sum to one;
+(n,) or (n, d_out) numbers for regressions.
 NumPy and torch arrays alike: every formula is written once, in the array's own namespace.
 
 The score is g = ∂ log p(y | outputs) / ∂ outputs. A *root of the Fisher* is a set of rows r with

@@ -83,6 +83,7 @@ def test_scores_equal_autograd(name: str) -> None:
 
 SAMPLED = (
     "gpt2", "llama", "tied_weights", "segmentation", "tagger", "tagger_classes_first", "t5",
+    "mixtral_grouped", "mixtral_one_by_one",
 )  # fmt: skip
 """Cases with a label at every position, whose Fisher is sampled."""
 

@@ -273,26 +273,83 @@ def weight_norm() -> Case:
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
         super().__init__()
-        self.cell = kind(3, 4, batch_first=True)
-        self.head = nn.Linear(4, 3)
+        self.cell = kind(3, 4, batch_first=True, **options)
+        width = (options.get("proj_size") or 4) * (1 + options.get("bidirectional", False))
+        self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cell(x)[0][:, -1])
-
-
-RECURRENT = tuple(f"cell.{part}_{side}_l0" for part in ("weight", "bias") for side in ("ih", "hh"))
+        out, states = self.cell(x)
+        states = states[-1] if isinstance(states, tuple) else states
+        return self.head(out.mean(1)) + 0.1 * states.sum((0, 2))[:, None]
 
 
 @case
 def lstm() -> Case:
-    return Case(Recurrent(nn.LSTM), (torch.randn(N, 5, 3), classes()), fallback=RECURRENT)
+    return Case(Recurrent(nn.LSTM), (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def lstm_deep_both_ways() -> Case:
+    model = Recurrent(nn.LSTM, num_layers=2, bidirectional=True, dropout=0.3)
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def lstm_projected() -> Case:
+    model = Recurrent(nn.LSTM, proj_size=2, bias=False)
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
 
 
 @case
 def gru() -> Case:
-    return Case(Recurrent(nn.GRU), (torch.randn(N, 5, 3), classes()), fallback=RECURRENT)
+    return Case(Recurrent(nn.GRU), (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def gru_deep_both_ways() -> Case:
+    model = Recurrent(nn.GRU, num_layers=2, bidirectional=True)
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def rnn() -> Case:
+    model = Recurrent(nn.RNN, nonlinearity="relu")
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+class Packed(nn.Module):
+    """Sequences of several lengths: the tokens after the first 0 are padding."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.table, self.cell = nn.Embedding(9, 3), kind(3, 4, bidirectional=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rnn, lengths = nn.utils.rnn, (tokens != 0).sum(1).cpu()
+        x = self.table(tokens).transpose(0, 1)
+        packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        out, _ = rnn.pad_packed_sequence(self.cell(packed)[0])
+        return self.head(out.sum(0) / lengths.to(out)[:, None])
+
+
+def packed(kind: type[nn.RNNBase]) -> Case:
+    tokens = torch.randint(1, 9, (N, 6))
+    for i, length in enumerate((6, 2, 4, 1, 5, 4)):
+        tokens[i, length:] = 0
+    return Case(Packed(kind), (tokens, classes()))
+
+
+@case
+def lstm_packed() -> Case:
+    return packed(nn.LSTM)
+
+
+@case
+def gru_packed() -> Case:
+    return packed(nn.GRU)
 
 
 class Lora(nn.Module):
@@ -617,3 +674,73 @@ def t5() -> Case:
         T5ForConditionalGeneration(config), {**sentences(), "labels": labels},
         fallback=("encoder" + places, "decoder" + places),
     )  # fmt: skip
+
+
+# ---- mixtures of experts
+
+
+def mixtral(implementation: str) -> Case:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=8,
+        num_local_experts=4, num_experts_per_tok=2, pad_token_id=0,
+    )  # fmt: skip
+    model = MixtralForCausalLM(config)
+    model.set_experts_implementation(implementation)
+    return Case(model, sentences())
+
+
+@case
+def mixtral_grouped() -> Case:
+    return mixtral("grouped_mm")
+
+
+@case
+def mixtral_one_by_one() -> Case:
+    return mixtral("eager")
+
+
+class Experts(nn.Module):
+    """Each row goes to the expert its router likes best, a module or a slice of a stack."""
+
+    def __init__(self, stacked: bool) -> None:
+        super().__init__()
+        self.start, self.router, self.head = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+        self.stacked = stacked
+        with torch.no_grad():  # so that every expert has rows
+            self.router.weight.mul_(6.0)
+            self.router.bias.zero_()
+        if stacked:
+            self.up = nn.Parameter(torch.randn(3, 4, 6) * 0.5)
+            self.down = nn.Parameter(torch.randn(3, 6, 4) * 0.5)
+        else:
+            self.experts = nn.ModuleList(
+                nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, 4))
+                for _ in range(3)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x).tanh()  # (n, T, 4)
+        rows = h.reshape(-1, 4)
+        gate, chosen = self.router(rows).softmax(1).max(1)
+        out = torch.zeros_like(rows)
+        for e in range(3):
+            here = (chosen == e).nonzero()[:, 0]
+            if len(here):
+                y = (rows[here] @ self.up[e]).tanh() @ self.down[e] if self.stacked else (
+                    self.experts[e](rows[here])
+                )  # fmt: skip
+                out = out.index_add(0, here, y * gate[here, None])
+        return self.head((rows + out).view_as(h).mean(1))
+
+
+@case
+def experts_of_modules() -> Case:
+    return Case(Experts(False), (torch.randn(N, 7, 5), classes()))
+
+
+@case
+def experts_of_a_stack() -> Case:
+    return Case(Experts(True), (torch.randn(N, 7, 5), classes()))

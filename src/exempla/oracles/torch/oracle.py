@@ -361,8 +361,8 @@ def rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> Tor
 
 def shares_said(classes: int) -> str:
     return (
-        f"labels with a column for each of {classes} classes, adding up to one, were taken as cross "
-        "entropy takes them; say likelihood='multilabel' if the network was trained with a yes or "
+        f"labels with a column for each of {classes} classes, adding up to one, were read as cross "
+        "entropy reads them; say likelihood='multilabel' if the network was trained with a yes or "
         "no for each class."
     )
 

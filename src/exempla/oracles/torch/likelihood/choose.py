@@ -123,7 +123,7 @@ def of_positions(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
 
 
 def shifts(model: nn.Module, batch: Batch) -> bool:
-    """Whether output t is for label t + 1: Hugging Face's causal models, whose labels are inputs."""
+    """Whether output t is for label t + 1, as Hugging Face's causal models have it."""
     if not hasattr(model, "config"):
         return False
     kinds = [type(module).__name__ for module in model.modules()]
