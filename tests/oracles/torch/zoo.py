@@ -744,3 +744,91 @@ def experts_of_modules() -> Case:
 @case
 def experts_of_a_stack() -> Case:
     return Case(Experts(True), (torch.randn(N, 7, 5), classes()))
+
+
+# ---- further layers that stay factored
+
+
+@case
+def conv_transposed() -> Case:
+    return images(
+        nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 4, 2, groups=2, dilation=2),
+        nn.ConvTranspose2d(4, 2, 2, bias=False),
+        size=(2, 4, 4),
+    )
+
+
+@case
+def conv_transposed_1d() -> Case:
+    return images(nn.ConvTranspose1d(2, 3, 4, stride=3), nn.Tanh(), size=(2, 5))
+
+
+class Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.long, self.gated, self.plain = nn.LSTMCell(3, 4), nn.GRUCell(4, 4), nn.RNNCell(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, h, k = None, None, None
+        for t in range(x.shape[1]):
+            state = self.long(x[:, t], state)
+            h = self.gated(state[0], h)
+            k = self.plain(h, k)
+        return self.head(k)
+
+
+@case
+def cells() -> Case:
+    return Case(Cells(), (torch.randn(N, 4, 3), classes()))
+
+
+@case
+def embedding_bag() -> Case:
+    bag = nn.EmbeddingBag(11, 4, padding_idx=0)
+    tokens = torch.randint(1, 11, (N, 5))
+    tokens[:, -1] = 0
+    return Case(nn.Sequential(bag, nn.Linear(4, 3)), (tokens, classes()))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.start, self.middle, self.end = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        h = self.start(x).tanh()
+        for _ in range(2):
+            h = checkpoint(lambda h: self.middle(h).tanh(), h, use_reentrant=self.reentrant)
+        return self.end(h)
+
+
+@case
+def checkpointed() -> Case:
+    return Case(Checkpointed(False), (torch.randn(N, 5), classes()))
+
+
+class Quantised(nn.Module):
+    """A frozen layer in int8, and a trained low-rank detour."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.randint(-127, 128, (4, 5), dtype=torch.int8)
+        self.register_buffer("whole", whole)
+        self.stored = nn.Parameter(whole.clone(), requires_grad=False)
+        self.down, self.up = nn.Linear(5, 2, bias=False), nn.Linear(2, 4, bias=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = F.linear(x, (self.whole + self.stored.to(torch.int16)).to(x.dtype) / 300)
+        return self.head((base + self.up(self.down(x))).tanh())
+
+
+@case
+def quantised_base() -> Case:
+    return Case(Quantised(), (torch.randn(N, 5), classes()))

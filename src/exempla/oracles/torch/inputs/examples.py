@@ -17,11 +17,12 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Examples
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, ItemSource
+from exempla.oracles.torch.inputs.streams import varies
 from exempla.oracles.torch.inputs.usable import refuse_weights, usable_tensor
 
 __all__ = ["CallForm", "TorchExamples", "pad_rows", "warn_of_augmentation"]
 
-LABEL_KEYS = ("labels", "label", "y", "target", "targets")
+LABEL_KEYS = ("labels", "label", "label_ids", "y", "target", "targets", "cls")
 WEIGHT_KEYS = ("weight", "weights", "sample_weight")
 IGNORED = -100
 READ_AHEAD = 64
@@ -221,7 +222,7 @@ def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
         column = [row[key] for row in rows]
         if any(isinstance(v, (str, bytes)) or v is None for v in column):
             continue
-        values = [torch.as_tensor(v) for v in column]
+        values = [as_numbers(v, key) for v in column]
         if len({v.shape for v in values}) > 1:
             padded = padded or key == "input_ids"
             blank = {"labels": IGNORED, "attention_mask": 0}.get(key, fill)
@@ -235,30 +236,29 @@ def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
     return batch
 
 
+def as_numbers(value: Any, key: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ExemplaError(
+            f"the column {key!r} holds {type(value).__name__}, which is no array: turn it into "
+            "numbers first (dataset.with_transform, map or with_format('torch')), or drop it."
+        ) from None
+
+
 def warn_of_augmentation(source: ExampleSource) -> None:
-    """Two reads of an item that differ: the scores are then of one random version of it."""
+    """Say if two reads of an item differ, and make them equal where that can be done."""
     if not isinstance(source, ItemSource):
         return
-    for position in {0, len(source) // 2, len(source) - 1}:
-        if not same(source.items[position], source.items[position]):
-            warnings.warn(
-                "reading an example twice gives different values (random augmentation?): the "
-                "scores are of one random version of each; give the dataset without augmentation.",
-                ExemplaWarning,
-                stacklevel=4,
-            )
-            return
-
-
-def same(one: Any, other: Any) -> bool:
-    left: list[Any] = []
-    right: list[Any] = []
-    tree_map(left.append, one)
-    tree_map(right.append, other)
-    pairs = zip(left, right)
-    return len(left) == len(right) and all(
-        np.array_equal(
-            to_numpy(a), to_numpy(b), equal_nan=np.asarray(to_numpy(a)).dtype.kind == "f"
-        )
-        for a, b in pairs
+    looked_at = sorted({0, len(source) // 2, len(source) - 1})
+    if not varies(source.item, looked_at):
+        return
+    source.still = True
+    what = "the scores are of one random version of each; give the dataset without augmentation."
+    if not varies(source.item, looked_at):
+        what = "each is scored in one version, drawn by its position, the same at every read."
+    warnings.warn(
+        f"reading an example twice gives different values (random augmentation?): {what}",
+        ExemplaWarning,
+        stacklevel=4,
     )

@@ -148,7 +148,10 @@ def kind_of(name: str, uses: list[Use]) -> Literal["matrix", "vector", "fallback
     as_matrix = [u.matrix and u.weight == name for u in uses]
     if not any(as_matrix):
         return "vector"
-    convolutions = {type(u) is ConvUse and (u.conv.kernel, u.conv.groups) for u in uses}  # type: ignore
+    convolutions = {
+        isinstance(u, ConvUse) and (type(u), u.conv.kernel, u.conv.groups)  # type: ignore
+        for u in uses
+    }
     stacks = {(type(u) is StackUse, type(u) is StackUse and u.table) for u in uses}  # type: ignore
     alike = len(convolutions) == len(stacks) == 1
     return "matrix" if all(as_matrix) and alike else "fallback"
@@ -161,6 +164,8 @@ def partner(
     biases = {u.bias if u.weight == name else None for u in uses_of[name]}
     bias = biases.pop()
     if biases or bias is None or bias in excluded or bias == name:
+        return None
+    if not uses_of[name][0].bias_beside:
         return None
     together = [id(u) for u in uses_of[bias]] == [id(u) for u in uses_of[name]]
     alike = uses_of[name][0].matrix or shapes[bias] == shapes[name]

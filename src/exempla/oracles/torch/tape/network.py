@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.factors import Factors
 from exempla.oracles.torch.factors.factors import DenseFactors
 from exempla.oracles.torch.inputs.batch import Batch
+from exempla.oracles.torch.inputs.streams import available_memory
 from exempla.oracles.torch.tape.backward import pull_back
 from exempla.oracles.torch.tape.layers import Block, Seen
 from exempla.oracles.torch.tape.owners import layout_of, probe
@@ -89,6 +89,7 @@ class TapedNetwork:
         """vmap if it works and agrees with autograd, else a loop; says which."""
         assert found.cotangents is not None
         rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
+        refuse_size(rest)
         failure: Exception | None = None
         for method, words in ((by_vmap, "torch.func.vmap"), (by_loop, "a loop over samples")):
             try:
@@ -243,6 +244,20 @@ def reached(found: Survey) -> set[str]:
     return {name for block in found.blocks for name in block.parameters}
 
 
+def refuse_size(parameters: dict[str, Tensor]) -> None:
+    """Raise if gradients written out for each example of a survey do not fit in memory."""
+    first = next(iter(parameters.values()))
+    needed = PROBE * 4 * sum(p.numel() for p in parameters.values())
+    free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else available_memory()
+    if needed > free:
+        raise ExemplaError(
+            f"the use of {brief(parameters)} in the model is not one exempla keeps in factored "
+            f"form, and written out for each of a few examples their scores take "
+            f"{needed / 2**30:.0f} GiB: leave these out with parameters=, or let the model apply "
+            "them by F.linear, matmul or a grouped product."
+        )
+
+
 def precision(parameters: dict[str, Tensor]) -> torch.dtype:
     """float64 if the model is, else float32."""
     double = any(p.dtype == torch.float64 for p in parameters.values())
@@ -257,11 +272,3 @@ def out_of_memory(error: RuntimeError) -> bool:
 def brief(names: dict[str, Any]) -> str:
     listed = list(names)
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
-
-
-def available_memory() -> int:
-    """Bytes of main memory free for use."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return CPU_BUDGET * 4

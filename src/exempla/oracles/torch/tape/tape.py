@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from exempla.oracles.torch.tape.attention import attention
+from exempla.oracles.torch.tape.opened.attention import attention
+from exempla.oracles.torch.tape.opened.bags import embedding_bag
+from exempla.oracles.torch.tape.opened.recurrent import RECURRENT, is_packed
 from exempla.oracles.torch.tape.operations import KNOWN
-from exempla.oracles.torch.tape.recurrent import RECURRENT, is_packed
 from exempla.oracles.torch.tape.uses import StackUse, Use, repeated
 from exempla.oracles.torch.tape.views import GATHERING, Views
 
@@ -32,7 +33,11 @@ CLONE = -2
 """Treatment: copy the output, because an in-place operation on a view would lose its edge."""
 
 
-OPENED: dict[Any, Any] = {F.multi_head_attention_forward: attention, **RECURRENT}
+OPENED: dict[Any, Any] = {
+    F.multi_head_attention_forward: attention,
+    F.embedding_bag: embedding_bag,
+    **RECURRENT,
+}
 """Functions with parameters inside, and the same sums in the open (None: a rarer case)."""
 
 

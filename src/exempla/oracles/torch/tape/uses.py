@@ -24,6 +24,7 @@ from exempla.oracles.torch.factors.factors import PairFactors
 from exempla.oracles.torch.factors.operands import OneHot, Stacked, Vectors
 
 __all__ = [
+    "ConvTransposeUse",
     "ConvUse",
     "Layout",
     "LinearUse",
@@ -110,6 +111,8 @@ class Use:
     matrix: ClassVar[bool] = False
     by_row: ClassVar[bool] = False
     """Whether rows (all axes but the last) may come in any order."""
+    bias_beside: ClassVar[bool] = True
+    """Whether the bias can be one more row of the weight's inputs."""
 
     @property
     def key(self) -> str:
@@ -217,6 +220,18 @@ class ConvUse(Use):
         kind = self.conv
         shape = ConvShape(kind.kernel, kind.stride, kind.padding, kind.dilation, kind.groups, bias)
         return ConvFactors(x, g, shape, images=x.shape[0] // n)
+
+
+@dataclass
+class ConvTransposeUse(ConvUse):
+    """out = transposed convolution: ⟨g, out⟩ = ⟨conv(g, W), x⟩, so x and g change places."""
+
+    bias_beside: ClassVar[bool] = False
+
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+        assert self.conv is not None
+        x, g = (wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
+        return ConvFactors(g, x, self.conv, images=x.shape[0] // n)
 
 
 def channels(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:

@@ -131,7 +131,25 @@ def run(
     return made, states
 
 
+def cell(step: Step) -> Callable[..., Any]:
+    """torch's function for one time step, in the open."""
+
+    def one(
+        x: Tensor, hx: Any, w_in: Tensor, w_state: Tensor,
+        b_in: Tensor | None = None, b_state: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        new = step(F.linear(x, w_in, b_in), F.linear(states[0], w_state, b_state), states)
+        return new if len(new) > 1 else new[0]
+
+    return one
+
+
 RECURRENT: dict[Any, Callable[..., Any]] = {
+    torch.lstm_cell: cell(lstm_step),
+    torch.gru_cell: cell(gru_step),
+    torch.rnn_tanh_cell: cell(tanh_step),
+    torch.rnn_relu_cell: cell(relu_step),
     torch.lstm: opened(lstm_step),
     torch.gru: opened(gru_step),
     torch.rnn_tanh: opened(tanh_step),
