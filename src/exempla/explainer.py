@@ -26,7 +26,7 @@ from exempla.influence import (
     sketch_influence,
 )
 from exempla.kernel import Asked, Scored, Use, dampings, questioned_rows, scored, training_features
-from exempla.oracles import make_oracles, with_runs
+from exempla.oracles import make_oracles, opened, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
 from exempla.results import Explanation, Features, Question
@@ -52,9 +52,9 @@ class Explainer:
     Parameters
     ----------
     model : fitted model, or a list of them
-        A scikit-learn model or Pipeline, a torch module, or your own scores
-        (`exempla.oracles.scores`). The kernels of several models are averaged; after a model, state
-        dicts (torch), files of them, or the folder that a `Recorder` filled: `[model, "run/"]`.
+        A scikit-learn model or Pipeline, a torch module (or a Trainer or pipeline around it), your
+        own scores (`exempla.oracles.scores`). The kernels of several are averaged; after a model,
+        state dicts (torch), files of them, or the folder a `Recorder` filled: `[model, "run/"]`.
     likelihood : str, function or likelihood
         "auto", the name of the likelihood the model was trained with, or for a torch model one of
         your own: log_prob(model, batch), see `exempla.likelihoods.Custom`.
@@ -77,9 +77,7 @@ class Explainer:
     seed : int
         The seed of every random choice.
     progress : bool
-        Whether to show progress on long work.
-
-    A fitted Explainer may be asked by several threads.
+        Whether to show progress on long work. A fitted Explainer may be asked by several threads.
 
     Examples
     --------
@@ -108,10 +106,12 @@ class Explainer:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        self.model = with_runs(list(model)) if isinstance(model, list | tuple) else model
-        if not self.models:
+        several = isinstance(model, list | tuple)
+        given = with_runs(list(model)) if several else [model]
+        if not given:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
-        self.oracles = make_oracles(self.models, likelihood, parameters, device)
+        self.model = opened(given if several else model)
+        self.oracles = make_oracles(given, likelihood, parameters, device)
         self._told = {"likelihood": likelihood, "parameters": parameters}
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
@@ -120,8 +120,8 @@ class Explainer:
         self.seed, self.store = check_seed(seed), check_folder("store", store)
         self._embeddings: list[Embedding] | None = None
         self._ids: np.ndarray | None = None
+        # features of the use asked for last: one at a time, as they are large
         self._features: tuple[Use, Features] | None = None
-        """Of the use asked for last: one at a time, as they are large."""
         self._lock = RLock()
 
     def fit(self, train: Any, ids: Any = None, *, part: tuple[int, int] | None = None) -> Explainer:

@@ -1,7 +1,8 @@
 """What a model's outputs say about labels: log p(y | outputs), its score, its Fisher, its samples.
 
 Shapes: `outputs` is (n, d_out), as the last layer leaves them (log-odds, logits, means, log-rates).
-`y` is (n,) class codes 0..C−1 for the classifiers, (n,) or (n, d_out) numbers for the regressions.
+`y` is (n,) class codes 0..C−1 for the classifiers, or (n, C) shares of each class that sum to one;
+(n,) or (n, d_out) numbers for regressions.
 NumPy and torch arrays alike: every formula is written once, in the array's own namespace.
 
 The score is g = ∂ log p(y | outputs) / ∂ outputs. A *root of the Fisher* is a set of rows r with
@@ -361,4 +362,6 @@ def _column(outputs: Array, y: Array) -> Array:
 
 def _one_hot(outputs: Array, codes: Array) -> Array:
     xp = array_namespace(outputs)
+    if codes.ndim == 2:  # shares of each class already: one-hot, smoothed or mixed labels
+        return xp.astype(codes, outputs.dtype)
     return xp.astype(_arange(outputs, outputs.shape[1])[None, :] == codes[:, None], outputs.dtype)

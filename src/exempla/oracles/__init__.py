@@ -17,7 +17,7 @@ from exempla.oracles.base import Oracle
 if TYPE_CHECKING:
     from exempla.likelihoods import Likelihood
 
-__all__ = ["is_checkpoint", "make_oracle", "make_oracles", "with_runs"]
+__all__ = ["is_checkpoint", "make_oracle", "make_oracles", "opened", "with_runs"]
 
 
 def make_oracle(
@@ -34,10 +34,12 @@ def make_oracle(
     """
     if isinstance(model, Oracle):
         return model
-    if _is_module(model):
+    if _is_module(opened(model)):
+        from exempla.oracles.torch.inputs.holders import reader_of
         from exempla.oracles.torch.oracle import torch_oracle
 
-        return torch_oracle(model, likelihood, parameters, device)
+        reader = reader_of(model)
+        return torch_oracle(opened(model), likelihood, parameters, device, reader=reader)
     if device is not None and str(device) != "cpu":
         raise ExemplaError(
             f"device={device!r:.60} is for torch models, and this one is computed on the CPU: "
@@ -63,6 +65,24 @@ def make_oracle(
         f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
         "ArrayScores() for a matrix of scores."
     )
+
+
+def opened(model: Any) -> Any:
+    """The network inside a Trainer or a pipeline; of a list, of each; anything else as it is.
+
+    >>> opened("epoch3.pt")
+    'epoch3.pt'
+    """
+    if isinstance(model, list):
+        return [opened(one) for one in model]
+    if "torch" not in sys.modules or _is_module(model):
+        return model
+    if not hasattr(model, "model") and not hasattr(model, "lightning_module"):
+        return model
+    from exempla.oracles.torch.inputs.holders import module_of
+
+    inside = module_of(model)
+    return model if inside is None else inside
 
 
 def is_checkpoint(model: Any) -> bool:
@@ -96,7 +116,7 @@ def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     from exempla.recorder.files import read_run
 
     run = read_run(folder)
-    base = next((model for model in models if not is_checkpoint(model)), None)
+    base = opened(next((model for model in models if not is_checkpoint(model)), None))
     if base is None:
         raise ExemplaError(f"{folder} holds weights alone: put the model before it in the list.")
     if not run.snapshots:
@@ -129,11 +149,18 @@ def make_oracles(
     >>> len(make_oracles(models))
     2
     """
-    if any(_is_module(model) for model in models):
+    inside = opened(models)
+    if any(_is_module(model) for model in inside):
         from exempla.oracles.torch.inputs.checkpoints import with_checkpoints
+        from exempla.oracles.torch.inputs.holders import reader_of
+        from exempla.oracles.torch.oracle import torch_oracle
 
-        models = with_checkpoints(models)
-    elif len(models) > 1:
+        reader = next((r for r in map(reader_of, models) if r is not None), None)
+        return [
+            torch_oracle(model, likelihood, parameters, device, reader=reader)
+            for model in with_checkpoints(inside)
+        ]
+    if len(models) > 1:
         from exempla.oracles.sklearn.checkpoints import with_checkpoints
 
         models = with_checkpoints(models)

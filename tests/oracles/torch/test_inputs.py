@@ -21,6 +21,8 @@ from torch.utils.data import (
 )
 
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.oracles.torch.inputs import streams
+from exempla.oracles.torch.inputs.examples import TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 
 N = 10
@@ -179,25 +181,91 @@ def test_hugging_face_rows_are_padded() -> None:
     torch.testing.assert_close(alone, among, rtol=1e-3, atol=1e-5)
 
 
-def test_random_augmentation_is_said_once() -> None:
+class Drawing(Noisy):
+    """Random by a generator of its own, which nobody else can set."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng()
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return X[i] + 0.01 * torch.tensor(self.generator.random(4)).float(), int(Y[i])
+
+
+def test_random_augmentation_is_said_once_and_made_still() -> None:
     oracle = torch_oracle(mlp())
-    with pytest.warns(ExemplaWarning, match="random augmentation"):
-        oracle.read(DataLoader(Noisy(), batch_size=4, shuffle=True), role="train")
+    state = torch.get_rng_state()
+    with pytest.warns(ExemplaWarning, match="one version, drawn by its position"):
+        train = oracle.read(DataLoader(Noisy(), batch_size=4, shuffle=True), role="train")
+    one, other = (dense(oracle, train) for _ in range(2))
+    assert torch.equal(one, other)
+    torch.testing.assert_close(dense(oracle, train.take(np.array([7, 2]))), one[[7, 2]])
+    assert not torch.allclose(one, dense(oracle, oracle.read((X, Y), role="train")), rtol=1e-4)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert train.labels is not None
+    with pytest.warns(ExemplaWarning, match="give the dataset without augmentation"):
+        oracle.read(Drawing(), role="train")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         oracle.read(Items(), role="train")
 
 
+def dense(oracle: TorchOracle, examples: TorchExamples) -> Tensor:
+    rows = list(oracle.scores(examples))
+    return torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in rows])
+
+
 class Stream(IterableDataset):
+    """Examples one after the other, as tuples, dictionaries or batches; read how often?"""
+
+    def __init__(self, count: int = N, form: str = "tuples") -> None:
+        self.count, self.form, self.read = count, form, 0
+
     def __iter__(self) -> Any:
-        return iter([(X[0], 0)])
+        self.read += 1
+        for i in range(self.count):
+            if self.form == "dictionaries":
+                yield {"__key__": f"row{i}", "input": X[i], "cls": int(Y[i])}
+            elif self.form == "tuples":
+                yield X[i], int(Y[i])
+            elif i % 4 == 0:
+                yield X[i : i + 4], Y[i : i + 4]
+
+
+@pytest.mark.parametrize("form", ["tuples", "dictionaries", "batches"])
+def test_a_stream_is_read_once_and_kept(form: str) -> None:
+    stream, oracle = Stream(form=form), torch_oracle(mlp())
+    given = DataLoader(stream, batch_size=None) if form == "batches" else stream
+    with pytest.warns(ExemplaWarning, match=r"read once, its 10 examples are kept"):
+        got = scores(oracle, given)
+    torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
+    scores(torch_oracle(mlp()), given)
+    assert stream.read == 1
+
+
+def test_a_loader_of_a_stream_collates_in_its_own_way() -> None:
+    loader = DataLoader(Stream(), batch_size=3, collate_fn=stacked)
+    with pytest.warns(ExemplaWarning, match="read once"):
+        got = scores(torch_oracle(mlp()), loader)
+    torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
+
+
+def test_a_stream_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "available_memory", lambda: 20_000)
+    monkeypatch.setattr(streams, "LOOK_EVERY", 4)
+
+    class Endless(IterableDataset):
+        def __iter__(self) -> Any:
+            return ((X[0], 0) for _ in iter(int, 1))
+
+    with pytest.raises(ExemplaError, match="without an end"):
+        torch_oracle(mlp()).read(Endless(), role="train")
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
     "generator": (((X[i], Y[i]) for i in range(N)), "read only once"),
     "iterator": (iter(DataLoader(Items())), "read only once"),
-    "stream": (Stream(), "IterableDataset"),
-    "loader of a stream": (DataLoader(Stream()), "IterableDataset"),
+    "empty stream": (Stream(0), "empty"),
+    "column of objects": ([{"input": object(), "y": 0}] * 3, "holds object, which is no array"),
     "empty arrays": ((X[:0], Y[:0]), "empty"),
     "empty loader": (DataLoader(TensorDataset(X[:0], Y[:0])), "empty"),
     "empty list": ([], "empty"),
@@ -275,7 +343,7 @@ def test_what_cannot_be_used_is_said(mistake: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("labels", [torch.stack([Y, Y], 1), torch.eye(3)[Y], Y.float() + 0.5])
+@pytest.mark.parametrize("labels", [torch.stack([Y, Y], 1), Y.float() + 0.5])
 def test_questioned_labels_must_be_class_numbers(labels: Tensor) -> None:
     oracle = torch_oracle(mlp())
     oracle.read((X, Y), role="train")

@@ -81,9 +81,14 @@ def test_scores_equal_autograd(name: str) -> None:
         assert close(scores[i], want, case.tolerance), (name, i)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in zoo.CASES if n not in ("gpt2", "llama", "tied_weights")]
-)
+SAMPLED = (
+    "gpt2", "llama", "tied_weights", "segmentation", "tagger", "tagger_classes_first", "t5",
+    "mixtral_grouped", "mixtral_one_by_one",
+)  # fmt: skip
+"""Cases with a label at every position, whose Fisher is sampled."""
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.CASES if n not in SAMPLED])
 def test_fisher_rows_sum_to_the_expectation(name: str) -> None:
     """Σ r rᵀ against E_y[s sᵀ] with every label written out, along random directions."""
     case, oracle, examples = build(name)

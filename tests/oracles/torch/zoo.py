@@ -273,26 +273,83 @@ def weight_norm() -> Case:
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
         super().__init__()
-        self.cell = kind(3, 4, batch_first=True)
-        self.head = nn.Linear(4, 3)
+        self.cell = kind(3, 4, batch_first=True, **options)
+        width = (options.get("proj_size") or 4) * (1 + options.get("bidirectional", False))
+        self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cell(x)[0][:, -1])
-
-
-RECURRENT = tuple(f"cell.{part}_{side}_l0" for part in ("weight", "bias") for side in ("ih", "hh"))
+        out, states = self.cell(x)
+        states = states[-1] if isinstance(states, tuple) else states
+        return self.head(out.mean(1)) + 0.1 * states.sum((0, 2))[:, None]
 
 
 @case
 def lstm() -> Case:
-    return Case(Recurrent(nn.LSTM), (torch.randn(N, 5, 3), classes()), fallback=RECURRENT)
+    return Case(Recurrent(nn.LSTM), (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def lstm_deep_both_ways() -> Case:
+    model = Recurrent(nn.LSTM, num_layers=2, bidirectional=True, dropout=0.3)
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def lstm_projected() -> Case:
+    model = Recurrent(nn.LSTM, proj_size=2, bias=False)
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
 
 
 @case
 def gru() -> Case:
-    return Case(Recurrent(nn.GRU), (torch.randn(N, 5, 3), classes()), fallback=RECURRENT)
+    return Case(Recurrent(nn.GRU), (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def gru_deep_both_ways() -> Case:
+    model = Recurrent(nn.GRU, num_layers=2, bidirectional=True)
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+@case
+def rnn() -> Case:
+    model = Recurrent(nn.RNN, nonlinearity="relu")
+    return Case(model, (torch.randn(N, 5, 3), classes()), tolerance=1e-5)
+
+
+class Packed(nn.Module):
+    """Sequences of several lengths: the tokens after the first 0 are padding."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.table, self.cell = nn.Embedding(9, 3), kind(3, 4, bidirectional=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rnn, lengths = nn.utils.rnn, (tokens != 0).sum(1).cpu()
+        x = self.table(tokens).transpose(0, 1)
+        packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        out, _ = rnn.pad_packed_sequence(self.cell(packed)[0])
+        return self.head(out.sum(0) / lengths.to(out)[:, None])
+
+
+def packed(kind: type[nn.RNNBase]) -> Case:
+    tokens = torch.randint(1, 9, (N, 6))
+    for i, length in enumerate((6, 2, 4, 1, 5, 4)):
+        tokens[i, length:] = 0
+    return Case(Packed(kind), (tokens, classes()))
+
+
+@case
+def lstm_packed() -> Case:
+    return packed(nn.LSTM)
+
+
+@case
+def gru_packed() -> Case:
+    return packed(nn.GRU)
 
 
 class Lora(nn.Module):
@@ -532,3 +589,246 @@ class Positions(nn.Module):
 @case
 def positions_without_batch() -> Case:
     return Case(Positions(), (torch.randint(0, 9, (N, 5)), classes()))
+
+
+@case
+def one_hot_labels() -> Case:
+    made = flat(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    made.data = (made.data[0], F.one_hot(made.data[1], 3).float())
+    return made
+
+
+@case
+def smoothed_labels() -> Case:
+    made = flat(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    made.data = (made.data[0], torch.randn(N, 3).softmax(1))
+    return made
+
+
+# ---- a label at every position
+
+
+class Segmenter(nn.Module):
+    """Down, up again, a class at every pixel: outputs (n, C, H, W)."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+        self.out = nn.Conv2d(4, classes, 3, padding=1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        h = F.interpolate(self.down(x).relu(), scale_factor=2)
+        return {"out": self.out(h)}
+
+
+@case
+def segmentation() -> Case:
+    pixels = torch.randint(0, 3, (N, 6, 6))
+    pixels[:, 0], pixels[0, 1] = 255, -100
+    return Case(Segmenter(3), (torch.randn(N, 2, 6, 6), pixels))
+
+
+@case
+def segmentation_yes_or_no() -> Case:
+    return Case(Segmenter(1), (torch.randn(N, 2, 2, 2), torch.randint(0, 2, (N, 2, 2)).float()))
+
+
+class Tagger(nn.Module):
+    def __init__(self, classes_first: bool) -> None:
+        super().__init__()
+        self.table, self.head, self.first = nn.Embedding(9, 4), nn.Linear(4, 3), classes_first
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out = self.head(self.table(tokens).tanh())
+        return out.transpose(1, 2) if self.first else out
+
+
+def tagged(classes_first: bool) -> Case:
+    labels = torch.randint(0, 3, (N, 5))
+    labels[:, 4] = -100
+    return Case(Tagger(classes_first), (torch.randint(0, 9, (N, 5)), labels))
+
+
+@case
+def tagger() -> Case:
+    return tagged(False)
+
+
+@case
+def tagger_classes_first() -> Case:
+    return tagged(True)
+
+
+@case
+def t5() -> Case:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=20, d_model=8, d_kv=4, d_ff=12, num_layers=1, num_heads=2,
+        decoder_start_token_id=0, feed_forward_proj="gated-gelu",
+    )  # fmt: skip
+    labels = torch.randint(1, 20, (N, 4))
+    labels[0, 2:] = -100
+    places = ".block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return Case(
+        T5ForConditionalGeneration(config), {**sentences(), "labels": labels},
+        fallback=("encoder" + places, "decoder" + places),
+    )  # fmt: skip
+
+
+# ---- mixtures of experts
+
+
+def mixtral(implementation: str) -> Case:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=8,
+        num_local_experts=4, num_experts_per_tok=2, pad_token_id=0,
+    )  # fmt: skip
+    model = MixtralForCausalLM(config)
+    model.set_experts_implementation(implementation)
+    return Case(model, sentences())
+
+
+@case
+def mixtral_grouped() -> Case:
+    return mixtral("grouped_mm")
+
+
+@case
+def mixtral_one_by_one() -> Case:
+    return mixtral("eager")
+
+
+class Experts(nn.Module):
+    """Each row goes to the expert its router likes best, a module or a slice of a stack."""
+
+    def __init__(self, stacked: bool) -> None:
+        super().__init__()
+        self.start, self.router, self.head = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+        self.stacked = stacked
+        with torch.no_grad():  # so that every expert has rows
+            self.router.weight.mul_(6.0)
+            self.router.bias.zero_()
+        if stacked:
+            self.up = nn.Parameter(torch.randn(3, 4, 6) * 0.5)
+            self.down = nn.Parameter(torch.randn(3, 6, 4) * 0.5)
+        else:
+            self.experts = nn.ModuleList(
+                nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, 4))
+                for _ in range(3)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x).tanh()  # (n, T, 4)
+        rows = h.reshape(-1, 4)
+        gate, chosen = self.router(rows).softmax(1).max(1)
+        out = torch.zeros_like(rows)
+        for e in range(3):
+            here = (chosen == e).nonzero()[:, 0]
+            if len(here):
+                y = (rows[here] @ self.up[e]).tanh() @ self.down[e] if self.stacked else (
+                    self.experts[e](rows[here])
+                )  # fmt: skip
+                out = out.index_add(0, here, y * gate[here, None])
+        return self.head((rows + out).view_as(h).mean(1))
+
+
+@case
+def experts_of_modules() -> Case:
+    return Case(Experts(False), (torch.randn(N, 7, 5), classes()))
+
+
+@case
+def experts_of_a_stack() -> Case:
+    return Case(Experts(True), (torch.randn(N, 7, 5), classes()))
+
+
+# ---- further layers that stay factored
+
+
+@case
+def conv_transposed() -> Case:
+    return images(
+        nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 4, 2, groups=2, dilation=2),
+        nn.ConvTranspose2d(4, 2, 2, bias=False),
+        size=(2, 4, 4),
+    )
+
+
+@case
+def conv_transposed_1d() -> Case:
+    return images(nn.ConvTranspose1d(2, 3, 4, stride=3), nn.Tanh(), size=(2, 5))
+
+
+class Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.long, self.gated, self.plain = nn.LSTMCell(3, 4), nn.GRUCell(4, 4), nn.RNNCell(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, h, k = None, None, None
+        for t in range(x.shape[1]):
+            state = self.long(x[:, t], state)
+            h = self.gated(state[0], h)
+            k = self.plain(h, k)
+        return self.head(k)
+
+
+@case
+def cells() -> Case:
+    return Case(Cells(), (torch.randn(N, 4, 3), classes()))
+
+
+@case
+def embedding_bag() -> Case:
+    bag = nn.EmbeddingBag(11, 4, padding_idx=0)
+    tokens = torch.randint(1, 11, (N, 5))
+    tokens[:, -1] = 0
+    return Case(nn.Sequential(bag, nn.Linear(4, 3)), (tokens, classes()))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.start, self.middle, self.end = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        h = self.start(x).tanh()
+        for _ in range(2):
+            h = checkpoint(lambda h: self.middle(h).tanh(), h, use_reentrant=self.reentrant)
+        return self.end(h)
+
+
+@case
+def checkpointed() -> Case:
+    return Case(Checkpointed(False), (torch.randn(N, 5), classes()))
+
+
+class Quantised(nn.Module):
+    """A frozen layer in int8, and a trained low-rank detour."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.randint(-127, 128, (4, 5), dtype=torch.int8)
+        self.register_buffer("whole", whole)
+        self.stored = nn.Parameter(whole.clone(), requires_grad=False)
+        self.down, self.up = nn.Linear(5, 2, bias=False), nn.Linear(2, 4, bias=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = F.linear(x, (self.whole + self.stored.to(torch.int16)).to(x.dtype) / 300)
+        return self.head((base + self.up(self.down(x))).tanh())
+
+
+@case
+def quantised_base() -> Case:
+    return Case(Quantised(), (torch.randn(N, 5), classes()))

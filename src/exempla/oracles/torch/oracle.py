@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.likelihoods import Custom, Gaussian
+from exempla.errors import ExemplaError
+from exempla.likelihoods import Categorical, Custom, Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.torch.curvature import GaussNewton
+from exempla.oracles.torch.diagnosis import (
+    cannot_run,
+    refuse_headless,
+    refuse_parameters,
+    shares_said,
+)
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.examples import (
     CallForm,
     TorchExamples,
-    pad_rows,
     warn_of_augmentation,
 )
-from exempla.oracles.torch.inputs.parameters import select_parameters, unwrap
+from exempla.oracles.torch.inputs.holders import Reader
+from exempla.oracles.torch.inputs.parameters import refuse_absent, select_parameters, unwrap
 from exempla.oracles.torch.inputs.sources import ArraySource, source_of
 from exempla.oracles.torch.inputs.usable import refuse_rows, refuse_weights
 from exempla.oracles.torch.likelihood.choose import choose_head
 from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
 from exempla.oracles.torch.scorer import NOT_FINITE, Pending, Scorer
-from exempla.oracles.torch.tape.network import brief, out_of_memory
+from exempla.oracles.torch.tape.network import out_of_memory
 from exempla.oracles.torch.tape.restore import BORROWING
 
 __all__ = ["TorchOracle", "torch_oracle"]
@@ -53,6 +61,7 @@ def torch_oracle(
     draws: int = 1,
     seed: int = 0,
     batch_size: int | None = None,
+    reader: Reader | None = None,
 ) -> TorchOracle:
     """The oracle of a torch module.
 
@@ -73,6 +82,8 @@ def torch_oracle(
         Sampled labels per example where the Fisher cannot be exact.
     batch_size : int
         Examples per pass; by default what the loader says and the memory allows.
+    reader : Reader
+        How the Trainer or pipeline that the module was taken from reads data.
 
     Examples
     --------
@@ -86,8 +97,9 @@ def torch_oracle(
     [5]
     """
     return TorchOracle(
-        model, likelihood, parameters, device, draws=draws, seed=seed, batch_size=batch_size
-    )
+        model, likelihood, parameters, device, draws=draws, seed=seed, batch_size=batch_size,
+        reader=reader,
+    )  # fmt: skip
 
 
 class TorchOracle(Oracle):
@@ -103,16 +115,13 @@ class TorchOracle(Oracle):
         draws: int = 1,
         seed: int = 0,
         batch_size: int | None = None,
+        reader: Reader | None = None,
     ) -> None:
         with BORROWING:  # what is trainable is not seen while another thread has the model
             inner = unwrap(model)
+            refuse_absent(inner)
             names = select_parameters(inner, parameters)
             self.model = moved(inner, device)
-        if any(p.is_meta for p in inner.parameters()):
-            raise UnsupportedModelError(
-                f"{type(inner).__name__} is on the meta device and has no values: load its weights "
-                "first."
-            )
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
@@ -124,12 +133,13 @@ class TorchOracle(Oracle):
         self.device, self.dtype = first.device, first.dtype
         self.wanted, self.draws, self.seed = likelihood, draws, seed
         self.scorer.batch_size = batch_size
+        self.reader = reader or Reader({})
 
     def __reduce__(self) -> Any:
         # The tape knows parameters by identity, so a stored oracle is built anew around the
         # stored model, and looks at it again when it next reads data.
         names = list(self.network.parameters)
-        options = {"draws": self.draws, "seed": self.seed}
+        options = {"draws": self.draws, "seed": self.seed, "reader": self.reader}
         return rebuilt, (self.model, self.wanted, names, options, self.head)
 
     # ---- what is known once data has been read
@@ -179,8 +189,9 @@ class TorchOracle(Oracle):
         if isinstance(data, TorchExamples):
             return data
         fill = getattr(getattr(self.model, "config", None), "pad_token_id", None) or 0
+        collate = partial(self.reader.collated, names=self.form.names, fill=fill)
         with self.scorer.restorer.borrowed(gradients=False):
-            source = source_of(data, lambda rows: pad_rows(rows, fill))
+            source = source_of(self.reader.read(data), collate)
             warn_of_augmentation(source)
             examples = TorchExamples(
                 source, self.form, self.device, self.dtype, weighted=role == "train"
@@ -197,7 +208,10 @@ class TorchOracle(Oracle):
             # few: the outputs of a language model are larger than anything else in memory
             outputs = self._tried(first.take(np.arange(min(len(first), PROBED))))
             if scorer.head is None:
-                scorer.head = choose_head(self.wanted, self.model, outputs, first, self.draws)
+                # of arrays all labels: that the first few have one class each proves little
+                known = examples.whole() if isinstance(examples.source, ArraySource) else first
+                scorer.head = choose_head(self.wanted, self.model, outputs, known, self.draws)
+            first = self._with_classes(first, outputs.shape[1:].numel())
             if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
                 raise ExemplaError("the training data has no labels: give (X, y).")
             self._check_labels(examples, first, outputs.shape)
@@ -207,6 +221,16 @@ class TorchOracle(Oracle):
         if role == "train":
             self._fit_variance(examples)
         move_whole(examples)
+
+    def _with_classes(self, batch: Batch, count: int) -> Batch:
+        """The batch with class numbers for one-hot labels, which from now on are read so."""
+        head, labels = self.head, batch.labels
+        if not isinstance(head, FamilyHead) or not isinstance(head.family, Categorical):
+            return batch
+        self.form.classes = count
+        if isinstance(labels, Tensor) and labels.ndim == 2 and labels.shape[1] == count > 1:
+            self.notes = (shares_said(count),) if self.wanted == "auto" else ()
+        return replace(batch, labels=self.form.class_numbers(labels))
 
     def _tried(self, batch: Batch) -> Tensor:
         """The outputs of a few examples, or why there are none."""
@@ -218,6 +242,7 @@ class TorchOracle(Oracle):
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
+            refuse_headless(self.model, error)
             raise ExemplaError(cannot_run(error, batch, self.dtype)) from error
         wrong = ~outputs.isfinite()
         if bool(wrong.any()):
@@ -347,31 +372,6 @@ def rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> Tor
     oracle = TorchOracle(model, wanted, names, **options)
     oracle.scorer.head = head
     return oracle
-
-
-def cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
-    """Why the model fails on the first examples, and what to do about it."""
-    inputs: list[Tensor] = []
-    tree_map(lambda t: inputs.append(t) if isinstance(t, Tensor) else None, batch.args)
-    whole = [t for t in inputs if not t.is_floating_point()]
-    lines = str(error).splitlines()
-    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
-    if whole and "dtype" in str(error):
-        kind = str(dtype).removeprefix("torch.")
-        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
-    shapes = ", ".join(str(tuple(t.shape[1:])) for t in inputs) or "what they hold"
-    return f"{what}: see whether it takes examples of shape {shapes}."
-
-
-def refuse_parameters(model: nn.Module) -> None:
-    """Raise if the model itself holds NaN or infinity."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
-    if wrong:
-        raise ExemplaError(
-            f"the model holds NaN or infinity in {brief(dict.fromkeys(wrong))}: train it again, or "
-            "load weights that are finite."
-        )
 
 
 def moved(model: nn.Module, device: Any) -> nn.Module:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from exempla.factors import Factors, Pairs, Work
 from exempla.oracles.torch.factors.chunks import gram_in_pieces, norms_in_pieces, pieces
-from exempla.oracles.torch.factors.operands import OneHot, Operand, Vectors
+from exempla.oracles.torch.factors.operands import OneHot, Operand, Stacked, Vectors
 
 __all__ = ["DenseFactors", "PairFactors", "StructuredFactors", "SumFactors"]
 
@@ -134,8 +134,7 @@ class PairFactors(StructuredFactors):
     @property
     def work(self) -> Work:
         s, inputs, outputs = self.inputs.positions, self.inputs, self.outputs
-        # a one-hot side is looked up, not multiplied
-        d_in, d_out = (1 if isinstance(x, OneHot) else x.width for x in (inputs, outputs))
+        d_in, d_out = inputs.multiplied, outputs.multiplied
         if self._written_out(s * s):
             return Work(s, d_in, d_out, 2.0 * inputs.width * outputs.width)
         return Work(s, d_in, d_out, 2.0 * s * s * (d_in + d_out))
@@ -223,8 +222,10 @@ class PairFactors(StructuredFactors):
         if not all(isinstance(f, PairFactors) for f in parts):
             return super().join(others)
         longest = max(f.inputs.positions for f in parts)
-        # an empty position must count in no moment, so implied ones are written out if any pads
+        # an empty position must count in no moment, so implied ones are written out if any pads,
+        # or has done so before
         pads = any(f.inputs.positions < longest for f in parts)
+        pads = pads or len({getattr(f.inputs, "ones", None) for f in parts}) > 1
         sides = [
             [_padded(getattr(f, side), longest, pads) for f in parts]
             for side in ("inputs", "outputs")
@@ -296,6 +297,10 @@ def _padded(side: Operand, positions: int, write_out: bool) -> Operand:
     if isinstance(side, OneHot):
         padded = torch.nn.functional.pad(side.indices, (0, missing))
         return OneHot(padded, side.width, side.dtype)
+    if isinstance(side, Stacked):
+        part = torch.nn.functional.pad(side.part, (0, missing))
+        values = torch.nn.functional.pad(side.values, (0, 0, 0, missing))
+        return Stacked(values, part, side.pieces)
     assert isinstance(side, Vectors)
     values, ones = (side.project(None), False) if write_out else (side.values, side.ones)
     return Vectors(torch.nn.functional.pad(values, (0, 0, 0, missing)), ones)
@@ -306,4 +311,7 @@ def _joined(sides: list[Any]) -> Operand:
     first = sides[0]
     if isinstance(first, OneHot):
         return OneHot(torch.cat([s.indices for s in sides]), first.width, first.dtype)
+    if isinstance(first, Stacked):
+        values, part = (torch.cat([getattr(s, x) for s in sides]) for x in ("values", "part"))
+        return Stacked(values, part, first.pieces)
     return Vectors(torch.cat([s.values for s in sides]), first.ones)

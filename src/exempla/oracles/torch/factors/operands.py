@@ -2,20 +2,22 @@
 
 A layer's score is Σ_s a_s g_sᵀ. Each of a and g is an `Operand`: n rows × s positions × d numbers.
 `Vectors` holds the numbers (with a column of ones implied where the layer has a bias); `OneHot`
-holds, for an embedding table, only where the single one stands. Turning a layer over (a tied
+holds, for an embedding table, only where the single one stands; `Stacked`, for a stack of matrices
+(experts), the numbers that met one of them and which one that was. Turning a layer over (a tied
 weight used once as a table and once as a matrix) is swapping its two sides.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["OneHot", "Operand", "Vectors"]
+__all__ = ["OneHot", "Operand", "Stacked", "Vectors", "beside"]
 
 
 class Operand(ABC):
@@ -26,6 +28,11 @@ class Operand(ABC):
     width: int
     tensor: Tensor
     """What is held in memory."""
+
+    @property
+    def multiplied(self) -> int:
+        """Numbers of one vector that arithmetic has to touch."""
+        return self.width
 
     @abstractmethod
     def project(self, basis: Tensor | None) -> Tensor:
@@ -130,6 +137,10 @@ class OneHot(Operand):
         return self.indices
 
     @property
+    def multiplied(self) -> int:
+        return 1  # looked up
+
+    @property
     def rows(self) -> int:  # type: ignore[override]
         return self.indices.shape[0]
 
@@ -169,3 +180,93 @@ class OneHot(Operand):
             .permute(2, 0, 1)
             .reshape(self.rows, self.positions, other.rows, other.positions)
         )
+
+
+@dataclass(frozen=True)
+class Stacked(Operand):
+    """Vectors (n, s, d) of which each stands in one of `pieces` parts of a longer one, (n, s)."""
+
+    values: Tensor
+    part: Tensor
+    pieces: int
+
+    @property
+    def tensor(self) -> Tensor:  # type: ignore[override]
+        return self.values
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        return self.values.shape[0]
+
+    @property
+    def positions(self) -> int:  # type: ignore[override]
+        return self.values.shape[1]
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.pieces * self.values.shape[2]
+
+    @property
+    def multiplied(self) -> int:
+        return self.values.shape[2]
+
+    def _parts(self) -> Iterator[tuple[Tensor, slice]]:
+        """Where each part occurs, and its place among the coordinates."""
+        size = self.values.shape[2]
+        for e in self.part.unique().tolist():
+            yield self.part == e, slice(e * size, (e + 1) * size)
+
+    def project(self, basis: Tensor | None) -> Tensor:
+        wide = self.width if basis is None else basis.shape[1]
+        out = self.values.new_zeros(self.rows, self.positions, wide)
+        for here, place in self._parts():
+            if basis is None:
+                out[..., place][here] = self.values[here]
+            else:
+                out[here] = self.values[here] @ basis[place]
+        return out
+
+    def moment(self) -> Tensor:
+        out = self.values.new_zeros(self.width, self.width)
+        for here, place in self._parts():
+            flat = self.values[here]
+            out[place, place] = flat.T @ flat
+        return out
+
+    def action(self, directions: Tensor) -> Tensor:
+        out = torch.zeros_like(directions)
+        for here, place in self._parts():
+            flat = self.values[here]
+            out[place] = flat.T @ (flat @ directions[place])
+        return out
+
+    def take(self, rows: object) -> Stacked:
+        return Stacked(self.values[rows], self.part[rows], self.pieces)  # type: ignore[index]
+
+    def pair(self, other: Operand) -> Tensor:
+        if not isinstance(other, Stacked):
+            return self.project(None) @ other.project(None).transpose(1, 2)
+        same = self.part[:, :, None] == other.part[:, None, :]
+        return (self.values @ other.values.transpose(1, 2)) * same
+
+    def cross(self, other: Operand) -> Tensor:
+        if not isinstance(other, Stacked):
+            return Vectors(self.project(None)).cross(other)
+        same = self.part[:, :, None, None] == other.part
+        return Vectors(self.values).cross(Vectors(other.values)) * same
+
+
+def beside(sides: Sequence[Operand]) -> Operand | None:
+    """One operand with the positions of all of them; None if they are not of one kind."""
+    first = sides[0]
+    if isinstance(first, Vectors):
+        alike = [s for s in sides if isinstance(s, Vectors) and s.ones == first.ones]
+        values = torch.cat([s.values for s in alike], 1)
+        return Vectors(values, first.ones) if len(alike) == len(sides) else None
+    if isinstance(first, Stacked):
+        stacked = [s for s in sides if isinstance(s, Stacked)]
+        if len(stacked) < len(sides):
+            return None
+        values, part = (torch.cat([getattr(s, x) for s in stacked], 1) for x in ("values", "part"))
+        return Stacked(values, part, first.pieces)
+    return None

@@ -17,11 +17,12 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Examples
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, ItemSource
+from exempla.oracles.torch.inputs.streams import varies
 from exempla.oracles.torch.inputs.usable import refuse_weights, usable_tensor
 
 __all__ = ["CallForm", "TorchExamples", "pad_rows", "warn_of_augmentation"]
 
-LABEL_KEYS = ("labels", "label", "y", "target", "targets")
+LABEL_KEYS = ("labels", "label", "label_ids", "y", "target", "targets", "cls")
 WEIGHT_KEYS = ("weight", "weights", "sample_weight")
 IGNORED = -100
 READ_AHEAD = 64
@@ -44,10 +45,27 @@ class CallForm:
             for p in parameters
             if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         }
-        self.hugging_face = hasattr(model, "config") and hasattr(model, "main_input_name")
+        config = getattr(model, "config", None)
+        self.translates = bool(getattr(config, "is_encoder_decoder", False))
+        """Whether the model makes the decoder's inputs from labels, and so has to see them."""
+        self.classes: int | None = None
+        """How many there are, once it is known that labels are classes."""
 
     def batch(self, positions: np.ndarray, given: Any) -> Batch:
         """The user's batch sorted into arguments, labels and weights."""
+        found = self._sorted(positions, given)
+        return replace(found, labels=self.class_numbers(found.labels))
+
+    def class_numbers(self, labels: Any) -> Any:
+        """One-hot labels as the numbers they stand for; anything else as it is."""
+        if self.classes is None or not isinstance(labels, Tensor):
+            return labels
+        if labels.ndim != 2 or not 1 < labels.shape[1] == self.classes:
+            return labels
+        one_hot = ((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all()
+        return labels.long().argmax(1) if bool(one_hot) else labels
+
+    def _sorted(self, positions: np.ndarray, given: Any) -> Batch:
         if isinstance(given, Tensor):
             return Batch(positions, (given,), {}, None, None, given)
         if hasattr(given, "keys"):
@@ -84,6 +102,8 @@ class CallForm:
         weights = take_key(values, WEIGHT_KEYS)
         inputs = {k: v for k, v in values.items() if isinstance(v, (Tensor, tuple, list, dict))}
         known = {k: v for k, v in inputs.items() if k in self.names}
+        if self.translates and isinstance(labels, Tensor) and "decoder_input_ids" not in known:
+            known["labels"] = labels
         if known or self.any_keyword:
             # a model that takes any keyword still gets only what it names, if it names something
             return Batch(positions, (), known or inputs, labels, weights, given)
@@ -202,7 +222,7 @@ def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
         column = [row[key] for row in rows]
         if any(isinstance(v, (str, bytes)) or v is None for v in column):
             continue
-        values = [torch.as_tensor(v) for v in column]
+        values = [as_numbers(v, key) for v in column]
         if len({v.shape for v in values}) > 1:
             padded = padded or key == "input_ids"
             blank = {"labels": IGNORED, "attention_mask": 0}.get(key, fill)
@@ -216,30 +236,29 @@ def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
     return batch
 
 
+def as_numbers(value: Any, key: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ExemplaError(
+            f"the column {key!r} holds {type(value).__name__}, which is no array: turn it into "
+            "numbers first (dataset.with_transform, map or with_format('torch')), or drop it."
+        ) from None
+
+
 def warn_of_augmentation(source: ExampleSource) -> None:
-    """Two reads of an item that differ: the scores are then of one random version of it."""
+    """Say if two reads of an item differ, and make them equal where that can be done."""
     if not isinstance(source, ItemSource):
         return
-    for position in {0, len(source) // 2, len(source) - 1}:
-        if not same(source.items[position], source.items[position]):
-            warnings.warn(
-                "reading an example twice gives different values (random augmentation?): the "
-                "scores are of one random version of each; give the dataset without augmentation.",
-                ExemplaWarning,
-                stacklevel=4,
-            )
-            return
-
-
-def same(one: Any, other: Any) -> bool:
-    left: list[Any] = []
-    right: list[Any] = []
-    tree_map(left.append, one)
-    tree_map(right.append, other)
-    pairs = zip(left, right)
-    return len(left) == len(right) and all(
-        np.array_equal(
-            to_numpy(a), to_numpy(b), equal_nan=np.asarray(to_numpy(a)).dtype.kind == "f"
-        )
-        for a, b in pairs
+    looked_at = sorted({0, len(source) // 2, len(source) - 1})
+    if not varies(source.item, looked_at):
+        return
+    source.still = True
+    what = "the scores are of one random version of each; give the dataset without augmentation."
+    if not varies(source.item, looked_at):
+        what = "each is scored in one version, drawn by its position, the same at every read."
+    warnings.warn(
+        f"reading an example twice gives different values (random augmentation?): {what}",
+        ExemplaWarning,
+        stacklevel=4,
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from exempla.errors import ExemplaError, UnsupportedModelError
 
-__all__ = ["select_parameters", "unwrap"]
+__all__ = ["refuse_absent", "select_parameters", "unwrap"]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -33,10 +33,7 @@ def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
     everything = dict(model.named_parameters())
     trainable = [name for name, p in everything.items() if p.requires_grad]
     if not trainable:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no trainable parameters, so no training example can have "
-            "shaped it: set requires_grad on the ones that were trained."
-        )
+        raise UnsupportedModelError(nothing_trainable(model, everything))
     if wanted is None:
         return trainable
     several: list[Any] = [wanted]
@@ -54,6 +51,37 @@ def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
             "others."
         )
     return names
+
+
+def refuse_absent(model: nn.Module) -> None:
+    """Raise if weights of the model are not there."""
+    absent = [name for name, p in model.named_parameters() if p.is_meta]
+    if absent:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is on the meta device and has no values ({len(absent)} of its "
+            f"parameters, {absent[0]} the first): load its weights first, without offloading "
+            "(device_map) if they were offloaded."
+        )
+
+
+def nothing_trainable(model: nn.Module, parameters: dict[str, Tensor]) -> str:
+    """Why no parameter can be looked at, and what to do."""
+    kind, adapters = type(model).__name__, [name for name in parameters if "lora_" in name]
+    if not any(p.is_floating_point() for p in parameters.values()):
+        return (
+            f"{kind} has no trainable parameters, and none that can have a gradient: if it is "
+            "quantised, give the model before quantisation, or one with trained parts added to it "
+            "(LoRA)."
+        )
+    if adapters:
+        return (
+            f"{kind} has no trainable parameters because its adapters were loaded frozen: load "
+            "them with PeftModel.from_pretrained(base, folder, is_trainable=True)."
+        )
+    return (
+        f"{kind} has no trainable parameters, so no training example can have shaped it: set "
+        "requires_grad on the ones that were trained."
+    )
 
 
 def matching(model: nn.Module, wanted: Any) -> Iterable[int]:

@@ -27,6 +27,7 @@ from torch.utils.data import (
 from exempla.arrays import is_sparse
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.batch import tree_map
+from exempla.oracles.torch.inputs.streams import kept, seeded
 from exempla.oracles.torch.inputs.usable import usable
 
 __all__ = ["ArraySource", "ItemSource", "ExampleSource", "source_of"]
@@ -77,14 +78,25 @@ class ArraySource(ExampleSource):
 class ItemSource(ExampleSource):
     """A map-style dataset, read item by item and collated."""
 
+    still: bool = False
+    """Whether random items are drawn by their position, to be the same at every read."""
+
     def __init__(self, items: Any, collate: Callable[[list[Any]], Any]) -> None:
         self.items, self.collate = items, collate
 
     def __len__(self) -> int:
         return len(self.items)
 
+    def item(self, position: int) -> Any:
+        """One item, as it was given or, of random ones, as its position draws it."""
+        if not self.still:
+            return self.items[position]
+        with seeded() as by:
+            by(position)
+            return self.items[position]
+
     def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-        items = [self.items[int(i)] for i in positions]
+        items = [self.item(int(i)) for i in positions]
         try:
             yield positions, self.collate(items)
         except (RuntimeError, ValueError):
@@ -102,16 +114,13 @@ def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> ExampleSource:
     if isinstance(data, DataLoader):
         source = source_of_loader(data, pad)
     elif isinstance(data, IterableDataset):
-        raise ExemplaError(
-            "an IterableDataset has no positions to refer to: give a map-style Dataset, or "
-            "collect it into a list first."
-        )
+        source = items_of(kept(data), pad)
     elif isinstance(data, TensorDataset):
         source = ArraySource(data.tensors)
     elif isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
         source = ArraySource(tuple(t[list(data.indices)] for t in data.dataset.tensors))
     elif is_items(data):
-        source = ItemSource(data, pad if is_dict_rows(data) else default_collate)
+        source = items_of(data, pad)
     elif hasattr(data, "__next__") or not is_arrays(data):
         raise ExemplaError(
             f"{type(data).__name__} can be read only once or not by position, and the data is "
@@ -124,17 +133,26 @@ def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> ExampleSource:
     return source
 
 
+def items_of(data: Any, pad: Callable[[list[Any]], Any]) -> ItemSource:
+    return ItemSource(data, pad if is_dict_rows(data) else default_collate)
+
+
 def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> ExampleSource:
     """A loader's dataset in its own order: shuffling would lose which example is which."""
     sampler: Any = loader.sampler
+    collate: Any = loader.collate_fn
     if isinstance(loader.dataset, IterableDataset):
-        return source_of(loader.dataset, pad)
+        # without a batch size the stream yields batches, which are read example by example
+        found = items_of(kept(loader.dataset, batched=loader.batch_size is None), pad)
+        if collate is not default_collate and loader.batch_size is not None:
+            found.collate = collate
+        found.batch_size = loader.batch_size
+        return found
     if hasattr(sampler, "indices") and not isinstance(sampler, (RandomSampler, SequentialSampler)):
         raise ExemplaError(
             "this DataLoader reads only part of its dataset: give DataLoader(Subset(dataset, "
             "indices)) instead of a subset sampler, so that positions are those of the subset."
         )
-    collate: Any = loader.collate_fn
     plain = collate is default_collate or loader.batch_size is None
     source = source_of(loader.dataset, pad) if plain else None
     if not isinstance(source, ArraySource):

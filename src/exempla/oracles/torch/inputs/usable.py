@@ -35,7 +35,7 @@ def usable(value: Any) -> Any:
     if array.dtype.kind not in "biuf":
         raise ExemplaError(
             f"an array of type {array.dtype} cannot be given to a network: encode it as numbers "
-            "(class labels as 0, 1, 2, …)."
+            "(class labels as 0, 1, 2, …; for raw texts give a pipeline, which has a tokenizer)."
         )
     if array.dtype.itemsize > 8:  # torch has no longer numbers
         array = array.astype(np.float64)

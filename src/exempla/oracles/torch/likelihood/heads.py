@@ -23,7 +23,7 @@ from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch.inputs.batch import Batch
 from exempla.oracles.torch.inputs.usable import refuse_rows
 
-__all__ = ["FamilyHead", "Head", "MultiLabel", "draw", "refuse_classes"]
+__all__ = ["FamilyHead", "Head", "MultiLabel", "are_shares", "draw", "refuse_classes"]
 
 EXACT_OUTPUTS = 32
 """Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
@@ -125,7 +125,8 @@ class FamilyHead(Head):
                 "its own prediction is zero: give the true targets."
             )
         labels = self.family.predict(x) if predicted else self._labels(batch)
-        if isinstance(self.family, Categorical):  # e_y − p in four kernels, where a GPU waits
+        if isinstance(self.family, Categorical) and labels.ndim == 1:
+            # e_y − p in four kernels, where a GPU waits
             score = x.softmax(1).neg_()
             score.scatter_add_(1, labels.reshape(-1, 1).long(), score.new_ones(len(x), 1))
         else:
@@ -135,7 +136,8 @@ class FamilyHead(Head):
     def _labels(self, batch: Batch) -> Tensor:
         """The labels; class numbers in one dimension, also where they were given as a column."""
         labels = labels_of(batch)
-        return labels.reshape(-1) if isinstance(self.family, Categorical) else labels
+        one_each = labels.shape[1:].numel() == 1
+        return labels.reshape(-1) if isinstance(self.family, Categorical) and one_each else labels
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self.family.predict(self.natural(outputs))
@@ -182,10 +184,14 @@ class FamilyHead(Head):
     def refuse(self, shape: torch.Size, batch: Batch) -> None:
         labels, width = labels_of(batch), shape[1:].numel()
         if isinstance(self.family, Categorical):
+            if labels.ndim == 2 and 1 < labels.shape[1] == width:
+                refuse_shares(labels, batch, self.name)
+                return
             if labels.shape[1:].numel() != 1:
                 raise ExemplaError(
                     f"the labels are {tuple(labels.shape)}: a {self.name} likelihood needs one "
-                    "class number per example."
+                    "class number per example; a label at every position is 'tokens', at every "
+                    "pixel 'pixels'."
                 )
             refuse_classes(labels, width, batch, self.name)
         elif labels.shape[1:].numel() != width:
@@ -214,6 +220,28 @@ def labels_of(batch: Batch) -> Tensor:
     if not isinstance(batch.labels, Tensor) or len(batch.labels.shape[:1]) == 0:
         raise ExemplaError("the labels are no array: give one label for every example.")
     return batch.labels
+
+
+def are_shares(labels: Tensor) -> bool:
+    """Whether every row says how much of each class it is: one-hot, smoothed or mixed labels."""
+    return labels.ndim == 2 and labels.shape[1] > 1 and not bool(no_shares(labels).any())
+
+
+def no_shares(labels: Tensor) -> Tensor:
+    """Which rows are negative somewhere, or do not add up to one."""
+    return (labels < 0).any(1) | ~((labels.double().sum(1) - 1).abs() < 1e-3)
+
+
+def refuse_shares(labels: Tensor, batch: Batch, name: str) -> None:
+    """Raise if a row of labels, one number a class, does not add up to one."""
+    wrong = no_shares(labels)
+    if bool(wrong.any()):
+        at = batch.positions[int(wrong.nonzero()[0, 0])]
+        raise ExemplaError(
+            f"the labels have a column for each of {labels.shape[1]} classes and row {at} does not "
+            f"add up to one, as a {name} likelihood needs: if an example can have several labels, "
+            "or none, say likelihood='multilabel'."
+        )
 
 
 def draw(p: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Labels at every position: language models and token classifiers."""
+"""Labels at every position: language models, token classifiers, segmentation of images."""
 
 from __future__ import annotations
 
@@ -24,43 +24,68 @@ class TokenHead(Head):
 
     With `shift`, the labels are the inputs themselves and position t is scored by output t − 1,
     as Hugging Face's causal language models do; positions labelled −100 or masked do not count.
+    With `classes_first`, outputs are (n, V, H, W) and labels (n, H, W), as torch's losses have
+    them for images: a pixel is then a position.
     """
 
     shift: bool = True
     draws: int = 1
+    classes_first: bool = False
+    ignored: tuple[int, ...] = (IGNORED,)
 
     @property
     def name(self) -> str:  # type: ignore[override]
+        if self.classes_first:
+            return "pixels"
         return "causal_lm" if self.shift else "tokens"
 
     @property
     def fisher_note(self) -> str:  # type: ignore[override]
-        return f"{self.draws} sampled label(s) per position, given the true prefix"
+        where = "position, given the true prefix" if self.shift else "position"
+        return f"{self.draws} sampled label(s) per {where}"
+
+    @property
+    def _axis(self) -> int:
+        """Where the classes stand in the outputs."""
+        return 1 if self.classes_first else -1
+
+    def _lined_up(self, outputs: Tensor) -> Tensor:
+        """(n, positions, classes), whatever the axes were."""
+        return outputs.movedim(self._axis, -1).flatten(1, -2)
+
+    def _back(self, cotangent: Tensor, outputs: Tensor) -> Tensor:
+        """The axes as the outputs have them."""
+        shape = outputs.movedim(self._axis, -1).shape
+        return cotangent.reshape(shape).movedim(-1, self._axis)
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(labels, where they count), aligned with the outputs."""
+        """(labels, where they count), (n, positions) each, aligned with the outputs."""
         labels = batch.labels
         if labels is None:
             labels = batch.kwargs["input_ids"] if "input_ids" in batch.kwargs else batch.args[0]
-        counts = labels != IGNORED
+        counts = torch.ones_like(labels, dtype=torch.bool)
+        for value in self.ignored:
+            counts &= labels != value
         mask = batch.kwargs.get("attention_mask")
         if mask is not None and mask.shape == labels.shape:
             counts = counts & (mask != 0)
         if self.shift:
             labels, counts = labels.roll(-1, 1), counts.roll(-1, 1)
             counts[:, -1] = False
-        return labels.masked_fill(~counts, 0), counts
+        return labels.masked_fill(~counts, 0).flatten(1).long(), counts.flatten(1)
 
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
         labels, counts = self.targets(batch)
-        flat = F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), reduction="none")
+        lined = self._lined_up(outputs).float().flatten(0, 1)
+        flat = F.cross_entropy(lined, labels.flatten(), reduction="none")
         return -(flat.view_as(labels) * counts).sum(1)
 
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
         labels, counts = self.targets(batch)
+        lined = self._lined_up(outputs)
         if predicted:
-            labels = outputs.argmax(2)
-        return self._residual(outputs.float().softmax(2), labels, counts)
+            labels = lined.argmax(2)
+        return self._back(self._residual(lined.float().softmax(2), labels, counts), outputs)
 
     @staticmethod
     def _residual(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
@@ -71,20 +96,28 @@ class TokenHead(Head):
 
     def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Ranked:
         _, counts = self.targets(batch)
+        lined = self._lined_up(outputs)
         for _ in range(self.draws):
-            p = outputs.float().softmax(2)
+            p = lined.float().softmax(2)
             labels = draw(p.flatten(0, 1), generator).view_as(counts)
             residual = self._residual(p, labels, counts)
-            yield counts.any(1), residual.div_(self.draws**0.5)
+            yield counts.any(1), self._back(residual.div_(self.draws**0.5), outputs)
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return outputs.argmax(2)
+        return outputs.argmax(self._axis)
 
     def refuse(self, shape: torch.Size, batch: Batch) -> None:
-        labels, counts = self.targets(batch)
-        if len(shape) != 3 or labels.shape[1:] != shape[1:2]:
+        labels = batch.labels if batch.labels is not None else self.targets(batch)[0]
+        places = list(shape[1:])
+        count = places.pop(0 if self.classes_first else -1)
+        if not places or labels.shape[1:].numel() != torch.Size(places).numel():
+            wanted = "pixel" if self.classes_first else "position"
             raise ExemplaError(
                 f"the model returns {tuple(shape[1:])} per example and the labels are "
-                f"{tuple(labels.shape)}: a {self.name} likelihood needs a label per position."
+                f"{tuple(labels.shape)}: a {self.name} likelihood needs a label per {wanted}; let "
+                "the model return outputs of the labels' size, or resize the labels."
             )
-        refuse_classes(labels * counts, shape[2], batch, self.name)
+        targets = self.targets(batch)[0]
+        if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+            targets = labels  # refused below, as fractions
+        refuse_classes(targets, count, batch, self.name)

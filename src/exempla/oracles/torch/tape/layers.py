@@ -7,7 +7,7 @@ tape could not describe is a layer of its own, filled by the fallback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,12 +18,12 @@ from torch import Tensor
 from exempla.factors import Factors
 from exempla.oracles.base import Layer
 from exempla.oracles.torch.factors.factors import DenseFactors, PairFactors, SumFactors
-from exempla.oracles.torch.factors.operands import Vectors
-from exempla.oracles.torch.tape.uses import ConvUse, Layout, Use
+from exempla.oracles.torch.factors.operands import Vectors, beside
+from exempla.oracles.torch.tape.uses import ConvUse, Layout, Rows, StackUse, Use
 
 __all__ = ["Block", "Seen", "plan_blocks"]
 
-Seen = tuple[Use, Tensor, Layout]
+Seen = tuple[Use, Tensor, Layout | Rows]
 """A use, the gradient at its output, and where its samples stand."""
 
 
@@ -38,6 +38,8 @@ class Block:
     shape: torch.Size
     table: bool = False
     """True if the weight is stored (d_in, d_out), False if (d_out, d_in, …)."""
+    stack: bool = False
+    """True for a stack of matrices, (pieces, …): its pieces' inputs stand side by side."""
 
     @property
     def layer(self) -> Layer:
@@ -48,6 +50,9 @@ class Block:
     def sizes(self) -> tuple[int, int]:
         if self.kind == "vector" or len(self.shape) < 2:
             return 1, self.shape.numel() * (2 if self.bias else 1)
+        if self.stack:
+            pieces, one, other = self.shape
+            return (pieces * one, other) if self.table else (pieces * other, one)
         rest = self.shape[1:].numel()
         d_in, d_out = (self.shape[0], rest) if self.table else (rest, self.shape[0])
         return d_in + (self.bias is not None), d_out
@@ -63,6 +68,9 @@ class Block:
         if self.kind == "vector" or len(self.shape) < 2:
             parts = [gradients[name].reshape(n, -1) for name in self.parameters]
             return torch.cat(parts, 1)[:, None, :]
+        if self.stack:
+            weight = weight if self.table else weight.transpose(2, 3)
+            return weight.reshape(n, -1, d_out)
         stored = (n, -1, d_out) if self.table else (n, d_out, -1)
         matrix = weight.reshape(stored)
         matrix = matrix if self.table else matrix.transpose(1, 2)
@@ -105,16 +113,11 @@ def merged(parts: list[Factors]) -> Factors | None:
     if len(parts) < 2:
         return parts[0] if parts else None
     pairs = [p for p in parts if isinstance(p, PairFactors)]
-    sides = [s for p in pairs for s in (p.inputs, p.outputs)]
-    if len(pairs) < len(parts) or not all(isinstance(s, Vectors) for s in sides):
-        return SumFactors(parts)
-
-    def side_by_side(which: Callable[[PairFactors], Vectors]) -> Vectors:
-        return Vectors(torch.cat([which(p).values for p in pairs], 1), which(pairs[0]).ones)
-
-    if len({(p.inputs.ones, p.outputs.ones) for p in pairs}) > 1:  # type: ignore[attr-defined]
-        return SumFactors(parts)
-    return PairFactors(side_by_side(lambda p: p.inputs), side_by_side(lambda p: p.outputs))  # type: ignore
+    if len(pairs) == len(parts):
+        inputs, outputs = (beside([getattr(p, x) for p in pairs]) for x in ("inputs", "outputs"))
+        if inputs is not None and outputs is not None:
+            return PairFactors(inputs, outputs)
+    return SumFactors(parts)
 
 
 def plan_blocks(
@@ -136,7 +139,8 @@ def plan_blocks(
             bias = None
         taken |= {name} | ({bias} if bias else set())
         table = kind == "matrix" and bool(getattr(uses_of[name][0], "table", False))
-        blocks.append(Block(title(name, bias), kind, name, bias, shape, table))
+        stack = kind == "matrix" and isinstance(uses_of[name][0], StackUse)
+        blocks.append(Block(title(name, bias), kind, name, bias, shape, table, stack))
     return tuple(blocks)
 
 
@@ -144,8 +148,13 @@ def kind_of(name: str, uses: list[Use]) -> Literal["matrix", "vector", "fallback
     as_matrix = [u.matrix and u.weight == name for u in uses]
     if not any(as_matrix):
         return "vector"
-    convolutions = {type(u) is ConvUse and (u.conv.kernel, u.conv.groups) for u in uses}  # type: ignore
-    return "matrix" if all(as_matrix) and len(convolutions) == 1 else "fallback"
+    convolutions = {
+        isinstance(u, ConvUse) and (type(u), u.conv.kernel, u.conv.groups)  # type: ignore
+        for u in uses
+    }
+    stacks = {(type(u) is StackUse, type(u) is StackUse and u.table) for u in uses}  # type: ignore
+    alike = len(convolutions) == len(stacks) == 1
+    return "matrix" if all(as_matrix) and alike else "fallback"
 
 
 def partner(
@@ -155,6 +164,8 @@ def partner(
     biases = {u.bias if u.weight == name else None for u in uses_of[name]}
     bias = biases.pop()
     if biases or bias is None or bias in excluded or bias == name:
+        return None
+    if not uses_of[name][0].bias_beside:
         return None
     together = [id(u) for u in uses_of[bias]] == [id(u) for u in uses_of[name]]
     alike = uses_of[name][0].matrix or shapes[bias] == shapes[name]

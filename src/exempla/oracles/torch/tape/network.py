@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,15 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.factors import Factors
 from exempla.oracles.torch.factors.factors import DenseFactors
 from exempla.oracles.torch.inputs.batch import Batch
+from exempla.oracles.torch.inputs.streams import available_memory
 from exempla.oracles.torch.tape.backward import pull_back
 from exempla.oracles.torch.tape.layers import Block, Seen
+from exempla.oracles.torch.tape.owners import layout_of, probe
 from exempla.oracles.torch.tape.per_sample import Run, by_loop, by_vmap
 from exempla.oracles.torch.tape.precision import full_precision
 from exempla.oracles.torch.tape.survey import PROBE, Survey, survey
 from exempla.oracles.torch.tape.tape import Tape
+from exempla.oracles.torch.tape.uses import Layout, Rows
 
 __all__ = ["TapedNetwork", "Pass", "out_of_memory"]
 
@@ -60,12 +62,16 @@ class TapedNetwork:
 
     def survey(self, run: Run, batch: Batch) -> None:
         """Look at the model with a few examples (the same ones again if there are fewer)."""
-        probe = batch.take(np.resize(np.arange(min(len(batch), PROBE)), PROBE))
         with full_precision():
-            found = self._looked_at(run, probe)
+            found = self._looked_at(run, some_of(batch, 0))
+            for start in range(PROBE, len(batch), PROBE):
+                # experts that the first few examples are not sent to
+                if not found.routed or reached(found) == set(self.parameters):
+                    break
+                found = found.with_more(self._looked_at(run, some_of(batch, start)))
         found.references.clear()
         self.found = found
-        self.planned = {name for block in found.blocks for name in block.parameters}
+        self.planned = reached(found)
 
     def _looked_at(self, run: Run, probe: Batch) -> Survey:
         found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
@@ -75,13 +81,15 @@ class TapedNetwork:
                 "parameters=."
             )
         if found.fallback:
-            self.by_sample = self._choose_fallback(found, run, probe)
+            chosen = self._choose_fallback(found, run, probe)
+            self.by_sample = self.by_sample if self.by_sample is by_loop else chosen
         return found
 
     def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
         """vmap if it works and agrees with autograd, else a loop; says which."""
         assert found.cotangents is not None
         rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
+        refuse_size(rest)
         failure: Exception | None = None
         for method, words in ((by_vmap, "torch.func.vmap"), (by_loop, "a loop over samples")):
             try:
@@ -133,6 +141,7 @@ class Pass:
         self, network: TapedNetwork, run: Run, batch: Batch, tape: Tape, out: Tensor
     ) -> None:
         self.network, self.run, self.batch, self.tape, self.outputs = network, run, batch, tape, out
+        self._layouts: list[Layout | Rows | None] | None = None
 
     def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
         """Scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
@@ -143,18 +152,18 @@ class Pass:
             cotangent = cotangent * scale
         cotangent = cotangent.to(self.outputs.dtype)
         edges: Any = [use.edge for use in self.tape.uses]
+        layouts, otherwise = self._laid_out()
         gradients: Any = ()
         if edges:
             gradients = pull_back(self.outputs, edges, cotangent, again)
         if scale != 1.0:
             gradients = [None if g is None else g.float() / scale for g in gradients]
-        otherwise = self._used_otherwise()
         dense = self._fallback(cotangent / scale, found.fallback | otherwise)
         like = self.network.like
         seen: dict[str, list[Seen]] = {}
-        for use, key, g in zip(self.tape.uses, self.tape.keys, gradients, strict=True):
-            if g is not None:
-                entry = (use, g, found.layout(key))
+        for use, layout, g in zip(self.tape.uses, layouts, gradients, strict=True):
+            if g is not None and layout is not None:
+                entry = (use, g, layout)
                 for name in {use.weight, use.bias}:
                     seen.setdefault(name or "", []).append(entry)
         self._say_left_out(set(seen) - {""})
@@ -179,19 +188,35 @@ class Pass:
                 stacklevel=6,
             )
 
-    def _used_otherwise(self) -> set[str]:
-        """Parameters this batch used otherwise than the survey saw: with their block, by sample."""
-        found, n = self.network.found, len(self.batch)
+    def _laid_out(self) -> tuple[list[Layout | Rows | None], set[str]]:
+        """Where samples stand at each use; and the parameters that this batch used otherwise than
+        the survey saw, with their blocks: those are scored by sample."""
+        if self._layouts is None:
+            self._layouts = [*self._seen_layouts()]
+        found, uses = self.network.found, self.tape.uses
         assert found is not None
         unfit = set(self.tape.unknown)
-        for use, key in zip(self.tape.uses, self.tape.keys, strict=True):
-            layout = found.layout(key)
-            if use.repeat is None and use.axes and use.shape[layout.axis] % n:
+        for use, layout in zip(uses, self._layouts, strict=True):
+            if layout is None:
                 unfit |= {name for name in (use.weight, use.bias) if name}
         if not unfit - found.fallback:
-            return set()
+            return self._layouts, set()
         blocks = [b for b in found.blocks if b.kind != "fallback" and unfit & set(b.parameters)]
-        return {name for block in blocks for name in block.parameters}
+        return self._layouts, {name for block in blocks for name in block.parameters}
+
+    def _seen_layouts(self) -> Iterator[Layout | Rows | None]:
+        found, tape, n = self.network.found, self.tape, len(self.batch)
+        assert found is not None
+        known = [found.layout(key) for key in tape.keys]
+        if tape.routed:  # rows were gathered by index: an order of this batch alone
+            seen = probe(self.outputs, tape.uses, n)
+            for place, (use, layout) in enumerate(zip(tape.uses, known, strict=True)):
+                yield layout_of(seen, place, use, layout)
+            return
+        for use, layout in zip(tape.uses, known, strict=True):
+            fits = use.repeat is not None or not use.axes
+            fits = fits or (isinstance(layout, Layout) and use.shape[layout.axis] % n == 0)
+            yield layout if fits else None
 
     def _fallback(self, cotangent: Tensor, wanted: set[str]) -> dict[str, Tensor]:
         network = self.network
@@ -210,6 +235,29 @@ class Pass:
         return {x: g.detach().to(network.like.dtype) for x, g in dense.items()}
 
 
+def some_of(batch: Batch, start: int) -> Batch:
+    """As many examples as a survey takes, from one on; the same ones again if there are fewer."""
+    return batch.take(np.resize(np.arange(start, min(start + PROBE, len(batch))), PROBE))
+
+
+def reached(found: Survey) -> set[str]:
+    return {name for block in found.blocks for name in block.parameters}
+
+
+def refuse_size(parameters: dict[str, Tensor]) -> None:
+    """Raise if gradients written out for each example of a survey do not fit in memory."""
+    first = next(iter(parameters.values()))
+    needed = PROBE * 4 * sum(p.numel() for p in parameters.values())
+    free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else available_memory()
+    if needed > free:
+        raise ExemplaError(
+            f"the use of {brief(parameters)} in the model is not one exempla keeps in factored "
+            f"form, and written out for each of a few examples their scores take "
+            f"{needed / 2**30:.0f} GiB: leave these out with parameters=, or let the model apply "
+            "them by F.linear, matmul or a grouped product."
+        )
+
+
 def precision(parameters: dict[str, Tensor]) -> torch.dtype:
     """float64 if the model is, else float32."""
     double = any(p.dtype == torch.float64 for p in parameters.values())
@@ -224,11 +272,3 @@ def out_of_memory(error: RuntimeError) -> bool:
 def brief(names: dict[str, Any]) -> str:
     listed = list(names)
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
-
-
-def available_memory() -> int:
-    """Bytes of main memory free for use."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return CPU_BUDGET * 4

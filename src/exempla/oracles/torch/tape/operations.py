@@ -16,6 +16,7 @@ from torch import Tensor
 
 from exempla.oracles.torch.factors.conv import ConvShape
 from exempla.oracles.torch.tape.uses import (
+    ConvTransposeUse,
     ConvUse,
     LinearUse,
     NormUse,
@@ -60,9 +61,35 @@ def conv(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Use | None:
-    dims = weight.ndim - 2
     if input.ndim != weight.ndim:  # a single image without a batch axis
         return None
+    shape = conv_shape(weight, stride, padding, dilation, groups, bias is not None)
+    return ConvUse(names.get(id(weight)), names.get(id(bias)), input.detach(), axes(1), conv=shape)
+
+
+def conv_transpose(
+    names: Names,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Use | None:
+    if input.ndim != weight.ndim:
+        return None
+    shape = conv_shape(weight, stride, padding, dilation, groups, False)
+    return ConvTransposeUse(
+        names.get(id(weight)), names.get(id(bias)), input.detach(), axes(1), conv=shape
+    )
+
+
+def conv_shape(
+    weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int, bias: bool
+) -> ConvShape:
+    dims = weight.ndim - 2
 
     def each(value: Any) -> tuple[int, ...]:
         values = (value,) if isinstance(value, int) else tuple(value)
@@ -70,8 +97,7 @@ def conv(
 
     margins = padding if isinstance(padding, str) else each(padding)
     kernel = tuple(weight.shape[2:])
-    shape = ConvShape(kernel, each(stride), margins, each(dilation), groups, bias is not None)
-    return ConvUse(names.get(id(weight)), names.get(id(bias)), input.detach(), axes(1), conv=shape)
+    return ConvShape(kernel, each(stride), margins, each(dilation), groups, bias)
 
 
 def embedding(
@@ -245,6 +271,7 @@ KNOWN: dict[Any, Callable[..., Use | None]] = {
     Tensor.expand: expand,
     Tensor.__getitem__: getitem,
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), conv),
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), conv_transpose),
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), matmul),
     **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), mul),
     **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_), add),

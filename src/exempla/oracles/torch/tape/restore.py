@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 __all__ = ["BORROWING", "ModelRestorer"]
 
@@ -76,7 +77,7 @@ class ModelRestorer:
             for p in flags:
                 p.requires_grad_(False)
             forget_casts()
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad(), graphs_of_checkpoints():
                 yield
         finally:
             forget_casts()
@@ -122,6 +123,26 @@ class ModelRestorer:
         before = random_state()
         yield
         self.draws = not same_state(before, random_state())
+
+
+class Unchecked:
+    """Stands for torch's re-entrant checkpoint: the same function, run once and kept."""
+
+    @staticmethod
+    def apply(function: Any, _: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+@contextmanager
+def graphs_of_checkpoints() -> Iterator[None]:
+    """Re-entrant checkpoints hide their graph, and refuse to be asked for gradients of a part: here
+    they run without checkpointing. The newer kind (use_reentrant=False) is left as it is."""
+    before: Any = checkpoint.CheckpointFunction
+    checkpoint.CheckpointFunction = Unchecked  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        checkpoint.CheckpointFunction = before  # type: ignore[misc]
 
 
 def forget_casts() -> None:

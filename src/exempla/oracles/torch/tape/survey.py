@@ -9,7 +9,7 @@ uses give; a parameter that does not agree goes to the fallback.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from exempla.oracles.torch.tape.backward import pull_back
 from exempla.oracles.torch.tape.layers import Block, plan_blocks
 from exempla.oracles.torch.tape.tape import CLONE, Tape
-from exempla.oracles.torch.tape.uses import Layout, Use, split
+from exempla.oracles.torch.tape.uses import Layout, Rows, Use, split
 
 __all__ = ["PROBE", "Survey", "survey"]
 
@@ -32,9 +32,11 @@ class Survey:
     """What the survey found."""
 
     blocks: tuple[Block, ...] = ()
-    layouts: dict[tuple[str, int], Layout] = field(default_factory=dict)
+    layouts: dict[tuple[str, int], Layout | Rows] = field(default_factory=dict)
     treatments: dict[tuple[str, int], int] = field(default_factory=dict)
     fallback: set[str] = field(default_factory=set)
+    routed: bool = False
+    """Whether rows were gathered by index before they met parameters."""
     row_bytes: float = 0.0
     """Memory that one example's inputs and gradients take."""
     cotangents: Tensor | None = None
@@ -53,7 +55,20 @@ class Survey:
         allowed = self.rounding * (float(reference.abs().max()) + 1e-2 * self.scale)
         return bool((scores - reference).abs().max() <= allowed)
 
-    def layout(self, key: tuple[str, int]) -> Layout:
+    def with_more(self, other: Survey) -> Survey:
+        """This survey with what another, of other examples, has reached beyond it."""
+        known = {name for block in self.blocks for name in block.parameters}
+        new = tuple(b for b in other.blocks if known.isdisjoint(b.parameters))
+        return replace(
+            self,
+            blocks=self.blocks + new,
+            fallback=self.fallback | (other.fallback - known),
+            layouts={**other.layouts, **self.layouts},
+            treatments={**other.treatments, **self.treatments},
+            row_bytes=max(self.row_bytes, other.row_bytes),
+        )
+
+    def layout(self, key: tuple[str, int]) -> Layout | Rows:
         """Of this use; a use the survey did not reach (a longer loop) follows the last it did."""
         name, k = key
         while k > 0 and (name, k) not in self.layouts:
@@ -94,7 +109,7 @@ def survey(forward: Forward, parameters: Mapping[str, Tensor], n: int) -> Survey
             continue
         give_up(found, fresh)
         check(found, tape, pulled, parameters, n)
-        found.cotangents = pulled.cotangents
+        found.cotangents, found.routed = pulled.cotangents, tape.routed
         return found
 
 
@@ -144,7 +159,7 @@ def settle(found: Survey, tape: Tape, pulled: Pulled, n: int) -> set[tuple[str, 
                 fresh.add(key)
             found.layouts[key] = Layout(0)
             continue
-        layout = find_layout(use, alone, n)
+        layout = find_layout(use, alone, n) or (find_rows(use, alone) if tape.routed else None)
         if layout is not None:
             found.layouts[key] = layout
         elif key not in found.treatments:
@@ -168,6 +183,24 @@ def find_layout(use: Use, alone: list[Tensor | None], n: int) -> Layout | None:
     return None
 
 
+def find_rows(use: Use, alone: list[Tensor | None]) -> Rows | None:
+    """Whose each row is, where rows were gathered by index and none has two samples' gradients."""
+    shape = next(g.shape for g in alone if g is not None)
+    if not use.by_row or not len(shape):
+        return None
+    nothing = alone[0].new_zeros(shape) if alone[0] is not None else torch.zeros(shape)
+    energy = torch.stack(
+        [
+            (nothing if g is None else g).double().reshape(-1, shape[-1]).square().sum(1)
+            for g in alone
+        ]
+    )
+    most, owners = energy.max(0)
+    if bool((energy.sum(0) - most > 1e-10 * most).any()):
+        return None
+    return Rows.of(owners.masked_fill(most == 0, -1), len(alone))
+
+
 def stands_alone(g: Tensor, i: int, n: int, layout: Layout) -> bool:
     energy = split(g.double(), n, layout).flatten(1).square().sum(1)
     return bool(energy.sum() - energy[i] <= 1e-10 * energy.sum())
@@ -185,6 +218,9 @@ def check(
     # compiled code and custom autograd functions use parameters where no mode looks
     reached = {x for p in pulled.parameters for x, g in p.items() if g is not None}
     found.fallback |= reached - seen_names
+    for use, key, g in zip(tape.uses, tape.keys, total):
+        if g is not None and key not in found.layouts:  # given up: also the bias beside the weight
+            found.fallback |= {name for name in (use.weight, use.bias) if name}
     for _ in range(2):  # a second time with what disagreed taken out, now as blocks of its own
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
         wrong: set[str] = set()

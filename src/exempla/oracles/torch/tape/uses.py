@@ -6,6 +6,7 @@ parameter that acts element by element is as long as its gradient, so that is wr
 
 Samples may stand on any axis of an output (sequence-first models), or be folded with another
 axis (frames, windows, heads): `Layout` says where, and is found by the survey, never assumed.
+Where rows were gathered by index (experts, packed sequences), `Rows` says whose each one is.
 """
 
 from __future__ import annotations
@@ -20,9 +21,21 @@ from torch import Tensor
 from exempla.factors import Factors
 from exempla.oracles.torch.factors.conv import ConvFactors, ConvShape
 from exempla.oracles.torch.factors.factors import PairFactors
-from exempla.oracles.torch.factors.operands import OneHot, Vectors
+from exempla.oracles.torch.factors.operands import OneHot, Stacked, Vectors
 
-__all__ = ["ConvUse", "Layout", "LinearUse", "NormUse", "ScaleUse", "ShiftUse", "TableUse", "Use"]
+__all__ = [
+    "ConvTransposeUse",
+    "ConvUse",
+    "Layout",
+    "LinearUse",
+    "NormUse",
+    "Rows",
+    "ScaleUse",
+    "ShiftUse",
+    "StackUse",
+    "TableUse",
+    "Use",
+]
 
 
 class Layout(NamedTuple):
@@ -32,8 +45,46 @@ class Layout(NamedTuple):
     inner: bool = False
 
 
-def split(t: Tensor, n: int, layout: Layout) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows in any order, each of one sample: where each goes among n samples × `most` positions."""
+
+    n: int
+    most: int
+    kept: Tensor
+    """Rows that belong to a sample: no gradient reaches the others."""
+    slots: Tensor
+
+    @staticmethod
+    def of(owners: Tensor, n: int) -> Rows:
+        """From the sample of each row, −1 where it has none.
+
+        >>> Rows.of(torch.tensor([1, 0, 1, -1]), 2).split(torch.tensor([[5.0], [6], [7], [8]]))
+        tensor([[[6.],
+                 [0.]],
+        <BLANKLINE>
+                [[5.],
+                 [7.]]])
+        """
+        kept = owners.argsort(stable=True)[int((owners < 0).sum()) :]
+        mine = owners[kept]
+        counts = torch.bincount(mine, minlength=n)
+        first = counts.cumsum(0) - counts
+        rank = torch.arange(len(kept), device=owners.device) - first[mine]
+        most = max(int(counts.max()), 1)
+        return Rows(n, most, kept, mine * most + rank)
+
+    def split(self, t: Tensor) -> Tensor:
+        """(rows, …) as (n, most, …), nothing (0) where a sample has fewer rows."""
+        out = t.new_zeros(self.n * self.most, *t.shape[1:])
+        out[self.slots] = t[self.kept]
+        return out.unflatten(0, (self.n, self.most))
+
+
+def split(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:
     """Samples first: (n, …) with the axis they stood on reduced to m."""
+    if isinstance(layout, Rows):
+        return layout.split(t)
     axis, inner = layout
     sizes = (-1, n) if inner else (n, -1)
     return t.unflatten(axis, sizes).movedim(axis + 1 if inner else axis, 0)
@@ -58,6 +109,10 @@ class Use:
     """Set when the output had no sample axis and was repeated for every sample: on which axis."""
 
     matrix: ClassVar[bool] = False
+    by_row: ClassVar[bool] = False
+    """Whether rows (all axes but the last) may come in any order."""
+    bias_beside: ClassVar[bool] = True
+    """Whether the bias can be one more row of the weight's inputs."""
 
     @property
     def key(self) -> str:
@@ -67,11 +122,11 @@ class Use:
         """x, repeated for every sample if the output was."""
         return self.x if self.repeat is None else repeated(self.x, n, self.repeat)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
         """The score of the parameter in this role, written out: (n, numel)."""
         raise TypeError(f"{type(self).__name__} has no {role} to write out")
 
-    def factors(self, g: Tensor, n: int, layout: Layout, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
         """The score of the weight, with the bias as last row if wanted."""
         raise TypeError(f"{type(self).__name__} has no weight matrix")
 
@@ -89,17 +144,23 @@ class LinearUse(Use):
 
     table: bool = False
     matrix: ClassVar[bool] = True
+    by_row: ClassVar[bool] = True
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
         return positions(g, n, layout).sum(1)  # ∂out/∂b = 1 at every position
 
-    def factors(self, g: Tensor, n: int, layout: Layout, bias: bool) -> Factors:
-        a = Vectors(positions(self.inputs(n), n, layout), ones=bias)
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+        x = self.inputs(n)
+        written = bias and isinstance(layout, Rows)  # a place without a row has no one either
+        x = torch.nn.functional.pad(x, (0, 1), value=1.0) if written else x
+        a = Vectors(positions(x, n, layout), ones=bias and not written)
         return PairFactors(a, Vectors(positions(g, n, layout)))
 
 
-def positions(t: Tensor, n: int, layout: Layout) -> Tensor:
+def positions(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:
     """(n, s, d): every axis but the last is samples or positions."""
+    if isinstance(layout, Rows):
+        return wide(layout.split(t.reshape(-1, t.shape[-1])))
     return wide(split(t, n, layout).reshape(n, -1, t.shape[-1]))
 
 
@@ -111,13 +172,35 @@ class TableUse(Use):
     padding: int | None = None
     table: ClassVar[bool] = True
     matrix: ClassVar[bool] = True
+    by_row: ClassVar[bool] = True
 
-    def factors(self, g: Tensor, n: int, layout: Layout, bias: bool) -> Factors:
-        indices = split(self.inputs(n), n, layout).reshape(n, -1)
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+        x = self.inputs(n)
+        x = x.reshape(-1) if isinstance(layout, Rows) else x
+        indices = split(x, n, layout).reshape(n, -1)
         values = positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
             values = values * (indices != self.padding)[:, :, None]
         return PairFactors(OneHot(indices, self.size, values.dtype), Vectors(values))
+
+
+@dataclass
+class StackUse(Use):
+    """out = x W[e] for a stack of matrices (experts): e the same for all rows, or one for each."""
+
+    pieces: int = 0
+    which: Tensor | None = None
+    """(rows,) numbers of the matrices."""
+    table: bool = False
+    matrix: ClassVar[bool] = True
+    by_row: ClassVar[bool] = True
+
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+        assert self.which is not None
+        which = self.which if isinstance(layout, Rows) else self.which.reshape(self.x.shape[:-1])
+        places = split(which, n, layout).reshape(n, -1)
+        values = positions(self.inputs(n), n, layout)
+        return PairFactors(Stacked(values, places, self.pieces), Vectors(positions(g, n, layout)))
 
 
 @dataclass
@@ -128,10 +211,10 @@ class ConvUse(Use):
     table: ClassVar[bool] = False
     matrix: ClassVar[bool] = True
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
         return channels(g, n, layout)
 
-    def factors(self, g: Tensor, n: int, layout: Layout, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
         assert self.conv is not None
         x, g = (wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
         kind = self.conv
@@ -139,7 +222,19 @@ class ConvUse(Use):
         return ConvFactors(x, g, shape, images=x.shape[0] // n)
 
 
-def channels(t: Tensor, n: int, layout: Layout) -> Tensor:
+@dataclass
+class ConvTransposeUse(ConvUse):
+    """out = transposed convolution: ⟨g, out⟩ = ⟨conv(g, W), x⟩, so x and g change places."""
+
+    bias_beside: ClassVar[bool] = False
+
+    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+        assert self.conv is not None
+        x, g = (wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
+        return ConvFactors(g, x, self.conv, images=x.shape[0] // n)
+
+
+def channels(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:
     """(n, C): summed over everything but samples and the channel axis."""
     parts = wide(split(t, n, layout))  # (n, m, C, …)
     return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
@@ -153,12 +248,17 @@ class NormUse(Use):
     features: int = 0
     normalise: Callable[[Tensor], Tensor] | None = None
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
+    @property
+    def by_row(self) -> bool:  # type: ignore[override]
+        return not self.by_channel and self.shape[-1:].numel() == self.features
+
+    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
         if role == "weight":
             assert self.normalise is not None
             g = wide(g) * wide(self.normalise(self.inputs(n)))
         if self.by_channel:
             return channels(g, n, layout)
+        g = g.reshape(-1, self.features) if isinstance(layout, Rows) else g
         return wide(split(g, n, layout).reshape(n, -1, self.features)).sum(1)
 
 
@@ -170,7 +270,7 @@ class ShiftUse(Use):
     sign: float = 1.0
     index: tuple[Any, ...] | None = None
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
         g = wide(split(g, n, layout))
         if self.index is None:
             return self.sign * summed_to(g, self.size).reshape(n, -1)
@@ -185,7 +285,7 @@ class ScaleUse(Use):
 
     size: torch.Size = field(default_factory=torch.Size)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
         return summed_to(split(wide(g) * wide(x), n, layout), self.size).reshape(n, -1)
