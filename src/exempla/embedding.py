@@ -41,8 +41,6 @@ __all__ = [
 ]
 
 FISHERS = ("true", "empirical", "diagonal", "identity")
-BASIS_SAMPLE = 512
-"""Examples the K-FAC basis is estimated from, at most."""
 GPU_SHARE = 1 / 8
 """Share of the GPU's free memory that rows may take before they move to main memory."""
 TRANSFER_BYTES = 2**26
@@ -128,7 +126,7 @@ def embed_training_set(
     fisher = "identity" if oracle.whitened else fisher
     sample = fisher_sample(train, sketch, seed)
     clock = [perf_counter()]
-    basis = choose_sketch(oracle, train, sketch, basis_sample(sample), dual=fisher != "diagonal")
+    basis = choose_sketch(oracle, train, sketch, sample, dual=fisher != "diagonal")
     clock.append(perf_counter())
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes
@@ -218,13 +216,6 @@ def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
         return train
     chosen = np.random.default_rng(seed).choice(len(train), wanted, replace=False)
     return train.take(np.sort(chosen))
-
-
-def basis_sample(sample: Examples) -> Examples:
-    """Moments of a layer's two sides settle on fewer examples than the p × p Fisher does."""
-    if len(sample) <= BASIS_SAMPLE:
-        return sample
-    return sample.take(np.linspace(0, len(sample) - 1, BASIS_SAMPLE).astype(np.int64))
 
 
 def in_one_array(batches: Iterable[Array], count: int) -> Array:
