@@ -34,7 +34,7 @@ def test_streamed_moments_are_the_sums():
 
 def test_nystrom_finds_the_strong_directions(monkeypatch):
     monkeypatch.setattr(moments, "WHOLE", 10)
-    monkeypatch.setattr(moments, "NYSTROM", 16)
+    monkeypatch.setattr(moments, "NYSTROM", (16, 16))
     rng = np.random.default_rng(0)
     parts = batches(rng, 40, 3)
     (result,) = Moments.of((Layer("wide", 40, 3, np.zeros(40)),), parts)

@@ -18,8 +18,6 @@ from exempla.sketch.choose import SAMPLE_PER_DIRECTION, auto_width
 __all__ = ["FISHERS", "Prepared", "Preparing", "check_fisher"]
 
 FISHERS = ("true", "empirical", "diagonal", "identity")
-BASIS_SAMPLE = 512
-"""Examples the K-FAC basis is estimated from, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Preparing:
         self.sample = fisher_sample(train, sketch, seed)
         start = perf_counter()
         self.basis = choose_sketch(
-            oracle, train, sketch, basis_sample(self.sample), dual=self.fisher != "diagonal"
+            oracle, train, sketch, self.sample, dual=self.fisher != "diagonal"
         )
         self.seconds = perf_counter() - start
 
@@ -65,13 +63,6 @@ def fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
         return train
     chosen = np.random.default_rng(seed).choice(len(train), wanted, replace=False)
     return train.take(np.sort(chosen))
-
-
-def basis_sample(sample: Examples) -> Examples:
-    """Moments of a layer's two sides settle on fewer examples than the p × p Fisher does."""
-    if len(sample) <= BASIS_SAMPLE:
-        return sample
-    return sample.take(np.linspace(0, len(sample) - 1, BASIS_SAMPLE).astype(np.int64))
 
 
 def check_fisher(wanted: str) -> str:

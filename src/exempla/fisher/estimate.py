@@ -26,7 +26,9 @@ from exempla.sketch.base import FisherSum, Sketch
 __all__ = ["estimate_fisher"]
 
 MEASURED = 512
-"""Examples whose rows are measured whole, outside the basis too, where the basis is not exact."""
+"""Examples whose rows are measured whole, outside the basis too, where the basis is not exact …"""
+MANY, MEASURED_LONG = 32, 64
+"""… and of examples with so many positions in every layer, which differ less from one another."""
 PIECE_BYTES = 2**26
 """Rows in the basis are summed so many bytes at a time: those of all classes of a batch may be
 far more than its factors."""
@@ -69,9 +71,12 @@ def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) 
     """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total: Any = None
-    norms = Norms(stride=0 if basis.exact else -(-len(examples) // MEASURED))
+    norms = Norms(stride=0)
     watched = track_rows(batches, "estimating the Fisher", len(examples))
     for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
+        if total is None and not basis.exact:
+            long = batch.thinnest(oracle.layers) >= MANY
+            norms.stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
         rows = basis.project(batch)
         norms.add(batch, rows)
         squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows

@@ -86,6 +86,12 @@ class ScoreRows:
             sum(counts) if any(group.counted is not None for group in groups) else None,
         )
 
+    def thinnest(self, layers: tuple[Layer, ...]) -> int:
+        """Positions that a row has in the matrix with fewest of them: a row of many is a sum of as
+        many products, and says as much of its layers as so many rows of one."""
+        pairs = zip(layers, self.factors, strict=True)
+        return min((f.work.positions for x, f in pairs if x.d_in > 1), default=1)
+
     def squared_norms(self) -> Any:
         """Squared norm of each score, over all layers, where the factors live."""
         first, *rest = (f.norm2() for f in self.factors)

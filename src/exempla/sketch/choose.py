@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.factors import Work
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.progress import say, track_rows
 from exempla.sketch.base import Sketch
-from exempla.sketch.cost import Job, look_at
+from exempla.sketch.cost import BASIS_EXAMPLES, Job, basis_examples, look_at
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
 from exempla.sketch.moments import Moments
@@ -37,6 +39,11 @@ EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
 EXACT_TIMES = 2.0
 """… and beyond that so many times what the sketch would cost: it is exact, but not at any price."""
+LARGE = 2**20
+"""From so many parameters on a fit is measured against an epoch of training: an exact form may cost
+no more than the sketch …"""
+LARGE_BYTES = 32
+"""… and its factors so many bytes a parameter, weights, gradients and optimiser taking 16."""
 TOO_MANY = 1.25
 """Times a limit at which a look at a few examples is enough to say that it will be passed."""
 
@@ -51,7 +58,7 @@ def choose_sketch(
     """The sketch for this job.
 
     `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
-    of the examples the K-FAC basis is estimated from. `dual=False` rules out the dual form, whose
+    of the examples the K-FAC basis may be estimated from. `dual=False` rules out the dual form, whose
     directions mean nothing one by one.
     """
     if isinstance(wanted, int):
@@ -63,10 +70,13 @@ def choose_sketch(
     if primal and (size <= 2 * count or wanted == "exact"):
         return IdentitySketch(oracle.layers)
     if dual and count <= DUAL_LIMIT and price.dual_is_fair():
-        fisher = collect(oracle.fisher_rows(examples), "Fisher rows of the training set", count)
+        room = dual_bytes(size)
+        fisher = collect(
+            oracle.fisher_rows(examples), "Fisher rows of the training set", count, room
+        )
         scores = None
         if fisher is not None:
-            scores = collect(oracle.scores(examples), "scoring the training set", count)
+            scores = collect(oracle.scores(examples), "scoring the training set", count, room)
         if fisher is not None and scores is not None:
             return SpanSketch(oracle.layers, fisher, scores)
     if primal:
@@ -91,16 +101,28 @@ def auto_width(count: int) -> int:
     return width
 
 
+def dual_bytes(parameters: int) -> int:
+    """Memory that the dual form's factors may take."""
+    return DUAL_BYTES if parameters < LARGE else min(DUAL_BYTES, LARGE_BYTES * parameters)
+
+
 class Price:
     """Whether an exact form costs little, or little beside the sketch that would replace it."""
 
-    def __init__(self, oracle: Oracle, examples: Examples, basis: int, insists: bool) -> None:
-        self.oracle, self.examples, self.basis, self.insists = oracle, examples, basis, insists
+    def __init__(self, oracle: Oracle, examples: Examples, sample: int, insists: bool) -> None:
+        self.oracle, self.examples, self.sample, self.insists = oracle, examples, sample, insists
+        large = oracle.n_parameters >= LARGE
+        self.always, self.times = (0.0, 1.0) if large else (EXACT_FLOPS, EXACT_TIMES)
 
     @cached_property
     def job(self) -> Job:
         """From a look at a few examples: only where a bound does not settle the question."""
         return look_at(self.oracle, self.examples)
+
+    @property
+    def basis(self) -> int:
+        """Examples that the sketch's basis would be found from."""
+        return min(self.sample, basis_examples(self.oracle.layers, self.job.work))
 
     @property
     def bound(self) -> Job:
@@ -112,16 +134,16 @@ class Price:
         return Job(self.oracle.n_parameters, len(self.examples), outputs, work)
 
     def primal_is_fair(self) -> bool:
-        if self.insists or self.bound.primal() <= EXACT_FLOPS:
+        if self.insists or self.bound.primal() <= self.always:
             return True
         return self._fair(self.job.primal())
 
     def dual_is_fair(self) -> bool:
         rows = min(self.bound.rows, DUAL_LIMIT) / len(self.examples)
-        if self.insists or replace(self.bound, rows_each=rows).dual() <= EXACT_FLOPS:
+        if self.insists or replace(self.bound, rows_each=rows).dual() <= self.always:
             return True
         rows, size = self.job.rows, self.job.rows * self.job.row_bytes
-        if rows > TOO_MANY * DUAL_LIMIT or size > TOO_MANY * DUAL_BYTES:
+        if rows > TOO_MANY * DUAL_LIMIT or size > TOO_MANY * dual_bytes(self.job.parameters):
             return False
         return self._fair(self.job.dual())
 
@@ -139,7 +161,7 @@ class Price:
     def _fair(self, exact: float, say_so: bool = True) -> bool:
         sample = min(len(self.examples), SAMPLE_PER_DIRECTION * WIDTH)
         sketch = self.job.sketch(WIDTH, self.basis, sample)
-        fair = exact <= max(EXACT_FLOPS, EXACT_TIMES * sketch)
+        fair = exact <= max(self.always, self.times * sketch)
         if say_so and not fair:
             say(
                 f"an exact embedding would take {exact / sketch:.1f} times the work of "
@@ -160,16 +182,33 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
-    rows = track_rows(oracle.fisher_rows(sample), "finding the basis", len(sample))
+    part = basis_sample(oracle, sample)
+    rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
     return KroneckerSketch.of(oracle.layers, Moments.of(oracle.layers, rows), width)
 
 
-def collect(batches: Iterable[ScoreRows], what: str, examples: int) -> ScoreRows | None:
+def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
+    """Moments of a layer's two sides settle on fewer examples than the p × p Fisher does, and on
+    fewer long ones than short ones: one of them shows how long they are."""
+    least, wanted = BASIS_EXAMPLES
+    if len(sample) > least:
+        for rows in oracle.fisher_rows(sample.take(np.array([0]))):
+            if len(rows):
+                wanted = basis_examples(oracle.layers, [f.work for f in rows.factors])
+                break
+    if len(sample) <= wanted:
+        return sample
+    return sample.take(np.linspace(0, len(sample) - 1, wanted).astype(np.int64))
+
+
+def collect(
+    batches: Iterable[ScoreRows], what: str, examples: int, room: int
+) -> ScoreRows | None:
     """All rows joined, or None as soon as they are more than the dual form should hold."""
     groups, total, size = [], 0, 0
     for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):
         total, size = total + len(batch), size + sum(f.nbytes for f in batch.factors)
-        if total > DUAL_LIMIT or size > DUAL_BYTES:
+        if total > DUAL_LIMIT or size > room:
             return None
         groups.append(batch)
     return ScoreRows.join(groups) if total else None

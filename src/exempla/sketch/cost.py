@@ -13,18 +13,25 @@ The constants are those of the textbook; what was left out (copies, indices) is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from exempla.factors import Work
-from exempla.oracles.base import Examples, Oracle
-from exempla.sketch.moments import NYSTROM, WHOLE
+from exempla.oracles.base import Examples, Layer, Oracle
+from exempla.sketch.moments import WHOLE, columns
 
-__all__ = ["Job", "look_at"]
+__all__ = ["BASIS_EXAMPLES", "Job", "basis_examples", "look_at"]
 
-LOOKED_AT = 32
-"""Examples whose Fisher rows are counted, and their factors looked at."""
+LOOKED_AT, LOOKED_POSITIONS = 32, 512
+"""Examples whose Fisher rows are counted, and their factors looked at; of long ones, so many that
+they have as many positions."""
+BASIS_EXAMPLES = 32, 512
+"""Examples that a basis is found from: so many at least, and at most …"""
+BASIS_PER_SIDE = 4
+"""… and between the two so many that each layer sees this many positions for every coordinate of
+its wider side (as far as that is found whole)."""
 EIGEN = 10.0
 """Operations of an eigenbasis of a d × d matrix, in units of d³."""
 
@@ -76,31 +83,33 @@ class Job:
         for s, d_in, d_out, _ in self.work:
             r_in, r_out = min(d_in, share), min(d_out, share)
             # an example's input is the same in all of its rows, and its moment is taken once
-            moments += basis * moment(s, d_in) + basis_rows * moment(s, d_out)
-            moments += eigenbasis(d_in) + eigenbasis(d_out)
+            moments += basis * moment(s, d_in, d_out) + basis_rows * moment(s, d_out, d_in)
+            moments += eigenbasis(d_in, d_out) + eigenbasis(d_out, d_in)
             project += 2.0 * s * (d_in * r_in + d_out * r_out + r_in * r_out)
         fisher = 2.0 * sample_rows * p**2 + p**3 / 3 + 2.0 * n * p**2
         passes = self.passes(basis_rows + sample_rows + n)
         return passes + moments + (sample_rows + n) * project + fisher
 
 
-def moment(positions: int, d: float) -> float:
+def moment(positions: int, d: float, other: float) -> float:
     """Operations of adding one row's v vᵀ to a side's moment, or to what stands for a wide one."""
-    return 2.0 * positions * d * (d if d <= WHOLE else 2 * NYSTROM)
+    return 2.0 * positions * d * (d if d <= WHOLE else 2 * columns(int(other)))
 
 
-def eigenbasis(d: float) -> float:
+def eigenbasis(d: float, other: float) -> float:
     """Operations of finding a side's strongest directions."""
     if d <= WHOLE:
         return EIGEN * d**3
-    return 2 * EIGEN * NYSTROM**3 + 6.0 * d * NYSTROM**2
+    few = columns(int(other))
+    return 2 * EIGEN * few**3 + 6.0 * d * few**2
 
 
 def look_at(oracle: Oracle, examples: Examples) -> Job:
     """The job, from the Fisher rows of a few examples spread over the data."""
     n = len(examples)
     some = np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.int64))
-    count, work, row_bytes = 0, (), 0.0
+    layers = oracle.layers
+    count, work, row_bytes, seen = 0, (), 0.0, len(some)
     for batch in oracle.fisher_rows(examples.take(some)):
         count += len(batch)
         if len(batch) and not work:  # dot products are taken of the compact form
@@ -108,4 +117,25 @@ def look_at(oracle: Oracle, examples: Examples) -> Job:
             pairs = zip(batch.factors, compact, strict=True)
             work = tuple(f.work._replace(gram=small.work.gram) for f, small in pairs)
             row_bytes = sum(f.nbytes for f in compact) / len(batch)
-    return Job(oracle.n_parameters, n, count / len(some), work, row_bytes)
+        reached = len(np.unique(batch.sample))
+        if count == len(batch) == reached and reached * batch.thinnest(layers) >= LOOKED_POSITIONS:
+            seen = reached  # one row an example, and long ones: the others are like them
+            break
+    return Job(oracle.n_parameters, n, count / seen, work, row_bytes)
+
+
+def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
+    """How many examples the moments of these layers' sides settle on.
+
+    >>> from exempla.oracles.base import Layer
+    >>> layer = Layer("head", 128, 8000, np.zeros(128))
+    >>> [basis_examples((layer,), [Work(s, 128, 8000, 0.0)]) for s in (1, 64, 512)]
+    [512, 128, 32]
+    """
+    least, most = BASIS_EXAMPLES
+    needed = [
+        BASIS_PER_SIDE * min(max(layer.d_in, layer.d_out), WHOLE) / w.positions
+        for layer, w in zip(layers, work, strict=True)
+        if layer.d_in > 1
+    ]
+    return int(np.clip(max(needed, default=most), least, most))

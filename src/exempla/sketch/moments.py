@@ -1,8 +1,9 @@
 """Second moments of a layer's two sides, streamed, and their eigenbases: the raw stuff of K-FAC.
 
 A side of up to `WHOLE` coordinates has its moment G summed whole. A wider one (a vocabulary) has
-only Y = GΩ summed, for a random Ω of `NYSTROM` columns; G ≈ Y (ΩᵀY)⁻¹ Yᵀ (Nyström) then gives its
-strongest directions, and the moment itself is never written out.
+only Y = GΩ summed, for a random Ω of a few columns; G ≈ Y (ΩᵀY)⁻¹ Yᵀ (Nyström) then gives its
+strongest directions, and the moment itself is never written out. The columns are half as many as
+the layer's other side is wide: then moving along them costs no more than the layer itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,19 @@ from exempla.oracles.base import Layer, ScoreRows, in_float64
 __all__ = ["Moments", "Spectrum"]
 
 WHOLE = 2048
-NYSTROM = 512
+NYSTROM = 64, 512
+"""Columns of Ω: so many at least, and at most."""
+MEASURED = 4
+"""Of rows with many positions one of so many is measured for the layer's trace: a norm takes as
+long as a good part of a backward pass."""
+MANY = 32
+"""Positions that are many."""
+
+
+def columns(other: int) -> int:
+    """How many directions stand for a wide side whose layer's other side has this width."""
+    least, most = NYSTROM
+    return min(max(other // 2, least), most)
 
 
 @dataclass(frozen=True)
@@ -35,8 +48,8 @@ class Spectrum:
 class StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its action on a few random directions."""
 
-    def __init__(self, width: int, seed: int) -> None:
-        self.width, self.seed = width, seed
+    def __init__(self, width: int, other: int, seed: int) -> None:
+        self.width, self.columns, self.seed = width, columns(other), seed
         self.total: Any = None
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
@@ -60,7 +73,7 @@ class StreamedMoment:
         if self.width <= WHOLE:
             return moment()
         if self.omega is None:
-            self.omega = random_directions(self.width, self.seed, like)
+            self.omega = random_directions(self.width, self.columns, self.seed, like)
         return action(self.omega)
 
     def eigenbasis(self) -> Spectrum:
@@ -89,7 +102,10 @@ class Moments:
     def of(layers: tuple[Layer, ...], rows: Iterable[ScoreRows]) -> list[Moments]:
         """Accumulated over batches of Fisher rows."""
         total = [
-            Moments(StreamedMoment(layer.d_in, 2 * i), StreamedMoment(layer.d_out, 2 * i + 1))
+            Moments(
+                StreamedMoment(layer.d_in, layer.d_out, 2 * i),
+                StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1),
+            )
             for i, layer in enumerate(layers)
         ]
         for batch in rows:
@@ -100,10 +116,13 @@ class Moments:
         return total
 
     def add(self, factors: Factors) -> None:
-        energy = factors.norm2()
+        step = MEASURED if factors.work.positions >= MANY else 1
+        some = factors if step == 1 else factors.take(np.arange(0, len(factors), step))
+        energy = some.norm2()
         self.inputs.add(factors.input_moment, factors.input_action, energy, factors.given_inputs)
         self.outputs.add(factors.output_moment, factors.output_action, energy)
-        self.trace = self.trace + energy.sum()  # left on its device: nobody waits for it
+        # left on its device: nobody waits for it
+        self.trace = self.trace + energy.mean() * len(factors) if len(some) else self.trace
 
 
 def same_memory(one: Array, other: Array | None) -> bool:
@@ -139,11 +158,11 @@ def descending(values: Array, vectors: Array) -> Spectrum:
     return Spectrum(shares / total if total > 0 else shares, flipped)
 
 
-def random_directions(width: int, seed: int, like: Array) -> Array:
-    """A Gaussian (width, NYSTROM) matrix of the kind and device of `like`."""
+def random_directions(width: int, count: int, seed: int, like: Array) -> Array:
+    """A Gaussian (width, count) matrix of the kind and device of `like`."""
     if isinstance(like, np.ndarray):
-        return np.random.default_rng(seed).standard_normal((width, NYSTROM))
+        return np.random.default_rng(seed).standard_normal((width, count))
     import torch
 
     generator = torch.Generator(device=like.device).manual_seed(seed)
-    return torch.randn(width, NYSTROM, generator=generator, device=like.device, dtype=like.dtype)
+    return torch.randn(width, count, generator=generator, device=like.device, dtype=like.dtype)

@@ -78,9 +78,7 @@ class Scorer:
             if batch.weights is not None:
                 cotangent = scaled(cotangent, batch.weights)
             factors = run.rows(cotangent)
-        pending.append(
-            (outputs.reshape(len(batch), -1).sum(1, dtype=torch.float32), batch.positions)
-        )
+        pending.append((sums_of(outputs), batch.positions))
         if len(pending) == LOOK_EVERY:
             self.refuse_pending(pending)
         return [ScoreRows(batch.positions, factors)]
@@ -110,7 +108,7 @@ class Scorer:
             with self.borrowed():
                 run = self.network.forward(self.run, batch)
                 outputs = run.outputs.detach()
-                refuse_rows(~outputs.isfinite(), batch.positions, NOT_FINITE)
+                refuse_rows(~sums_of(outputs).isfinite(), batch.positions, NOT_FINITE)
             for active, cotangent in islice(
                 self.head.fisher(outputs, batch, generator), rank, None
             ):
@@ -208,6 +206,11 @@ class Scorer:
             )
         self.batch_size = min(half, self.batch_size or half)
         return [batch.take(np.arange(half)), batch.take(np.arange(half, len(batch)))]
+
+
+def sums_of(outputs: Tensor) -> Tensor:
+    """A number an example that is finite where all its outputs are (and do not overflow)."""
+    return outputs.reshape(len(outputs), -1).sum(1, dtype=torch.float32)
 
 
 def one_value_each(values: Any, n: int) -> Tensor:

@@ -247,6 +247,10 @@ class SumFactors(StructuredFactors):
         return len(self.parts[0])
 
     @property
+    def nbytes(self) -> int:
+        return sum(f.nbytes for f in self.parts)
+
+    @property
     def work(self) -> Work:
         each = [f.work for f in self.parts]
         positions, first = sum(w.positions for w in each), each[0]

@@ -29,7 +29,7 @@ EXACT_OUTPUTS = 32
 """Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
 TOP_CLASSES = 8
 """With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
-DRAWN_AT_ONCE = 2**26
+DRAWN_AT_ONCE = 2**23
 """Probabilities turned into drawn classes at one time."""
 
 Ranked = Iterator[tuple[Tensor, Tensor]]
@@ -245,12 +245,16 @@ def refuse_shares(labels: Tensor, batch: Batch, name: str) -> None:
 
 
 def draw(p: Tensor, generator: torch.Generator) -> Tensor:
-    """One class per row with probability p: argmax of p/exponential noise, a few rows at a time
-    (a vocabulary's probabilities are the largest thing in memory)."""
+    """One class per row with probability p: where the running sum of p passes a random share of
+    its total, a few rows at a time (a vocabulary's probabilities are the largest thing in memory,
+    and a random number for each of them would take longer than the network)."""
+    shares = torch.rand(len(p), 1, generator=generator, device=p.device, dtype=p.dtype)
     step = max(1, DRAWN_AT_ONCE // p.shape[1])
-    parts = p.split(step)
-    noise = (torch.empty_like(part).exponential_(generator=generator) for part in parts)
-    return torch.cat([(part / n).argmax(1) for part, n in zip(parts, noise)])
+    drawn = []
+    for part, share in zip(p.split(step), shares.split(step), strict=True):
+        sums = part.cumsum(1)
+        drawn.append(torch.searchsorted(sums, share * sums[:, -1:], right=True)[:, 0])
+    return torch.cat(drawn).clamp_(max=p.shape[1] - 1)
 
 
 def refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
