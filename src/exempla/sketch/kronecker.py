@@ -58,7 +58,7 @@ class KroneckerSketch(Sketch):
     exact = False
 
     def __init__(self, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> None:
-        each = track(moments, "eigenbasis of each layer", len(moments))
+        each = track(moments, "finding the directions of each layer", len(moments))
         spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]
         strengths = [
             np.multiply.outer(inputs.values, outputs.values) * float(m.trace)
