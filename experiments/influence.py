@@ -24,7 +24,7 @@ from experiments.pages import markdown, run_as_script, save
 
 
 def run(out: Path, fast: bool, data: Path) -> Path:
-    """Write influence.csv, influence_loo.csv, the figure and the page."""
+    """Write influence.csv, influence_loo.csv, influence_metrics.csv, the figure and the page."""
     out.mkdir(parents=True, exist_ok=True)
     picks, metrics, removals = [], [], {}
     for name, (X, y) in data_sets(fast).items():
@@ -39,6 +39,8 @@ def run(out: Path, fast: bool, data: Path) -> Path:
         removals[name] = leave_one_out(model, *case)
     loo = pd.concat([frame.assign(data=name) for name, frame in removals.items()])
     loo.to_csv(out / "influence_loo.csv", index=False, float_format="%.6g")
+    apart = pd.DataFrame(metrics)
+    apart.to_csv(out / "influence_metrics.csv", index=False, float_format="%.4g")
     table = pd.DataFrame(picks)
     table.to_csv(out / "influence.csv", index=False, float_format="%.4g")
     draw(out / "influence", removals)
@@ -46,7 +48,7 @@ def run(out: Path, fast: bool, data: Path) -> Path:
     page.write_text(
         PAGE.format(
             picks=markdown(table.set_index("data").T.rename_axis("first pick").reset_index()),
-            metrics=markdown(pd.DataFrame(metrics)),
+            metrics=markdown(apart),
             loo=markdown(agreement(removals)),
         )
     )

@@ -54,6 +54,7 @@ def write(out: Path, digits: Digits, data: Path) -> Path:
     contact_sheet(digits, question, rankings, out)
     votes = read_votes(data / "mnist" / "mnist_test_mturk_cleanlab.json")
     judged = people(cells_per_digit(runs, question), votes)
+    judged.to_csv(out / "mnist_people.csv", index=False)
     page = out / "mnist.md"
     others = pd.concat([largest_removal(name, *one) for name, one in sets.items()])
     others.to_csv(out / "mnist_seeds.csv", index=False)

@@ -97,6 +97,10 @@ class Lines:
 def counter(what: str, total: int | None, unit: str = "it") -> Iterator[Bar]:
     """A bar to be moved on by hand (`with counter(...) as bar: bar.update()`)."""
     shown = _SHOWN.get()
+    if shown and total == 1:  # "1 of 1" comes when it is over, and tells nothing
+        with waiting(what):
+            yield tqdm(disable=True)
+        return
     if shown and not sys.stderr.isatty():
         yield Lines(what, total)
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -68,10 +70,22 @@ def test_networks_tell_their_training(told, tmp_path):
 
 
 def test_the_time_told_begins_with_the_process(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(time, "process_time", lambda: 100.0)
+    monkeypatch.setattr(door, "process_age", lambda: 100.0)
     monkeypatch.setattr(door.sys, "argv", ["exempla", "demo", "-k", "3", "--out", str(tmp_path)])
     assert main() == 0
     assert re.search(r"Done in 1\d\d s", capsys.readouterr().out)
     assert run("demo", "-k", 3, "--out", tmp_path) == 0
     assert re.search(r"Done in \d\d? s", capsys.readouterr().out)
     assert Console().seconds() < 10
+
+
+def test_a_process_is_as_old_as_the_clock_says():
+    code = (
+        "import time; time.sleep(0.6); from exempla.cli.shared.started import process_age;"
+        "print(process_age())"
+    )
+    before = time.perf_counter()
+    said = float(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
+    assert said < time.perf_counter() - before + 0.1
+    if sys.platform == "linux":
+        assert said > 0.5

@@ -10,16 +10,18 @@ import pytest
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import exempla
-from exempla.report import About, ImageView, TableView, View, render_report
+from exempla.report import About, ImageView, TableView, View, render_report, unseen
 from exempla.report.decisive import decisive_parts
 from exempla.report.effects import EffectPlot
 from exempla.report.page import FIRST, FIRST_CARDS, PAGE, PAGE_OF_CARDS
 from exempla.report.sentences import percent
 from exempla.report.trusting import poor_model, stands_out
+from exempla.report.unseen import on_unseen_rows
 from tests.report.test_report import Page
 
 COMPUTED = ("Damping", "Kept of the Fisher information", "Selection", "Certificate")
@@ -80,6 +82,67 @@ def test_a_poor_regression_is_said_too():
     model = Ridge(alpha=50.0).fit(X, y)
     answer = exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False)
     assert "hardly better than always giving the mean" in poor_model(answer)
+
+
+@pytest.fixture(scope="module")
+def by_heart():
+    """All training rows right, test rows at chance."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 600)), rng.integers(0, 2, 400)
+    model = LogisticRegression(C=1e3, max_iter=2000).fit(X[:200], y[:200])
+    assert model.score(X[:200], y[:200]) == 1
+    return X, y, model
+
+
+def test_a_model_that_learned_by_heart_is_found_out_by_its_test_rows(by_heart):
+    X, y, model = by_heart
+    answer = exempla.explain_errors(
+        model, (X[:200], y[:200]), (X[200:], y[200:]), k=3, progress=False
+    )
+    said = poor_model(answer)
+    right = model.score(X[200:], y[200:])
+    assert f"on 200 test rows, though right on 100.0% of its training rows ({right:.1%}" in said
+    assert str(answer).splitlines()[0] == f"warning: {said}"
+    assert f"right for {right:.1%} of 200 test rows" in Page(render_report(answer)).text
+
+
+def test_and_by_rows_held_out_where_only_errors_are_asked_about(by_heart):
+    X, y, model = by_heart
+    wrong = np.flatnonzero(model.predict(X[200:]) != y[200:])[:9] + 200
+    answer = exempla.explain(model, (X[:200], y[:200]), (X[wrong], y[wrong]), k=3, progress=False)
+    assert "on 200 training rows held out from a copy of it, though right on" in poor_model(answer)
+
+
+def test_held_out_rows_judge_as_cross_validation_does(asked):
+    X, y, model, answer = asked
+    found = on_unseen_rows(answer)
+    assert found is not None
+    assert found.score == pytest.approx(cross_val_score(model, X[:400], y[:400]).mean(), abs=0.03)
+
+
+def test_a_slow_model_is_not_fitted_again(asked, monkeypatch):
+    X, y, model, _ = asked
+    monkeypatch.setattr(unseen, "PATIENCE", 0.0)
+    answer = exempla.explain(model, (X[:400], y[:400]), (X[400:410], y[400:410]), progress=False)
+    assert on_unseen_rows(answer) is None
+    assert "was not measured" in Page(render_report(answer)).text
+
+
+def test_a_network_is_judged_by_what_is_asked_unless_all_of_it_is_wrong():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    X, y = torch.randn(300, 20), torch.randint(0, 2, (300,))
+    net = torch.nn.Sequential(torch.nn.Linear(20, 100), torch.nn.ReLU(), torch.nn.Linear(100, 2))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(X[:150]), y[:150]).backward()
+        optimizer.step()
+    train, wrong = (X[:150], y[:150]), (net(X[150:]).argmax(1) != y[150:]).nonzero()[:, 0] + 150
+    everything = exempla.explain(net, train, (X[150:], y[150:]), k=3, progress=False)
+    assert "unless these were chosen for being hard" in poor_model(everything)
+    errors = exempla.explain(net, train, (X[wrong], y[wrong]), k=3, progress=False)
+    assert poor_model(errors) == ""
 
 
 def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from exempla.cli.shared.console import plain
 from exempla.cli.shared.failures import exit_code
+from exempla.cli.shared.started import process_age
 from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
@@ -78,9 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["review", "no-such-folder"])
     2
     """
-    # What Python took to come here is processor time; called from Python, that is not ours to say.
-    before = time.process_time() if arguments is None else 0.0
-    started = time.perf_counter() - before
+    # What Python took to come here counts; called from Python, that is not ours to say.
+    started = time.perf_counter() - (process_age() if arguments is None else 0.0)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
     options.arguments, options.started = arguments, started

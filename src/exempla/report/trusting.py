@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from exempla.effect import CLASSES
 from exempla.report.about import About
+from exempla.report.unseen import Judged, on_training_rows, on_unseen_rows
 from exempla.results import Explanation
 
 __all__ = ["next_steps", "poor_model", "stands_out", "trust_sentences"]
 
-LOOKED_AT = 2_000
-"""Training rows a model is tried on, evenly spaced, to see whether it learned anything."""
-FEW = 20
-"""With fewer rows a share says nothing."""
 CLEAR = 3.0
 """Spreads of a random removal from which on an effect is called clear."""
 LEAST_R2 = 0.05
+"""R² from which on a regression has learned something."""
+BY_HEART = 0.1
+"""How much better a model is on its training rows before that is worth a word."""
 
 
 def poor_model(explanation: Explanation) -> str:
-    """A sentence that says first of all if the model has hardly learned its own training rows; ""
-    otherwise, or where that cannot be told.
+    """A sentence that says first of all if the model is no better than an answer that looks at no
+    row, be it on its training rows or on rows it has not seen; "" otherwise, or where that cannot
+    be told.
 
     >>> import exempla, numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -30,43 +28,42 @@ def poor_model(explanation: Explanation) -> str:
     >>> poor_model(exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False))[:48]
     'The model is hardly better than always giving th'
     """
-    question = explanation.question
-    embeddings = getattr(getattr(question, "explainer", None), "embeddings", ())
-    if not embeddings or embeddings[0].train.labels is None:
+    learned = on_training_rows(explanation)
+    if learned is not None and _is_poor(learned):
+        return _poor(learned, f"even on {learned.rows}")
+    unseen = on_unseen_rows(explanation)
+    if unseen is None or not _is_poor(unseen):
         return ""
-    oracle, train = embeddings[0].oracle, embeddings[0].train
-    rows = np.unique(np.linspace(0, len(train) - 1, min(len(train), LOOKED_AT)).astype(int))
-    labels = np.asarray(train.labels)[rows]
-    if labels.ndim != 1 or len(rows) < FEW or oracle.likelihood not in (*CLASSES, "gaussian"):
-        return ""
-    said = np.asarray(oracle.predict(train.take(rows)))
-    if said.shape != labels.shape:
-        return ""
+    where = f"on {len(unseen.labels):,} {unseen.rows}"
+    if unseen.chosen:
+        return _poor(unseen, f"on {unseen.rows}", "unless these were chosen for being hard, ")
+    heart = learned is not None and learned.score - unseen.score > BY_HEART
+    return _poor(unseen, where + (f", though right on {_share(learned)}" if heart else ""))
+
+
+def _share(learned: Judged | None) -> str:
+    """How well it knows its training rows."""
+    assert learned is not None
+    if learned.classes:
+        return f"{learned.score:.1%} of its training rows"
+    return f"its training rows (R² {learned.score:.2f})"
+
+
+def _is_poor(found: Judged) -> bool:
+    if found.classes:
+        return found.score <= found.commonest + 2 * found.spread
+    return found.score <= LEAST_R2
+
+
+def _poor(found: Judged, where: str, but: str = "") -> str:
+    if found.classes:
+        nothing = "the commonest answer"
+        figures = f"{found.score:.1%} right against {found.commonest:.1%}"
+    else:
+        nothing, figures = "the mean", f"R² {found.score:.2f}"
     return (
-        _poor_classes(said, labels) if oracle.likelihood in CLASSES else _poor_numbers(said, labels)
-    )
-
-
-def _poor_classes(said: np.ndarray, labels: np.ndarray) -> str:
-    right = float(np.mean(said.astype(str) == labels.astype(str)))
-    commonest = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
-    if right > commonest + 2 * np.sqrt(right * (1 - right) / len(labels)):
-        return ""
-    return (
-        f"The model is hardly better than always giving the commonest answer, even on its training "
-        f"rows ({right:.1%} right against {commonest:.1%}): what it blames says little about the "
-        "data."
-    )
-
-
-def _poor_numbers(said: np.ndarray, labels: np.ndarray) -> str:
-    spread = float(np.var(labels.astype(np.float64)))
-    share = 1 - float(np.mean((said - labels) ** 2)) / spread if spread > 0 else 1.0
-    if share > LEAST_R2:
-        return ""
-    return (
-        f"The model is hardly better than always giving the mean, even on its training rows "
-        f"(R² {share:.2f}): what it blames says little about the data."
+        f"The model is hardly better than always giving {nothing}, {where} ({figures}): {but}what "
+        "it blames says little about the data."
     )
 
 
@@ -84,9 +81,9 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
     if about.accuracy:
         out.append(f"The model: {about.accuracy}, {about.model}.")
     elif about.model:
-        out.append(f"The model is {about.model}; how good it is was not measured.")
+        out.append(f"The model is {about.model}. {_how_good(explanation)}")
     else:
-        out.append("How good the model is was not measured: trust the answer as far as the model.")
+        out.append(_how_good(explanation))
     if (far := stands_out(explanation)) is not None:
         out.append(_against_chance(far))
     if explanation.share < 0.9995:
@@ -98,6 +95,20 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
             "itself would not give: worth a look first."
         )
     return out
+
+
+def _how_good(explanation: Explanation) -> str:
+    """How good the model is on rows it has not seen, as far as that can be told."""
+    found = on_unseen_rows(explanation)
+    if found is None or found.chosen:
+        return "How good the model is was not measured: trust the answer as far as the model."
+    n = f"{len(found.labels):,} {found.rows}"
+    if not found.classes:
+        return f"The model has an R² of {found.score:.2f} on {n}."
+    return (
+        f"The model is right for {found.score:.1%} of {n}; the commonest class alone gets "
+        f"{found.commonest:.1%}."
+    )
 
 
 def _against_chance(far: float) -> str:

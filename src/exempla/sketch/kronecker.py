@@ -70,7 +70,7 @@ class KroneckerSketch(Sketch):
     @classmethod
     def of(cls, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> KroneckerSketch:
         """The strongest directions by these moments."""
-        each = track(moments, "eigenbasis of each layer", len(moments))
+        each = track(moments, "finding the directions of each layer", len(moments))
         spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]
         strengths = [
             np.multiply.outer(inputs.values, outputs.values) * float(m.trace)

@@ -1,0 +1,184 @@
+"""How good a model is, by rows it has not learned from where there are any.
+
+A model that knows its training rows by heart looks perfect on them, and has no reasons worth
+asking for. So it is judged, in this order, by
+
+    test rows      those that `explain_errors` and `clean` looked for errors among
+    held-out rows  a copy of a scikit-learn model, fitted without them, where that takes seconds
+    asked rows     unless all of them are wrong: those were chosen for being so
+
+and by its training rows only to see whether it learned anything at all.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from exempla.data import arrays_of, n_rows, take_examples
+from exempla.effect import CLASSES
+from exempla.errors import ExemplaError
+from exempla.oracles import make_oracle
+from exempla.results import Explanation, Question
+from exempla.tasks.retrain import check_fit, refit
+
+__all__ = ["FEW", "Judged", "on_training_rows", "on_unseen_rows"]
+
+LOOKED_AT = 2_000
+"""Rows a model is tried on, evenly spaced."""
+FEW = 20
+"""With fewer rows a share says nothing."""
+PROBED = 300
+"""Rows of a first fit, which tells whether one on `LOOKED_AT` is quick enough."""
+PATIENCE = 2.0
+"""Seconds a fit may take for the sake of one sentence."""
+FIFTHS = 5
+
+
+class Judged(NamedTuple):
+    """What a model said about some rows, what they are, and which rows they were, in words."""
+
+    said: np.ndarray
+    labels: np.ndarray
+    classes: bool
+    rows: str
+    chosen: bool = False
+    """Whether the caller may have chosen these rows for being hard."""
+
+    @property
+    def score(self) -> float:
+        """Accuracy, or R² of numbers.
+
+        >>> Judged(np.array(["a", "b"]), np.array(["a", "a"]), True, "here").score
+        0.5
+        """
+        if self.classes:
+            return float(np.mean(self.said.astype(str) == self.labels.astype(str)))
+        spread = float(np.var(self.labels.astype(np.float64)))
+        return 1 - float(np.mean((self.said - self.labels) ** 2)) / spread if spread > 0 else 1.0
+
+    @property
+    def commonest(self) -> float:
+        """The score of the best answer that looks at no row; its spread is `spread`."""
+        if not self.classes:
+            return 0.0
+        return float(np.unique(self.labels, return_counts=True)[1].max() / len(self.labels))
+
+    @property
+    def spread(self) -> float:
+        """Standard error of an accuracy."""
+        return float(np.sqrt(self.score * (1 - self.score) / len(self.labels)))
+
+
+_HELD_OUT: WeakKeyDictionary[Any, Judged | None] = WeakKeyDictionary()
+"""One judgement per explainer: an answer is printed, shown and reported."""
+
+
+def on_training_rows(explanation: Explanation) -> Judged | None:
+    """The model on what it learned from."""
+    question = _asked(explanation)
+    if question is None:
+        return None
+    embedding = question.explainer.embeddings[0]
+    train, n = embedding.train, len(embedding.train)
+    return _judged(embedding.oracle, train.take(_some(n)), "its training rows")
+
+
+def on_unseen_rows(explanation: Explanation) -> Judged | None:
+    """The model on rows it has not learned from, or None where there are none to be had."""
+    question = _asked(explanation)
+    if question is None:
+        return None
+    explainer = question.explainer
+    oracle = explainer.embeddings[0].oracle
+    if question.rows is not None:
+        return _given(oracle, question.test, "test rows", question.rows)
+    if explainer not in _HELD_OUT:
+        _HELD_OUT[explainer] = _refitted(explainer, oracle.likelihood)
+    if (found := _HELD_OUT[explainer]) is not None:
+        return found
+    asked = _given(oracle, question.test, "the predictions asked about")
+    return asked._replace(chosen=True) if asked and asked.classes and asked.score > 0 else None
+
+
+def _asked(explanation: Explanation) -> Question | None:
+    """The question, where its model can be asked again."""
+    question = explanation.question
+    if question is None or not getattr(question.explainer, "embeddings", ()):
+        return None
+    return question
+
+
+def _some(n: int) -> np.ndarray:
+    return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(int))
+
+
+def _given(oracle: Any, test: Any, rows: str, besides: np.ndarray | None = None) -> Judged | None:
+    """A test set as the caller gave it."""
+    try:
+        n = len(oracle.read(test, role="test")) if besides is None else _length(test)
+        read = oracle.read(take_examples(test, _some(n)), role="test")
+        return _judged(oracle, read, rows)
+    except (ExemplaError, TypeError, ValueError):  # a test set that cannot be read in part
+        return None
+
+
+def _length(test: Any) -> int:
+    return n_rows(test[0] if isinstance(test, tuple) else test)
+
+
+def _judged(oracle: Any, examples: Any, rows: str) -> Judged | None:
+    labels = None if examples.labels is None else np.asarray(examples.labels)
+    if labels is None or labels.ndim != 1 or len(labels) < FEW:
+        return None
+    if oracle.likelihood not in (*CLASSES, "gaussian"):
+        return None
+    said = np.asarray(oracle.predict(examples))
+    if said.shape != labels.shape:
+        return None
+    return Judged(said, labels, oracle.likelihood in CLASSES, rows)
+
+
+def _refitted(explainer: Any, likelihood: str) -> Judged | None:
+    """Copies of a scikit-learn model, fitted to four fifths of some rows, on the other fifth: each
+    fifth in turn where rows are few, else the first one alone."""
+    model = explainer.models[0]
+    # of a search, what it found: the search itself may take long
+    model = getattr(model, "best_estimator_", model)
+    if likelihood not in (*CLASSES, "gaussian") or len(explainer.models) > 1:
+        return None
+    try:
+        check_fit(model, None)
+        data = arrays_of(explainer.train_data, "training data")
+        rows = np.random.default_rng(0).permutation(n_rows(data[0]))[:LOOKED_AT]
+        start = time.perf_counter()
+        parts = [_on_fifth(model, data, rows[:PROBED], 0)]
+        took = time.perf_counter() - start
+        if took * (len(rows) / PROBED) ** 2 > PATIENCE:
+            return None
+        if len(rows) > PROBED:
+            parts = [_on_fifth(model, data, rows, 0)]
+        else:
+            parts += [_on_fifth(model, data, rows, i) for i in range(1, FIFTHS)]
+    except (ExemplaError, TypeError, ValueError):  # what cannot be fitted again is not judged
+        return None
+    said, labels = (np.concatenate(side) for side in zip(*parts, strict=True))
+    held = "training rows held out from a copy of it"
+    return Judged(said, labels, likelihood in CLASSES, held) if len(labels) >= FEW else None
+
+
+def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a copy, fitted to the other rows, says about the i-th fifth, and what they are."""
+    X, y, weights = data
+    out, kept = rows[i::FIFTHS], np.delete(rows, np.s_[i::FIFTHS])
+    some = None if weights is None else weights[kept]
+    fitted = refit(model, take_examples(X, kept), take_examples(y, kept), some, None, 0)
+    oracle = make_oracle(fitted, "auto")
+    read = oracle.read((take_examples(X, out), take_examples(y, out)), role="test")
+    said, labels = np.asarray(oracle.predict(read)), np.asarray(read.labels)
+    if said.shape != labels.shape or labels.ndim != 1:
+        raise ExemplaError("There is more than one answer to a row.")
+    return said, labels

@@ -1,0 +1,238 @@
+"""The tables of the documentation as their CSVs make them, page by page.
+
+A page of an experiment is made by that experiment's own code from the CSV as it lies; the other
+tables are put together here. Only lines of tables matter: the words between them are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "docs" / "experiments"
+
+
+@cache
+def table(name: str) -> pd.DataFrame:
+    return pd.read_csv(DATA / f"{name}.csv")
+
+
+def line(*cells: object) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def signed(value: float, digits: int = 3, plus: bool = True) -> str:
+    """As the pages write it: a real minus, and a plus before a difference."""
+    text = f"{value:+.{digits}f}" if plus else f"{value:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def difference(one: pd.Series, other: pd.Series) -> str:
+    """Mean of the paired differences with half a 95 % interval."""
+    apart = one.to_numpy() - other.to_numpy()
+    half = student.ppf(0.975, len(apart) - 1) * apart.std(ddof=1) / np.sqrt(len(apart))
+    return f"{signed(apart.mean())} ± {half:.3f}"
+
+
+TREES = {
+    "Adult": "adult", "CovType, class 2 or not": "covtype", "ChemReact": "chemreact",
+    "breast cancer": "breast cancer", "digits, ten classes": "digits",
+    "diabetes, a number": "diabetes", "Adult, hours a week": "hours",
+    "wine, three classes, 124 rows": "wine", "wine": "wine", "diabetes": "diabetes",
+}  # fmt: skip
+
+
+def agreements(name: str, methods: Iterable[str], rival: str) -> list[str]:
+    found, out = table(name), []
+    for title, data in TREES.items():
+        part = found[found.table == data].pivot(index="split", columns="method", values="lds")
+        if part.empty:
+            continue
+        means = [signed(part[method].mean(), plus=False) for method in methods]
+        out.append(line(title, *means, difference(part["exempla"], part[rival])))
+    return out
+
+
+def trees() -> list[str]:
+    methods = ("exempla", "exempla, five stages", "BoostIn", "LeafInfluence", "TreeSim", "random")
+    out = agreements("trees_lds", methods, "BoostIn")
+    out += agreements("trees_forest", ("exempla", "proximity", "random"), "proximity")
+    shares = table("trees_labels").groupby(["method", "rows", "model"]).found.mean()
+    names = {"`fix_labels` (500 curated rows)": "fix_labels", "loss": "loss",
+             "self-confidence, five folds": "self-confidence (5 folds)"}  # fmt: skip
+    models = [(n, m) for n in (2000, 10000) for m in ("LightGBM", "logistic regression")]
+    for title, method in names.items():
+        out.append(line(title, *(f"{shares[(method, *one)]:.3f}" for one in models)))
+    return out
+
+
+PLAIN = ("plain NumPy loop", "plain torch loop")
+
+
+def speed() -> list[str]:
+    loops, out = table("speed"), []
+    names = {"`SBQ()`": "exempla noise 0", "`SBQ(10)`": "exempla noise 10"}
+    for title, loop in [*names.items(), *zip(PLAIN, PLAIN, strict=True)]:
+        part = loops[loops.loop == loop].set_index("t").readings_a_pick
+        # a half is rounded up, as on paper
+        out.append(line(title, *(f"{part[t] + 1e-9:.2f}" for t in (400000, 20000))))
+    calls = table("speed_whole").set_index("call").seconds
+    named = {"`select`, `SBQ()`": "exempla select, SBQ()", "plain NumPy loop": "plain NumPy loop",
+             "`select`, `SBQ(10)`": "exempla select, SBQ(10)",
+             "scikit-learn `orthogonal_mp`": "sklearn orthogonal_mp"}  # fmt: skip
+    out += [line(title, f"{calls[call]:.3f}") for title, call in named.items()]
+    for varied, part in table("speed_growth").groupby("varied"):
+        ends = (part["size"].min(), part["size"].max())
+        low, high = (f"{size:,}".replace(",", " ") for size in ends)
+        out.append(line(varied, f"{low} to {high}", f"{part.exponent.iloc[0]:.2f}"))
+    return out
+
+
+def reviews() -> list[str]:
+    found, out = table("reviews"), []
+    sets = {"digits": "digits", "adult": "Adult", "enron": "Enron", "synthetic": "synthetic"}
+    kinds = {"uniform": "uniform", "one direction": "one direction", "ambiguous": "ambiguous rows",
+             "turned round (uniform)": "probabilities turned round"}  # fmt: skip
+    for x in found[found.rate == 0.1].itertuples():
+        # two classes have no pairs but the other direction
+        pairs = "pairs of classes" if x.data in ("digits", "synthetic") else "the other direction"
+        title = f"{sets[str(x.data)]}, {kinds.get(str(x.kind), pairs)}"
+        left = f"{round(x.median_stated_left):,} / {half_up(x.median_left):,} / "
+        left += f"{x.median_low:.0f}–{x.median_high:.0f}"
+        covered = "1.00" if x.covered == 1 else f"{x.covered:g}"
+        effort = (x.fixed_90, x.learned_90, x.page_90)
+        out.append(line(title, left, covered, *("" if v != v else f"{v:,.0f}" for v in effort)))
+    return out
+
+
+def half_up(value: float) -> int:
+    return int(np.floor(value + 0.5))
+
+
+def label_jobs() -> list[str]:
+    found = table("label_jobs")
+    found = found[(found.split != "choose") & (found.kind != "none")]
+    means = found.groupby(["table", "kind", "method"])[
+        ["ap", "planted", "expected", "low", "high"]
+    ].mean()
+    words = {"x10": "×10", "div10": "÷10"}
+    out = []
+    for (data, kind), part in means.groupby(level=[0, 1]):
+        own = part.loc[(data, kind)]
+        rival = own.ap.get("cleanlab")
+        ours = own.loc["exempla"]
+        figures = [f"{ours[name]:.0f}" for name in ("planted", "expected", "low", "high")]
+        out.append(line(
+            data, words.get(str(kind), kind), f"{own.ap['residual']:.2f}",
+            "–" if rival is None or rival != rival else f"{rival:.2f}", f"{ours.ap:.2f}",
+            figures[0], f"{figures[1]} ({figures[2]}–{figures[3]})",
+        ))  # fmt: skip
+    return out
+
+
+def attack() -> list[str]:
+    from experiments import attack as study
+
+    return study.words(table("attack")).splitlines()
+
+
+def enron() -> list[str]:
+    from experiments import enron as study
+
+    found, out = table("enron"), []
+    for strength in study.STRENGTHS:
+        part = found[found["data"] == f"enron-l2-{strength:g}"]
+        made = study.tables(study.reported(part)) + study.on_further_seeds(part)
+        out += made.splitlines()
+    return out
+
+
+def label_errors() -> list[str]:
+    from experiments import label_errors as study
+
+    found = table("label_errors")
+    parts = [found[found["data"] == name] for name in found["data"].unique()]
+    return [x for part in parts for x in study.tables(part).splitlines()]
+
+
+def label_noise() -> list[str]:
+    from experiments import label_noise_page as study
+
+    found = table("label_noise")
+    # its last column, where there is one, compares with an earlier version, whose runs are not kept
+    made = study.numbers(found) + study.orders(found, None)
+    return (made + study.choosing(table("label_noise_choose"))).splitlines()
+
+
+def summaries(*names: str) -> Callable[[], list[str]]:
+    def made() -> list[str]:
+        from experiments.summary_page import complete, section
+
+        return [x for n in names for x in section("", complete(table(n))).splitlines()]
+
+    return made
+
+
+def theorem() -> list[str]:
+    from experiments import theorem as study
+
+    return study.markdown(study.summary(table("theorem"))).splitlines()
+
+
+def toy() -> list[str]:
+    from experiments.toy import markdown
+
+    return markdown(table("toy")).splitlines()
+
+
+def variants() -> list[str]:
+    from experiments import variants as study
+
+    found = table("variants")
+    largest = found[(found["t"] == study.TS[-1]) & (found["k"] == study.KS[-1])]
+    made = study.markdown(study.quality(largest)) + "\n" + study.markdown(study.growth(found))
+    return made.splitlines()
+
+
+def influence() -> list[str]:
+    from experiments import influence as study
+
+    picks = table("influence").set_index("data").T.rename_axis("first pick").reset_index()
+    loo = table("influence_loo")
+    removals = {str(name): part for name, part in loo.groupby("data", sort=False)}
+    frames = (picks, table("influence_metrics"), study.agreement(removals))
+    return [x for frame in frames for x in study.markdown(frame).splitlines()]
+
+
+def mnist() -> list[str]:
+    from experiments import mnist_report as study
+
+    cells = pd.read_csv(DATA / "mnist_seeds.csv", dtype={"networks": str})
+    frames = (study.by_networks(cells), study.with_intervals(table("mnist")), table("mnist_people"))
+    return [x for frame in frames for x in study.markdown(frame).splitlines()]
+
+
+PAGES: dict[str, Callable[[], list[str]]] = {
+    "docs/trees.md": trees,
+    "docs/speed.md": speed,
+    "docs/review.md": reviews,
+    "docs/label-jobs.md": label_jobs,
+    "docs/experiments/attack.md": attack,
+    "docs/experiments/enron.md": enron,
+    "docs/experiments/label_errors.md": label_errors,
+    "docs/experiments/label_noise.md": label_noise,
+    "docs/experiments/covtype.md": summaries("covtype"),
+    "docs/experiments/chemreact.md": summaries("chemreact", "chemreact100"),
+    "docs/experiments/influence.md": influence,
+    "docs/experiments/mnist.md": mnist,
+    "docs/experiments/theorem.md": theorem,
+    "docs/experiments/toy.md": toy,
+    "docs/experiments/variants.md": variants,
+}
+"""What makes the tables of a page."""
