@@ -22,6 +22,8 @@ __all__ = ["Moments", "Spectrum"]
 
 WHOLE = 2048
 NYSTROM = 512
+"""At most; for few directions twice as many, and at least FEWEST."""
+FEWEST = 64
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,10 @@ class Spectrum:
 class StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its action on a few random directions."""
 
-    def __init__(self, width: int, seed: int) -> None:
+    def __init__(self, width: int, seed: int, directions: int = NYSTROM) -> None:
         self.width, self.seed = width, seed
+        self.columns = min(NYSTROM, max(FEWEST, 2 * directions))
+        """Of Ω: twice as many as will be kept are enough for these."""
         self.total: Any = None
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
@@ -60,7 +64,7 @@ class StreamedMoment:
         if self.width <= WHOLE:
             return moment()
         if self.omega is None:
-            self.omega = random_directions(self.width, self.seed, like)
+            self.omega = random_directions(self.width, self.columns, self.seed, like)
         return action(self.omega)
 
     def eigenbasis(self) -> Spectrum:
@@ -86,10 +90,15 @@ class Moments:
     trace: Any = 0.0
 
     @staticmethod
-    def of(layers: tuple[Layer, ...], rows: Iterable[ScoreRows]) -> list[Moments]:
-        """Accumulated over batches of Fisher rows."""
+    def of(
+        layers: tuple[Layer, ...], rows: Iterable[ScoreRows], directions: int = NYSTROM
+    ) -> list[Moments]:
+        """Accumulated over batches of Fisher rows; `directions` is how many will be kept."""
         total = [
-            Moments(StreamedMoment(layer.d_in, 2 * i), StreamedMoment(layer.d_out, 2 * i + 1))
+            Moments(
+                StreamedMoment(layer.d_in, 2 * i, directions),
+                StreamedMoment(layer.d_out, 2 * i + 1, directions),
+            )
             for i, layer in enumerate(layers)
         ]
         for batch in rows:
@@ -139,11 +148,11 @@ def descending(values: Array, vectors: Array) -> Spectrum:
     return Spectrum(shares / total if total > 0 else shares, flipped)
 
 
-def random_directions(width: int, seed: int, like: Array) -> Array:
-    """A Gaussian (width, NYSTROM) matrix of the kind and device of `like`."""
+def random_directions(width: int, columns: int, seed: int, like: Array) -> Array:
+    """A Gaussian (width, columns) matrix of the kind and device of `like`."""
     if isinstance(like, np.ndarray):
-        return np.random.default_rng(seed).standard_normal((width, NYSTROM))
+        return np.random.default_rng(seed).standard_normal((width, columns))
     import torch
 
     generator = torch.Generator(device=like.device).manual_seed(seed)
-    return torch.randn(width, NYSTROM, generator=generator, device=like.device, dtype=like.dtype)
+    return torch.randn(width, columns, generator=generator, device=like.device, dtype=like.dtype)
