@@ -121,7 +121,8 @@ def fix_labels(
     True
     """
     others = {"fit": fit, "seed": seed, "progress": progress, "ids": ids}
-    job = other_job(task, model, train, curated, k, probabilities=probabilities, **others)
+    others |= {"probabilities": probabilities, "original_labels": original_labels}
+    job = other_job(task, model, train, curated, k, **others)
     if job is not None:
         return job
     evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
