@@ -5,6 +5,8 @@
     pair           each class is mistaken for one other; of two classes one three times as often
     ambiguous      the likelier the more a reference model wavers; the label it wavers to
     hardest        the rows on which it wavers most, all of them; the label it wavers to
+    annotator      mistakes of somebody else: of the five nearest of 300 rows nobody trains on, by
+                   half of the columns; so many of them by chance
 
 The reference model is the data set's own, cross-fitted on true labels. Which cases a setting may be
 chosen on and which are reported was written down before anything was tried:
@@ -18,15 +20,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from exempla.data import take_rows
@@ -37,13 +41,15 @@ from experiments.label_study import Trial
 
 __all__ = ["CHOOSE", "KINDS", "RATES", "REPORT", "TUNED", "UNSEEN", "Case", "load", "mislabel"]
 
-KINDS = ("uniform", "direction", "pair", "ambiguous", "hardest")
+KINDS = ("uniform", "direction", "pair", "ambiguous", "hardest", "annotator")
 RATES = (0.05, 0.1, 0.2)
 TUNED = ("enron-1e-2", "enron-1e-4", "adult", "digits", "sst2")
 """Settings of this project were tried on draws of these."""
-UNSEEN = ("covtype", "covtype-forest", "mnist", "cancer", "chemreact")
+UNSEEN = ("covtype", "covtype-forest", "mnist", "cancer", "wine", "chemreact")
 """No setting was ever chosen on these."""
 MOST_OF_A_CLASS = 0.4
+SEEN = 300
+"""Rows an annotator has seen."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +80,26 @@ REPORT = (*cases(TUNED, range(5)), *cases(UNSEEN, range(3)))
 def load(case: Case, folder: Path) -> Trial:
     """The case with its mistakes planted."""
     trial = clean(case.data, case.seed, folder)
-    given = mislabel(trial, case.kind, case.rate, np.random.default_rng(20_000 + case.seed))
+    rng = np.random.default_rng(20_000 + case.seed)
+    given = mislabel(trial, case.kind, case.rate, rng, _looks(case.data, case.seed, folder))
     return replace(trial, train=(trial.train[0], given))
 
 
+@lru_cache(maxsize=1)
 def clean(name: str, seed: int, folder: Path) -> Trial:
-    """A data set as its own file has it."""
+    """A data set as its own file has it; kept, as its cases follow each other."""
     trial = LOADERS[name](folder, seed)
     return replace(trial, name=name, train=(trial.train[0], trial.truth))
 
 
-def mislabel(trial: Trial, kind: str, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """The true labels with a share of them replaced."""
+def mislabel(
+    trial: Trial,
+    kind: str,
+    rate: float,
+    rng: np.random.Generator,
+    looks: np.ndarray | None = None,
+) -> np.ndarray:
+    """The true labels with a share of them replaced; `looks` is `reference` of the trial."""
     classes, truth = np.unique(trial.truth, return_inverse=True)
     n, C = len(truth), len(classes)
     count, given = round(rate * n), truth.copy()
@@ -105,8 +119,13 @@ def mislabel(trial: Trial, kind: str, rate: float, rng: np.random.Generator) -> 
         shifted = np.empty(C, dtype=int)
         shifted[partner] = np.roll(partner, 1)
         given[rows] = shifted[truth[rows]]
+    elif kind == "annotator":
+        said = np.searchsorted(classes, annotator(trial, rng))
+        mistaken = np.flatnonzero(said != truth)
+        rows = rng.permutation(mistaken)[:count]
+        given[rows] = said[rows]
     else:
-        p = reference(trial)
+        p = reference(trial) if looks is None else looks.copy()
         p[np.arange(n), truth] += 1.0  # the true class first: the next is the best other one
         other = np.argsort(-p, axis=1)[:, 1]
         p[np.arange(n), truth] -= 1.0
@@ -118,6 +137,21 @@ def mislabel(trial: Trial, kind: str, rate: float, rng: np.random.Generator) -> 
             rows = rng.choice(n, count, replace=False, p=odds / odds.sum())
         given[rows] = other[rows]
     return classes[given]
+
+
+def annotator(trial: Trial, rng: np.random.Generator) -> np.ndarray:
+    """What a person would say who has seen a few hundred other rows, and half of what is known of
+    each: the five nearest of the test rows, by half of the columns."""
+    X, y = trial.test
+    some = rng.permutation(len(y))[:SEEN]
+    columns = np.sort(rng.permutation(X.shape[1])[: max(X.shape[1] // 2, 1)])
+    model = KNeighborsClassifier(5).fit(X[some][:, columns], y[some])
+    return np.asarray(model.predict(trial.train[0][:, columns]))
+
+
+@lru_cache(maxsize=1)
+def _looks(name: str, seed: int, folder: Path) -> np.ndarray:
+    return reference(clean(name, seed, folder))
 
 
 def reference(trial: Trial) -> np.ndarray:
@@ -189,6 +223,13 @@ def cancer(folder: Path, seed: int) -> Trial:
     return split("cancer", seed, model, StandardScaler().fit_transform(X), y, 350, 119)
 
 
+def wine(folder: Path, seed: int) -> Trial:
+    """scikit-learn's wines, three classes: 100 training and 40 curated rows."""
+    X, y = map(np.asarray, load_wine(return_X_y=True))
+    model = LogisticRegression(C=0.1, max_iter=1000)
+    return split("wine", seed, model, StandardScaler().fit_transform(X), y, 100, 40)
+
+
 def chemreact(folder: Path, seed: int) -> Trial:
     """Reactive or not, 10 columns, one row in 33 positive; positives kept, 4000 of the others."""
     table = pd.read_csv(folder / "chemreact" / "ds1.10.csv.bz2", header=None)
@@ -213,5 +254,6 @@ LOADERS: dict[str, Callable[[Path, int], Trial]] = {
     "covtype-forest": lambda folder, seed: covtype(folder, seed, forest=True),
     "mnist": mnist,
     "cancer": cancer,
+    "wine": wine,
     "chemreact": chemreact,
 }

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,8 +34,8 @@ LIGHT = 256
 """Directions of the Fisher kernel in the earlier version, where all of them take minutes."""
 
 
-def measure(case: Case, data: Path, peer: Path | None = None) -> dict[str, Any]:
-    """One line of the table."""
+def measure(case: Case, data: Path, asked: Path | None = None) -> dict[str, Any]:
+    """One line of the table; `asked` is where the question to cleanlab is left."""
     trial = load(case, data)
     wrong, n = trial.wrong, len(trial.wrong)
     planted, budget = int(wrong.sum()), round(case.rate * n)
@@ -67,22 +66,27 @@ def measure(case: Case, data: Path, peer: Path | None = None) -> dict[str, Any]:
     given = evidence.problem.codes[:n]
     own = np.argsort(log_p[np.arange(n), given], kind="stable")
     line["self_confidence"] = wrong[own[:planted]].mean()
-    if peer is not None:
-        line |= by_cleanlab(peer, given, np.exp(log_p), wrong)
+    if asked is not None:
+        proba = np.exp(log_p)
+        np.savez(asked, labels=given, proba=proba / proba.sum(1, keepdims=True), wrong=wrong)
     return line
 
 
-def by_cleanlab(python: Path, given: np.ndarray, proba: np.ndarray, wrong: np.ndarray) -> dict:
-    """cleanlab's orders and its number of issues, on the same probabilities."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "case.npz"
-        np.savez(path, labels=given, proba=proba / proba.sum(1, keepdims=True))
-        script = Path(__file__).parents[1] / "benchmarks" / "peers" / "run_cleanlab.py"
-        subprocess.run([str(python), str(script), str(path)], check=True, capture_output=True)
-        with np.load(path.with_suffix(".out.npz")) as found:
-            k = int(wrong.sum())
+def by_cleanlab(python: Path, asked: list[Path]) -> None:
+    """cleanlab's orders and its number of issues, on the same probabilities: one process for all,
+    which adds to each case's line."""
+    script = Path(__file__).parents[1] / "benchmarks" / "peers" / "run_cleanlab.py"
+    subprocess.run([str(python), str(script), *map(str, asked)], check=True, capture_output=True)
+    for path in asked:
+        answer = path.with_suffix(".out.npz")
+        with np.load(path) as case, np.load(answer) as found:
+            wrong, k = case["wrong"], int(case["wrong"].sum())
             said = {f"cleanlab_{name}": wrong[found[name][:k]].mean() for name in ORDERS}
-            return {**said, "cleanlab_count": int(found["count"])}
+            said["cleanlab_count"] = int(found["count"])
+        line = path.with_suffix(".csv")
+        pd.read_csv(line).assign(**said).to_csv(line, index=False)
+        path.unlink()
+        answer.unlink()
 
 
 ORDERS = ("self_confidence", "normalized_margin")
@@ -105,7 +109,10 @@ def run(
     for case in cases:
         path = lines / f"{case}.csv"
         if not path.exists():
-            pd.DataFrame([measure(case, data, peer)]).to_csv(path, index=False)
+            asked = None if peer is None else path.with_suffix(".npz")
+            pd.DataFrame([measure(case, data, asked)]).to_csv(path, index=False)
+    if peer is not None and (waiting := sorted(lines.glob("*.npz"))):
+        by_cleanlab(peer, waiting)
     found = pd.concat([pd.read_csv(p) for p in sorted(lines.glob("*.csv"))], ignore_index=True)
     earlier = None
     if before is not None:

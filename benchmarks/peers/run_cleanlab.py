@@ -1,6 +1,6 @@
 """cleanlab on given labels and out-of-fold probabilities; run in its own environment.
 
-python run_cleanlab.py case.npz     reads labels and proba, leaves case.out.npz: the rows by two
+python run_cleanlab.py case.npz …   reads labels and proba, leaves case.out.npz: the rows by two
                                     label quality scores, worst first, and the number of issues
 """
 
@@ -26,4 +26,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for given in sys.argv[1:]:
+        main(Path(given))

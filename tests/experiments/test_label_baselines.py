@@ -10,6 +10,7 @@ from sklearn.preprocessing import scale
 
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
+from exempla.tasks.fix_labels.sbq import MULTIPLES
 from experiments.baselines.labels import LABEL_BASELINES, rank, scores
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -53,12 +54,23 @@ def test_training_loss_is_the_loss_of_the_fitted_model() -> None:
     assert scores("training_loss", MODEL, TRAIN, CURATED) == pytest.approx(expected, abs=1e-6)
 
 
-def test_influence_is_that_of_the_explainer() -> None:
+def test_influence_is_that_of_the_explainer_at_one_of_the_dampings_sbq_may_choose() -> None:
     fitted = LogisticRegression(C=0.1).fit(*TRAIN)
-    explainer = Explainer(fitted, damping="per-row", progress=False).fit(TRAIN)
-    expected = -explainer.influence(CURATED).mean(1) * 400
+    unit = Explainer(fitted, damping="per-row", progress=False).fit(TRAIN).features.damping
     found = scores("influence", MODEL, TRAIN, CURATED)
-    assert found == pytest.approx(expected, rel=1e-3, abs=1e-4 * np.abs(expected).max())
+    apart = []
+    for multiple in (1.0, *MULTIPLES):
+        explainer = Explainer(fitted, damping=multiple * unit, progress=False).fit(TRAIN)
+        expected = -explainer.influence(CURATED).mean(1) * 400
+        apart.append(np.abs(found - expected).max() / np.abs(expected).max())
+    assert min(apart) < 1e-3
+
+
+def test_the_model_of_curated_rows_has_a_penalty_of_its_own() -> None:
+    weak, strong = (
+        scores("curated_only", LogisticRegression(C=C), TRAIN, CURATED) for C in (1e-6, 1e3)
+    )
+    assert weak == pytest.approx(strong)
 
 
 def test_curated_only_needs_curated_rows() -> None:

@@ -184,7 +184,7 @@ def check_sketch(wanted: object) -> str | int:
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     part = basis_sample(oracle, sample)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    return KroneckerSketch.of(oracle.layers, Moments.of(oracle.layers, rows), width)
+    return KroneckerSketch.of(oracle.layers, Moments.of(oracle.layers, rows, width), width)
 
 
 def basis_sample(oracle: Oracle, sample: Examples) -> Examples:

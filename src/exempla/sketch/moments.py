@@ -31,10 +31,11 @@ MANY = 32
 """Positions that are many."""
 
 
-def columns(other: int) -> int:
-    """How many directions stand for a wide side whose layer's other side has this width."""
+def columns(other: int, directions: int) -> int:
+    """How many directions stand for a wide side whose layer's other side has this width, where so
+    many will be kept: half as many as the other side has, or twice what is needed for them."""
     least, most = NYSTROM
-    return min(max(other // 2, least), most)
+    return min(max(other // 2, 2 * directions // max(other, 1), least), most)
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Spectrum:
 class StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its action on a few random directions."""
 
-    def __init__(self, width: int, other: int, seed: int) -> None:
-        self.width, self.columns, self.seed = width, columns(other), seed
+    def __init__(self, width: int, other: int, seed: int, directions: int) -> None:
+        self.width, self.columns, self.seed = width, columns(other, directions), seed
         self.total: Any = None
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
@@ -99,12 +100,14 @@ class Moments:
     trace: Any = 0.0
 
     @staticmethod
-    def of(layers: tuple[Layer, ...], rows: Iterable[ScoreRows]) -> list[Moments]:
-        """Accumulated over batches of Fisher rows."""
+    def of(
+        layers: tuple[Layer, ...], rows: Iterable[ScoreRows], directions: int = NYSTROM[1]
+    ) -> list[Moments]:
+        """Accumulated over batches of Fisher rows; `directions` is how many will be kept."""
         total = [
             Moments(
-                StreamedMoment(layer.d_in, layer.d_out, 2 * i),
-                StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1),
+                StreamedMoment(layer.d_in, layer.d_out, 2 * i, directions),
+                StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1, directions),
             )
             for i, layer in enumerate(layers)
         ]

@@ -18,6 +18,7 @@ from exempla.cli.shared.options import (
     command_line,
     verdict,
 )
+from exempla.errors import ExemplaError
 
 HELP = "which labels of your file are wrong?"
 
@@ -48,6 +49,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="all evidence weighed (default), or the paper's SBQ ranking",
     )
     parser.add_argument(
+        "--original-column",
+        metavar="COLUMN",
+        help="a column that holds, for trusted rows whose label was corrected, the label they once "
+        "had (empty: it was right); it shows what kind of mistakes there are",
+    )
+    parser.add_argument(
         "--label-separator",
         metavar="MARK",
         help="the label column lists several labels, separated by this; a column for each label is "
@@ -67,6 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, judge every label, write the report and the review folder."""
+    from exempla.cli.shared.originals import original_labels
     from exempla.cli.shared.output import named_after, published
     from exempla.cli.shared.suspects import Suspects
     from exempla.cli.shared.userfile import reading
@@ -85,6 +93,7 @@ def run(options: Namespace) -> int:
         if parts.X_curated is not None:
             curated = given.data(prepare(parts.X_curated), parts.y_curated)
             console.say(f"{len(parts.curated):,} rows are trusted.")
+        once = original_labels(given, options, console)
         asked = None if options.k is None or given.regression else given.at_most(options.k)
         console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
         fixes = fix_labels(
@@ -97,6 +106,7 @@ def run(options: Namespace) -> int:
             seed=options.seed,
             progress=console.progress,
             task="regression" if given.regression else "classes",
+            original_labels=once,
         )
     if isinstance(fixes, JobFixes):
         from exempla.cli.label_jobs import finish
@@ -142,7 +152,6 @@ def run(options: Namespace) -> int:
 
 def decided_elsewhere(folder: Path) -> str:
     """What is to be said of decisions in the folder that are about another column or file."""
-    from exempla.errors import ExemplaError
     from exempla.review import read_review
     from exempla.review.key import elsewhere
     from exempla.review.log import DecisionLog
@@ -166,10 +175,17 @@ def _parts_job(options: Namespace, others: list[str]) -> int | None:
     from exempla.cli.label_jobs.several import asked_for
     from exempla.cli.label_jobs.tokens import sentences_of
 
-    if asked_for(options):
+    several = asked_for(options)
+    sentences = None if several else sentences_of(options)
+    if not several and sentences is None:
+        return None
+    if options.original_column is not None:
+        raise ExemplaError(
+            "--original-column is for files with one label a row; leave it out for this one."
+        )
+    if several:
         return several_labels(options, others)
-    sentences = sentences_of(options)
-    return None if sentences is None else token_labels(options, sentences, others)
+    return token_labels(options, sentences, others)
 
 
 def job_file(given: Any, options: Namespace) -> Any:

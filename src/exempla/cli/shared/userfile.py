@@ -230,7 +230,7 @@ def read_user_file(
         table, test = _read(options, console)
     with waiting("looking at the columns"):
         columns = infer_columns(
-            table, _label(table, options), options.text, _kinds(options), options.task
+            table, _label(table, options), options.text, _kinds(options, table), options.task
         )
     size = test_size if options.test_size is None else options.test_size
     pictures = has_images(table)
@@ -325,7 +325,7 @@ def _label(table: Table, options: Namespace) -> str:
     )
 
 
-def _kinds(options: Namespace) -> dict[str, str]:
+def _kinds(options: Namespace, table: Table) -> dict[str, str]:
     kinds = {}
     for given in options.kind:
         column, mark, kind = given.rpartition("=")
@@ -334,6 +334,9 @@ def _kinds(options: Namespace) -> dict[str, str]:
         kinds[column] = kind
     if options.curated_column:
         kinds[options.curated_column] = "ignored"
+    once = getattr(options, "original_column", None)
+    if once is not None and (options.curated is None or once in table.names):
+        kinds[table.names[table.position(once)]] = "ignored"  # it would give the label away
     return kinds
 
 

@@ -3,6 +3,7 @@
 The files, in the order in which they build on each other:
 
     problem        the question, checked
+    label_blind    what of the model never looks at labels, done once
     learner        how the model is fitted again, and what it then says of each label
     crossfit       what models say that have not seen a row
     nearby/        rows that lie close together, and what they say of each other
@@ -20,6 +21,7 @@ The files, in the order in which they build on each other:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from exempla.sketch import check_sketch
 from exempla.tasks.fix_labels.calibrated import calibrated
 from exempla.tasks.fix_labels.contradicting import MIDDLE_DAMPING, ContradictingExamples
 from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.fix_labels.label_blind import without_blind_steps
 from exempla.tasks.fix_labels.learner import make_learner
 from exempla.tasks.fix_labels.memory import expected_peak
 from exempla.tasks.fix_labels.problem import read_problem
@@ -118,7 +121,8 @@ def fix_labels(
     True
     """
     others = {"fit": fit, "seed": seed, "progress": progress, "ids": ids}
-    job = other_job(task, model, train, curated, k, probabilities=probabilities, **others)
+    others |= {"probabilities": probabilities, "original_labels": original_labels}
+    job = other_job(task, model, train, curated, k, **others)
     if job is not None:
         return job
     evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
@@ -141,7 +145,14 @@ def gather(
     """The checked question, ready to collect evidence; methods and baselines can share one."""
     problem = read_problem(train, curated)
     learner = make_learner(model, problem.classes, fit)
-    return Evidence(learner, problem, seed=check_seed(seed), sketch=check_sketch(sketch))
+    last, rows = without_blind_steps(model, problem.X, check_seed(seed))
+    return Evidence(
+        replace(learner, model=last),
+        replace(problem, X=rows),
+        seed=seed,
+        sketch=check_sketch(sketch),
+        as_given=problem.X,
+    )
 
 
 def fix_labels_from(

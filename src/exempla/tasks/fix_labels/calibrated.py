@@ -33,7 +33,7 @@ from exempla.tasks.fix_labels.noise.posterior import (
     log_odds_against,
     support,
 )
-from exempla.tasks.fix_labels.noise.spread import Spread, spread_of
+from exempla.tasks.fix_labels.noise.spread import Spread, TrustedRows, spread_of
 from exempla.tasks.ties import TIE, first_largest, levels
 
 __all__ = ["LabelAssessment", "calibrated"]
@@ -91,7 +91,7 @@ def calibrated(evidence: Evidence, once: np.ndarray | None = None) -> LabelAsses
         without = evidence.out_of_fold(evidence.problem, evidence.seed + 1, suspects)
         views["models without the suspects"] = without
         judged = judge(evidence, views, once)
-    return assessed(evidence, views, judged, informed)
+    return assessed(evidence, views, judged, informed, once)
 
 
 def first_views(evidence: Evidence) -> dict[str, np.ndarray]:
@@ -160,7 +160,11 @@ def doubt_of(evidence: Evidence, views: dict[str, np.ndarray]) -> float:
 
 
 def assessed(
-    evidence: Evidence, views: dict[str, np.ndarray], judged: Judgement, informed: bool
+    evidence: Evidence,
+    views: dict[str, np.ndarray],
+    judged: Judgement,
+    informed: bool,
+    once: np.ndarray | None,
 ) -> LabelAssessment:
     """Probabilities, order, suggestions and how sure all of it is."""
     n = evidence.problem.n_train
@@ -182,7 +186,7 @@ def assessed(
     )
     return LabelAssessment(
         wrong, order, suggested, other, judged.log_q, judged.noise,
-        spread(evidence, views, judged, wrong, informed), informed, used,
+        spread(evidence, views, judged, wrong, informed, once), informed, used,
     )  # fmt: skip
 
 
@@ -192,6 +196,7 @@ def spread(
     judged: Judgement,
     wrong: np.ndarray,
     informed: bool,
+    once: np.ndarray | None,
 ) -> Spread:
     """From where to where the number of wrong labels may lie."""
     n, codes = evidence.problem.n_train, evidence.problem.codes
@@ -209,8 +214,9 @@ def spread(
         judged.posterior,
         judged.noise,
         [view[:n] for view in supports],
-        ([view[n:] for view in supports], codes[n:]),
+        TrustedRows([view[n:] for view in supports], codes[n:], once),
         codes[:n],
+        float(wrong.sum()),
         evidence.seed,
     )
 

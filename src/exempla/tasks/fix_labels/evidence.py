@@ -8,11 +8,13 @@ looks at each of them twice, under its given label (right) and under one drawn b
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from exempla.data import take_rows
 from exempla.errors import ExemplaWarning, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
@@ -20,7 +22,7 @@ from exempla.tasks.fix_labels.crossfit import curated_only, out_of_fold, predict
 from exempla.tasks.fix_labels.fisher import FisherView, view_versions
 from exempla.tasks.fix_labels.learner import Learner
 from exempla.tasks.fix_labels.nearby.conflicts import Conflict, conflicts
-from exempla.tasks.fix_labels.nearby.features import comparable
+from exempla.tasks.fix_labels.nearby.features import before_last, comparable
 from exempla.tasks.fix_labels.nearby.neighbours import Neighbours, nearest
 from exempla.tasks.fix_labels.problem import LabelProblem
 from exempla.tasks.ties import first_largest
@@ -44,8 +46,11 @@ class Evidence:
         *,
         seed: int = 0,
         sketch: str | int = "auto",
+        as_given: Any = None,
     ) -> None:
         self.learner, self.problem = learner, problem
+        self.rows_as_given = problem.X if as_given is None else as_given
+        """X as the caller gave it, where the problem holds what steps of a Pipeline made of it."""
         self.seed, self.sketch = seed, sketch
         self.trusted = len(problem.curated) > 0
         rng = np.random.default_rng(seed)
@@ -92,14 +97,15 @@ class Evidence:
     @cached_property
     def learned_by_model(self) -> np.ndarray:
         """(n, C): by the model of the training rows, which learned their labels."""
-        return self.learner.log_proba(self.model, self.problem.inputs(self.problem.train))
+        last, rows = self.last_step
+        return self.learner.log_proba(last, rows.inputs(rows.train))
 
     # ---- rows that lie close together
 
     @cached_property
     def comparable(self) -> Any:
         """Unit rows by which they are compared; None if there is nothing to compare."""
-        return comparable(self.model, self.problem.X, self.seed)
+        return comparable(self.last_step[1].X, self.seed)
 
     @cached_property
     def neighbours(self) -> Neighbours | None:
@@ -111,9 +117,8 @@ class Evidence:
         """Equal and nearly equal training rows under different labels."""
         train, Z = self.problem.train, self.comparable
         columns = 0 if Z is None else Z.shape[1]
-        return conflicts(
-            self.problem.inputs(train), self.problem.labels(train), self.neighbours, columns
-        )
+        X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
+        return conflicts(X, self.problem.labels(train), self.neighbours, columns)
 
     # ---- the Fisher kernel's part
 
@@ -127,6 +132,18 @@ class Evidence:
         )
 
     @cached_property
+    def last_step(self) -> tuple[Any, LabelProblem]:
+        """The last step of a Pipeline, and the rows as it sees them: the steps before it, which for
+        text are most of the work, run once. Of any other model itself, and the rows as given."""
+        last, X = before_last(self.model, self.problem.X)
+        return last, replace(self.problem, X=X)
+
+    @cached_property
+    def score_width(self) -> int:
+        """Numbers a score has; 0 if the model has none, or cannot be asked."""
+        return score_width(self)
+
+    @cached_property
     def view(self) -> FisherView | None:
         """The versions in Fisher space; None, and said, if the model has no score."""
         return self._view(self.sketch)
@@ -136,14 +153,13 @@ class Evidence:
         """The same in few directions, which is enough to show what contradicts a label."""
         if "view" in self.__dict__ or self.sketch != "auto":
             return self.view
-        return self._view(LIGHT if score_width(self) > LIGHT else "auto")
+        return self._view(LIGHT if self.score_width > LIGHT else "auto")
 
     def _view(self, sketch: str | int) -> FisherView | None:
         rows, codes = self.calibration_rows, self.calibration_codes
+        last, problem = self.last_step
         try:
-            return view_versions(
-                self.model, self.problem, rows, codes, sketch=sketch, seed=self.seed
-            )
+            return view_versions(last, problem, rows, codes, sketch=sketch, seed=self.seed)
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",

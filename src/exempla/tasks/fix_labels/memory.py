@@ -23,7 +23,7 @@ import numpy as np
 
 from exempla.arrays import is_sparse
 from exempla.tasks.fix_labels.crossfit import FOLDS
-from exempla.tasks.fix_labels.evidence import LIGHT, Evidence, score_width
+from exempla.tasks.fix_labels.evidence import LIGHT, Evidence
 from exempla.tasks.fix_labels.fisher import BLOCK
 from exempla.tasks.fix_labels.sbq import MOST_PICKS
 
@@ -37,7 +37,7 @@ LIBRARIES = 24e6
 
 def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
     """Bytes, most of all at one time."""
-    problem, p = evidence.problem, score_width(evidence)
+    problem, p = evidence.problem, evidence.score_width
     N, m = len(problem), len(evidence.calibration_rows)
     rows = row_bytes(problem.X) * evidence.trusted + 8.0
     view = 12.0 * p + 52.0 if p else 0.0

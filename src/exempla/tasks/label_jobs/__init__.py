@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from exempla.checks import check_choice, check_flag
+from exempla.errors import ExemplaError
 from exempla.progress import showing
 from exempla.tasks.label_jobs.kinds import TASKS, job_of
 from exempla.tasks.label_jobs.results import ClassFixes, JobFixes, NumberFixes, PartFixes
@@ -39,12 +40,15 @@ def other_job(
     *,
     progress: bool,
     probabilities: Any = None,
+    original_labels: Any = None,
     **options: Any,
 ) -> JobFixes | None:
     """The answer where labels are not one of a few classes; None where they are."""
     job = job_of(model, train, check_choice("task", task, TASKS), probabilities)
     if job == "classes":
         return None
+    if original_labels is not None:
+        raise ExemplaError("original_labels is only of use where labels are one of a few classes.")
     with showing(check_flag("progress", progress)):
         if job == "regression":
             from exempla.tasks.label_jobs.numbers import fix_numbers

@@ -14,7 +14,7 @@ from sklearn.preprocessing import normalize
 
 from exempla.arrays import is_sparse, is_tensor, to_numpy
 
-__all__ = ["comparable"]
+__all__ = ["before_last", "comparable"]
 
 WIDE = 256
 """Dense rows of more columns are projected at random: cosines stay as they are, give or take."""
@@ -22,9 +22,9 @@ UNEVEN = 20.0
 """Columns whose spreads differ by more than this are in different units."""
 
 
-def comparable(model: Any, X: Any, seed: int) -> Any:
+def comparable(X: Any, seed: int) -> Any:
     """Unit rows, dense or sparse, whose products are cosines; None if X are no numbers."""
-    Z = _numbers(_prepared(model, X))
+    Z = _numbers(X)
     if Z is None:
         return None
     if is_sparse(Z):
@@ -40,15 +40,15 @@ def comparable(model: Any, X: Any, seed: int) -> Any:
     return normalize(Z)
 
 
-def _prepared(model: Any, X: Any) -> Any:
-    """X after all but the last step of a fitted Pipeline."""
-    model = getattr(model, "best_estimator_", model)
-    if not hasattr(model, "steps") or len(model.steps) < 2:
-        return X
+def before_last(model: Any, X: Any) -> tuple[Any, Any]:
+    """The last step of a fitted Pipeline, and X after all the others; else both as they are."""
+    inner = getattr(model, "best_estimator_", model)
+    if not hasattr(inner, "steps") or len(inner.steps) < 2:
+        return model, X
     try:
-        return model[:-1].transform(X)
-    except Exception:  # the caller's own steps may raise anything; then nothing is compared
-        return None
+        return inner[-1], inner[:-1].transform(X)
+    except Exception:  # the caller's own steps may raise anything; then it is asked as a whole
+        return model, X
 
 
 def _numbers(X: Any) -> Any:

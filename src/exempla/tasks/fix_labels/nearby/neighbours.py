@@ -35,6 +35,7 @@ class Neighbours:
         """log p(c | x), (n, C)."""
         weight = np.maximum(self.cosines, FAINT)
         weight = weight / weight.mean(axis=1, keepdims=True)
+        weight[self.cosines.max(axis=1) <= FAINT] = 0.0  # nothing is near: the class sizes alone
         votes = PRIOR * np.bincount(codes, minlength=classes) / len(codes)
         votes = np.tile(votes, (len(self.rows), 1))
         for place in range(self.rows.shape[1]):
@@ -51,9 +52,11 @@ def nearest(Z: Any, seed: int, count: int = COUNT) -> Neighbours | None:
     [2, 3, 3, 2]
     """
     n = Z.shape[0]
-    among = np.arange(n)
-    if n > MOST:
-        among = np.sort(np.random.default_rng(seed).choice(n, MOST, replace=False))
+    # a row without any word is like no other, yet as far from each as unlike rows are: left out
+    blank = np.asarray(abs(Z).sum(axis=1)).ravel() == 0
+    among = np.flatnonzero(~blank)
+    if len(among) > MOST:
+        among = np.sort(np.random.default_rng(seed).choice(among, MOST, replace=False))
     count = min(count, len(among) - 1)
     if count < 1:
         return None
@@ -69,4 +72,5 @@ def nearest(Z: Any, seed: int, count: int = COUNT) -> Neighbours | None:
         own[~own.any(axis=1), -1] = True  # not among them: then the last is one too many
         rows[here] = found[~own].reshape(len(here), count)
         cosines[here] = 1.0 - far[~own].reshape(len(here), count) ** 2 / 2.0
+    cosines[blank] = 0.0
     return Neighbours(rows, cosines)

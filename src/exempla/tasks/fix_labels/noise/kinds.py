@@ -69,6 +69,13 @@ class NoiseModel:
         p, _, _ = _mixture(log_q, given, self.errors, _wavering(log_q, self.waver, self.slope))
         return p / p.sum(axis=1, keepdims=True)
 
+    def log_chance(self, log_q: np.ndarray, true: np.ndarray, given: np.ndarray) -> np.ndarray:
+        """log P(given | true, x), (n,)."""
+        rho = _wavering(log_q, self.waver, self.slope)
+        _, top, Z = _mixture(log_q, given, self.errors, rho)
+        rows = np.arange(len(given))
+        return np.log(np.maximum(top[rows, true] / Z[rows, true], 1e-300))
+
     def wrong(self, log_q: np.ndarray, given: np.ndarray) -> np.ndarray:
         """P(the given label is wrong), (n,)."""
         p, _, _ = _mixture(log_q, given, self.errors, _wavering(log_q, self.waver, self.slope))

@@ -1,9 +1,20 @@
 """How far the evidence carries: an interval for the number of wrong labels.
 
-Three things are uncertain. q rests on a few hundred curated rows: they are weighed anew at random
-(the Bayesian bootstrap), and everything is fitted again. The kind of mistakes may not show: whether
-hard rows are mistaken more often, or not at all, is set by hand, and what the labels make nearly as
-likely as the best fit counts as possible. And the number itself is a sum of chances.
+Four things are uncertain, and each has its part:
+
+    q       rests on m curated rows: they are weighed anew at random (the Bayesian bootstrap), and
+            everything is fitted again. σ is the scatter of the logarithm of the number.
+    models  are mistaken in a share e of the curated rows, known to √(e(1 − e)/m) only. Labels that
+            contradict them are told from their own mistakes by that share, so whatever the draws
+            say, the number of n labels is no surer than n·√(e(1 − e)/m)/(1 − 2e).
+    kind    Whether hard rows are mistaken more often, and how much, is set by hand; what the labels
+            make nearly as likely as the best fit is possible. That labels are less certain than q
+            says, where models waver, may be due to mistakes or to q: so n labels tell no more about
+            it than m·n/(m + n) rows do, and differences of log-likelihood count m/(m + n).
+    chance  The number itself is a sum of chances.
+
+Where the possible kinds give different answers, the kind cannot be told, and the interval spans
+all of them.
 """
 
 from __future__ import annotations
@@ -15,19 +26,22 @@ import numpy as np
 from exempla.tasks.fix_labels.noise.kinds import NoiseModel, fit_noise
 from exempla.tasks.fix_labels.noise.posterior import ClassPosterior, refitted
 
-__all__ = ["Spread", "spread_of"]
+__all__ = ["Spread", "TrustedRows", "spread_of"]
 
-DRAWS = 8
+DRAWS = 12
 ROWS = 2000
 """Training rows the draws are fitted to: what they differ in is the curated rows."""
 NEARLY = 2.0
 """Log-likelihoods closer than this are not told apart."""
 TWO_SIDED = 1.645
 """Of a normal distribution, 90 % lie within."""
-SETTINGS = ((-30.0, 1.0), (-1.0, 1.0), (0.0, 1.0), (0.0, 2.0), (1.5, 2.0))
+SETTINGS = ((-30.0, 1.0), (-1.0, 1.0), (0.0, 1.0), (0.0, 2.0), (1.5, 2.0), (3.0, 3.0), (3.0, 1.5))
 """(s, b): no wavering at all, then more and more of it."""
 APART = 2.0
-"""Numbers that differ by this factor are different answers."""
+"""Numbers that differ by this factor are different answers,"""
+FEW = 0.01
+"""unless all are below this share of the rows."""
+LEAST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -41,41 +55,87 @@ class Spread:
     number."""
 
 
+@dataclass(frozen=True)
+class TrustedRows:
+    """The curated rows: their views, their labels, and what they were once called if known."""
+
+    views: list[np.ndarray]
+    codes: np.ndarray
+    once: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
 def spread_of(
     posterior: ClassPosterior,
     noise: NoiseModel,
     views: list[np.ndarray],
-    curated: tuple[list[np.ndarray], np.ndarray],
+    trusted: TrustedRows,
     given: np.ndarray,
+    expected: float,
     seed: int,
 ) -> Spread:
-    """The interval around the fitted model's number."""
+    """The interval around the expected number."""
     rng = np.random.default_rng(seed)
-    n = len(given)
+    n, m = len(given), len(trusted)
     some = np.sort(rng.permutation(n)[:ROWS])
     few, labels = [view[some] for view in views], given[some]
     weights = np.full(len(some), n / len(some))
-    trusted, codes = curated
     kept = np.flatnonzero(posterior.weights).tolist() or [0]
-    numbers = []
+    drawn = []
     for _ in range(DRAWS):
-        share = rng.exponential(size=len(codes))
-        drawn = refitted(trusted, codes, kept, posterior.penalty, share)
-        log_q = drawn.log_proba(few)
-        fitted = fit_noise(log_q, labels, weights=weights, start=noise, curated=len(codes))
-        numbers.append(max(float(weights @ fitted.wrong(log_q, labels)), 1e-3))
+        share = rng.exponential(size=m)
+        q = refitted(trusted.views, trusted.codes, kept, posterior.penalty, share)
+        log_q = q.log_proba(few)
+        fitted = fit_noise(log_q, labels, weights=weights, start=noise, curated=m)
+        drawn.append(max(float(weights @ fitted.wrong(log_q, labels)), LEAST))
     log_q = posterior.log_proba(few)
     here = noise.wrong(log_q, labels)
-    number = max(float(weights @ here), 1e-3)
-    likeliest = fit_noise(log_q, labels, weights=weights, start=noise).log_likelihood
-    possible = [number]
+    number = max(float(weights @ here), LEAST)
+    possible = [number, *_possible(posterior, noise, trusted, (log_q, labels, weights))]
+    scatter = np.exp(TWO_SIDED * np.std(np.log(drawn), ddof=1))
+    chance = float(np.sqrt(weights @ (here * (1 - here))))
+    # the rows looked at stand for all: what they say is taken in proportion to all rows' number
+    low = expected * min(possible) / number / scatter - TWO_SIDED * chance
+    high = expected * max(possible) / number * scatter + TWO_SIDED * chance
+    unsure = TWO_SIDED * float(np.hypot(n * _own_mistakes(posterior, trusted), chance))
+    told = max(possible) < APART * min(possible) or max(possible) < FEW * n
+    return Spread(
+        max(min(low, expected - unsure), 0.0), min(max(high, expected + unsure), float(n)), told
+    )
+
+
+def _possible(
+    posterior: ClassPosterior,
+    noise: NoiseModel,
+    trusted: TrustedRows,
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> list[float]:
+    """The numbers by every kind that the labels make nearly as likely as the best fit."""
+    log_q, labels, weights = rows
+    n, m = float(weights.sum()), len(trusted)
+    log_q_trusted = posterior.log_proba(trusted.views)
+
+    def shown(kind: NoiseModel) -> float:
+        """What the curated rows were once called shows the kind itself."""
+        if trusted.once is None:
+            return 0.0
+        return float(kind.log_chance(log_q_trusted, trusted.codes, trusted.once).sum())
+
+    best = fit_noise(log_q, labels, weights=weights, start=noise)
+    likeliest = best.log_likelihood * m / (m + n) + max(shown(best), shown(noise))
+    found = []
     for setting in SETTINGS:
         other = fit_noise(log_q, labels, weights=weights, fixed=setting)
-        if other.log_likelihood > likeliest - NEARLY:
-            possible.append(max(float(weights @ other.wrong(log_q, labels)), 1e-3))
-    scatter = np.std(np.log(numbers), ddof=1)
-    chance = TWO_SIDED * np.sqrt(float(weights @ (here * (1 - here))))
-    low = min([*possible, float(np.min(numbers))]) * np.exp(-0.5 * scatter)
-    high = max([*possible, float(np.max(numbers))]) * np.exp(0.5 * scatter)
-    told = max(possible) < APART * min(possible) or max(possible) < 0.01 * n
-    return Spread(max(low - chance, 0.0), min(high + chance, float(n)), told)
+        if other.log_likelihood * m / (m + n) + shown(other) > likeliest - NEARLY:
+            found.append(max(float(weights @ other.wrong(log_q, labels)), LEAST))
+    return found
+
+
+def _own_mistakes(posterior: ClassPosterior, trusted: TrustedRows) -> float:
+    """How uncertain the share of labels is that the models contradict by their own mistakes."""
+    m = len(trusted)
+    said = posterior.log_proba(trusted.views).argmax(axis=1)
+    e = float(np.clip(np.mean(said != trusted.codes), 1.0 / m, 0.45))
+    return float(np.sqrt(e * (1.0 - e) / m) / (1.0 - 2.0 * e))
