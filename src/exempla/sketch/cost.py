@@ -83,24 +83,24 @@ class Job:
         for s, d_in, d_out, _ in self.work:
             r_in, r_out = min(d_in, share), min(d_out, share)
             # an example's input is the same in all of its rows, and its moment is taken once
-            moments += basis * moment(s, d_in, d_out) + basis_rows * moment(s, d_out, d_in)
-            moments += eigenbasis(d_in, d_out) + eigenbasis(d_out, d_in)
+            moments += basis * moment(s, d_in, d_out, p) + basis_rows * moment(s, d_out, d_in, p)
+            moments += eigenbasis(d_in, d_out, p) + eigenbasis(d_out, d_in, p)
             project += 2.0 * s * (d_in * r_in + d_out * r_out + r_in * r_out)
         fisher = 2.0 * sample_rows * p**2 + p**3 / 3 + 2.0 * n * p**2
         passes = self.passes(basis_rows + sample_rows + n)
         return passes + moments + (sample_rows + n) * project + fisher
 
 
-def moment(positions: int, d: float, other: float) -> float:
+def moment(positions: int, d: float, other: float, width: int) -> float:
     """Operations of adding one row's v vᵀ to a side's moment, or to what stands for a wide one."""
-    return 2.0 * positions * d * (d if d <= WHOLE else 2 * columns(int(other)))
+    return 2.0 * positions * d * (d if d <= WHOLE else 2 * columns(int(other), width))
 
 
-def eigenbasis(d: float, other: float) -> float:
+def eigenbasis(d: float, other: float, width: int) -> float:
     """Operations of finding a side's strongest directions."""
     if d <= WHOLE:
         return EIGEN * d**3
-    few = columns(int(other))
+    few = columns(int(other), width)
     return 2 * EIGEN * few**3 + 6.0 * d * few**2
 
 
