@@ -21,7 +21,7 @@ from benchmarks.facts import methods
 from benchmarks.facts.corpus import Corpus, make_corpus
 from benchmarks.facts.model import IGNORED, Decoder, token_losses, train
 from benchmarks.peers.environments import make_environment
-from exempla import Completions
+from exempla import Completions, Recorder
 
 FIRST = 10
 WORDS = 1500
@@ -93,7 +93,8 @@ def trained(options: argparse.Namespace, data: tuple[Tensor, Tensor], words: int
         model = Decoder(words).eval()
         model.load_state_dict(torch.load(path, weights_only=True))
         return model
-    model = train(*data, words, options.seed)
+    run = options.out / f"run-{options.seed}"
+    model = train(*data, words, options.seed, lambda model, by: Recorder(model, run, optimizer=by))
     torch.save(model.state_dict(), path)
     return model
 
@@ -112,6 +113,9 @@ def rankings(
     wordings = [f.prompt + f.completion for f in corpus.facts]
     ways = {
         "exempla, influence": lambda: methods.influence(model, texts, asked),
+        "exempla, recorded run": lambda: methods.influence(
+            [model, options.out / f"run-{options.seed}"], texts, asked
+        ),
         "BM25": lambda: methods.bm25(corpus.lines, wordings),
         "hidden states": lambda: methods.hidden_states(model, texts, asked),
         "gradient cosine": lambda: methods.gradient_cosine(model, data, questions, said),

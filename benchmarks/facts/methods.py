@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +25,8 @@ __all__ = ["bm25", "gradient_cosine", "hidden_states", "influence", "picked"]
 BATCH = 16
 
 
-def influence(model: Decoder, train: Completions, asked: Completions) -> np.ndarray:
-    """`Explainer.influence`, settings automatic."""
+def influence(model: Any, train: Completions, asked: Completions) -> np.ndarray:
+    """`Explainer.influence` of a model, or of it and its recorded run, settings automatic."""
     explainer = exempla.Explainer(model, likelihood="causal_lm", progress=False).fit(train)
     return explainer.influence(asked)
 

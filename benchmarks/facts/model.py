@@ -5,9 +5,13 @@ Layers are `nn.Linear` and `nn.LayerNorm`, which all the peers know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 __all__ = ["Decoder", "token_losses", "train"]
 
@@ -60,12 +64,22 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return flat.view(len(labels), -1)
 
 
-def train(ids: Tensor, labels: Tensor, words: int, seed: int = 0) -> Decoder:
-    """From scratch with AdamW on a cosine; the mean over tokens of a batch is the loss."""
+def train(
+    ids: Tensor,
+    labels: Tensor,
+    words: int,
+    seed: int = 0,
+    recorder: Callable[[nn.Module, Optimizer], Any] | None = None,
+) -> Decoder:
+    """From scratch with AdamW on one cycle; the mean over tokens of a batch is the loss.
+
+    `recorder(model, optimiser)` makes something whose `step()` is called after every step.
+    """
     torch.manual_seed(seed)
     model = Decoder(words)
     steps = EPOCHS * -(-len(ids) // BATCH)
     optimiser = torch.optim.AdamW(model.parameters(), RATE, weight_decay=DECAY)
+    record = recorder(model, optimiser) if recorder else None
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(ids)).split(BATCH):
@@ -76,4 +90,6 @@ def train(ids: Tensor, labels: Tensor, words: int, seed: int = 0) -> Decoder:
             loss.backward()
             optimiser.step()
             schedule.step()
+            if record is not None:
+                record.step()
     return model.eval()
