@@ -144,8 +144,8 @@ class RowSet:
         }  # fmt: skip
         text = json.dumps(said, indent=1) + "\n"
         path = self.folder / MANIFEST
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            with failing_disk(self.folder):
+        with failing_disk(self.folder):
+            if not path.exists() or path.read_bytes() != text.encode():
                 write_text(path, text)
         return rows
 

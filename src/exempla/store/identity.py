@@ -72,7 +72,7 @@ def claim(folder: Path, mine: dict[str, Any]) -> None:
 def publish_first(path: Path, content: bytes) -> Path:
     """Write the file unless there is one: of many who try, one succeeds, and all find the same."""
     if path.exists():
-        return path
+        return _settled(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -88,6 +88,13 @@ def publish_first(path: Path, content: bytes) -> Path:
                 os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
+    return _settled(path)
+
+
+def _settled(path: Path) -> Path:
+    """Whoever is still writing comes too late, and may be dead: what they wrote can go."""
+    for scratch in path.parent.glob(f".{path.name}.*.part"):
+        scratch.unlink(missing_ok=True)
     return path
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,12 @@ class Evidence:
         seed: int = 0,
         sketch: str | int = "auto",
         as_given: Any = None,
+        store: Path | None = None,
     ) -> None:
         self.learner, self.problem = learner, problem
         self.rows_as_given = problem.X if as_given is None else as_given
         """X as the caller gave it, where the problem holds what steps of a Pipeline made of it."""
-        self.seed, self.sketch = seed, sketch
+        self.seed, self.sketch, self.store = seed, sketch, store
         self.trusted = len(problem.curated) > 0
         rng = np.random.default_rng(seed)
         self.calibration_rows = problem.curated
@@ -159,7 +161,9 @@ class Evidence:
         rows, codes = self.calibration_rows, self.calibration_codes
         last, problem = self.last_step
         try:
-            return view_versions(last, problem, rows, codes, sketch=sketch, seed=self.seed)
+            return view_versions(
+                last, problem, rows, codes, sketch=sketch, seed=self.seed, store=self.store
+            )
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",
