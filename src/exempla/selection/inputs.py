@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ __all__ = [
     "check_lengths",
     "groups",
     "make_problem",
+    "refuse_unusable",
     "side_of",
+    "wrap",
 ]
 
 SIDES = ("both", "opponents", "proponents")
@@ -48,7 +50,14 @@ def as_rows(features: Array) -> Rows:
         )
     if 0 in array.shape:
         raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
-    rows = _wrap(array)
+    rows = wrap(array)
+    refuse_unusable(rows, lambda: bool((array != 0).any()))
+    return rows
+
+
+def refuse_unusable(rows: Rows, nonzero: Callable[[], bool] = lambda: False) -> None:
+    """Rows with numbers nobody can compute with stop here; `nonzero` says whether there is a row
+    other than 0 where all of them are too short to tell."""
     bad = np.flatnonzero(~np.isfinite(rows.norms2))
     if len(bad):
         which = ", ".join(str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
@@ -58,9 +67,8 @@ def as_rows(features: Array) -> Rows:
             f"({plural} {which}); remove or repair them"
         )
     longest = float(rows.norms2.max())
-    if longest or bool((array != 0).any()):
+    if longest or nonzero():
         check_lengths("the longest row of the features", longest)
-    return rows
 
 
 def check_lengths(what: str, norm2: float) -> None:
@@ -72,7 +80,8 @@ def check_lengths(what: str, norm2: float) -> None:
         )
 
 
-def _wrap(array: Array) -> Rows:
+def wrap(array: Array) -> Rows:
+    """The fastest Rows there is for a float32 or float64 array."""
     if not isinstance(array, np.ndarray):
         return ArrayRows(array)
     tolerance = 1e-5 if array.dtype == np.float32 else 1e-11

@@ -150,6 +150,10 @@ class Race(ABC):
     """How many steps of a single target's race one reading of the rows can take (`sweep`)."""
     panel: int = 1
     """Steps that cost as much as one: the width in which they are computed."""
+    pools: tuple[int, int] = (1024, 8192)
+    """Rows to guess the next steps among: a share of all, within these bounds. Of 512, 1024, 2048,
+    4096 and more rows for 20 k × 1024 and 100 k to 400 k × 256 Gaussian rows, these gave the fewest
+    readings a pick."""
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
@@ -197,6 +201,14 @@ class Race(ABC):
 
     def pool(self, rows: np.ndarray) -> Pool:
         """These rows with their c and n. Where `most_ahead` > 1."""
+        return Pool(rows, self.features(rows), *self.standing(rows))
+
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        """These rows in their own precision, on the host. Where `most_ahead` > 1."""
+        raise NotImplementedError
+
+    def standing(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """c and n of these rows, on the host. Where `most_ahead` > 1."""
         raise NotImplementedError
 
     def leaders(self) -> Leaders:
