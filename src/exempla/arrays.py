@@ -117,7 +117,9 @@ def as_like(values: Array, like: Array) -> Array:
 
 def on_device_of(rows: Array, others: Array) -> Array:
     """The rows on the device of the others: few rows move, many stay."""
-    return rows if isinstance(rows, np.ndarray) else rows.to(others.device)
+    if isinstance(rows, np.ndarray):
+        return rows
+    return rows.to(others.device) if is_tensor(others) else to_numpy(rows)
 
 
 def products(many: Array, few: Array) -> np.ndarray:

@@ -105,7 +105,7 @@ def newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping:
         if sum(map(len, parts)) > MOST_ROWS:
             return x / -n
     R = to_numpy(concatenate(parts))
-    solved = to_numpy(solve(as_like(R, train), damping)).astype(np.float64)
+    solved = to_numpy(solve(as_like(R, x), damping)).astype(np.float64)
     left = n * np.eye(len(R)) - R @ solved.T
     more = np.linalg.solve(left, R @ to_numpy(x)) @ solved
     return as_like(to_numpy(x) + more, x) / -n

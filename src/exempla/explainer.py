@@ -14,7 +14,14 @@ import numpy as np
 from exempla.arrays import Array, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
-from exempla.embedding import Embedding, check_fisher, embed_models, of_one_run
+from exempla.embedding import (
+    Embedding,
+    check_fisher,
+    check_part,
+    embed_into_store,
+    embed_models,
+    of_one_run,
+)
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.influence import (
@@ -111,6 +118,7 @@ class Explainer:
         if not self.models:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
         self.oracles = make_oracles(self.models, likelihood, parameters, device)
+        self._told = {"likelihood": likelihood, "parameters": parameters}
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
         self.normalize = check_flag("normalize", normalize)
@@ -122,16 +130,26 @@ class Explainer:
         """Of the use asked for last: one at a time, as they are large."""
         self._lock = RLock()
 
-    def fit(self, train: Any, ids: Any = None) -> Explainer:
+    def fit(
+        self, train: Any, ids: Any = None, *, part: tuple[int, int] | None = None
+    ) -> Explainer:
         """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader.
 
-        `ids` are your own names of its examples; answers then carry them.
+        `ids` are your own names of its examples; answers then carry them. A fit that was stopped
+        goes on where its `store` ends. `part=(i, n)` only adds the i-th of n parts to the store:
+        n machines may share the work, and a fit without it then finds all.
         """
+        part = check_part(part, self.store)
+        chosen: Any = {"fisher": self.fisher, "sketch": self.sketch, "seed": self.seed}
         with showing(self.progress):
-            fitted = embed_models(
-                self.oracles, train, fisher=self.fisher, sketch=self.sketch, seed=self.seed,
-                store=self.store,
-            )  # fmt: skip
+            if self.store is None:
+                fitted = embed_models(self.oracles, train, **chosen)
+            else:
+                fitted = embed_into_store(
+                    self.models, self.oracles, train, self.store, part=part, **chosen, **self._told
+                )
+        if part is not None:
+            return self
         fitted = of_one_run(fitted, self.models)
         named = fitted[0].train.ids if ids is None else ids
         with self._lock:

@@ -27,6 +27,7 @@ from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say, track
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
+from exempla.store import StoredRows
 from exempla.target import shares
 
 __all__ = [
@@ -52,13 +53,15 @@ HESSIAN_LIMIT = 4096
 """Most parameters whose Hessian is written out."""
 
 
-def self_influence(train_rows: Array) -> np.ndarray:
+def self_influence(train_rows: Array | StoredRows) -> np.ndarray:
     """Influence of every whitened training row on itself, (n_train,).
 
     >>> import numpy as np
     >>> self_influence(np.array([[2.0, 0.0], [0.0, 1.0]]))
     array([2. , 0.5])
     """
+    if isinstance(train_rows, StoredRows):
+        return train_rows.squares() / len(train_rows)
     return to_numpy((train_rows * train_rows).sum(1)) / len(train_rows)
 
 

@@ -7,15 +7,21 @@ rows for selection have unit length and a damping of their own, rows for influen
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, concatenate, on_device_of
+from exempla.arrays import Array, concatenate, on_device_of, to_numpy
 from exempla.embedding import Embedding
 from exempla.fisher import Damping, resolve_damping
 from exempla.oracles.base import Examples, Labels
+from exempla.progress import counter
 from exempla.results import Features
+from exempla.store import RowSet, StoredRows, failing_disk, shard_height
 from exempla.target import unit_rows
 
 __all__ = [
@@ -30,6 +36,8 @@ __all__ = [
 ]
 
 Use = Literal["influence", "selection"]
+KEPT_SETS = 3
+"""Whitened sets that stay in a store: those of the dampings used last."""
 
 
 def dampings(embeddings: list[Embedding], wanted: str | float, use: Use) -> list[Damping]:
@@ -47,17 +55,76 @@ def joined(parts: list[Array]) -> Array:
 def training_features(embeddings: list[Embedding], wanted: str | float, use: Use) -> Features:
     """Every training row, whitened at the damping of this use."""
     chosen = dampings(embeddings, wanted, use)
-    pairs = zip(embeddings, chosen, strict=True)
-    rows = joined([e.metric.whiten(e.rows_near_model(), d.value) for e, d in pairs])
-    if use == "selection":
-        # whitened rows are nobody else's; those of the identity metric are the embedding's own
-        rows = unit_rows(rows, overwrite=all(rows is not e.rows for e in embeddings))
+    values = [d.value for d in chosen]
+    if isinstance(embeddings[0].rows, StoredRows):
+        rows = whitened_on_disk(embeddings, values, use)
+    else:
+        pairs = zip(embeddings, values, strict=True)
+        rows = joined([e.metric.whiten(e.rows_near_model(), value) for e, value in pairs])
+        if use == "selection":
+            # whitened rows are nobody else's; those of the identity metric are the embedding's own
+            rows = unit_rows(rows, overwrite=all(rows is not e.rows for e in embeddings))
     return Features(
         rows=rows,
-        damping=float(np.mean([d.value for d in chosen])),
+        damping=float(np.mean(values)),
         damping_rule=chosen[0].rule,
         share=float(np.mean([e.evidence.share for e in embeddings])),
     )
+
+
+def whitened_on_disk(embeddings: list[Embedding], values: list[float], use: Use) -> StoredRows:
+    """The whitened rows of stored rows: a second set of shards in the store, made block by block
+    once for each damping.
+
+    Not whitened anew in every pass: that takes p products for each one of the pass itself. Nor are
+    the rows left as they are and the directions turned, though that is the same kernel: what rows
+    of single precision lose in a product grows with the condition of the metric, and picks would no
+    longer be those made in memory.
+    """
+    first = embeddings[0].rows
+    if len(embeddings) == 1 and use == "influence" and embeddings[0].metric.name == "identity":
+        return first
+    whole = whitened_set(embeddings, values, use)
+    with whole.writing(whole.ranges):
+        left = whole.missing()
+        with counter("whitening the training rows", sum(b - a for a, b in left), "ex") as bar:
+            for start, stop in left:
+                whole.write(start, whitened(embeddings, values, use, start, stop))
+                bar.update(stop - start)
+    rows = whole.finish()
+    forget_others(whole.folder)
+    return rows
+
+
+def whitened_set(embeddings: list[Embedding], values: list[float], use: Use) -> RowSet:
+    """Where these rows belong, named by all that they depend on."""
+    folders = [e.rows.shards[0].path.parent for e in embeddings]
+    bases = [json.loads((f / "manifest.json").read_text("utf-8"))["basis"] for f in folders]
+    about = {"bases": bases, "dampings": values, "use": use}
+    name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    count, dtype = len(embeddings[0].train), np.result_type(*(e.rows.dtype for e in embeddings))
+    width = sum(e.rows.shape[1] for e in embeddings)
+    height = shard_height(count, width * dtype.itemsize)
+    return RowSet(folders[0].parent / f"white-{name}", count, width, dtype, height, about)
+
+
+def whitened(
+    embeddings: list[Embedding], values: list[float], use: Use, start: int, stop: int
+) -> np.ndarray:
+    """Rows start … stop of all models, side by side."""
+    pairs = zip(embeddings, values, strict=True)
+    parts = [to_numpy(e.metric.whiten(e.near_model(e.rows[start:stop]), d)) for e, d in pairs]
+    rows = joined(parts)
+    return unit_rows(rows, overwrite=True) if use == "selection" else rows
+
+
+def forget_others(mine: Path) -> None:
+    """Of the whitened sets in a store the newest stay: each is as large as the rows."""
+    with failing_disk(mine.parent):
+        mine.touch()
+        others = sorted(mine.parent.glob("white-*"), key=lambda path: path.stat().st_mtime)
+        for old in others[:-KEPT_SETS]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 Scored = list[tuple[Array, np.ndarray]]

@@ -153,9 +153,10 @@ def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[
                 last = max(last, newest)
 
 
-def say_memory(needed: float, what: str) -> None:
-    """What the job at hand will take beside what it was given, in bytes; said if that is much."""
-    if needed > MUCH_MEMORY and not _MEMORY_SAID.get():
+def say_memory(needed: float, what: str, at_least: float = 0.0) -> None:
+    """What the job at hand will take beside what it was given, in bytes; said if that, or what it
+    takes elsewhere, is much."""
+    if max(needed, at_least) > MUCH_MEMORY and not _MEMORY_SAID.get():
         say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
 
 

@@ -6,6 +6,7 @@ One cluster serves the whole file: starting it is what takes the time. The node 
 from __future__ import annotations
 
 import os
+from time import sleep
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path):
     both = np.stack([target, -target])
     with OnRay(cpus=LITTLE).opened(StoredRows.of(paths), 2) as placed:
         assert len(placed.exchange.actors) == 2
-        assert placed.bounds == [0, 500, 1500, 2900, 3000]
+        assert placed.bounds == [0, 1500, 3000]
         before = placed.exchange.traffic.copy()
         assert np.array_equal(select(placed, target, 12, SBQ(10)).indices, whole.indices)
         traffic = placed.exchange.traffic.since(before)
@@ -138,6 +139,7 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
         sent.append(len(messages))
         if len(sent) == 7:
             cluster.remove_node(cluster.second, allow_graceful=False)
+            sleep(1)  # its workers end a moment after it
         return deliver(self, messages, effect)
 
     with OnRay(cpus=LITTLE, patience=60).opened(rows, 3) as placed:

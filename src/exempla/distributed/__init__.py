@@ -6,8 +6,8 @@ them. `opened` keeps rows in place for several questions. ray and torch are impo
 Imports: selection's shards, store, progress.
 """
 
-from exempla.distributed.files import in_files, pieces_of
+from exempla.distributed.files import in_files
 from exempla.distributed.ray_backend import OnRay
 from exempla.distributed.torch_backend import OnTorch
 
-__all__ = ["OnRay", "OnTorch", "in_files", "pieces_of"]
+__all__ = ["OnRay", "OnTorch", "in_files"]

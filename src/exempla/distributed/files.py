@@ -1,9 +1,9 @@
-"""Rows as files that every machine can open: who reads which part of which file."""
+"""Rows as files that every machine can open."""
 
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,50 +14,28 @@ from exempla.errors import ExemplaError
 from exempla.selection.shards.backend import cuts_of
 from exempla.store import StoredRows
 
-__all__ = ["Piece", "in_files", "pieces_of"]
+__all__ = ["absolute", "check_visible", "in_files"]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Rows start … stop of one file."""
+def absolute(rows: StoredRows) -> StoredRows:
+    """The same rows, under names that mean the same in any folder."""
+    return StoredRows(tuple(replace(s, path=s.path.absolute()) for s in rows.shards))
 
-    path: str
-    start: int
-    stop: int
 
-    def read(self) -> np.ndarray:
-        """The rows, as a read-only view of the file."""
-        try:
-            rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
+def check_visible(rows: StoredRows) -> None:
+    """Refuse files that cannot be read on this machine, by its name."""
+    here = socket.gethostname()
+    for shard in rows.shards:
+        if not shard.path.exists():
             raise ExemplaError(
-                f"{self.path} is not there on {socket.gethostname()}: keep the rows in a folder "
-                "that every machine of the cluster sees under this name."
-            ) from None
-        except (OSError, ValueError) as problem:
-            raise ExemplaError(
-                f"{self.path} cannot be read on {socket.gethostname()}: {problem}."
-            ) from None
-        if rows.ndim != 2 or len(rows) < self.stop:
-            raise ExemplaError(
-                f"{self.path} has shape {rows.shape} on {socket.gethostname()}, but rows up to "
-                f"{self.stop} are wanted of it: it is another file, or not whole."
+                f"{shard.path} is not there on {here}: keep the rows in a folder that every "
+                "machine of the cluster sees under this name."
             )
-        if rows.dtype not in (np.float32, np.float64):
-            raise ExemplaError(f"{self.path} holds {rows.dtype}: store float32 or float64 rows.")
-        return rows[self.start : self.stop]
-
-
-def pieces_of(rows: StoredRows, workers: int) -> list[list[Piece]]:
-    """What each of so many workers reads: as many rows, in order, whatever the files' sizes."""
-    return [
-        [
-            Piece(str(s.path.absolute()), max(first - s.start, 0), min(last, s.stop) - s.start)
-            for s in rows.shards
-            if s.start < last and first < s.stop
-        ]
-        for first, last in pairwise(cuts_of(len(rows), workers))
-    ]
+        if len(shard.rows) < shard.stop - shard.start:
+            raise ExemplaError(
+                f"{shard.path} has fewer rows on {here} than it should: it is another file, or "
+                "not whole."
+            )
 
 
 def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
@@ -68,14 +46,14 @@ def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
     ...     [path.path.name for path in in_files(np.eye(4), folder, 2).shards]
     ['rows-0.npy', 'rows-1.npy']
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
             paths.append(folder / f"rows-{i}.npy")
             with replacing(paths[-1]) as file:
-                np.save(file, array[start:stop], allow_pickle=False)
+                np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
     except OSError as problem:
         why = problem.strerror or problem
         raise ExemplaError(f"rows cannot be written to {folder}: {why}.") from None

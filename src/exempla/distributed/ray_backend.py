@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import numpy as np
 
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import is_real, whole_number
-from exempla.distributed.files import in_files, pieces_of
+from exempla.distributed.files import absolute, in_files
 from exempla.distributed.ray_exchange import RayExchange
 from exempla.errors import ExemplaError
 from exempla.progress import say
 from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.inputs import refuse_unusable
 from exempla.selection.shards import Backend, ShardedRows
+from exempla.selection.shards.backend import cuts_of
 from exempla.store import StoredRows
 
 __all__ = ["OnRay", "cluster", "ray_module"]
@@ -79,10 +81,11 @@ class OnRay(Backend):
         with ExitStack() as stack:
             ray = stack.enter_context(cluster(self.address))
             stored = self._stored(features, shards, ray, stack)
-            pieces = pieces_of(stored, shards)
-            self._refuse_too_many(len(pieces), ray)
+            cuts = pairwise(cuts_of(len(stored), shards))
+            shares = [absolute(stored.part(start, stop)) for start, stop in cuts]
+            self._refuse_too_many(len(shares), ray)
             exchange = RayExchange(
-                ray, pieces, cpus=self.cpus, gpus=self.gpus, restarts=self.restarts,
+                ray, shares, cpus=self.cpus, gpus=self.gpus, restarts=self.restarts,
                 patience=self.patience,
             )  # fmt: skip
             stack.callback(exchange.close)

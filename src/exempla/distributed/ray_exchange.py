@@ -7,15 +7,16 @@ directions of the picks, so this log is about as large as the basis of the selec
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from exempla.distributed.files import Piece
 from exempla.distributed.worker import Worker
 from exempla.errors import ExemplaError
 from exempla.progress import say
 from exempla.selection.shards import Exchange
 from exempla.selection.shards.exchange import Effect
+from exempla.store import StoredRows
 
 __all__ = ["RayExchange"]
 
@@ -31,24 +32,22 @@ class RayExchange(Exchange):
     def __init__(
         self,
         ray: Any,
-        pieces: list[list[Piece]],
+        shares: list[StoredRows],
         *,
         cpus: float,
         gpus: float,
         restarts: int,
         patience: float,
     ) -> None:
-        places, self.shares = [0], pieces
-        for share in pieces:
-            places.append(places[-1] + (1 if gpus else len(share)))
-        super().__init__(places)
+        super().__init__(list(range(len(shares) + 1)))
+        self.shares = shares
         self.ray, self.patience = ray, patience
         actor = ray.remote(Worker).options(
             num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, max_task_retries=0,
             scheduling_strategy="SPREAD",
         )  # fmt: skip
-        self.actors = [actor.remote(share, gpus > 0) for share in pieces]
-        self.logs: list[list[bytes]] = [[] for _ in pieces]
+        self.actors = [actor.remote(share, gpus > 0) for share in shares]
+        self.logs: list[list[bytes]] = [[] for _ in shares]
 
     def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
         if effect is Effect.BEGINS:
@@ -97,8 +96,7 @@ class RayExchange(Exchange):
     def _replay(self, place: int) -> None:
         """Bring an actor that lost its state back to where it was."""
         self.traffic.restarts += 1
-        first = self.shares[place][0].path
-        say(f"the worker of {first} was lost: another one reads its rows and catches up")
+        say(f"the worker of {self._named(place)} was lost: another one catches up")
         while self._answer(place, self.actors[place].replay.remote(self.logs[place])) is None:
             pass
 
@@ -116,12 +114,16 @@ class RayExchange(Exchange):
             except (RayActorError, GetTimeoutError):
                 if monotonic() > deadline:
                     raise ExemplaError(
-                        f"the worker of {self.shares[place][0].path} did not come back within "
+                        f"the worker of {self._named(place)} did not come back within "
                         f"{self.patience:g} s: the cluster has no room for it; add a machine and "
                         "run again."
                     ) from None
                 sleep(pause)
                 pause = min(1.5 * pause, PAUSE[1])
+
+    def _named(self, place: int) -> Path:
+        """What an actor is called by: the first of its files."""
+        return self.shares[place].shards[0].path
 
     def _explained(self, place: int, problem: Any) -> Exception:
         """What went wrong in an actor, as if it had happened here."""
@@ -133,7 +135,7 @@ class RayExchange(Exchange):
         return problem
 
     def _died(self, place: int, why: str) -> str:
-        first = self.shares[place][0].path
+        first = self._named(place)
         if "memory" in why.lower():
             return (
                 f"the worker of {first} ran out of memory: give more shards, or machines with "

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.selection.inputs import as_rows, refuse_unusable, wrap
+from exempla.selection.inputs import as_rows, refuse_unusable
 from exempla.selection.shards import Backend, Call, Exchange, Part, Parts, ShardedRows
 from exempla.selection.shards.exchange import Effect, packed, unpacked
-from exempla.store import StoredRows
 
 __all__ = ["OnTorch", "gathered", "process_group"]
 
@@ -45,16 +44,10 @@ class OnTorch(Backend):
     def opened(self, features: Any, shards: int) -> Iterator[ShardedRows]:
         """The rows of all ranks; `shards` is theirs, so it is not looked at."""
         group = process_group(self.group)
-        parts = together(lambda: _parts(features), group)
+        parts = together(lambda: Parts([Part(as_rows(features))]), group)
         rows = ShardedRows(TorchExchange(parts, group))
         refuse_unusable(rows)
         yield rows
-
-
-def _parts(features: Any) -> Parts:
-    if isinstance(features, StoredRows):
-        return Parts([Part(wrap(shard.rows)) for shard in features.shards])
-    return Parts([Part(as_rows(features))])
 
 
 class TorchExchange(Exchange):

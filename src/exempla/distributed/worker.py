@@ -8,36 +8,35 @@ then given all messages of the race again and stands where it stood.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from exempla.distributed.files import Piece
+from exempla.distributed.files import check_visible
 from exempla.errors import ExemplaError
 from exempla.selection.inputs import wrap
 from exempla.selection.shards import Part, Parts
 from exempla.selection.shards.exchange import Effect, packed, unpacked
+from exempla.store import StoredRows
 
 __all__ = ["Worker"]
 
 
 class Worker:
-    """Holds the rows of some pieces of files; on a GPU in one array, else a part for each."""
+    """Holds a share of stored rows: in the files, or on a GPU."""
 
-    def __init__(self, pieces: Sequence[Piece], gpu: bool = False) -> None:
-        self.pieces, self.gpu = pieces, gpu
+    def __init__(self, share: StoredRows, gpu: bool = False) -> None:
+        self.share, self.gpu = share, gpu
         self.done = 0
         """Messages that changed something, since the race began."""
         self.last: bytes | None = None
-        self._parts: Parts | None = None
 
-    @property
+    @cached_property
     def parts(self) -> Parts:
-        """The parts, opened when they are first needed: so that an error reaches who asks."""
-        if self._parts is None:
-            arrays: list[Any] = [piece.read() for piece in self.pieces]
-            self._parts = Parts([Part(wrap(a)) for a in (_on_gpu(arrays) if self.gpu else arrays)])
-        return self._parts
+        """The share, opened when it is first needed: so that an error reaches who asks."""
+        check_visible(self.share)
+        return Parts([Part(wrap(_on_gpu(self.share) if self.gpu else self.share))])
 
     def answer(self, done: int, message: bytes, effect: Effect) -> bytes | None:
         """The packed answers to packed calls; None if the state is not the one that is meant."""
@@ -62,8 +61,8 @@ class Worker:
         return True
 
 
-def _on_gpu(arrays: list[np.ndarray]) -> list[Any]:
-    """The rows in the memory of this worker's GPU, as one tensor."""
+def _on_gpu(share: StoredRows) -> Any:
+    """The rows in the memory of this worker's GPU, brought there a piece at a time."""
     import torch
 
     if not torch.cuda.is_available():
@@ -72,9 +71,13 @@ def _on_gpu(arrays: list[np.ndarray]) -> list[Any]:
             "machine, or leave gpus at 0."
         )
     try:
-        return [torch.cat([torch.from_numpy(np.array(a)).cuda() for a in arrays])]
+        kind = {"float32": torch.float32, "float64": torch.float64}[share.dtype.name]
+        out = torch.empty(share.shape, dtype=kind, device="cuda")
+        for here, rows in share.stream():
+            out[here] = torch.from_numpy(np.array(rows)).cuda()
+        return out
     except torch.cuda.OutOfMemoryError:
-        size = sum(a.nbytes for a in arrays) / 2**30
+        size = share.nbytes / 2**30
         raise ExemplaError(
             f"{size:.1f} GiB of rows do not fit on a worker's GPU: give more shards."
         ) from None

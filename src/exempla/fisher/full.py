@@ -50,6 +50,13 @@ class FullMetric(Metric):
         vars(self).update(state)
         self._in_use = RLock()
 
+    @property
+    def matrix(self) -> np.ndarray:
+        """F + λR, written out."""
+        with self._in_use:
+            above = np.triu(self._array, 1)
+            return above + above.T + np.diag(self._diagonal)
+
     def whiten(self, rows: Array, damping: float) -> Array:
         with self._in_use:
             self._factor(damping)

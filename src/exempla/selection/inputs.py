@@ -13,8 +13,10 @@ from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.base import SHORTEST, Rows
+from exempla.selection.candidates.stored import StoredArrayRows
 from exempla.selection.selector import Problem
 from exempla.selection.ties import without_noise
+from exempla.store import StoredRows
 
 __all__ = [
     "SIDES",
@@ -42,7 +44,7 @@ def as_rows(features: Array) -> Rows:
     """Wrap features (t, p) in the fastest Rows there is for them; never change them."""
     if isinstance(features, Rows):
         return features  # several questions about the same rows are asked of one of these
-    array = _as_array(features, "features")
+    array = features if isinstance(features, StoredRows) else _as_array(features, "features")
     if array.ndim != 2:
         raise ExemplaError(
             f"features have shape {tuple(array.shape)}, but must be two-dimensional: "
@@ -51,7 +53,7 @@ def as_rows(features: Array) -> Rows:
     if 0 in array.shape:
         raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
     rows = wrap(array)
-    refuse_unusable(rows, lambda: bool((array != 0).any()))
+    refuse_unusable(rows, lambda: _any(array))
     return rows
 
 
@@ -80,8 +82,17 @@ def check_lengths(what: str, norm2: float) -> None:
         )
 
 
+def _any(array: Array) -> bool:
+    """Whether any number is not zero."""
+    if isinstance(array, StoredRows):
+        return any(bool(rows.any()) for _, rows in array.stream())
+    return bool((array != 0).any())
+
+
 def wrap(array: Array) -> Rows:
-    """The fastest Rows there is for a float32 or float64 array."""
+    """The fastest Rows there is for a float32 or float64 array, or for stored rows."""
+    if isinstance(array, StoredRows):
+        return _wrap_stored(array)
     if not isinstance(array, np.ndarray):
         return ArrayRows(array)
     tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
@@ -92,6 +103,18 @@ def wrap(array: Array) -> Rows:
     except ImportError:  # no numba
         return ArrayRows(array, tolerance)
     return FusedRows(array, tolerance)
+
+
+def _wrap_stored(array: StoredRows) -> Rows:
+    if array.dtype not in (np.float32, np.float64):
+        raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
+    if array.shape[0] * array.shape[1] <= SMALL:
+        return wrap(array[:])
+    try:
+        from exempla.selection.candidates.fused import StoredFusedRows
+    except ImportError:  # no numba
+        return StoredArrayRows(array)
+    return StoredFusedRows(array)
 
 
 def _as_array(values: Array, what: str) -> Array:

@@ -161,7 +161,7 @@ def check_sketch(wanted: object) -> str | int:
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     rows = track_rows(oracle.fisher_rows(sample), "finding the basis", len(sample))
-    return KroneckerSketch(oracle.layers, Moments.of(oracle.layers, rows), width)
+    return KroneckerSketch.of(oracle.layers, Moments.of(oracle.layers, rows), width)
 
 
 def collect(batches: Iterable[ScoreRows], what: str, examples: int) -> ScoreRows | None:

@@ -9,6 +9,7 @@ and never written out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,20 @@ class KroneckerSketch(Sketch):
 
     exact = False
 
-    def __init__(self, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> None:
+    def __init__(self, layers: tuple[Layer, ...], bases: tuple[LayerBasis | None, ...]) -> None:
+        self.bases = bases
+        kept = [b for b in bases if b is not None]
+        self.width = sum(b.width for b in kept)
+        self.kept_bytes = sum(b.inputs.nbytes + b.outputs.nbytes for b in kept)
+        self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
+        self.penalty = penalty_matrix(layers, bases)
+        self.shapes = tuple((layer.d_in, layer.d_out) for layer in layers)
+
+    @classmethod
+    def of(
+        cls, layers: tuple[Layer, ...], moments: list[Moments], width: int
+    ) -> KroneckerSketch:
+        """The strongest directions by these moments."""
         each = track(moments, "eigenbasis of each layer", len(moments))
         spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]
         strengths = [
@@ -67,16 +81,40 @@ class KroneckerSketch(Sketch):
         everything = np.concatenate([s.ravel() for s in strengths])
         width = min(width, int(np.count_nonzero(everything > 0)))
         cut = np.partition(everything, len(everything) - width)[len(everything) - width]
-        self.bases = tuple(
+        bases = tuple(
             keep(*sides, strength >= max(cut, np.finfo(float).tiny))
             for sides, strength in zip(spectra, strengths, strict=True)
         )
-        kept = [b for b in self.bases if b is not None]
-        self.width = sum(b.width for b in kept)
-        self.kept_bytes = sum(b.inputs.nbytes + b.outputs.nbytes for b in kept)
-        self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
-        self.penalty = penalty_matrix(layers, self.bases)
-        self.shapes = tuple((layer.d_in, layer.d_out) for layer in layers)
+        return cls(layers, bases)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The basis as arrays that a file can hold."""
+        out = {}
+        for i, basis in enumerate(self.bases):
+            if basis is not None:
+                out[f"{i}.inputs"] = to_numpy(basis.inputs)
+                out[f"{i}.outputs"] = to_numpy(basis.outputs)
+                pairs = (basis.pairs.inputs, basis.pairs.outputs, basis.pairs.flat)
+                out[f"{i}.pairs"] = np.stack([to_numpy(p).astype(np.int64) for p in pairs])
+        return out
+
+    @classmethod
+    def from_arrays(
+        cls, layers: tuple[Layer, ...], arrays: Mapping[str, np.ndarray], like: Array | None
+    ) -> KroneckerSketch:
+        """The basis that `arrays` gave, as tensors like this one, or in NumPy."""
+
+        def placed(i: int) -> LayerBasis | None:
+            if f"{i}.pairs" not in arrays:
+                return None
+            sides = [arrays[f"{i}.inputs"], arrays[f"{i}.outputs"]]
+            places: Any = list(arrays[f"{i}.pairs"])
+            if like is not None:
+                sides = [like.new_tensor(side) for side in sides]
+                places = [like.new_tensor(p, dtype=int) for p in places]
+            return LayerBasis(*sides, Pairs(*places))
+
+        return cls(layers, tuple(placed(i) for i in range(len(layers))))
 
     def project(self, rows: ScoreRows) -> Array:
         parts = zip(self.bases, rows.factors, strict=True)

@@ -1,9 +1,16 @@
-"""What is kept on disk: rows that would not fit in memory, and whole fitted objects.
+"""What is kept on disk: rows that need not fit in memory, and whole fitted objects.
 
-Imports: arrays, atomic, errors, version.
+Inside: shards (rows in several files read as one array), reading (ahead of the caller), folder (a
+set of shards as it is made), sealed (one file of them), identity (what a store belongs to), objects
+(a fitted Explainer). Imports: arrays, atomic, errors, version.
 """
 
-from exempla.store.objects import on_disk, open_rows, read_object, write_object
+from exempla.store.folder import RowSet, failing_disk, shard_height
+from exempla.store.identity import claim, identity_of, publish_first
+from exempla.store.objects import read_object, write_object
 from exempla.store.shards import Shard, StoredRows
 
-__all__ = ["Shard", "StoredRows", "on_disk", "open_rows", "read_object", "write_object"]
+__all__ = [
+    "RowSet", "Shard", "StoredRows", "claim", "failing_disk", "identity_of", "publish_first",
+    "read_object", "shard_height", "write_object",
+]  # fmt: skip

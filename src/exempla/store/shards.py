@@ -1,7 +1,7 @@
 """Rows in several files: consecutive ranges of one (t, p) array, each an .npy file of its own.
 
-A range is opened, read-only and mapped into memory, when it is asked for: the system keeps of it
-what there is room for.
+Passes over all rows read the files in order, ahead of the caller (`stream`). Single rows are taken
+from the files mapped into memory, of which the system keeps what there is room for.
 """
 
 from __future__ import annotations
@@ -11,26 +11,52 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from exempla.errors import ExemplaError
+from exempla.store.reading import Range, read_ahead
 
 __all__ = ["Shard", "StoredRows"]
+
+PIECE_BYTES = 2**24
+"""Bytes of rows that a pass takes at a time."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows start … stop of the whole, in the file at `path`."""
+    """Rows start … stop of the whole, in the file at `path`, after `skip` other rows."""
 
     path: Path
     start: int
     stop: int
+    skip: int = 0
+
+    @cached_property
+    def _file(self) -> np.ndarray:
+        try:
+            rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as problem:
+            why = getattr(problem, "strerror", None) or "it is no whole .npy file of numbers"
+            raise ExemplaError(f"{self.path} cannot be read: {why}.") from None
+        if rows.ndim != 2 or not rows.flags.c_contiguous or not rows.dtype.isnative:
+            raise ExemplaError(f"{self.path} is no file of rows: save a (t, p) array in C order.")
+        return rows
 
     @property
     def rows(self) -> np.ndarray:
         """The rows, as a read-only view of the file."""
-        return np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return self._file[self.skip : self.skip + self.stop - self.start]
+
+    @property
+    def offset(self) -> int:
+        """Where in the file they begin."""
+        first = int(self._file.offset)  # type: ignore[attr-defined]
+        return first + self.skip * self._file.strides[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_file"}
 
 
 @dataclass(frozen=True)
@@ -51,8 +77,8 @@ class StoredRows:
     @classmethod
     def of(cls, paths: Sequence[str | Path]) -> StoredRows:
         """The rows of these files, in this order."""
-        lengths = [len(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths]
-        cuts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+        lengths = [len(Shard(Path(path), 0, 0)._file) for path in paths]
+        cuts = np.concatenate([[0], np.cumsum(lengths)]).astype(int).tolist()
         ranges = zip(paths, pairwise(cuts), strict=True)
         return cls(tuple(Shard(Path(path), start, stop) for path, (start, stop) in ranges))
 
@@ -64,10 +90,18 @@ class StoredRows:
     def _first(self) -> np.ndarray:
         return self.shards[0].rows
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"shards": self.shards}
+
     @property
     def shape(self) -> tuple[int, int]:
         """(t, p)."""
-        return self.shards[-1].stop, self._first.shape[1]
+        return self.shards[-1].stop - self.shards[0].start, self._first.shape[1]
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return 2
 
     @property
     def dtype(self) -> np.dtype:
@@ -90,13 +124,77 @@ class StoredRows:
                 stop = min(start + height, len(rows))
                 yield slice(shard.start + start, shard.start + stop), rows[start:stop]
 
+    def stream(self, multiple: int = 1) -> Iterator[tuple[slice, np.ndarray]]:
+        """All rows in order, read ahead into a few buffers, a number divisible by `multiple` at a
+        time (but for the end of a file). An array is used up when the next one is asked for.
+        """
+        row = self.shape[1] * self.dtype.itemsize
+        height = max(1, PIECE_BYTES // (max(row, 1) * multiple)) * multiple
+        ranges = []
+        for shard in self.shards:
+            for start in range(shard.start, shard.stop, height):
+                stop = min(start + height, shard.stop)
+                offset = shard.offset + (start - shard.start) * row
+                ranges.append(Range(shard.path, offset, start, stop))
+        return read_ahead(ranges, self.shape[1], self.dtype)
+
+    def part(self, start: int, stop: int) -> StoredRows:
+        """Rows start … stop alone, numbered from 0."""
+        found = []
+        for s in self.shards:
+            low, high = max(start, s.start), min(stop, s.stop)
+            if low < high:
+                found.append(Shard(s.path, low - start, high - start, s.skip + low - s.start))
+        return StoredRows(tuple(found))
+
     def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> np.ndarray:
         """Copies of one row, of a range, or of rows by number or by a mask."""
-        wanted = np.arange(len(self))[which]
+        if isinstance(which, slice) and which.step in (None, 1):
+            return self._range(*which.indices(len(self))[:2])
+        wanted = self._numbers(which)
         flat = np.atleast_1d(wanted)
         out = np.empty((len(flat), self.shape[1]), self.dtype)
-        for shard in self.shards:
-            here = np.flatnonzero((shard.start <= flat) & (flat < shard.stop))
-            if len(here):
+        order = np.argsort(flat, kind="stable")
+        cuts = np.searchsorted(flat[order], [shard.start for shard in self.shards])
+        for shard, low, high in zip(self.shards, cuts, [*cuts[1:], len(flat)], strict=True):
+            if low < high:
+                here = order[low:high]
                 out[here] = shard.rows[flat[here] - shard.start]
         return out if np.ndim(wanted) else out[0]
+
+    def _range(self, start: int, stop: int) -> np.ndarray:
+        out = np.empty((max(stop - start, 0), self.shape[1]), self.dtype)
+        for s in self.shards:
+            low, high = max(start, s.start), min(stop, s.stop)
+            if low < high:
+                out[low - start : high - start] = s.rows[low - s.start : high - s.start]
+        return out
+
+    def _numbers(self, which: Any) -> np.ndarray:
+        """Which rows are meant, as NumPy would understand it."""
+        t = len(self)
+        if isinstance(which, slice):
+            return np.arange(*which.indices(t))
+        wanted = np.asarray(which)
+        if wanted.dtype == bool:
+            if wanted.shape != (t,):
+                raise IndexError(f"a mask of shape {wanted.shape} for {t} rows")
+            return np.flatnonzero(wanted)
+        wanted = wanted.astype(np.int64) if wanted.size else np.empty(wanted.shape, np.int64)
+        if wanted.size and not (-t <= wanted.min() and wanted.max() < t):
+            raise IndexError(f"there are {t} rows, and one outside of them was asked for")
+        return np.where(wanted < 0, wanted + t, wanted)
+
+    def __matmul__(self, columns: np.ndarray) -> np.ndarray:
+        """Products of all rows with some columns (p, m), (t, m), in one pass."""
+        out = np.empty((len(self), *columns.shape[1:]), np.result_type(self.dtype, columns))
+        for part, rows in self.stream():
+            out[part] = rows @ columns
+        return out
+
+    def squares(self) -> np.ndarray:
+        """Squared length of every row, (t,), in one pass."""
+        out = np.empty(len(self))
+        for part, rows in self.stream():
+            out[part] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        return out

@@ -32,18 +32,22 @@ class ArrayRows(Rows):
 
     def __init__(self, array: Array, tolerance: float | None = None) -> None:
         self.array = array
-        self.xp = array_api_compat.array_namespace(array)
-        self.device = array_api_compat.device(array)
+        self._place(array[:0])
         self.t, self.p = (int(size) for size in array.shape)
         self.single = array.dtype == self.xp.float32
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
-        place = "cpu" if array_api_compat.is_numpy_array(array) else "gpu"
+        place = "cpu" if array_api_compat.is_numpy_array(array[:0]) else "gpu"
         self.step = max(1, CHUNK_BYTES[place] // (8 * max(1, self.p)))
         with np.errstate(over="ignore", invalid="ignore"):  # `inputs` names such rows
             norms2 = self.squares()
         norms2[norms2 < SHORTEST**2] = 0.0
         self.norms2_here = norms2
         self.norms2 = self.host(norms2)
+
+    def _place(self, like: Array) -> None:
+        """Compute where such an array is, in its own library."""
+        self.xp = array_api_compat.array_namespace(like)
+        self.device = array_api_compat.device(like)
 
     def squares(self) -> Array:
         """(t,) squared norms, where the rows are, summed in float64."""
@@ -74,6 +78,13 @@ class ArrayRows(Rows):
         for part, block in self.blocks(_height(vectors)):
             out[:, part] = vectors @ block.T
         return out
+
+    def rough_products(self, q: Array) -> Array:
+        """(t,) products with one vector, in the precision of the rows."""
+        if isinstance(self.array, np.ndarray):
+            # A dot product per row: three times faster here than the matrix-vector product.
+            return np.vecdot(self.array, q)
+        return self.array @ q
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
         return self.host(self.products(self.here(vectors)))
@@ -142,10 +153,7 @@ class ArrayRace(Race):
         if rows.single and self.error == 0.0:
             return rows.products(rows.here(direction[None]))[0]
         q = xp.astype(rows.here(direction), rows.array.dtype)
-        if isinstance(rows.array, np.ndarray):
-            # A dot product per row: three times faster here than the matrix-vector product.
-            return np.vecdot(rows.array, q).astype(np.float64)
-        return xp.astype(rows.array @ q, xp.float64)
+        return xp.astype(rows.rough_products(q), xp.float64)
 
     def _apply(self, part: slice, v: Array, coefs: Array) -> None:
         self.c[:, part] -= coefs[:, None] * v

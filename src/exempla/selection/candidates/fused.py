@@ -7,7 +7,9 @@ handed out have no order but their own.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -16,37 +18,54 @@ from exempla.selection.candidates import passes
 from exempla.selection.candidates.arrays import ArrayRace, ArrayRows
 from exempla.selection.candidates.base import Leaders, Race, Rule, Steps, Swept
 from exempla.selection.candidates.passes import TILE, compiled
+from exempla.selection.candidates.stored import Stored
 from exempla.selection.candidates.threads import in_parts, threads
 
-__all__ = ["FusedRace", "FusedRows", "compiled", "numba", "threads"]
+__all__ = ["FusedRace", "FusedRows", "StoredFusedRows", "compiled", "numba", "threads"]
 
 T = TypeVar("T")
+ALL = slice(None)
 
 
 class FusedRows(ArrayRows):
     """Rows of a C-contiguous NumPy array, raced by the fused pass."""
 
-    def __init__(self, array: np.ndarray, tolerance: float | None = None) -> None:
-        super().__init__(np.ascontiguousarray(array), tolerance)
+    def __init__(self, array: Any, tolerance: float | None = None) -> None:
+        super().__init__(self._usable(array), tolerance)
+
+    def _usable(self, array: Any) -> Any:
+        return np.ascontiguousarray(array)
+
+    def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """All rows in order, in as many arrays as they are in: here, one."""
+        yield slice(0, self.t), self.array
 
     def squares(self) -> np.ndarray:
         out = np.empty(self.t)
-        self.in_parts(lambda *part: passes.squares(self.array, out, *part))
+        self.in_parts(lambda F, here, *part: passes.squares(F, out[here], *part))
         return out
 
     def products(self, vectors: np.ndarray) -> np.ndarray:
         if len(vectors) > 1:
             return super().products(vectors)
         out, q = np.empty((1, self.t)), np.ascontiguousarray(vectors[0])
-        self.in_parts(lambda *part: passes.products(self.array, q, out[0], *part))
+        self.in_parts(lambda F, here, *part: passes.products(F, q, out[0, here], *part))
         return out
 
-    def in_parts(self, work):
-        """`work(start, stop)` for parts of the rows, by as many threads as are worth it."""
-        return in_parts(work, self.t, self.p, TILE)
+    def in_parts(self, work: Callable[[np.ndarray, slice, int, int], T]) -> list[T]:
+        """`work(F, here, start, stop)` for parts of every piece F, whose place among all rows is
+        `here`, by as many threads as are worth it; in one reading of the rows."""
+        found: list[T] = []
+        for here, F in self.pieces():
+            found += in_parts(partial(work, F, here), len(F), self.p, TILE)
+        return found
 
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
         return FusedRace(self, candidates, noise, rule)
+
+
+class StoredFusedRows(Stored, FusedRows):
+    """Rows on disk, raced by the fused pass over what has been read of them."""
 
 
 class FusedRace(ArrayRace):
@@ -55,17 +74,20 @@ class FusedRace(ArrayRace):
     rows: FusedRows
     most_ahead, panel = 32, passes.COLUMNS
 
-    @property
-    def _rule(self) -> tuple[np.ndarray, np.ndarray, int]:
-        return self.floor, self.scale, int(self.rule)
+    def _rule(self, here: slice = ALL) -> tuple[np.ndarray, np.ndarray, int]:
+        return self.floor[here], self.scale[here], int(self.rule)
 
     def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
         Q = passes.pack(steps.directions, np.float64 if self.error == 0.0 else np.float32)
         numbers = np.stack([steps.coefs, steps.signs, steps.bars, steps.slack_c, steps.slack_n])
-        before = (self.rows.array, Q, Q.dtype.type(0), numbers, self.c[0], self.n[0], self.lengths)
-        parts = self.rows.in_parts(
-            lambda *part: passes.sweep(*before, *self._rule, keep, *part, limit, share)
-        )
+
+        def sweep(F: np.ndarray, here: slice, start: int, stop: int) -> Any:
+            state = (self.c[0, here], self.n[0, here], self.lengths[here], *self._rule(here))
+            before = (F, Q, Q.dtype.type(0), numbers, *state)
+            counts, found, hopeful = passes.sweep(*before, keep, start, stop, limit, share)
+            return counts, found + here.start, hopeful + here.start
+
+        parts = self.rows.in_parts(sweep)
         counts = np.sum([count for count, _, _ in parts], axis=0)
         near = [
             None if counts[s] > limit else np.concatenate([f[s, : n[s]] for n, f, _ in parts])
@@ -75,7 +97,7 @@ class FusedRace(ArrayRace):
 
     def best(self, count: int) -> np.ndarray:
         scores = np.empty(self.rows.t, np.float32)
-        passes.scores(self.c[0], self.n[0], *self._rule, scores)
+        passes.scores(self.c[0], self.n[0], *self._rule(), scores)
         rows = np.arange(len(scores))
         if count < len(scores):
             rows = np.sort(np.argpartition(scores, len(scores) - count)[-count:])
@@ -84,19 +106,24 @@ class FusedRace(ArrayRace):
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
         if len(directions) == 1:
             q = directions[0] if self.error == 0.0 else directions[0].astype(np.float32)
-            one = (self.rows.array, q, float(coefs[0]), self.c[0], self.n[0], *self._rule)
-            found = self.rows.in_parts(lambda *part: passes.advance(*one, *part))
+
+            def advance(F: np.ndarray, here: slice, start: int, stop: int) -> tuple[float, int]:
+                state = (self.c[0, here], self.n[0, here], *self._rule(here))
+                best, row = passes.advance(F, q, float(coefs[0]), *state, start, stop)
+                return best, row + here.start if row >= 0 else -1
+
+            found = self.rows.in_parts(advance)
             best, where = max(found, key=lambda leader: leader[0])  # of equals the lowest row
             return Leaders(np.array([best]), np.array([where]))
         scores = np.full(len(directions), -np.inf)
         winners = np.full(len(directions), -1)
-        state = (self.c, self.n, *self._rule)
+        state = (self.c, self.n, *self._rule())
         for part, block in self.rows.blocks(min(1024, 8 * len(directions))):
             passes.apply(directions @ block.T, coefs, *state, part.start, scores, winners)
         return Leaders(scores, winners)
 
     def leaders(self) -> Leaders:
-        best = [passes.leader(c, n, *self._rule) for c, n in zip(self.c, self.n)]
+        best = [passes.leader(c, n, *self._rule()) for c, n in zip(self.c, self.n)]
         return Leaders(np.array([b[0] for b in best]), np.array([b[1] for b in best]))
 
     def firsts(
@@ -109,5 +136,5 @@ class FusedRace(ArrayRace):
     def contenders(
         self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
-        mine = (self.c[target], self.n[target], self.lengths, *self._rule)
+        mine = (self.c[target], self.n[target], self.lengths, *self._rule())
         return passes.reach(*mine, threshold, slack_c, slack_n, limit)

@@ -11,11 +11,10 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.base import Rows
-from exempla.selection.inputs import as_rows, refuse_unusable, wrap
+from exempla.selection.inputs import as_rows
 from exempla.selection.shards.exchange import LocalExchange
 from exempla.selection.shards.part import Part, Parts
 from exempla.selection.shards.rows import ShardedRows
-from exempla.store import StoredRows
 
 __all__ = ["BACKENDS", "Backend", "Local", "cuts_of", "resolve"]
 
@@ -33,16 +32,10 @@ class Local(Backend):
 
     @contextmanager
     def opened(self, features: Any, shards: int) -> Iterator[ShardedRows]:
-        """Views of the rows, in as many parts; of stored rows a part for each file."""
-        if isinstance(features, StoredRows):
-            parts = [wrap(shard.rows) for shard in features.shards]
-            rows = ShardedRows(LocalExchange(Parts([Part(part) for part in parts])))
-            refuse_unusable(rows)
-        else:
-            whole: Rows = as_rows(features)
-            parts = whole.split(cuts_of(whole.t, shards))
-            rows = ShardedRows(LocalExchange(Parts([Part(part) for part in parts])))
-        yield rows
+        """Views of the rows, in as many parts."""
+        whole: Rows = as_rows(features)
+        parts = whole.split(cuts_of(whole.t, shards))
+        yield ShardedRows(LocalExchange(Parts([Part(part) for part in parts])))
 
 
 def cuts_of(t: int, shards: int) -> list[int]:
