@@ -21,7 +21,7 @@ from exempla.selection.inputs import as_rows, refuse_unusable
 from exempla.selection.shards import Backend, Call, Exchange, Part, Parts, ShardedRows
 from exempla.selection.shards.exchange import Effect, packed, unpacked
 
-__all__ = ["OnTorch", "gathered", "process_group"]
+__all__ = ["OnTorch", "gathered", "in_turn", "process_group", "rank_and_size", "together"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TorchExchange(Exchange):
         self.parts, self.group = parts, group
         counts = gathered(len(parts.parts), group)
         super().__init__([0, *accumulate(counts)])
-        self.rank = _distributed().get_rank(group)
+        self.rank, _ = rank_and_size(group)
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
         calls = [call] if of is not None else [*self._orders, call]
@@ -96,6 +96,16 @@ def together(work: Callable[[], Any], group: Any) -> Any:
     return mine
 
 
+def in_turn(work: Callable[[], Any], group: Any) -> Any:
+    """What the work gives here, done by one rank after the other: who opens a store locks it."""
+    rank, size = rank_and_size(group)
+    found = None
+    for turn in range(size):
+        mine = together(lambda turn=turn: work() if rank == turn else None, group)
+        found = mine if rank == turn else found
+    return found
+
+
 @dataclass(frozen=True)
 class _Failure:
     said: str
@@ -123,6 +133,12 @@ def gathered(thing: Any, group: Any) -> list[Any]:
     every: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(every, thing, group=group)
     return every
+
+
+def rank_and_size(group: Any) -> tuple[int, int]:
+    """Which process of the group this is, and of how many."""
+    distributed = _distributed()
+    return distributed.get_rank(group), distributed.get_world_size(group)
 
 
 def process_group(group: Any) -> Any:
