@@ -23,7 +23,7 @@ import numpy as np
 
 from exempla.selection import SBQ, select
 from exempla.selection.inputs import wrap
-from exempla.selection.shards import Exchange, Part, Parts, ShardedRows, Traffic
+from exempla.selection.shards import Exchange, Part, Parts, ShardedRows
 from exempla.selection.shards.backend import cuts_of
 from exempla.selection.shards.exchange import Effect, packed, unpacked
 from exempla.selection.shards.rows import ShardedRace
@@ -86,23 +86,23 @@ def measured(
     exchange = ModelledExchange(array, parts)
     with mock.patch.object(ShardedRace, "pools", pools):
         rows = ShardedRows(exchange)
-        opened, before = exchange.traffic.copy(), Traffic()
+        opened = exchange.traffic.copy()
         start = time.perf_counter()
         exchange.wire.seconds = exchange.wire.slowest = 0.0
         found = select(rows, target, k, SBQ(10.0 if kind == "gaussian" else 0.1))
         wall = time.perf_counter() - start
-        before = exchange.traffic.since(opened)
+        moved = exchange.traffic.since(opened)
     same = ""
     if check:
         whole = select(array, target, k, SBQ(10.0 if kind == "gaussian" else 0.1))
         same = bool(np.array_equal(whole.indices, found.indices))
     return {
         "rows": kind, "t": t, "p": p, "k": k, "places": parts, "pool": pools[1],
-        "exchanges": before.exchanges,
-        "exchanges_per_pick": round(before.exchanges / k, 3),
-        "to_each_place_per_pick_bytes": round(before.sent / parts / k),
-        "sent_per_pick_bytes": round(before.sent / k),
-        "received_per_pick_bytes": round(before.received / k),
+        "exchanges": moved.exchanges,
+        "exchanges_per_pick": round(moved.exchanges / k, 3),
+        "to_each_place_per_pick_bytes": round(moved.sent / parts / k),
+        "sent_per_pick_bytes": round(moved.sent / k),
+        "received_per_pick_bytes": round(moved.received / k),
         "wire_s": round(exchange.wire.seconds, 3),
         "slowest_place_s": round(exchange.wire.slowest, 3),
         "wall_here_s": round(wall, 2),
@@ -115,12 +115,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    t, p = (10_000, 32) if options.quick else (200_000, 128)
     cases = [
-        (kind, 200_000 // (20 if options.quick else 1), p, 100, parts, (256, pool))
+        (kind, t, p, 100, parts, (256, pool))
         for kind in ("gaussian", "falling")
-        for p in ((64,) if options.quick else (64, 256))
-        for parts in (4, 32, 100, 1000)
-        for pool in (512, 1024, 4096)
+        for parts, pools in ((4, (1024,)), (32, (1024,)), (100, (256, 1024, 4096)), (1000, (1024,)))
+        for pool in pools
     ]
     lines = []
     for case in cases:
@@ -128,7 +128,7 @@ def main() -> None:
         print(lines[-1], flush=True)
     if options.out:
         with options.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(lines[0]))
+            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(lines)
 

@@ -215,7 +215,8 @@ def load(minutes: float, people: int, out: Path | None) -> int:
         try:
             _, session = Page(port, token, counts).ask("POST", "/api/session", {})
             page = Page(port, session["session"], counts)
-            suspects = page.ask("GET", "/api/review")[1]["suspects"]
+            said = page.ask("GET", "/api/review")[1]
+            suspects = [dict(zip(said["fields"], one, strict=True)) for one in said["suspects"]]
             print(f"{len(suspects)} suspects; for example {suspects[0]}", flush=True)
             jobs = [threading.Thread(target=commands, args=(folder, counts, over))]
             for i in range(people):
