@@ -14,14 +14,7 @@ import numpy as np
 from exempla.arrays import Array, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
-from exempla.embedding import (
-    Embedding,
-    check_fisher,
-    check_part,
-    embed_into_store,
-    embed_models,
-    of_one_run,
-)
+from exempla.embedding import Embedding, check_fisher, check_part, embed_models
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.influence import (
@@ -40,7 +33,7 @@ from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector
 from exempla.selection.certificate import chosen_and_certified
 from exempla.sketch import check_sketch
-from exempla.store import read_object, write_object
+from exempla.store import StoredRows, read_object, write_object
 from exempla.target import mean_embedding, shares
 from exempla.version import __version__
 
@@ -77,7 +70,8 @@ class Explainer:
     parameters : names, globs or modules
         Part of the model to look at (torch), all by default.
     store : path
-        A folder for the training rows, where they should live on disk rather than in memory.
+        A folder for the training rows, where they should live on disk rather than in memory: they
+        go there as they are made, and a fit that was stopped goes on from there.
     device : torch device
         Where a torch model runs.
     seed : int
@@ -130,27 +124,20 @@ class Explainer:
         """Of the use asked for last: one at a time, as they are large."""
         self._lock = RLock()
 
-    def fit(
-        self, train: Any, ids: Any = None, *, part: tuple[int, int] | None = None
-    ) -> Explainer:
+    def fit(self, train: Any, ids: Any = None, *, part: tuple[int, int] | None = None) -> Explainer:
         """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader.
 
         `ids` are your own names of its examples; answers then carry them. A fit that was stopped
         goes on where its `store` ends. `part=(i, n)` only adds the i-th of n parts to the store:
         n machines may share the work, and a fit without it then finds all.
         """
-        part = check_part(part, self.store)
-        chosen: Any = {"fisher": self.fisher, "sketch": self.sketch, "seed": self.seed}
         with showing(self.progress):
-            if self.store is None:
-                fitted = embed_models(self.oracles, train, **chosen)
-            else:
-                fitted = embed_into_store(
-                    self.models, self.oracles, train, self.store, part=part, **chosen, **self._told
-                )
+            fitted = embed_models(
+                self.models, self.oracles, train, fisher=self.fisher, sketch=self.sketch,
+                seed=self.seed, store=self.store, part=check_part(part, self.store), **self._told,
+            )  # fmt: skip
         if part is not None:
             return self
-        fitted = of_one_run(fitted, self.models)
         named = fitted[0].train.ids if ids is None else ids
         with self._lock:
             self._ids = check_ids(named, len(fitted[0].train))
@@ -253,14 +240,6 @@ class Explainer:
 
         By default every questioned example is a question of its own; a (T, n_test) array of
         `weights` makes T questions. `side` may be a list, one for each question.
-
-        >>> from sklearn.datasets import load_iris
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> X, y = load_iris(return_X_y=True)
-        >>> model = LogisticRegression(max_iter=500).fit(X, y)
-        >>> explainer = Explainer(model, progress=False).fit((X, y))
-        >>> len(explainer.explain_each((X[:3], y[:3]), k=2))
-        3
         """
         weights = None if weights is None else real_numbers(weights, "weights")
         if weights is not None and weights.ndim != 2:
@@ -357,18 +336,8 @@ class Explainer:
         return refuse_overflow(found, "the kernel")
 
     def save(self, path: str | Path) -> Path:
-        """Keep the fitted Explainer in one file, model and training rows included.
-
-        >>> import tempfile
-        >>> from sklearn.datasets import load_iris
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> X, y = load_iris(return_X_y=True)
-        >>> model = LogisticRegression(max_iter=500).fit(X, y)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     kept = Explainer(model, progress=False).fit((X, y)).save(folder + "/iris.joblib")
-        ...     Explainer.load(kept).n_train
-        150
-        """
+        """Keep the fitted Explainer in one file, model and training rows included; rows in a store
+        stay there, and the file names their folder."""
         if self._embeddings is None:
             raise ExemplaError("there is nothing to save yet: call fit first.")
         return write_object(self, path)
@@ -376,7 +345,11 @@ class Explainer:
     @staticmethod
     def load(path: str | Path) -> Explainer:
         """An Explainer that was saved. Loading runs code in the file: open only what you trust."""
-        return read_object(path, Explainer)
+        found = read_object(path, Explainer)
+        for embedding in found.embeddings:
+            if isinstance(embedding.rows, StoredRows):
+                embedding.rows.refuse_missing()
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None}

@@ -21,7 +21,7 @@ from exempla.fisher import Damping, resolve_damping
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import counter
 from exempla.results import Features
-from exempla.store import RowSet, StoredRows, failing_disk, shard_height
+from exempla.store import RowSet, StoredRows, failing_disk, read_seal, shard_height
 from exempla.target import unit_rows
 
 __all__ = [
@@ -99,13 +99,20 @@ def whitened_on_disk(embeddings: list[Embedding], values: list[float], use: Use)
 def whitened_set(embeddings: list[Embedding], values: list[float], use: Use) -> RowSet:
     """Where these rows belong, named by all that they depend on."""
     folders = [e.rows.shards[0].path.parent for e in embeddings]
-    bases = [json.loads((f / "manifest.json").read_text("utf-8"))["basis"] for f in folders]
+    bases = [basis_of(folder) for folder in folders]
     about = {"bases": bases, "dampings": values, "use": use}
     name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     count, dtype = len(embeddings[0].train), np.result_type(*(e.rows.dtype for e in embeddings))
     width = sum(e.rows.shape[1] for e in embeddings)
     height = shard_height(count, width * dtype.itemsize)
     return RowSet(folders[0].parent / f"white-{name}", count, width, dtype, height, about)
+
+
+def basis_of(folder: Path) -> str:
+    """The digest of the basis that the rows in this folder were made with."""
+    first = min(folder.glob("*.npy"), default=folder / "000000000000.npy")
+    with failing_disk(folder):
+        return str((read_seal(first) or {}).get("basis"))
 
 
 def whitened(

@@ -1,6 +1,7 @@
 """Repeat a scenario with a fault at each of its file calls (run under the preloaded shim).
 
     LD_PRELOAD=shim.so python -m tests.faults.runner SCENARIO KIND MOST
+    python -m tests.faults.runner SCENARIO moment MOST
 
 Everything heavy is imported once; each trial is a fork that is armed, acts, and ends. What does not
 hold afterwards is printed, one JSON line each, and a last line counts the trials.
@@ -15,11 +16,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
 import numpy as np
 
+MOMENT = "moment"
+"""Killed from outside, at some time between the beginning and the end."""
 KINDS = {"count": 0, "kill": 1, "full": 2, "broken": 3, "short": 4}
 UNEXPECTED = 70
 """Exit code of a child that ended with something else than one of our errors."""
@@ -63,6 +67,44 @@ def trial(scenario, folder: Path, kind: str, at: int) -> tuple[int, int]:
     return code, int(counted or 0)
 
 
+def at_moment(scenario, folder: Path, seconds: float | None) -> int:
+    """Run the scenario once in a fork that is killed so long after; its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = UNEXPECTED
+        try:
+            code = scenario.act(folder) or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)  # a zombie until it is waited for: never somebody else
+    _, status = os.waitpid(child, 0)
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def moments(scenario, base: Path, most: int) -> int:
+    """Kill it at so many random moments; how many came before its end."""
+    took = []
+    for _ in range(2):  # the first one warms caches up
+        start = time.perf_counter()
+        assert at_moment(scenario, fresh(base / "ready", base / "counted"), None) == 0
+        took.append(time.perf_counter() - start)
+    killed, rng = 0, np.random.default_rng()
+    for at in rng.uniform(0.0, 1.1 * took[1], most).tolist():
+        folder = fresh(base / "ready", base / "trial")
+        code = at_moment(scenario, folder, at)
+        killed += code == -signal.SIGKILL
+        problems = scenario.check(folder, code)
+        if code not in (0, -signal.SIGKILL):
+            problems.append(f"ended with {code}")
+        for problem in problems:
+            print(json.dumps({"kind": MOMENT, "seconds": at, "code": code, "problem": problem}))
+    return killed
+
+
 def main() -> int:
     from tests.faults.scenarios import SCENARIOS
 
@@ -73,6 +115,10 @@ def main() -> int:
         ready = base / "ready"
         ready.mkdir()
         scenario.prepare(ready)
+        if kind == MOMENT:
+            killed = moments(scenario, base, most)
+            print(json.dumps({"trials": most, "calls": killed}))
+            return 0
         _, calls = trial(scenario, fresh(ready, base / "counted"), "count", 0)
         assert calls > 0, "the scenario makes no file call that the shim sees"
         places = np.arange(1, calls + 1)

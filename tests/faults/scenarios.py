@@ -54,30 +54,45 @@ class Save(Scenario):
 
 
 class Store(Scenario):
-    """Rows kept on disk, over the rows of an earlier fit."""
+    """Rows that go to a store as they are made, and the whitened ones of a question about them."""
 
     def __init__(self) -> None:
-        model = LogisticRegression(max_iter=500).fit(X, Y)
-        self.model = model
-        plain = exempla.Explainer(model, progress=False)
-        self.rows = {n: np.array(plain.fit((X[:n], Y[:n])).embeddings[0].rows) for n in (120, 150)}
+        from exempla.store import folder
 
-    def fit(self, folder: Path, n: int) -> None:
-        exempla.Explainer(self.model, store=folder / "rows", progress=False).fit((X[:n], Y[:n]))
+        folder.SMALLEST, folder.PARTS = 1, 12
+        self.model = LogisticRegression(max_iter=500).fit(X, Y)
+        plain = exempla.Explainer(self.model, progress=False).fit((X, Y))
+        self.rows = np.array(plain.embeddings[0].rows)
+        self.picks = plain.explain((X[:5], Y[:5]), k=4, side="both").indices.tolist()
 
-    def prepare(self, folder: Path) -> None:
-        self.fit(folder, 120)
+    def fit(self, folder: Path) -> exempla.Explainer:
+        return exempla.Explainer(self.model, store=folder / "store", progress=False).fit((X, Y))
 
     def act(self, folder: Path) -> None:
-        self.fit(folder, 150)
+        self.fit(folder).explain((X[:5], Y[:5]), k=4, side="both")
 
     def check(self, folder: Path, code: int) -> list[str]:
-        for path in folder.rglob("*.npy"):
-            rows = np.load(path)
-            if not any(rows.shape == r.shape and np.allclose(rows, r) for r in self.rows.values()):
-                return [f"{path.name} holds neither the old rows nor the new ones"]
-        self.fit(folder, 150)  # a later fit is not in the way of what was left behind
-        return []
+        import warnings
+
+        from exempla.store.sealed import verified
+
+        before = {}
+        for path in (folder / "store").rglob("*.npy"):
+            verified(path)  # raises if it is not whole
+            before[path] = path.stat().st_mtime_ns
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", exempla.ExemplaWarning)  # nothing is made a second time
+            again = self.fit(folder)
+            picks = again.explain((X[:5], Y[:5]), k=4, side="both").indices.tolist()
+        problems = []
+        if not np.allclose(again.embeddings[0].rows[:], self.rows, rtol=1e-12):
+            problems.append("other rows than in memory")
+        if picks != self.picks:
+            problems.append(f"picks {picks}")
+        lost = [path.name for path, when in before.items() if path.stat().st_mtime_ns != when]
+        left = [path.name for path in (folder / "store").rglob(".*")]
+        problems += [f"made again: {lost}"] if lost else []
+        return problems + ([f"left behind: {left}"] if left else [])
 
 
 class Tables(Scenario):
@@ -218,6 +233,33 @@ class Embed(Scenario):
         return [] if shapes and all(shape[0] > 50 for shape in shapes) else [f"rows of {shapes}"]
 
 
+class EmbedStore(Embed):
+    """`exempla embed --store`, again after whatever happened."""
+
+    def run(self, folder: Path, seed: int) -> int:
+        from exempla.cli.main import main
+        from exempla.store import folder as shards
+
+        shards.SMALLEST, shards.PARTS = 1, 6
+        out = ("--out", str(folder / "out"), "--store", str(folder / f"store-{seed}"))
+        words = ("embed", str(folder / "a.csv"), "--label", "y", "--seed", str(seed))
+        return main([*words, *out, "--quiet"])
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        from exempla.store.sealed import verified
+
+        before = {}
+        for path in (folder / "store-5").rglob("*.npy"):
+            verified(path)
+            before[path] = path.stat().st_mtime_ns
+        if self.run(folder, 5) != 0:
+            return ["the same command does not go on"]
+        lost = [path.name for path, when in before.items() if path.stat().st_mtime_ns != when]
+        count = sum(len(np.load(path)) for path in (folder / "store-5" / "rows-0").glob("*.npy"))
+        problems = [] if count == 80 else [f"{count} rows"]
+        return problems + ([f"made again: {lost}"] if lost else [])
+
+
 class Decide(Scenario):
     """Decisions into the log of a review: what was confirmed is there."""
 
@@ -264,6 +306,45 @@ class Decide(Scenario):
         log.close()
         lost = sorted(confirmed - kept)
         return [f"confirmed decisions about rows {lost} are lost"] if lost else []
+
+
+class Export(Decide):
+    """The files of a review, over those of an earlier export."""
+
+    names = ("decisions.json", "patch.csv", "corrected.jsonl")
+
+    def prepare(self, folder: Path) -> None:
+        from exempla.review.log import RowDecision
+
+        (folder / "review").mkdir()
+        lines = [f'{{"text": "mail {i}", "label": "ham"}}' for i in range(6)]
+        (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
+        super().prepare(folder)
+        log = self.log(folder)
+        log.decide(RowDecision(1, "remove"), seen=0, once="1")
+        self.export(folder)
+        log.decide(RowDecision(2, "relabel", "spam"), seen=0, once="2")
+        log.close()
+
+    def export(self, folder: Path) -> None:
+        from exempla.review import read_review
+        from exempla.review.export import export_review
+
+        export_review(read_review(folder / "review"))
+
+    def contents(self, folder: Path) -> dict[str, bytes]:
+        found = {name: folder / "review" / name for name in self.names}
+        return {name: path.read_bytes() for name, path in found.items() if path.exists()}
+
+    def act(self, folder: Path) -> None:
+        self.export(folder)
+
+    def check(self, folder: Path, code: int) -> list[str]:
+        left = self.contents(folder)
+        old = self.contents(folder.parent / "ready")
+        self.export(folder)
+        new = self.contents(folder)
+        return [f"{name} is neither" for name in left if left[name] not in (old.get(name), new[name])]
 
 
 class Record(Scenario):
@@ -314,6 +395,8 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "fix-labels": FixLabels,
     "attack": Attack,
     "embed": Embed,
+    "embed-store": EmbedStore,
     "decide": Decide,
+    "export": Export,
     "record": Record,
 }

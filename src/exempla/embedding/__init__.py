@@ -4,20 +4,20 @@
 
 Rows are kept unwhitened, so that damping stays a choice of the question, not of the embedding.
 
-Inside: models (the door: every model of a list), whole (rows in memory), stored (rows on disk, shard
-by shard), prepare (basis and Fisher), kept (both in a file), evidence, gather, forecast. Imports:
-fisher, sketch, progress, oracles, store, arrays.
+Inside: models (the door: every model of a list), whole (rows in memory), stored (rows on disk,
+shard by shard), prepare (basis and Fisher), kept (both in a file), evidence, gather, forecast,
+stopping. Imports: fisher, sketch, progress, oracles, store, checks, arrays, errors.
 """
 
 from exempla.embedding.evidence import typical_square
 from exempla.embedding.forecast import forecast_bytes, forecast_stored, forecasting
 from exempla.embedding.gather import in_one_array
-from exempla.embedding.models import embed_models, of_one_run
+from exempla.embedding.models import embed_models
 from exempla.embedding.prepare import FISHERS, check_fisher
-from exempla.embedding.stored import check_part, embed_into_store
+from exempla.embedding.stored import check_part
 from exempla.embedding.whole import Embedding, embed_training_set
 
 __all__ = [
-    "FISHERS", "Embedding", "check_fisher", "check_part", "embed_into_store", "embed_models",
-    "embed_training_set", "forecast_bytes", "forecast_stored", "forecasting", "in_one_array", "of_one_run", "typical_square",
+    "FISHERS", "Embedding", "check_fisher", "check_part", "embed_models", "embed_training_set",
+    "forecast_bytes", "forecast_stored", "forecasting", "in_one_array", "typical_square",
 ]  # fmt: skip

@@ -40,7 +40,9 @@ def _parts(rows: Array | StoredRows) -> Iterator[Array]:
         yield rows
 
 
-def with_rows(evidence: FisherEvidence, oracle: Oracle, basis: Sketch, seen: Seen) -> FisherEvidence:
+def with_rows(
+    evidence: FisherEvidence, oracle: Oracle, basis: Sketch, seen: Seen
+) -> FisherEvidence:
     """The evidence of the Fisher with that of the training rows."""
     return replace(
         evidence,

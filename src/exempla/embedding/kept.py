@@ -1,8 +1,8 @@
 """Basis, metric and evidence of one model in a file, so that every run and every machine that adds
 rows to a store makes them with the same numbers.
 
-A K-FAC basis is written out: eigenvectors found on another machine may be turned. The identity needs
-none. The dual form, which is for few examples, is found again and its numbers compared.
+A K-FAC basis is written out: eigenvectors found on another machine may be turned. The identity
+needs none. The dual form, which is for few examples, is found again and its numbers compared.
 """
 
 from __future__ import annotations

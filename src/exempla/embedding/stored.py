@@ -52,6 +52,7 @@ def embed_into_store(
 
     With `part` = (i, n) only the i-th of n parts of the rows is made, and nothing is returned.
     """
+    store = store.absolute()  # a saved Explainer names it, and may be loaded from elsewhere
     trains = [oracle.read(data, role="train") for oracle in oracles]
     labels, count = trains[0].labels, len(trains[0])
     chosen = {"fisher": fisher, "sketch": sketch, "seed": seed}

@@ -18,7 +18,6 @@ from exempla.fisher.damping import FisherEvidence
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import say_memory, track_rows
 from exempla.sketch import Sketch
-from exempla.store import StoredRows
 
 __all__ = ["Embedding", "embed_training_set"]
 
@@ -32,7 +31,8 @@ class Embedding:
     sketch: Sketch
     metric: Metric
     evidence: FisherEvidence
-    rows: Array | StoredRows
+    rows: Array
+    """(t, p) in memory, or `StoredRows`."""
     seconds: dict[str, float]
     """Wall time of each stage: basis, fisher, scores."""
 

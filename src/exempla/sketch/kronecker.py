@@ -68,9 +68,7 @@ class KroneckerSketch(Sketch):
         self.shapes = tuple((layer.d_in, layer.d_out) for layer in layers)
 
     @classmethod
-    def of(
-        cls, layers: tuple[Layer, ...], moments: list[Moments], width: int
-    ) -> KroneckerSketch:
+    def of(cls, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> KroneckerSketch:
         """The strongest directions by these moments."""
         each = track(moments, "eigenbasis of each layer", len(moments))
         spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]

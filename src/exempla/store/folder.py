@@ -28,9 +28,9 @@ SHARD_BYTES = 2**26
 """Bytes of a shard: what a killed job loses at most …"""
 MOST_SHARDS = 256
 """… unless that makes more shards than this: each is an open file while the rows are used."""
-FEWEST, PARTS = 256, 32
-"""A job of more rows than FEWEST a shard is cut into so many shards at least, so that it can be
-shared and gone on with."""
+SMALLEST, PARTS = 2**20, 32
+"""A job is cut into so many shards at least, so that it can be shared and gone on with, unless that
+makes them smaller than this."""
 MANIFEST = "manifest.json"
 Range = tuple[int, int]
 
@@ -39,10 +39,11 @@ def shard_height(rows: int, row_bytes: int) -> int:
     """Rows of a shard.
 
     >>> shard_height(10_000_000, 1024), shard_height(150, 120)
-    (65536, 256)
+    (65536, 8738)
     """
-    height = max(1, SHARD_BYTES // max(row_bytes, 1), -(-rows // MOST_SHARDS))
-    return min(height, max(FEWEST, -(-rows // PARTS)))
+    row_bytes = max(row_bytes, 1)
+    height = max(1, SHARD_BYTES // row_bytes, -(-rows // MOST_SHARDS))
+    return min(height, max(1, SMALLEST // row_bytes, -(-rows // PARTS)))
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,8 @@ class RowSet:
         }  # fmt: skip
         text = json.dumps(said, indent=1) + "\n"
         path = self.folder / MANIFEST
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            with failing_disk(self.folder):
+        with failing_disk(self.folder):
+            if not path.exists() or path.read_bytes() != text.encode():
                 write_text(path, text)
         return rows
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,8 @@ def read_ahead(
 
 
 def _fill(one: Range, buffer: np.ndarray) -> None:
-    view = memoryview(buffer[: one.stop - one.start]).cast("B")
+    part: Any = buffer[: one.stop - one.start]
+    view = memoryview(part).cast("B")
     try:
         with open(one.path, "rb", buffering=0) as file:
             file.seek(one.offset)

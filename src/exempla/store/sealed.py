@@ -32,12 +32,14 @@ class Hashing:
         self.file, self.size, self.hash = file, 0, hashlib.sha256()
 
     def write(self, data: Any) -> int:
+        """Pass the bytes on."""
         view = memoryview(data).cast("B")
         self.size += len(view)
         self.hash.update(view)
         return self.file.write(view)
 
     def tell(self) -> int:
+        """How many there were."""
         return self.size
 
 

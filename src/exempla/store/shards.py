@@ -116,6 +116,12 @@ class StoredRows:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def refuse_missing(self) -> None:
+        """Raise if a file is not there or too short; what is in it is not looked at."""
+        for shard in self.shards:
+            if len(shard.rows) != shard.stop - shard.start:
+                raise ExemplaError(f"{shard.path} has fewer rows than it had: fit again.")
+
     def blocks(self, height: int) -> Iterator[tuple[slice, np.ndarray]]:
         """All rows in order, at most so many at a time, as views of their files."""
         for shard in self.shards:

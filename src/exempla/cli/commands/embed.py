@@ -3,6 +3,11 @@
 rows.npy holds one vector per training row; the product of two of them is the Fisher kernel, which
 is what every answer of exempla is made of. Use them for your own nearest neighbours or clusters;
 the report shows the neighbours of a few rows.
+
+With --store DIR the vectors go to that folder as they are made, in several .npy files, and need not
+fit in memory; killed at any moment, the same command goes on with what is missing. Several machines
+share the work with --shard i/n, each with its own i and the same --store on a common disk; the
+command without --shard then finds all parts, makes what is still missing, and writes the results.
 """
 
 from __future__ import annotations
@@ -11,11 +16,15 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.shared.options import add_file_arguments, add_output, command_line
+from exempla.cli.shared.options import (
+    add_file_arguments,
+    add_output,
+    add_store,
+    command_line,
+    shard,
+)
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from exempla.cli.shared.userfile import UserFile
 
 HELP = "your file's rows as vectors in Fisher space, for your own analysis"
@@ -24,6 +33,14 @@ HELP = "your file's rows as vectors in Fisher space, for your own analysis"
 def add_arguments(parser: ArgumentParser) -> None:
     """The file and the output."""
     add_file_arguments(parser)
+    large = parser.add_argument_group("large files")
+    add_store(large)
+    large.add_argument(
+        "--shard",
+        metavar="I/N",
+        type=shard,
+        help="only add the I-th of N parts to the store, as one of N processes or machines",
+    )
     add_output(parser)
 
 
@@ -36,12 +53,27 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.output import published
     from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import contract, say_files, write_json
+    from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
+    from exempla.store import StoredRows
 
+    if options.shard and not options.store:
+        raise ExemplaError("--shard adds a part to a store; name its folder with --store.")
     with reading(options, 0.0, FILES.values()) as (given, console, folder):
-        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
-        features = explainer.fit(given.train()).features
-    vectors: Any = to_numpy(features.rows)
+        explainer = Explainer(
+            given.inner, store=options.store, seed=options.seed, progress=console.progress
+        )
+        explainer.fit(given.train(), part=options.shard)
+        if options.shard:
+            i, n = options.shard
+            console.say(
+                f"Part {i} of {n} is in {options.store}. When all are, give the command without "
+                "--shard."
+            )
+            return 0
+        features = explainer.features
+    stored = isinstance(features.rows, StoredRows)
+    vectors: Any = features.rows if stored else to_numpy(features.rows)
     parts = given.parts
     made = contract(
         options,
@@ -56,11 +88,15 @@ def run(options: Namespace) -> int:
         damping=features.damping,
         damping_rule=features.damping_rule,
         share=features.share,
+        store=None if options.store is None else str(vectors.shards[0].path.parent),
         command=command_line(options),
     )
     with published(folder, options) as stage:
         paths = {name: stage / file for name, file in FILES.items()}
-        np.save(paths["data"], vectors, allow_pickle=False)
+        if options.store is None:
+            np.save(paths["data"], vectors, allow_pickle=False)
+        else:  # they are in the store, and may be too many to be there twice
+            del paths["data"]
         table = pd.DataFrame({"index": parts.train, "label": parts.y_train})
         table.to_csv(paths["table"], index=False)
         write_json(stage, made)
@@ -71,11 +107,12 @@ def run(options: Namespace) -> int:
 
 
 def _write_page(
-    path: Path, given: UserFile, vectors: np.ndarray, made: dict[str, Any], options: Namespace
+    path: Path, given: UserFile, vectors: Any, made: dict[str, Any], options: Namespace
 ) -> None:
     """report.html: a few rows with their nearest neighbours, so that one sees what near means."""
     import numpy as np
 
+    from exempla.influence import self_influence
     from exempla.report import About, Listed, write_listing
     from exempla.report.sentences import percent
     from exempla.target import unit_rows
@@ -83,10 +120,12 @@ def _write_page(
     rows = given.parts.train
     some = np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))
     # the many are divided by their lengths last: no second copy of them
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    cosines = unit_rows(vectors[some]) @ vectors.T / np.where(lengths > 0, lengths, 1.0)
+    lengths = np.sqrt(self_influence(vectors) * len(rows))
+    cosines = (vectors @ unit_rows(vectors[some]).T).T
+    cosines /= np.where(lengths > 0, lengths, 1.0)
     cosines[np.arange(len(some)), some] = -np.inf
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(rows) - 1)]
+    near = min(NEIGHBOURS, len(rows) - 1)
+    nearest = np.stack([np.argsort(-line, kind="stable")[:near] for line in cosines])
     listed = [
         Listed(int(rows[i]), neighbours=tuple((int(rows[j]), f"{line[j]:+.2f}") for j in near))
         for i, near, line in zip(some, nearest, cosines, strict=True)
@@ -99,7 +138,7 @@ def _write_page(
         about=About(
             question="Which rows are alike to the model?",
             answer=f"{made['rows']:,} rows are now vectors of {made['dimensions']:,} numbers: "
-            f"{FILES['data']} has them, in the order of {FILES['table']}.",
+            f"{made['store'] or FILES['data']} has them, in the order of {FILES['table']}.",
             command=command_line(options),
             **given.facts(),
         ),

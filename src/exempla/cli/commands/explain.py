@@ -13,6 +13,7 @@ from exempla.cli.shared.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
+    add_store,
     command_line,
     verdict,
 )
@@ -55,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="train again without the picked rows and show what was predicted beside what happened",
     )
     add_fail_above(question, "a larger share of the test rows is predicted wrongly")
+    add_store(parser)
     add_output(parser)
 
 
@@ -89,7 +91,9 @@ def run(options: Namespace) -> int:
         model, note = given.recorded() if stand_in is None else (stand_in.model, None)
         if note:
             console.say(note)
-        explainer = Explainer(model, seed=options.seed, progress=console.progress)
+        explainer = Explainer(
+            model, store=options.store, seed=options.seed, progress=console.progress
+        )
         k = given.at_most(options.k)
         explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
     if not len(explanation):

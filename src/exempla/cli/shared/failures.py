@@ -18,8 +18,9 @@ from exempla.errors import ExemplaError
 
 __all__ = ["exit_code"]
 
-OK, MISTAKE, CRASH, STOPPED = 0, 2, 3, 130
-"""All well; the command could not be done; we did not foresee this; the user stopped it. 1 is more
+OK, MISTAKE, CRASH, STOPPED, TERMINATED = 0, 2, 3, 130, 143
+"""All well; the command could not be done; we did not foresee this; the user stopped it, or the
+system did (SIGTERM). 1 is more
 found than --fail-above allows, which a command returns itself."""
 
 
@@ -43,9 +44,12 @@ def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | 
         return OK
     except OSError as error:
         return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.", MISTAKE)
-    except KeyboardInterrupt:
-        print("\nexempla: stopped.", file=sys.stderr)
-        return STOPPED
+    except KeyboardInterrupt as stopped:
+        how = "".join(
+            f" {note[:1].upper()}{note[1:]}." for note in getattr(stopped, "__notes__", ())
+        )
+        print(plain(f"\nexempla: stopped.{how}", sys.stderr), file=sys.stderr)
+        return TERMINATED if type(stopped).__name__ == "Terminated" else STOPPED
     except Exception as error:
         return _refuse(f"{_what(error)}; {_reported(error, words, folder)}.", CRASH)
 

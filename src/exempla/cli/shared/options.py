@@ -11,8 +11,8 @@ from typing import Any, Literal
 from exempla.cli.shared.console import Console, plain
 
 __all__ = [
-    "add_fail_above", "add_file_arguments", "add_output", "check_numbers", "command_for",
-    "command_line", "completed", "share", "verdict",
+    "add_fail_above", "add_file_arguments", "add_output", "add_store", "check_numbers",
+    "command_for", "command_line", "completed", "shard", "share", "verdict",
 ]  # fmt: skip
 
 
@@ -96,6 +96,30 @@ def share(text: str) -> float:
     if not 0.0 <= value <= 1.0:
         raise ArgumentTypeError(f"{text!r} is not a share; give a number from 0 to 1")
     return value
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Which part of how many.
+
+    >>> shard("2/8")
+    (2, 8)
+    """
+    first, _, second = text.partition("/")
+    if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+        raise ArgumentTypeError(f"{text!r} is no part; give i/n with i from 1 to n, such as 2/8")
+    return int(first), int(second)
+
+
+def add_store(parser: ArgumentParser | Any) -> None:
+    """--store, for rows that should not be in memory."""
+    store = parser.add_argument(
+        "--store",
+        metavar="DIR",
+        type=Path,
+        help="keep the rows' vectors in this folder instead of in memory; a run that was stopped "
+        "or killed goes on from there when the same command is given again",
+    )
+    completed(store, "DIRECTORY")
 
 
 def check_numbers(options: Namespace) -> None:

@@ -30,7 +30,7 @@ class Stored(ArrayRows):
     readings = 0
     """Passes over all rows so far."""
     _last: tuple[bytes, np.ndarray] | None = None
-    """The products asked for last: z is asked for by the problem, the race and the certificate."""
+    """z as it was asked for last: the problem, the race and the certificate all need it."""
 
     def _usable(self, array: Any) -> Any:
         return array
@@ -52,11 +52,14 @@ class Stored(ArrayRows):
                 yield slice(first, first + len(part)), part.astype(np.float64, copy=False)
 
     def products(self, vectors: np.ndarray) -> np.ndarray:
-        key = vectors.tobytes()
-        if self._last is None or self._last[0] != key:
-            self._last = None  # the old ones make room first
-            self._last = (key, super().products(vectors))
-        return self._last[1]
+        if self._last is not None and self._last[0] == vectors.tobytes():
+            return self._last[1]
+        return super().products(vectors)
+
+    def project(self, vectors: np.ndarray) -> np.ndarray:
+        found = self.products(vectors)
+        self._last = (vectors.tobytes(), found)
+        return found
 
     def rough_products(self, q: np.ndarray) -> np.ndarray:
         return np.concatenate([np.vecdot(rows, q) for _, rows in self.pieces()])
