@@ -52,7 +52,7 @@ def growth(quick: bool) -> list[dict[str, Any]]:
     lines = []
     for varied, sizes in (
         ("t", [t // 4, t // 2, t, 2 * t, 4 * t]),
-        ("p", [64, 128, 256, 512]),
+        ("p", [128, 256, 512, 1024]),
         ("k", [16, 32, 64, 128, 256]),
     ):
         taken = [
@@ -98,9 +98,7 @@ def main() -> None:
         lines = growth(options.quick)
     if options.out:
         with options.out.open("w", newline="") as file:
-            table = csv.DictWriter(
-                file, ["varied", "size", "value", "exponent"], lineterminator="\n"
-            )
+            table = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
             table.writeheader()
             table.writerows(lines)
 

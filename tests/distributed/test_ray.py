@@ -5,18 +5,23 @@ One cluster serves the whole file: starting it is what takes the time. The node 
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from time import sleep
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.datasets import load_breast_cancer
 
 import exempla
+from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
 from exempla.distributed.ray_exchange import RayExchange
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
-from exempla.store import StoredRows
+from exempla.store import RowSet, StoredRows
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -103,6 +108,23 @@ def test_what_a_user_can_do_wrong_is_said(cluster, problem, tmp_path):
         select(rows * np.nan, target, 3, Sharded(SBQ(10), 2, backend="ray"))
     with pytest.raises(ExemplaError, match="restarts is -1"):
         OnRay(restarts=-1)
+
+
+def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
+    X, y = load_breast_cancer(return_X_y=True)
+    frame = pd.DataFrame(X).assign(y=y)
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    words = ["embed", str(tmp_path / "cells.csv"), "--label", "y", "--quiet"]
+    assert main([*words, "--out", str(tmp_path / "alone")]) == 0
+    away = ["--store", str(tmp_path / "store"), "--ray", "--out", str(tmp_path / "away")]
+    written, write = [], RowSet.write
+    monkeypatch.setattr(RowSet, "write", lambda *a: (written.append(a), write(*a)))
+    assert main([*words, *away]) == 0
+    assert all("white" in str(rows.folder) for rows, *_ in written)  # the rows were made elsewhere
+    said = json.loads((tmp_path / "away" / "explanation.json").read_text())
+    rows = StoredRows.of(sorted(Path(said["store"]).glob("*.npy")))[:]
+    np.testing.assert_allclose(rows, np.load(tmp_path / "alone" / "rows.npy"), rtol=1e-6)
+    assert main([*words, "--ray", "--out", str(tmp_path / "none")]) != 0  # without a store
 
 
 def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem, monkeypatch):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from exempla.distributed.ray_backend import OnRay, cluster
+from exempla.distributed.ray_backend import OnRay, cluster, ray_module
 from exempla.distributed.torch_backend import in_turn, process_group, rank_and_size, together
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
-from exempla.progress import counter, showing
+from exempla.progress import Bar, counter, showing
 from exempla.selection.shards.backend import cuts_of
 from exempla.store import StoredRows
 
@@ -67,7 +67,12 @@ def rank_rows(explainer: Explainer, *, group: Any = None) -> Any:
 
 
 def fit_on_ray(
-    explainer: Explainer, train: Any, ids: Any = None, *, parts: int, on: OnRay | None = None
+    explainer: Explainer,
+    train: Any,
+    ids: Any = None,
+    *,
+    parts: int | None = None,
+    on: OnRay | None = None,
 ) -> Explainer:
     """`explainer.fit` with its rows made by tasks of a Ray cluster.
 
@@ -77,8 +82,9 @@ def fit_on_ray(
         With `store=` a folder that all machines see.
     train, ids
         As for `Explainer.fit`; model and data travel once to each machine.
-    parts : int
-        Tasks; each makes about as many shards of the store.
+    parts : int, optional
+        Tasks; each makes about as many shards of the store. As many as the cluster can run at once,
+        if not given.
     on : OnRay, optional
         Which cluster, and what a task is given.
     """
@@ -86,52 +92,76 @@ def fit_on_ray(
         raise ExemplaError("tasks meet in a store: give the Explainer store=FOLDER.")
     store = explainer.store.absolute()
 
-    def part(i: int, n: int, explainer: Explainer, train: Any) -> None:
+    cloudpickle = ray_module().cloudpickle
+    sent = cloudpickle.dumps(explainer)
+    # A store knows a model by how it is laid out in memory, which sending may change: the fit here
+    # is of the model as it arrives there.
+    arrived = cloudpickle.loads(sent)
+    explainer.model, explainer.oracles = arrived.model, arrived.oracles
+
+    def part(i: int, n: int, sent: bytes, train: Any) -> None:
+        explainer = cloudpickle.loads(sent)
         explainer.store = store
         explainer.fit(train, ids, part=(i, n))
 
-    parts_on_ray(part, parts, on or OnRay(), explainer, train, progress=explainer.progress)
+    parts_on_ray(part, parts, on or OnRay(), sent, train, progress=explainer.progress)
     return explainer.fit(train, ids)
 
 
 def parts_on_ray(
-    work: Callable[..., None], parts: int, on: OnRay, *shared: Any, progress: bool = False
+    work: Callable[..., None], parts: int | None, on: OnRay, *shared: Any, progress: bool = False
 ) -> None:
     """work(i, n, *shared) for the parts 1 … n, as tasks of a Ray cluster.
 
     The first runs alone: it makes what all parts share. A task that is lost with its machine is run
     again, up to `on.restarts` times.
     """
-    with cluster(on.address) as ray, showing(progress), counter("embedding", parts, "part") as bar:
-        from ray.exceptions import RayTaskError, WorkerCrashedError
+    with showing(progress), cluster(on.address) as ray:
+        parts = parts or room_for(on, ray)
+        with counter("embedding", parts, "part") as bar:
+            _run_parts(ray, work, parts, on, shared, bar)
 
-        have = ray.cluster_resources()
-        for what, each in (("CPU", on.cpus), ("GPU", on.gpus)):
-            if each > have.get(what, 0.0):
-                raise ExemplaError(
-                    f"a task wants {each:g} {what}s and the Ray cluster has "
-                    f"{have.get(what, 0.0):g}: ask for less."
-                )
-        task = ray.remote(work).options(
-            num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
-            scheduling_strategy="SPREAD",
-        )  # fmt: skip
-        given = [ray.put(thing) for thing in shared]
-        try:
-            ray.get(task.remote(1, parts, *given))
-            bar.update()
-            left = [task.remote(i, parts, *given) for i in range(2, parts + 1)]
-            while left:
-                done, left = ray.wait(left)
-                ray.get(done)
-                bar.update(len(done))
-        except RayTaskError as problem:
-            cause = getattr(problem, "cause", None)
-            if isinstance(cause, ExemplaError):
-                raise ExemplaError(str(cause)) from None
-            raise
-        except WorkerCrashedError as problem:
+
+def room_for(on: OnRay, ray: Any) -> int:
+    """Tasks that the cluster can run at once, each of the kind that is asked for."""
+    have = ray.cluster_resources()
+    room = []
+    for what, each in (("CPU", on.cpus), ("GPU", on.gpus)):
+        if each > have.get(what, 0.0):
             raise ExemplaError(
-                f"a part died more than {on.restarts} times ({problem}): see to the machines, or "
-                "to their memory; what is made already is kept."
-            ) from None
+                f"a task wants {each:g} {what}s and the Ray cluster has {have.get(what, 0.0):g}: "
+                "ask for less."
+            )
+        if each:
+            room.append(int(have[what] / each))
+    return max(1, min(room, default=1))
+
+
+def _run_parts(
+    ray: Any, work: Callable[..., None], parts: int, on: OnRay, shared: tuple[Any, ...], bar: Bar
+) -> None:
+    from ray.exceptions import RayTaskError, WorkerCrashedError
+
+    task = ray.remote(work).options(
+        num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
+        scheduling_strategy="SPREAD",
+    )  # fmt: skip
+    given = [ray.put(thing) for thing in shared]
+    try:
+        ray.get(task.remote(1, parts, *given))
+        bar.update()
+        left = [task.remote(i, parts, *given) for i in range(2, parts + 1)]
+        while left:
+            done, left = ray.wait(left)
+            ray.get(done)
+            bar.update(len(done))
+    except RayTaskError as problem:
+        cause = getattr(problem, "cause", None)
+        if isinstance(cause, ExemplaError):
+            raise ExemplaError(str(cause)) from None
+        raise
+    except WorkerCrashedError as problem:
+        raise ExemplaError(
+            f"a part died more than {on.restarts} times ({problem}): see to the machines, or "
+            "to their memory; what is made already is kept."
+        ) from None
