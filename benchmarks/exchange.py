@@ -115,22 +115,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    t, p = (10_000, 32) if options.quick else (200_000, 128)
-    cases = [
-        (kind, t, p, 100, parts, (256, pool))
-        for kind in ("gaussian", "falling")
-        for parts, pools in ((4, (1024,)), (32, (1024,)), (100, (256, 1024, 4096)), (1000, (1024,)))
-        for pool in pools
-    ]
+    t, k = (10_000, 10) if options.quick else (100_000, 50)
+    cases = [("gaussian", t, 128, k, places, (256, 1024)) for places in (4, 32, 100, 1000)]
+    cases += [("gaussian", t, 128, k, 100, (256, pool)) for pool in (256, 4096)]
+    cases += [("falling", t, 128, k, places, (256, 1024)) for places in (4, 100)]
     lines = []
     for case in cases:
         lines.append(measured(*case))
         print(lines[-1], flush=True)
-    if options.out:
-        with options.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+        if options.out:
+            with options.out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(lines)
 
 
 if __name__ == "__main__":

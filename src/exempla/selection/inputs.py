@@ -15,12 +15,10 @@ from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.base import SHORTEST, Rows
 from exempla.selection.candidates.stored import StoredArrayRows
 from exempla.selection.selector import Problem
-from exempla.selection.ties import without_noise
 from exempla.store import StoredRows
 
 __all__ = [
     "SIDES",
-    "alignment_of",
     "as_rows",
     "as_targets",
     "check_lengths",
@@ -163,7 +161,7 @@ def make_problem(
         if not isinstance(one, str) or one not in SIDES:
             raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
     starts = _per_target(start, len(targets), single, "start")
-    alignment = alignment_of(rows, targets)
+    alignment = rows.align(targets)
     signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
     candidates = signs & (rows.norms2 > 0)
     for i, one in enumerate(starts):
@@ -183,11 +181,6 @@ def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
     step = max(1, TOGETHER // each)
     for start in range(0, targets, step):
         yield slice(start, min(start + step, targets))
-
-
-def alignment_of(rows: Rows, targets: np.ndarray) -> np.ndarray:
-    """(T, t): z_j = f_j·μ; 0 where it is nothing but rounding."""
-    return without_noise(rows.project(targets), rows.norms2, np.vecdot(targets, targets)[:, None])
 
 
 def side_of(z: np.ndarray, side: str) -> np.ndarray:

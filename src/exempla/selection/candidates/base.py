@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from exempla.selection.ties import without_noise
+
 __all__ = ["SHORTEST", "Leaders", "Pool", "Race", "Rows", "Rule", "Steps", "Swept"]
 
 SHORTEST = 1e-60
@@ -233,6 +235,11 @@ class Rows(ABC):
     @abstractmethod
     def project(self, vectors: np.ndarray) -> np.ndarray:
         """(m, t) products of every row with each vector (m, p), summed in float64."""
+
+    def align(self, targets: np.ndarray) -> np.ndarray:
+        """(T, t): z_j = f_j·μ; 0 where it is nothing but rounding."""
+        lengths = np.vecdot(targets, targets)[:, None]
+        return without_noise(self.project(targets), self.norms2, lengths)
 
     @abstractmethod
     def energy(self, directions: np.ndarray) -> np.ndarray:

@@ -33,7 +33,9 @@ class Call(NamedTuple):
         return self if self.own is None else Call(self.name, self.args, self.own[first:last])
 
 
-LOOKING = {"describe", "project", "energy", "take", "choose", "firsts", "contenders", "leaders"}
+LOOKING = {
+    "describe", "project", "align", "energy", "take", "choose", "firsts", "contenders", "leaders"
+}  # fmt: skip
 """Calls that leave a part as it is."""
 
 
@@ -120,7 +122,8 @@ class Exchange(ABC):
         self.traffic.exchanges += 1
         self.traffic.sent += sum(map(len, messages.values()))
         self.traffic.received += sum(map(len, answers.values()))
-        return [answer for place in wanted for answer in unpacked(answers[place])]
+        # each is let go as it is unpacked: some have a number for every row
+        return [answer for place in wanted for answer in unpacked(answers.pop(place))]
 
     @abstractmethod
     def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:

@@ -61,6 +61,10 @@ class Part:
         """`Rows.project`."""
         return self.rows.project(vectors)
 
+    def align(self, targets: np.ndarray) -> np.ndarray:
+        """`Rows.align`."""
+        return self.rows.align(targets)
+
     def energy(self, directions: np.ndarray) -> np.ndarray:
         """`Rows.energy`."""
         return self.rows.energy(directions)

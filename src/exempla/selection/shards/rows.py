@@ -37,6 +37,9 @@ class ShardedRows(Rows):
     def project(self, vectors: np.ndarray) -> np.ndarray:
         return np.concatenate(self.exchange.ask(Call("project", (vectors,))), axis=1)
 
+    def align(self, targets: np.ndarray) -> np.ndarray:
+        return np.concatenate(self.exchange.ask(Call("align", (targets,))), axis=1)
+
     def energy(self, directions: np.ndarray) -> np.ndarray:
         return np.concatenate(self.exchange.ask(Call("energy", (directions,))))
 
