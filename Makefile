@@ -21,7 +21,7 @@ $(VENV)/.core: $(BIN)/python $(PROJECT)
 # Every extra, for tests, lint, benchmarks and docs.
 $(VENV)/.all: $(VENV)/.core
 	@echo "installing every extra into $(VENV)"
-	$(PIP) --editable '.[hf,review,docs,dev]'
+	$(PIP) --editable '.[hf,review,ray,docs,dev]'
 	@touch $@
 
 demo: $(VENV)/.core

@@ -10,8 +10,6 @@ from packaging.version import Version
 
 from tests.lowest import CORE, ROOT, floors, groups, pins
 
-UNTESTED = {"ray"}
-"""Extras that the Makefile does not install."""
 BROUGHT_ALONG = {"pydantic", "starlette", "llvmlite", "triton"}
 """Parts of FastAPI's and numba's own interfaces, of the versions they ask for; Triton comes with
 torch where there is a GPU to use it on."""
@@ -19,9 +17,7 @@ torch where there is a GPU to use it on."""
 
 def test_every_direct_dependency_is_pinned_at_a_version_that_is_allowed():
     tested = pins()
-    for group, requirements in groups().items():
-        if group in UNTESTED:
-            continue
+    for requirements in groups().values():
         for name, floor in floors(requirements).items():
             assert floor, f"{name} has no floor"
             assert name in tested, f"constraints.txt does not pin {name}"

@@ -9,12 +9,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from exempla.selection import SBQ, MatchingPursuit, ahead, select
+from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.basis import Basis
 from exempla.selection.candidates import panel, passes
 from exempla.selection.candidates.arrays import FLOAT32_ERROR, ArrayRows
 from exempla.selection.candidates.base import Rule, Steps
-from exempla.selection.candidates.fused import FusedRows
+from exempla.selection.candidates.fused import FusedRace, FusedRows
+from exempla.selection.shards.rows import ShardedRace
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -155,7 +156,7 @@ def hard_problems():
 @pytest.mark.parametrize("pool", [4, 64])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
-    monkeypatch.setattr(ahead, "POOL", (pool, pool))
+    monkeypatch.setattr(FusedRace, "pools", (pool, pool))
     if backend == "torch":
         single = pytest.importorskip("exempla.selection.device.single")
         monkeypatch.setattr(single, "POOL", (pool, pool))
@@ -166,6 +167,20 @@ def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
                 found = select(rows, target, k, selector)
             assert np.array_equal(found.indices, exact.indices)
             np.testing.assert_allclose(found.gains, exact.gains, rtol=1e-6, atol=1e-9)
+            assert (found.stopped, found.rank) == (exact.stopped, exact.rank)
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("pool", [4, 64])
+@pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
+def test_poor_guesses_of_parts_change_no_pick(backend, pool, monkeypatch):
+    monkeypatch.setattr(ShardedRace, "pools", (pool, pool))
+    for rows, target, k, noise in hard_problems():
+        for selector in (SBQ(noise), MatchingPursuit(noise)):
+            exact = select(rows, target, k, selector)
+            with using(backend):
+                found = select(rows, target, k, Sharded(selector, 3))
+            assert np.array_equal(found.indices, exact.indices)
             assert (found.stopped, found.rank) == (exact.stopped, exact.rank)
 
 

@@ -40,8 +40,8 @@ BACKENDS = {"small": None, "numpy": ArrayRows, "numba": FusedRows, "torch": tens
 
 def using(backend):
     """Force one way of holding rows, whatever the size of the problem."""
-    wrap = BACKENDS[backend] or inputs._wrap
-    return mock.patch.object(inputs, "_wrap", wrap)
+    wrap = BACKENDS[backend] or inputs.wrap
+    return mock.patch.object(inputs, "wrap", wrap)
 
 
 def make_rows(rng, t, p, dtype, duplicates, scaled):

@@ -218,7 +218,7 @@ def test_bad_options_are_named(options, words):
         (lambda: Sharded(SBQ(), shards=0), "at least 1"),
         (lambda: Sharded(SBQ(), shards=True), "at least 1"),
         (lambda: Sharded(SBQ(), mode="fast"), "two-round"),
-        (lambda: Sharded(SBQ(), backend="ray"), "not available here"),
+        (lambda: Sharded(SBQ(), backend="spark"), "not available here"),
     ],
 )
 def test_bad_selectors_are_named(make, words):

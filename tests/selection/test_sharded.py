@@ -22,7 +22,7 @@ from exempla.selection import (
 )
 from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.fused import FusedRows
-from exempla.selection.selectors import sharded
+from exempla.selection.shards import BACKENDS, Local
 
 SELECTORS = [
     SBQ(),
@@ -57,7 +57,7 @@ def test_exact_sharding_changes_nothing(selector, shards):
 @pytest.mark.parametrize("wrap", [FusedRows, ArrayRows])
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_exact_sharding_of_float32_rows(wrap, noise, monkeypatch):
-    monkeypatch.setattr(inputs, "_wrap", wrap)
+    monkeypatch.setattr(inputs, "wrap", wrap)
     rows, target = made(t=900, dtype=np.float32)
     whole = select(rows, target, 8, SBQ(noise))
     for shards in (2, 3, 7):
@@ -124,18 +124,22 @@ def test_two_rounds_without_candidates():
     assert len(result) == 0
 
 
-def test_a_backend_only_has_to_place_the_parts(monkeypatch):
-    placed = []
+def test_a_backend_only_has_to_open_the_rows(monkeypatch):
+    opened = []
 
-    def place(parts):
-        placed.extend(parts)
-        return parts
+    class Elsewhere(Local):
+        def opened(self, features, shards):
+            opened.append((features.shape, shards))
+            return super().opened(features, shards)
 
-    monkeypatch.setitem(sharded.BACKENDS, "elsewhere", place)
+    monkeypatch.setitem(BACKENDS, "elsewhere", Elsewhere)
     rows, target = made()
     result = select(rows, target, 3, Sharded(SBQ(), 5, backend="elsewhere"))
-    assert [part.t for part in placed] == [20, 20, 20, 20, 21]
+    assert opened == [((101, 9), 5)]
     assert np.array_equal(result.indices, select(rows, target, 3).indices)
+    assert np.array_equal(
+        result.indices, select(rows, target, 3, Sharded(SBQ(), backend=Elsewhere())).indices
+    )
 
 
 def test_nesting_is_refused():

@@ -21,10 +21,8 @@ from exempla.selection.ties import just_below
 
 __all__ = ["Scout"]
 
-POOL = 1024, 8192
-"""Rows to guess among: a share of all, within these bounds. Of 512, 1024, 2048, 4096 and more rows
-for 20 k × 1024 and 100 k to 400 k × 256 Gaussian rows, these gave the fewest readings a pick."""
 SHARE = 1 / 48
+"""Of all rows, how many to guess among, within the bounds of the race (`Race.pools`)."""
 HOPE = 0.4
 """At first the next pool is made of the rows that reached this share of a guess's score; the share
 is then adapted to the size that is wanted."""
@@ -69,7 +67,7 @@ class Scout:
     def __init__(self, rows: Rows, race: Race, run: Run, k: int, rule: Rule) -> None:
         self.rows, self.race, self.run, self.k, self.rule = rows, race, run, k, rule
         self.usual: float = FIRST
-        self.size = int(np.clip(SHARE * rows.t, *POOL))
+        self.size = int(np.clip(SHARE * rows.t, *race.pools))
         self.owed: Steps | None = None
         """Steps that the race has still to take, or to take back."""
         self.share = HOPE
@@ -115,10 +113,11 @@ class Scout:
             j, bar = -1, np.inf
             if fresh and not run.matched:
                 score = self.rule.score(pool.c, pool.n, norms2, run.basis.noise)
-                best = int(np.argmax(np.where(pool.n > floor, score, -np.inf)))
+                left = pool.n > floor
+                best = int(np.argmax(np.where(left, score, -np.inf)))
                 row = self.rows.take(pool.rows[[best]])[0]
                 least, _ = score_bounds(row[None], run.basis, self.rows.tolerance, self.rule)
-                if least[0] > -np.inf:
+                if left[best] and least[0] > -np.inf:  # else the pool is used up
                     j, bar = int(pool.rows[best]), float(just_below(least[0]))
             guesses.bars.append(bar)
             guesses.slacks.append(slack(self.race, run))

@@ -18,7 +18,7 @@ from exempla.checks import check_k, whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.bounds import Finished
-from exempla.selection.inputs import alignment_of, as_rows, as_targets, groups, side_of
+from exempla.selection.inputs import as_rows, as_targets, groups, side_of
 from exempla.selection.select import choose
 from exempla.selection.selector import Selector
 
@@ -129,9 +129,7 @@ def chosen_and_certified(
         selections = found if isinstance(found, list) else [found]
         some = some if targets.ndim > 1 else targets[None]
         aligned, _ = as_targets(some, rows.p)
-        for selection, mu, μ, z in zip(
-            selections, some, aligned, alignment_of(rows, aligned), strict=True
-        ):
+        for selection, mu, μ, z in zip(selections, some, aligned, rows.align(aligned), strict=True):
             candidates = side_of(z, selection.side) & (rows.norms2 > 0)
             done = Finished(selection, rows, μ, z, candidates)
             yield selection, mu, _certified(done, max(1, len(selection)), "cheap")
@@ -165,7 +163,7 @@ def _read(
         r = max(1, len(selection))
     if not whole_number(r) or not 1 <= r <= rows.t:
         raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
-    z = alignment_of(rows, targets)[0]
+    z = rows.align(targets)[0]
     candidates = side_of(z, selection.side) & (rows.norms2 > 0)
     return Finished(selection, rows, μ, z, candidates), int(r)
 

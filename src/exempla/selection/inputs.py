@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,18 @@ from exempla.selection.candidates.arrays import ArrayRows
 from exempla.selection.candidates.base import SHORTEST, Rows
 from exempla.selection.candidates.stored import StoredArrayRows
 from exempla.selection.selector import Problem
-from exempla.selection.ties import without_noise
 from exempla.store import StoredRows
 
 __all__ = [
     "SIDES",
-    "alignment_of",
     "as_rows",
     "as_targets",
     "check_lengths",
     "groups",
     "make_problem",
+    "refuse_unusable",
     "side_of",
+    "wrap",
 ]
 
 SIDES = ("both", "opponents", "proponents")
@@ -50,7 +50,14 @@ def as_rows(features: Array) -> Rows:
         )
     if 0 in array.shape:
         raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
-    rows = _wrap(array)
+    rows = wrap(array)
+    refuse_unusable(rows, lambda: _any(array))
+    return rows
+
+
+def refuse_unusable(rows: Rows, nonzero: Callable[[], bool] = lambda: False) -> None:
+    """Rows with numbers nobody can compute with stop here; `nonzero` says whether there is a row
+    other than 0 where all of them are too short to tell."""
     bad = np.flatnonzero(~np.isfinite(rows.norms2))
     if len(bad):
         which = ", ".join(str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
@@ -60,9 +67,8 @@ def as_rows(features: Array) -> Rows:
             f"({plural} {which}); remove or repair them"
         )
     longest = float(rows.norms2.max())
-    if longest or _any(array):
+    if longest or nonzero():
         check_lengths("the longest row of the features", longest)
-    return rows
 
 
 def check_lengths(what: str, norm2: float) -> None:
@@ -81,7 +87,8 @@ def _any(array: Array) -> bool:
     return bool((array != 0).any())
 
 
-def _wrap(array: Array) -> Rows:
+def wrap(array: Array) -> Rows:
+    """The fastest Rows there is for a float32 or float64 array, or for stored rows."""
     if isinstance(array, StoredRows):
         return _wrap_stored(array)
     if not isinstance(array, np.ndarray):
@@ -100,7 +107,7 @@ def _wrap_stored(array: StoredRows) -> Rows:
     if array.dtype not in (np.float32, np.float64):
         raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
     if array.shape[0] * array.shape[1] <= SMALL:
-        return _wrap(array[:])
+        return wrap(array[:])
     try:
         from exempla.selection.candidates.fused import StoredFusedRows
     except ImportError:  # no numba
@@ -154,7 +161,7 @@ def make_problem(
         if not isinstance(one, str) or one not in SIDES:
             raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
     starts = _per_target(start, len(targets), single, "start")
-    alignment = alignment_of(rows, targets)
+    alignment = rows.align(targets)
     signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
     candidates = signs & (rows.norms2 > 0)
     for i, one in enumerate(starts):
@@ -174,11 +181,6 @@ def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
     step = max(1, TOGETHER // each)
     for start in range(0, targets, step):
         yield slice(start, min(start + step, targets))
-
-
-def alignment_of(rows: Rows, targets: np.ndarray) -> np.ndarray:
-    """(T, t): z_j = f_j·μ; 0 where it is nothing but rounding."""
-    return without_noise(rows.project(targets), rows.norms2, np.vecdot(targets, targets)[:, None])
 
 
 def side_of(z: np.ndarray, side: str) -> np.ndarray:

@@ -118,9 +118,10 @@ def choose(
         selector = SBQ()
     if not isinstance(selector, Selector):
         raise ExemplaError(f"selector is {selector!r}; give a selector such as SBQ(noise=1.0)")
-    problem, k, single = make_problem(features, target, k, side, start)
-    _check_starts(problem, selector)
-    outcomes = selector.choose(problem, k)
+    with selector.placed(features) as rows:
+        problem, k, single = make_problem(rows, target, k, side, start)
+        _check_starts(problem, selector)
+        outcomes = selector.choose(problem, k)
     results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]
     for i, result in enumerate(results):
         if len(result) < k:

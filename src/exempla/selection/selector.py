@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +109,10 @@ class Selector(ABC):
     def continues(self) -> bool:
         """Whether `select(..., start=...)` can carry on an earlier result."""
         return True
+
+    def placed(self, features: Any) -> AbstractContextManager[Any]:
+        """The features where this selector wants them, until the end of the `with` block."""
+        return nullcontext(features)
 
     @abstractmethod
     def choose(self, problem: Problem, k: int) -> list[Outcome]:

@@ -8,6 +8,7 @@ With --store DIR the vectors go to that folder as they are made, in several .npy
 fit in memory; killed at any moment, the same command goes on with what is missing. Several machines
 share the work with --shard i/n, each with its own i and the same --store on a common disk; the
 command without --shard then finds all parts, makes what is still missing, and writes the results.
+With --ray the machines of a Ray cluster make the parts, and one command does all of it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=shard,
         help="only add the I-th of N parts to the store, as one of N processes or machines",
     )
+    large.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        nargs="?",
+        const="",
+        help="let the machines of a Ray cluster make the parts; without an address, of the cluster "
+        "that runs here, or of this machine alone",
+    )
     add_output(parser)
 
 
@@ -59,11 +68,21 @@ def run(options: Namespace) -> int:
 
     if options.shard and not options.store:
         raise ExemplaError("--shard adds a part to a store; name its folder with --store.")
+    if options.ray is not None and (options.shard or not options.store):
+        raise ExemplaError(
+            "--ray makes all parts of a store: name its folder, which every machine sees, with "
+            "--store, and leave --shard out."
+        )
     with reading(options, 0.0, FILES.values()) as (given, console, folder):
         explainer = Explainer(
             given.inner, store=options.store, seed=options.seed, progress=console.progress
         )
-        explainer.fit(given.train(), part=options.shard)
+        if options.ray is not None:
+            from exempla.distributed import OnRay, fit_on_ray
+
+            fit_on_ray(explainer, given.train(), on=OnRay(options.ray or None))
+        else:
+            explainer.fit(given.train(), part=options.shard)
         if options.shard:
             i, n = options.shard
             console.say(

@@ -10,7 +10,7 @@ import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.selection.candidates.base import SHORTEST, Leaders, Race, Rows, Rule
+from exempla.selection.candidates.base import SHORTEST, Leaders, Race, Rows, Rule, Steps, Swept
 
 __all__ = ["ArrayRace", "ArrayRows", "FLOAT32_ERROR"]
 
@@ -197,9 +197,7 @@ class ArrayRace(Race):
         reach = (scores >= threshold) & (scores > -np.inf)
         return self.rows.host(self.xp.nonzero(reach)[0][:limit])
 
-    def _scores(
-        self, targets: slice, slack_c: Array | None = None, slack_n: Array | None = None
-    ) -> Array:
+    def _scores(self, targets: slice, slack_c: Any = None, slack_n: Any = None) -> Array:
         """Scores, at most, given the slacks; −inf for rows that are out or have nothing new."""
         xp, c, n = self.xp, self.c[targets], self.n[targets]
         squared = self.rule in (Rule.GAIN, Rule.PURSUIT)
@@ -216,6 +214,45 @@ class ArrayRace(Race):
         else:
             scores = scores * self.scale
         return xp.where(alive, scores, xp.full_like(scores, -np.inf))
+
+    # -- several steps at a time: for `shards`, where an exchange costs more than a pass --------
+
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        return self.rows.host(self.rows.array[self.rows.here(rows)])
+
+    def standing(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        here = self.rows.here(rows)
+        return self.rows.host(self.c[0][here]), self.rows.host(self.n[0][here])
+
+    def best(self, count: int) -> np.ndarray:
+        scores = self.rows.host(self._scores(slice(0, 1))[0])
+        rows = np.arange(len(scores))
+        if count < len(scores):
+            rows = np.sort(np.argpartition(scores, len(scores) - count)[-count:])
+        return rows[scores[rows] > -np.inf]
+
+    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
+        """A product a step, each as in `update`: a direction's products are always the same."""
+        xp, kept = self.xp, (self.c, self.n)
+        near: list[np.ndarray | None] = []
+        hope = xp.zeros(self.rows.t, dtype=xp.bool, device=self.rows.device)
+        for s in range(len(steps)):
+            v = self._product(steps.directions[s])[None]
+            self.c = self.c - float(steps.coefs[s]) * v
+            self.n = self.n - float(steps.signs[s]) * v * v
+            if s == keep - 1:
+                kept = self.c, self.n
+            bar = float(steps.bars[s])
+            if bar == np.inf:
+                near.append(np.zeros(0, np.int64))
+                continue
+            most = self._scores(slice(0, 1), float(steps.slack_c[s]), float(steps.slack_n[s]))[0]
+            alive = most > -np.inf
+            hope = hope | (alive & (most >= share * bar))
+            found = self.rows.host(xp.nonzero(alive & (most >= bar))[0])
+            near.append(None if len(found) > limit else found)
+        self.c, self.n = kept
+        return Swept(near, self.rows.host(xp.nonzero(hope)[0]))
 
     def deflate(self, target: int, energy: np.ndarray) -> None:
         n = self.rows.norms2_here + self.noise - self.rows.here(energy)

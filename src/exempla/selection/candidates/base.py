@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from exempla.selection.ties import without_noise
+
 __all__ = ["SHORTEST", "Leaders", "Pool", "Race", "Rows", "Rule", "Steps", "Swept"]
 
 SHORTEST = 1e-60
@@ -150,6 +152,10 @@ class Race(ABC):
     """How many steps of a single target's race one reading of the rows can take (`sweep`)."""
     panel: int = 1
     """Steps that cost as much as one: the width in which they are computed."""
+    pools: tuple[int, int] = (1024, 8192)
+    """Rows to guess the next steps among: a share of all, within these bounds. Of 512, 1024, 2048,
+    4096 and more rows for 20 k × 1024 and 100 k to 400 k × 256 Gaussian rows, these gave the fewest
+    readings a pick."""
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
@@ -197,6 +203,14 @@ class Race(ABC):
 
     def pool(self, rows: np.ndarray) -> Pool:
         """These rows with their c and n. Where `most_ahead` > 1."""
+        return Pool(rows, self.features(rows), *self.standing(rows))
+
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        """These rows in their own precision, on the host. Where `most_ahead` > 1."""
+        raise NotImplementedError
+
+    def standing(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """c and n of these rows, on the host. Where `most_ahead` > 1."""
         raise NotImplementedError
 
     def leaders(self) -> Leaders:
@@ -221,6 +235,11 @@ class Rows(ABC):
     @abstractmethod
     def project(self, vectors: np.ndarray) -> np.ndarray:
         """(m, t) products of every row with each vector (m, p), summed in float64."""
+
+    def align(self, targets: np.ndarray) -> np.ndarray:
+        """(T, t): z_j = f_j·μ; 0 where it is nothing but rounding."""
+        lengths = np.vecdot(targets, targets)[:, None]
+        return without_noise(self.project(targets), self.norms2, lengths)
 
     @abstractmethod
     def energy(self, directions: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 
 from exempla.selection.candidates import passes
 from exempla.selection.candidates.arrays import ArrayRace, ArrayRows
-from exempla.selection.candidates.base import Leaders, Pool, Race, Rule, Steps, Swept
+from exempla.selection.candidates.base import Leaders, Race, Rule, Steps, Swept
 from exempla.selection.candidates.passes import TILE, compiled
 from exempla.selection.candidates.stored import Stored
 from exempla.selection.candidates.threads import in_parts, threads
@@ -94,9 +94,6 @@ class FusedRace(ArrayRace):
             for s in range(len(steps))
         ]
         return Swept(near, np.concatenate([hopeful for _, _, hopeful in parts]))
-
-    def pool(self, rows: np.ndarray) -> Pool:
-        return Pool(rows, self.rows.array[rows], self.c[0, rows], self.n[0, rows])
 
     def best(self, count: int) -> np.ndarray:
         scores = np.empty(self.rows.t, np.float32)

@@ -1,30 +1,26 @@
 """Rows in several parts: the same picks by exchanging leaders, or similar ones in two rounds.
 
-In exact mode every part runs its own race, proposes its leader, and receives the winner's
-direction: p numbers a pick travel, rows never do. A part is anything that implements `Rows` and
-`Race`, so a part on another machine is a proxy with those methods; `BACKENDS` says how parts are
-placed.
+In exact mode every part runs its own race and proposes its leaders; what is picked goes to all
+parts as a direction: p numbers a pick travel, rows do not but for a few that are hopeful. Where the
+parts are is the backend's business (`selection.shards`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
 from exempla.selection.candidates.arrays import ArrayRows
-from exempla.selection.candidates.base import Leaders, Race, Rows, Rule
 from exempla.selection.selector import Outcome, Problem, Selector
+from exempla.selection.shards import Backend, Call, ShardedRows, resolve
 
-__all__ = ["BACKENDS", "Sharded", "ShardedRows"]
-
-BACKENDS: dict[str, Callable[[list[Rows]], list[Rows]]] = {"local": lambda parts: parts}
-"""How each backend places the parts: local rows in, rows (or proxies of them) out."""
+__all__ = ["Sharded"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,12 @@ class Sharded(Selector):
     mode : "exact" or "two-round"
         Exact gives the picks of the selector on all rows. Two-round lets every part choose k
         rows by itself, chooses k among all of those, and returns the better of this and the
-        best part: one exchange in all, and a residual that may be several times larger.
-    backend : str
-        Where the parts live; "local" is this process.
+        best part: few exchanges in all, and a residual that may be several times larger.
+    backend : "local", "ray", "torch", or one of them with options
+        Where the parts live: in this process; with the workers of a Ray cluster
+        (`exempla.distributed.OnRay`), to which stored rows go as paths; or one with each process
+        of a torch.distributed group (`exempla.distributed.OnTorch`), each of which calls with its
+        own rows and gets the picks from all of them.
 
     >>> import numpy as np
     >>> from exempla.selection import SBQ, Sharded, select
@@ -55,17 +54,17 @@ class Sharded(Selector):
     selector: Selector
     shards: int = 4
     mode: Literal["exact", "two-round"] = "exact"
-    backend: str = "local"
+    backend: str | Backend = "local"
 
     def __post_init__(self) -> None:
         if not isinstance(self.selector, Selector):
             raise ExemplaError(f"Sharded wraps a selector such as SBQ(), not {self.selector!r}")
+        if isinstance(self.selector, Sharded):
+            raise ExemplaError("these rows are already sharded; wrap a selector in one Sharded")
         if not whole_number(self.shards) or self.shards < 1:
             raise ExemplaError(f"shards is {self.shards!r}; give a whole number of at least 1")
         check_choice("mode", self.mode, ("exact", "two-round"))
-        if not isinstance(self.backend, str) or self.backend not in BACKENDS:
-            known = ", ".join(repr(name) for name in BACKENDS)
-            raise ExemplaError(f"backend {self.backend!r} is not available here; use {known}")
+        resolve(self.backend)
 
     @property
     def noise(self) -> float:  # type: ignore[override]
@@ -81,139 +80,51 @@ class Sharded(Selector):
     def continues(self) -> bool:
         return self.mode == "exact" and self.selector.continues
 
+    @contextmanager
+    def placed(self, features: Any) -> Iterator[ShardedRows]:
+        """In parts, unless they are already."""
+        if isinstance(features, ShardedRows):
+            yield features
+            return
+        with resolve(self.backend).opened(features, self.shards) as rows:
+            yield rows
+
     def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        t = problem.rows.t
-        bounds = [int(b) for b in np.linspace(0, t, min(self.shards, t) + 1)]
-        parts = BACKENDS[self.backend](problem.rows.split(bounds))
         if self.mode == "exact":
-            together = ShardedRows(parts, bounds)
-            return self.selector.choose(replace(problem, rows=together), k)
-        return self._two_rounds(problem, parts, bounds, k)
+            return self.selector.choose(problem, k)
+        return self._two_rounds(problem, k)
 
-    def _two_rounds(
-        self, problem: Problem, parts: list[Rows], bounds: list[int], k: int
-    ) -> list[Outcome]:
-        first = []  # first[s][i]: shard s's choice for target i, in global indices
-        for part, (start, stop) in zip(parts, pairwise(bounds)):
-            where = np.arange(start, stop)
-            first.append(self._choose_among(problem, part, where, k))
-        results = []
-        for i in range(len(problem.targets)):
-            union = np.unique(np.concatenate([choice[i].indices for choice in first]))
-            options = [choice[i] for choice in first]
-            if len(union):
-                pooled = ArrayRows(problem.rows.take(union), problem.rows.tolerance)
-                merged = self._choose_among(problem.only(i), pooled, union, k)
-                options = [*merged, *options]
-            best = min(options, key=lambda outcome: outcome.variance)
-            if best.stopped == "candidates" and len(best.indices) < problem.candidates[i].sum():
-                # The pool ran out, not the problem: the parts had kept all that was new.
-                best = replace(best, stopped="rank")
-            results.append(best)
-        return results
-
-    def _choose_among(
-        self, problem: Problem, rows: Rows, where: np.ndarray, k: int
-    ) -> list[Outcome]:
-        """The inner selector's choice among the rows `where`."""
-        part = Problem(
-            rows,
-            problem.targets,
-            problem.alignment[:, where],
-            problem.candidates[:, where],
-            problem.sides,
-            (None,) * len(problem.targets),
-        )
-        outcomes = self.selector.choose(part, k)
-        return [replace(o, indices=where[o.indices].astype(np.int64)) for o in outcomes]
-
-
-class ShardedRows(Rows):
-    """Several parts that answer as one."""
-
-    def __init__(self, parts: list[Rows], bounds: list[int]) -> None:
-        self.parts, self.bounds = parts, bounds
-        self.t, self.p = bounds[-1], parts[0].p
-        self.tolerance = parts[0].tolerance
-        self.norms2 = np.concatenate([part.norms2 for part in parts])
-
-    def project(self, vectors: np.ndarray) -> np.ndarray:
-        return np.concatenate([part.project(vectors) for part in self.parts], axis=1)
-
-    def energy(self, directions: np.ndarray) -> np.ndarray:
-        return np.concatenate([part.energy(directions) for part in self.parts])
-
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        out = np.empty((len(indices), self.p))
-        owner = np.searchsorted(self.bounds, indices, side="right") - 1
-        for s in np.unique(owner):
-            mine = owner == s
-            out[mine] = self.parts[s].take(indices[mine] - self.bounds[s])
-        return out
-
-    def split(self, bounds: list[int]) -> list[Rows]:
-        raise ExemplaError("these rows are already sharded; wrap a selector in one Sharded only")
-
-    def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
-        cuts = list(pairwise(self.bounds))
-        races = [
-            part.race(candidates[:, start:stop], noise, rule)
-            for part, (start, stop) in zip(self.parts, cuts)
+    def _two_rounds(self, problem: Problem, k: int) -> list[Outcome]:
+        rows = problem.rows
+        assert isinstance(rows, ShardedRows)  # as they were placed
+        both = rows.of_parts(problem.alignment), rows.of_parts(problem.candidates)
+        own = [(*z, *candidates) for z, candidates in zip(*both)]
+        question = Call("choose", (self.selector, problem.targets, problem.sides, k), own)
+        first = [  # first[s][i]: shard s's choice for target i, in global indices
+            [replace(o, indices=o.indices + start) for o in outcomes]
+            for outcomes, start in zip(rows.exchange.ask(question), rows.bounds)
         ]
-        return ShardedRace(races, self.bounds)
+        return [
+            self._second_round(problem.only(i), [choice[i] for choice in first], k)
+            for i in range(len(problem.targets))
+        ]
 
-
-class ShardedRace(Race):
-    """The parts' races; what is global is only the leader."""
-
-    def __init__(self, races: list[Race], bounds: list[int]) -> None:
-        self.races, self.bounds = races, bounds
-
-    @property
-    def error(self) -> float:  # type: ignore[override]
-        return max(race.error for race in self.races)
-
-    def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
-        return self._overall([race.refresh(targets, residuals) for race in self.races])
-
-    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
-        return self._overall([race.update(directions, coefs) for race in self.races])
-
-    def _overall(self, proposals: list[Leaders]) -> Leaders:
-        scores = np.stack([proposal.scores for proposal in proposals])
-        offsets = np.array(self.bounds[:-1])[:, None]
-        rows = np.stack([proposal.rows for proposal in proposals])
-        rows = np.where(rows >= 0, rows + offsets, -1)
-        best = np.argmax(scores, axis=0)  # the first part among equals: the lowest index
-        every = np.arange(scores.shape[1])
-        return Leaders(scores[best, every], rows[best, every])
-
-    def firsts(
-        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
-    ) -> np.ndarray:
-        found = np.full(len(thresholds), -1)
-        for race, start in zip(self.races, self.bounds):
-            rows = race.firsts(thresholds, slack_c, slack_n)
-            found = np.where((found < 0) & (rows >= 0), rows + start, found)
-        return found
-
-    def contenders(
-        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
-    ) -> np.ndarray:
-        question = (target, threshold, slack_c, slack_n, limit)
-        found = [race.contenders(*question) for race in self.races]
-        every = np.concatenate([rows + start for rows, start in zip(found, self.bounds)])
-        return every[:limit]
-
-    def deflate(self, target: int, energy: np.ndarray) -> None:
-        for race, (start, stop) in zip(self.races, pairwise(self.bounds)):
-            race.deflate(target, energy[start:stop])
-
-    def drop(self, targets: list[int], rows: list[int]) -> None:
-        owners = np.searchsorted(self.bounds, rows, side="right") - 1
-        for i, j, s in zip(targets, rows, owners):
-            self.races[s].drop([i], [j - self.bounds[s]])
-
-    def sharpen(self) -> None:
-        for race in self.races:
-            race.sharpen()
+    def _second_round(self, problem: Problem, options: list[Outcome], k: int) -> Outcome:
+        """The best of the parts' choices and of what is chosen among all of them."""
+        union = np.unique(np.concatenate([outcome.indices for outcome in options]))
+        if len(union):
+            pool = Problem(
+                ArrayRows(problem.rows.take(union), problem.rows.tolerance),
+                problem.targets,
+                problem.alignment[:, union],
+                problem.candidates[:, union],
+                problem.sides,
+                (None,),
+            )
+            merged = self.selector.choose(pool, k)[0]
+            options = [replace(merged, indices=union[merged.indices].astype(np.int64)), *options]
+        best = min(options, key=lambda outcome: outcome.variance)
+        if best.stopped == "candidates" and len(best.indices) < problem.candidates[0].sum():
+            # The pool ran out, not the problem: the parts had kept all that was new.
+            best = replace(best, stopped="rank")
+        return best

@@ -1,0 +1,186 @@
+"""Parts on a Ray cluster of two nodes: the same picks, whoever dies on the way.
+
+One cluster serves the whole file: starting it is what takes the time. The node is lost last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from time import sleep
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+import exempla
+from exempla.cli.main import main
+from exempla.distributed import OnRay, in_files
+from exempla.distributed.ray_exchange import RayExchange
+from exempla.errors import ExemplaError
+from exempla.selection import SBQ, Herding, Sharded, select
+from exempla.store import RowSet, StoredRows
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+STORE = 80 * 2**20
+LITTLE = 0.25  # processors of an actor, so that those of a lost node find room
+QUICK = {  # a lost node is noticed within a second
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 200,
+    "health_check_failure_threshold": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 1,
+            "object_store_memory": STORE,
+            "include_dashboard": False,
+            "_system_config": QUICK,
+        },
+    )
+    made.second = made.add_node(num_cpus=1, object_store_memory=STORE)
+    ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((3000, 24)).astype(np.float32)
+    rows[2000:2100] = rows[:100]  # copies in another part
+    return rows, rows[:60].astype(np.float64).mean(axis=0)
+
+
+def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path):
+    rows, target = problem
+    whole = select(rows, target, 12, SBQ(10))
+    parts = select(rows, target, 12, Sharded(SBQ(10), 2, backend="ray"))
+    assert np.array_equal(whole.indices, parts.indices)
+    np.testing.assert_allclose(whole.weights, parts.weights, rtol=1e-9)
+
+    # Stored rows, in files of other sizes than the shares; several questions of one placement.
+    paths = [tmp_path / f"{i}.npy" for i in range(3)]
+    for path, some in zip(paths, np.split(rows, [500, 2900])):
+        np.save(path, some)
+    both = np.stack([target, -target])
+    with OnRay(cpus=LITTLE).opened(StoredRows.of(paths), 2) as placed:
+        assert len(placed.exchange.actors) == 2
+        assert placed.bounds == [0, 1500, 3000]
+        before = placed.exchange.traffic.copy()
+        assert np.array_equal(select(placed, target, 12, SBQ(10)).indices, whole.indices)
+        traffic = placed.exchange.traffic.since(before)
+        assert traffic.exchanges < 12  # fewer than one a pick
+        assert traffic.sent > 0
+        assert traffic.received > 0
+        assert traffic.restarts == 0
+        herded = select(placed, target, 6, Herding())
+        assert np.array_equal(herded.indices, select(rows, target, 6, Herding()).indices)
+        for found, sought in zip(select(placed, both, 5), select(rows, both, 5)):
+            assert np.array_equal(found.indices, sought.indices)
+    two = Sharded(SBQ(1.0), 2, "two-round")
+    away = Sharded(SBQ(1.0), 2, "two-round", backend=OnRay(cpus=LITTLE))
+    found, sought = select(rows, target, 6, away), select(rows, target, 6, two)
+    assert np.array_equal(found.indices, sought.indices)
+
+
+def test_what_a_user_can_do_wrong_is_said(cluster, problem, tmp_path):
+    rows, target = problem
+    stored = in_files(rows, tmp_path, 2)
+    for shard in stored.shards[1:]:
+        _ = stored.shape  # known before the file is gone
+        shard.path.unlink()
+    with pytest.raises(ExemplaError, match="every machine of the cluster sees"):
+        select(stored, target, 3, Sharded(SBQ(10), 2, backend="ray"))
+    with pytest.raises(ExemplaError, match="give fewer shards"):
+        select(rows, target, 3, Sharded(SBQ(10), 50, backend="ray"))
+    with pytest.raises(ExemplaError, match="NaN"):
+        select(rows * np.nan, target, 3, Sharded(SBQ(10), 2, backend="ray"))
+    with pytest.raises(ExemplaError, match="restarts is -1"):
+        OnRay(restarts=-1)
+
+
+def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
+    X, y = load_breast_cancer(return_X_y=True)
+    frame = pd.DataFrame(X).assign(y=y)
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    words = ["embed", str(tmp_path / "cells.csv"), "--label", "y", "--quiet"]
+    assert main([*words, "--out", str(tmp_path / "alone")]) == 0
+    away = ["--store", str(tmp_path / "store"), "--ray", "--out", str(tmp_path / "away")]
+    written, write = [], RowSet.write
+    monkeypatch.setattr(RowSet, "write", lambda *a: (written.append(a), write(*a)))
+    assert main([*words, *away]) == 0
+    assert all("white" in str(rows.folder) for rows, *_ in written)  # the rows were made elsewhere
+    said = json.loads((tmp_path / "away" / "explanation.json").read_text())
+    rows = StoredRows.of(sorted(Path(said["store"]).glob("*.npy")))[:]
+    np.testing.assert_allclose(rows, np.load(tmp_path / "alone" / "rows.npy"), rtol=1e-6)
+    assert main([*words, "--ray", "--out", str(tmp_path / "none")]) != 0  # without a store
+
+
+def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem, monkeypatch):
+    rows, target = problem
+    sent, deliver = [], RayExchange._sent
+
+    def killing(self, messages, effect):
+        sent.append(len(messages))
+        if len(sent) in (6, 9):  # twice, so that a replay is replayed
+            ray.kill(self.actors[0], no_restart=False)
+        return deliver(self, messages, effect)
+
+    monkeypatch.setattr(RayExchange, "_sent", killing)
+    with OnRay(cpus=LITTLE, patience=60).opened(rows, 2) as placed:
+        found = select(placed, target, 40, SBQ(10))
+        assert placed.exchange.traffic.restarts >= 2
+    assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
+
+
+def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
+    rows, target = problem
+    with OnRay(restarts=0).opened(rows, 2) as placed:
+        ray.kill(placed.exchange.actors[1])
+        with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be started again"):
+            select(placed, target, 5, SBQ(10))
+
+
+def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
+    """Last: the node does not come back."""
+    rows, target = problem
+    sent, deliver = [], RayExchange._sent
+
+    def losing(self, messages, effect):
+        sent.append(len(messages))
+        if len(sent) == 7:
+            cluster.remove_node(cluster.second, allow_graceful=False)
+            sleep(1)  # its workers end a moment after it
+        return deliver(self, messages, effect)
+
+    with OnRay(cpus=LITTLE, patience=60).opened(rows, 3) as placed:
+        monkeypatch.setattr(RayExchange, "_sent", losing)
+        found = select(placed, target, 40, SBQ(10))
+        assert placed.exchange.traffic.restarts >= 1
+    assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
+
+
+def test_without_ray_or_a_cluster_it_is_said(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    def unreachable(*args, **kwargs):
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(ray, "init", unreachable)
+    rows = np.eye(4)
+    with pytest.raises(ExemplaError, match=r"no Ray cluster answers at '10\.0\.0\.1:6379'"):
+        select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend=OnRay("10.0.0.1:6379")))
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(ExemplaError, match=r"exempla\[ray\]"):
+        exempla.select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend="ray"))
