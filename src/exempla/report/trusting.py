@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from exempla.effect import CLASSES
+from exempla.agreement import disagreement
 from exempla.report.about import About
 from exempla.results import Explanation
 
 __all__ = ["next_steps", "poor_model", "stands_out", "trust_sentences"]
 
-LOOKED_AT = 2_000
-"""Training rows a model is tried on, evenly spaced, to see whether it learned anything."""
-FEW = 20
-"""With fewer rows a share says nothing."""
 CLEAR = 3.0
 """Spreads of a random removal from which on an effect is called clear."""
-LEAST_R2 = 0.05
 
 
 def poor_model(explanation: Explanation) -> str:
-    """A sentence that says first of all if the model has hardly learned its own training rows; ""
-    otherwise, or where that cannot be told.
+    """A sentence that says first of all if the model does not agree with its own training rows; ""
+    otherwise, or where that cannot be told. It is the first of the answer's warnings.
 
     >>> import exempla, numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -32,42 +25,7 @@ def poor_model(explanation: Explanation) -> str:
     """
     question = explanation.question
     embeddings = getattr(getattr(question, "explainer", None), "embeddings", ())
-    if not embeddings or embeddings[0].train.labels is None:
-        return ""
-    oracle, train = embeddings[0].oracle, embeddings[0].train
-    rows = np.unique(np.linspace(0, len(train) - 1, min(len(train), LOOKED_AT)).astype(int))
-    labels = np.asarray(train.labels)[rows]
-    if labels.ndim != 1 or len(rows) < FEW or oracle.likelihood not in (*CLASSES, "gaussian"):
-        return ""
-    said = np.asarray(oracle.predict(train.take(rows)))
-    if said.shape != labels.shape:
-        return ""
-    return (
-        _poor_classes(said, labels) if oracle.likelihood in CLASSES else _poor_numbers(said, labels)
-    )
-
-
-def _poor_classes(said: np.ndarray, labels: np.ndarray) -> str:
-    right = float(np.mean(said.astype(str) == labels.astype(str)))
-    commonest = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
-    if right > commonest + 2 * np.sqrt(right * (1 - right) / len(labels)):
-        return ""
-    return (
-        f"The model is hardly better than always giving the commonest answer, even on its training "
-        f"rows ({right:.1%} right against {commonest:.1%}): what it blames says little about the "
-        "data."
-    )
-
-
-def _poor_numbers(said: np.ndarray, labels: np.ndarray) -> str:
-    spread = float(np.var(labels.astype(np.float64)))
-    share = 1 - float(np.mean((said - labels) ** 2)) / spread if spread > 0 else 1.0
-    if share > LEAST_R2:
-        return ""
-    return (
-        f"The model is hardly better than always giving the mean, even on its training rows "
-        f"(R² {share:.2f}): what it blames says little about the data."
-    )
+    return disagreement(embeddings[0]) if embeddings else ""
 
 
 def stands_out(explanation: Explanation) -> float | None:

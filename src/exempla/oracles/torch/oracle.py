@@ -128,6 +128,7 @@ class TorchOracle(Oracle):
         if callable(likelihood) and not isinstance(likelihood, type):
             likelihood = Custom(likelihood)
         head = likelihood if isinstance(likelihood, Custom) else None
+        self.form.free = head is not None
         self.scorer = Scorer(self.model, chosen, self.form, head, draws)
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
@@ -196,6 +197,7 @@ class TorchOracle(Oracle):
             examples = TorchExamples(
                 source, self.form, self.device, self.dtype, weighted=role == "train"
             )
+            examples.needs_labels = not self.form.free
             self._prepare(examples, role)
         return examples
 

@@ -131,7 +131,10 @@ def reader_of(model: Any) -> Reader | None:
     inside = module_of(model)
     if inside is None:
         return None
-    names = dict(getattr(getattr(inside, "config", None), "label2id", None) or {})
+    config = getattr(inside, "config", None)
+    numbered = getattr(config, "id2label", None) or {}
+    names = {name: int(number) for number, name in numbered.items()}
+    names |= getattr(config, "label2id", None) or {}
     if is_a(model, "transformers", "Pipeline"):
         return Reader(names, Encoder(model.tokenizer, getattr(model, "image_processor", None)))
     collate = getattr(model, "data_collator", None)
