@@ -298,6 +298,9 @@ class TorchOracle(Oracle):
     def _batches(self, examples: TorchExamples) -> Iterator[Batch]:
         """Batches in order, of the size the scorer can take at the time."""
         scorer = self.scorer
+        if not scorer.network.surveyed:  # an oracle from storage, asked of what it read before
+            with scorer.restorer.borrowed(gradients=False):
+                self._prepare(examples, "test")
         scorer.batch_size = scorer.batch_size or scorer.network.batch_size(
             examples.source.batch_size
         )
