@@ -4,7 +4,7 @@
 
 Each kind is a small model trained on 48 examples, three of which are copies of the questioned
 examples with another label. "found" counts the questions whose own copy is their first opponent.
-"epoch" is a mean epoch of the training before, "explain" is fit and answers, on one CPU.
+"epoch" is a mean epoch of the training before, "explain" is fit and answers, in processor seconds.
 """
 
 from __future__ import annotations

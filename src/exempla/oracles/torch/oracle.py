@@ -72,8 +72,8 @@ def torch_oracle(
     likelihood : str or object
         "auto", "categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm"
         (labels are the inputs, shifted here), "tokens" (labels already aligned with the
-        outputs), or one of your own: a function log_prob(model, batch), or
-        `exempla.likelihoods.Custom(log_prob, sample)`.
+        outputs), "pixels" (the same, classes on the second axis), or one of your own: a function
+        log_prob(model, batch), or `exempla.likelihoods.Custom(log_prob, sample)`.
     parameters : names, globs, modules or parameters
         Part of the model to look at; all trainable parameters by default.
     device

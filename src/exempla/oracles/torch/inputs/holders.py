@@ -58,10 +58,9 @@ class Reader:
         """The data with raw inputs encoded, and names of labels as numbers."""
         if self.encode is None or isinstance(data, DataLoader):
             return data
-        if isinstance(data, tuple) and data and is_raw(data[0]):
-            columns = {"labels": data[1] if len(data) > 1 else None}
-            columns["weight"] = data[2] if len(data) > 2 else None
-            return self._rows([list(data[0])], columns)
+        if isinstance(data, tuple) and len(data) > 0 and is_raw(data[0]):
+            inputs, *rest = data
+            return self._rows([list(inputs)], dict(zip(("labels", "weight"), rest)))
         if is_raw(data):
             return self._rows([list(data)], {})
         return self._table(data) if is_table(data) else data
