@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from exempla.agreement import disagreement
 from exempla.arrays import Array, real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
@@ -106,11 +107,10 @@ class Explainer:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        several = isinstance(model, list | tuple)
-        given = with_runs(list(model)) if several else [model]
+        given = with_runs(list(model)) if isinstance(model, list | tuple) else [model]
         if not given:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
-        self.model = opened(given if several else model)
+        self.model = opened(given if isinstance(model, list | tuple) else model)
         self.oracles = make_oracles(given, likelihood, parameters, device)
         self._told = {"likelihood": likelihood, "parameters": parameters}
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
@@ -383,7 +383,7 @@ class Explainer:
 
     def _asked(self, test: Any, labels: Labels) -> Asked:
         """The questioned examples, read and scored once for all that is said of them."""
-        notes: list[str] = []
+        notes = [said for said in (disagreement(self.embeddings[0]),) if said]
         examples, labels = self._questioned(test, labels, notes)
         notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
         return Asked(test, examples, labels, scored(self.embeddings, examples, labels), notes)

@@ -214,8 +214,10 @@ def build_page(
 
 def _warnings(found: Selection, about: About) -> tuple[str, ...]:
     """What speaks against the answer, a poor model first."""
-    poor = poor_model(found) if isinstance(found, Explanation) and not about.accuracy else ""
-    return tuple(dict.fromkeys((*filter(None, (poor,)), *about.warnings, *found.warnings)))
+    poor = poor_model(found) if isinstance(found, Explanation) else ""
+    first = (poor,) if poor and not about.accuracy else ()  # else the accuracy is given itself
+    others = (said for said in found.warnings if said != poor)
+    return tuple(dict.fromkeys((*first, *about.warnings, *others)))
 
 
 def _sayings(

@@ -186,8 +186,10 @@ def terminal_text(found: Answer, rows: int = 10) -> str:
             [found.finding, *_said(found.warnings), *_rows(found, rows, found.to_frame())]
         )
     frame = found.to_frame().drop(columns=["alignment", "gain"])
-    head = [*_said(tuple(filter(None, (poor_model(found),)))), found.finding]
-    return "\n".join([*head, *_said(found.warnings), *_rows(found, rows, frame), computed(found)])
+    poor = poor_model(found)
+    head = [*_said((poor,) if poor else ()), found.finding]
+    others = _said(tuple(said for said in found.warnings if said != poor))
+    return "\n".join([*head, *others, *_rows(found, rows, frame), computed(found)])
 
 
 def _said(warnings: tuple[str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exempla.agreement import disagreement
 from exempla.report.about import About
 from exempla.report.unseen import Judged, on_training_rows, on_unseen_rows
 from exempla.results import Explanation
@@ -17,9 +18,9 @@ BY_HEART = 0.1
 
 
 def poor_model(explanation: Explanation) -> str:
-    """A sentence that says first of all if the model is no better than an answer that looks at no
-    row, be it on its training rows or on rows it has not seen; "" otherwise, or where that cannot
-    be told.
+    """A sentence that says first of all if the model does not agree with its own training rows, or
+    is no better on rows it has not seen than an answer that looks at no row; "" otherwise, or where
+    that cannot be told.
 
     >>> import exempla, numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -28,15 +29,17 @@ def poor_model(explanation: Explanation) -> str:
     >>> poor_model(exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False))[:48]
     'The model is hardly better than always giving th'
     """
-    learned = on_training_rows(explanation)
-    if learned is not None and _is_poor(learned):
-        return _poor(learned, f"even on {learned.rows}")
+    question = explanation.question
+    embeddings = getattr(getattr(question, "explainer", None), "embeddings", ())
+    if embeddings and (said := disagreement(embeddings[0])):
+        return said
     unseen = on_unseen_rows(explanation)
     if unseen is None or not _is_poor(unseen):
         return ""
     where = f"on {len(unseen.labels):,} {unseen.rows}"
     if unseen.chosen:
         return _poor(unseen, f"on {unseen.rows}", "unless these were chosen for being hard, ")
+    learned = on_training_rows(explanation)
     heart = learned is not None and learned.score - unseen.score > BY_HEART
     return _poor(unseen, where + (f", though right on {_share(learned)}" if heart else ""))
 

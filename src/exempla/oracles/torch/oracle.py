@@ -72,8 +72,8 @@ def torch_oracle(
     likelihood : str or object
         "auto", "categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm"
         (labels are the inputs, shifted here), "tokens" (labels already aligned with the
-        outputs), or one of your own: a function log_prob(model, batch), or
-        `exempla.likelihoods.Custom(log_prob, sample)`.
+        outputs), "pixels" (the same, classes on the second axis), or one of your own: a function
+        log_prob(model, batch), or `exempla.likelihoods.Custom(log_prob, sample)`.
     parameters : names, globs, modules or parameters
         Part of the model to look at; all trainable parameters by default.
     device
@@ -128,6 +128,7 @@ class TorchOracle(Oracle):
         if callable(likelihood) and not isinstance(likelihood, type):
             likelihood = Custom(likelihood)
         head = likelihood if isinstance(likelihood, Custom) else None
+        self.form.free = head is not None
         self.scorer = Scorer(self.model, chosen, self.form, head, draws)
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
@@ -196,6 +197,7 @@ class TorchOracle(Oracle):
             examples = TorchExamples(
                 source, self.form, self.device, self.dtype, weighted=role == "train"
             )
+            examples.needs_labels = not self.form.free
             self._prepare(examples, role)
         return examples
 
@@ -296,6 +298,9 @@ class TorchOracle(Oracle):
     def _batches(self, examples: TorchExamples) -> Iterator[Batch]:
         """Batches in order, of the size the scorer can take at the time."""
         scorer = self.scorer
+        if not scorer.network.surveyed:  # an oracle from storage, asked of what it read before
+            with scorer.restorer.borrowed(gradients=False):
+                self._prepare(examples, "test")
         scorer.batch_size = scorer.batch_size or scorer.network.batch_size(
             examples.source.batch_size
         )

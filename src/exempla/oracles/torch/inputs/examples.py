@@ -50,10 +50,17 @@ class CallForm:
         """Whether the model makes the decoder's inputs from labels, and so has to see them."""
         self.classes: int | None = None
         """How many there are, once it is known that labels are classes."""
+        self.free = False
+        """Whether a likelihood of the user's own reads batches: any columns will do."""
 
     def batch(self, positions: np.ndarray, given: Any) -> Batch:
         """The user's batch sorted into arguments, labels and weights."""
-        found = self._sorted(positions, given)
+        try:
+            found = self._sorted(positions, given)
+        except ExemplaError:
+            if not self.free:
+                raise
+            found = Batch(positions, (), {}, None, None, given)
         return replace(found, labels=self.class_numbers(found.labels))
 
     def class_numbers(self, labels: Any) -> Any:
@@ -156,6 +163,7 @@ class TorchExamples(Examples):
         index = self.index[np.asarray(positions)]
         part = TorchExamples(self.source, self.form, self.device, self.dtype, index, self.weighted)
         part.checked, part.weights_checked = self.checked, self.weights_checked
+        part.needs_labels = self.needs_labels
         part.ids = None if self.ids is None else np.asarray(self.ids)[np.asarray(positions)]
         return part
 

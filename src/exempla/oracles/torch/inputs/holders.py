@@ -58,10 +58,9 @@ class Reader:
         """The data with raw inputs encoded, and names of labels as numbers."""
         if self.encode is None or isinstance(data, DataLoader):
             return data
-        if isinstance(data, tuple) and data and is_raw(data[0]):
-            columns = {"labels": data[1] if len(data) > 1 else None}
-            columns["weight"] = data[2] if len(data) > 2 else None
-            return self._rows([list(data[0])], columns)
+        if isinstance(data, tuple) and len(data) > 0 and is_raw(data[0]):
+            inputs, *rest = data
+            return self._rows([list(inputs)], dict(zip(("labels", "weight"), rest)))
         if is_raw(data):
             return self._rows([list(data)], {})
         return self._table(data) if is_table(data) else data
@@ -131,7 +130,10 @@ def reader_of(model: Any) -> Reader | None:
     inside = module_of(model)
     if inside is None:
         return None
-    names = dict(getattr(getattr(inside, "config", None), "label2id", None) or {})
+    config = getattr(inside, "config", None)
+    numbered = getattr(config, "id2label", None) or {}
+    names = {name: int(number) for number, name in numbered.items()}
+    names |= getattr(config, "label2id", None) or {}
     if is_a(model, "transformers", "Pipeline"):
         return Reader(names, Encoder(model.tokenizer, getattr(model, "image_processor", None)))
     collate = getattr(model, "data_collator", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -64,7 +64,7 @@ def refuse_absent(model: nn.Module) -> None:
         )
 
 
-def nothing_trainable(model: nn.Module, parameters: dict[str, Tensor]) -> str:
+def nothing_trainable(model: nn.Module, parameters: Mapping[str, Tensor]) -> str:
     """Why no parameter can be looked at, and what to do."""
     kind, adapters = type(model).__name__, [name for name in parameters if "lora_" in name]
     if not any(p.is_floating_point() for p in parameters.values()):

@@ -89,14 +89,20 @@ class ItemSource(ExampleSource):
 
     def item(self, position: int) -> Any:
         """One item, as it was given or, of random ones, as its position draws it."""
+        return self._items([position])[0]
+
+    def _items(self, positions: Any) -> list[Any]:
         if not self.still:
-            return self.items[position]
+            return [self.items[int(i)] for i in positions]
+        found = []
         with seeded() as by:
-            by(position)
-            return self.items[position]
+            for i in positions:
+                by(int(i))
+                found.append(self.items[int(i)])
+        return found
 
     def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-        items = [self.item(int(i)) for i in positions]
+        items = self._items(positions)
         try:
             yield positions, self.collate(items)
         except (RuntimeError, ValueError):

@@ -24,7 +24,6 @@ from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.torch.inputs.batch import tree_map
 from exempla.oracles.torch.tape.restore import random_state, restore_random_state
-from exempla.progress import counter
 
 __all__ = ["available_memory", "kept", "seeded", "varies"]
 
@@ -41,18 +40,16 @@ def kept(stream: Iterable[Any], batched: bool = False) -> list[Any]:
         return _KEPT[stream]
     items: list[Any] = []
     room, held = available_memory() / SHARE, 0.0
-    with counter("reading the stream", None, "examples") as bar:
-        for item in stream:
-            items += examples_of(item) if batched else [item]
-            bar.update(1)
-            if len(items) % LOOK_EVERY == 1:
-                held = len(items) * bytes_of(items[-1])
-            if held > room:
-                raise ExemplaError(
-                    f"a stream has no positions, and the {len(items):,} examples read of it fill a "
-                    f"{SHARE}th of the free memory without an end: give a map-style Dataset, or "
-                    "a part of the stream as a list."
-                )
+    for item in stream:
+        items += examples_of(item) if batched else [item]
+        if len(items) % LOOK_EVERY == 1:
+            held = len(items) * bytes_of(items[-1])
+        if held > room:
+            raise ExemplaError(
+                f"a stream has no positions, and the {len(items):,} examples read of it fill a "
+                f"{SHARE}th of the free memory without an end: give a map-style Dataset, or "
+                "a part of the stream as a list."
+            )
     if not items:
         raise ExemplaError("the data is empty: there is no example to score.")
     warnings.warn(
