@@ -2,7 +2,8 @@
 
 An empty folder, a fresh environment, a file of mails of which one label in twenty is wrong; then
 the commands of docs/first-hour.md, the review page by keyboard in Chromium, a network, and a report
-for a colleague. Wall seconds of every step go to docs/experiments/first_hour.csv.
+for a colleague. Wall and processor seconds of every step, and what the command itself said at its
+end, go to docs/experiments/first_hour.csv.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -61,19 +63,29 @@ class Hour:
         path = f"{self.bin}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONPATH", None)
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), children()
         done = subprocess.run(
             words, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
-        self.note(step, shown or " ".join(words), time.perf_counter() - start, done.stdout)
+        took = time.perf_counter() - start
+        self.note(step, shown or " ".join(words), took, done.stdout, children() - busy)
         if done.returncode:
             raise SystemExit(f"{step} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def note(self, step: str, typed: str, seconds: float, said: str = "") -> None:
+    def note(
+        self, step: str, typed: str, seconds: float, said: str = "", busy: float | None = None
+    ) -> None:
         told = re.search(r"Done in (\d+) s", said)
-        self.lines.append((step, typed, f"{seconds:.1f}", told.group(1) if told else ""))
-        print(f"{seconds:7.1f} s  {step}: {typed}", flush=True)
+        cpu = "" if busy is None else f"{busy:.1f}"
+        self.lines.append((step, typed, f"{seconds:.1f}", cpu, told.group(1) if told else ""))
+        print(f"{seconds:7.1f} s ({cpu}, said {self.lines[-1][-1]})  {step}: {typed}", flush=True)
+
+
+def children() -> float:
+    """Processor seconds of all that was started and has ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def mails(folder: Path) -> list[int]:
@@ -170,12 +182,12 @@ def main() -> None:
                  ("changed wrongly", len(changed - wrong)), ("planted", len(wrong)),
                  ("report KiB", round(size)), ("errors before", round(300 * errors[0])),
                  ("errors after", round(300 * errors[1]))]  # fmt: skip
-    total = sum(float(seconds) for *_, seconds, _ in hour.lines)
+    total = sum(float(line[2]) for line in hour.lines)
     with (ROOT / "docs/experiments/first_hour.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(("step", "typed", "value", "said"))
-        table.writerows([*hour.lines, ("all steps", "", f"{total:.1f}", "")])
-        table.writerows([(what, "", value, "") for what, value in found])
+        table.writerow(("step", "typed", "value", "processor", "said"))
+        table.writerows([*hour.lines, ("all steps", "", f"{total:.1f}", "", "")])
+        table.writerows([(what, "", value, "", "") for what, value in found])
     print(found, f"{total:.0f} s in all")
 
 

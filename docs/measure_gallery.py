@@ -67,7 +67,7 @@ def explained(found: dict[str, Any]) -> Iterator[Figure]:
     yield "accuracy", found["cross_validated_accuracy"]
     yield "log_likelihood", effect["log_likelihood"]
     yield "by_chance", effect["by_chance"]
-    yield "turned", effect.get("turned_right", float("nan"))
+    yield "turned", effect["mended"] or 0
 
 
 def mails(folder: Path) -> Iterator[Figure]:
