@@ -78,7 +78,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.output import named_after, published
     from exempla.cli.shared.suspects import Suspects
     from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_files, write_tables
+    from exempla.cli.shared.writing import say_files, say_review, write_tables
     from exempla.report import About, write_label_report
     from exempla.tasks.fix_labels import fix_labels
     from exempla.tasks.label_jobs import JobFixes
@@ -140,7 +140,7 @@ def run(options: Namespace) -> int:
     console.say(found.finding)
     say_files(console, folder, paths)
     export_for_tools(console, options, folder)
-    console.say(f"Decide about them: exempla review {folder}")
+    say_review(console, folder)
     if kept := decided_elsewhere(folder):
         console.warn(kept)
     if not found.informed:  # then as many as may be wrong count

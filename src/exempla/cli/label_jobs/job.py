@@ -14,7 +14,7 @@ import numpy as np
 from exempla.cli.shared.console import Console
 from exempla.cli.shared.options import command_line, verdict
 from exempla.cli.shared.output import prepare_folder, published
-from exempla.cli.shared.writing import contract, say_files, write_json
+from exempla.cli.shared.writing import contract, say_files, say_review, write_json
 from exempla.progress import showing
 from exempla.report import About, Content, write_job_report
 from exempla.review import ReviewedFile, Suspect, write_review
@@ -111,7 +111,7 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
         console.warn(warning)
     say_files(console, folder, paths)
     export_for_tools(console, options, folder)
-    console.say(f"Decide about them: exempla review {folder}")
+    say_review(console, folder)
     if kept := decided_elsewhere(folder):
         console.warn(kept)
     wrong = found.expected_errors / max(found.n_labels, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.version import __version__
 
-__all__ = ["contract", "say_files", "write_json", "write_results", "write_tables"]
+__all__ = ["contract", "say_files", "say_review", "write_json", "write_results", "write_tables"]
 
 
 def write_results(
@@ -113,3 +114,15 @@ def say_files(console: Console, folder: Path, staged: dict[str, Path]) -> None:
         console.say(f"  {str(paths[name]).ljust(width)}  {WORDS[name]}")
     files = {name: str(path) for name, path in paths.items()}
     console.result({**json.loads(paths["result"].read_text(encoding="utf-8")), "files": files})
+
+
+def say_review(console: Console, folder: Path) -> None:
+    """How to go on to the review page; what it lacks is said now, not when it is asked for.
+
+    >>> say_review(Console(), Path("suspects"))  # doctest: +ELLIPSIS
+    Decide about them: ...exempla review suspects
+    """
+    needed = ("fastapi", "uvicorn")
+    missing = any(find_spec(name) is None for name in needed)
+    first = "pip install 'exempla[review]', then " if missing else ""
+    console.say(f"Decide about them: {first}exempla review {folder}")
