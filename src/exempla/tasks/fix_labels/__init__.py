@@ -8,6 +8,7 @@ The files, in the order in which they build on each other:
     crossfit       what models say that have not seen a row
     nearby/        rows that lie close together, and what they say of each other
     fisher         whether a row pushes the model the way trusted rows do
+    recorded       how a recorded training came to terms with each label
     evidence       all of it, each kind gathered when it is first needed
     noise/         what kind of mistakes there are, and how far the evidence carries
     calibrated     the default: probabilities, order and suggestions
@@ -66,6 +67,7 @@ def fix_labels(
     damping: str | float = "auto",
     ids: Any = None,
     original_labels: Any = None,
+    recorded: Any = None,
     task: str = "auto",
     probabilities: Any = None,
 ) -> Any:
@@ -95,6 +97,9 @@ def fix_labels(
     original_labels : sequence
         The labels the curated rows had before they were put right, one each, where they are known:
         what kind of mistakes there are is then learnt from them directly.
+    recorded : path, or list of paths
+        Folders that a `Recorder` filled while this very model learnt these labels: how long the
+        training took to accept each label is then evidence too, if it helps.
     task : {"auto", "classes", "regression", "multi-label", "tokens"}
         What the labels are. By itself: numbers if the model is a regressor, several labels a row
         if y is a table of zeros and ones, labels of tokens if X and y are lists of lists, else
@@ -125,7 +130,7 @@ def fix_labels(
     job = other_job(task, model, train, curated, k, **others)
     if job is not None:
         return job
-    evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
+    evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch, recorded=recorded)
     with showing(check_flag("progress", progress)):
         return fix_labels_from(
             evidence, k, method, noise=noise, damping=damping, ids=ids,
@@ -141,6 +146,7 @@ def gather(
     fit: Fit | None = None,
     seed: int = 0,
     sketch: str | int = "auto",
+    recorded: Any = None,
 ) -> Evidence:
     """The checked question, ready to collect evidence; methods and baselines can share one."""
     problem = read_problem(train, curated)
@@ -152,6 +158,7 @@ def gather(
         seed=seed,
         sketch=check_sketch(sketch),
         as_given=problem.X,
+        recorded=None if recorded is None else (model, recorded),
     )
 
 
