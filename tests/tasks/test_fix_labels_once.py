@@ -83,7 +83,9 @@ def test_rows_without_words_are_nobodys_neighbours() -> None:
     assert np.sort(found.cosines[~blank])[:, ::-1] == pytest.approx(best[~blank], abs=1e-5)
     codes = rng.integers(0, 2, 60)
     shares = np.bincount(codes) / 60
-    assert np.exp(found.log_votes(codes, 2))[blank] == pytest.approx(np.tile(shares, (blank.sum(), 1)))
+    assert np.exp(found.log_votes(codes, 2))[blank] == pytest.approx(
+        np.tile(shares, (blank.sum(), 1))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,9 @@ def worth_of_margins(margins: np.ndarray, against: np.ndarray, wrong: np.ndarray
         here, rest = fold == f, fold != f
         two = _fit(s[rest], H[rest], p[rest])
         one = _regression(s[rest], H[rest], np.ones(rest.sum()))
-        gain += float(_mixed(s[here], H[here], p[here], two).sum() - _log(s[here], H[here], one).sum())
+        gain += float(
+            _mixed(s[here], H[here], p[here], two).sum() - _log(s[here], H[here], one).sum()
+        )
     right, wronged = _fit(s, H, p)
     lower = (p @ (H @ (wronged[0] - right[0]))) / p.sum()
     if gain < WORTH or lower >= 0:

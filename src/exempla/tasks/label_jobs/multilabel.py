@@ -84,7 +84,8 @@ def fix_label_sets(
         )
         p[:, place], evidence[:, place] = found.probabilities[:n], found.evidence[:n]
         counts.append((found.expected_errors, *found.interval))
-    told = np.where(p > 0.5, p, 0.0).ravel()
+    # without curated rows how many of each label are wrong is a guess: no label comes first by it
+    told = np.where((p > 0.5) & known.any(), p, 0.0).ravel()
     order = np.lexsort((-evidence.ravel(), -told))[:k]
     row, place = order // L, order % L
     given = Y[row, place]
