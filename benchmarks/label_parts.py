@@ -15,7 +15,8 @@ On sets that were not looked at while the jobs were built, run once:
 Of every set no label, or five in a hundred, are replaced by another one by chance. Ours and plain
 self-confidence (the smallest out-of-fold probability of the given label first) are given the same
 out-of-fold probabilities. The first run of adult columns showed ours behind self-confidence, and an
-interval without the truth; both were mended by looking at it, so it is no test of that. Lines are added to docs/experiments/label_jobs.csv.
+interval without the truth; both were mended by looking at it, so it is no test of that. Lines are
+added to docs/experiments/label_jobs.csv.
 """
 
 from __future__ import annotations
@@ -89,8 +90,13 @@ def adult_columns(data: Path, share: float, seed: int) -> Judged:
     table = pd.read_csv(data / "tabular" / "adult.data.gz", header=None, skipinitialspace=True)
     table = table.iloc[rng.permutation(len(table))[:3000]]
     Y = np.column_stack(
-        [table[14] == ">50K", table[9] == "Female", table[5].str.startswith("Married"), table[12] > 40]
-    ).astype(int)  # fmt: skip
+        [
+            table[14] == ">50K",
+            table[9] == "Female",
+            table[5].str.startswith("Married"),
+            table[12] > 40,
+        ]
+    ).astype(int)
     numbers = StandardScaler().fit_transform(table[[0, 4, 10, 11]])
     X = np.hstack([numbers, pd.get_dummies(table[[1, 6, 8, 13]]).to_numpy(float)])
     return several(X, Y, share, rng)
@@ -195,7 +201,7 @@ def main() -> None:
     options = parser.parse_args()
     data = Path(os.environ["EXEMPLA_DATA"])
     with options.out.open("a", newline="") as file:
-        out = csv.DictWriter(file, FIELDS)
+        out = csv.DictWriter(file, list[str](FIELDS))
         for name, judge in SETS.items():
             for kind, share in (("none", 0.0), ("other", SHARE)):
                 for seed in range(options.seeds):

@@ -145,10 +145,11 @@ def _fit(s: np.ndarray, H: np.ndarray, p: np.ndarray) -> tuple[Line, Line]:
     expect."""
     b, variance = _regression(s, H, np.ones(len(s)))
     r = expit(logit(p) - 2.0 * (s - H @ b) / np.sqrt(variance))
+    right, wronged = _regression(s, H, 1.0 - r), _regression(s, H, r)
     for _ in range(STEPS):
-        right, wronged = _regression(s, H, 1.0 - r), _regression(s, H, r)
         new = expit(logit(p) + _log(s, H, wronged) - _log(s, H, right))
         if np.abs(new - r).max() < 1e-4:
             break
         r = new
+        right, wronged = _regression(s, H, 1.0 - r), _regression(s, H, r)
     return right, wronged
