@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--data", nargs="*", default=None, help="only these data sets")
     parser.add_argument("--seeds", nargs="*", type=int, default=None, help="only these seeds")
+    parser.add_argument("--kinds", nargs="*", default=KINDS, help="only these kinds of mistakes")
     parser.add_argument("--peer", type=Path, help="the Python of an environment with cleanlab")
     parser.add_argument("--before", type=Path, help="results of an earlier version")
     options = parser.parse_args()
@@ -136,6 +137,7 @@ def main() -> None:
         for case in REPORT
         if (options.data is None or case.data in options.data)
         and (options.seeds is None or case.seed in options.seeds)
+        and case.kind in options.kinds
     ]
     folder = Path(os.environ["EXEMPLA_DATA"])
     print(run(options.out, options.fast, folder, cases, options.peer, options.before))

@@ -183,7 +183,7 @@ def _parts_job(options: Namespace, others: list[str]) -> int | None:
         raise ExemplaError(
             "--original-column is for files with one label a row; leave it out for this one."
         )
-    if several:
+    if sentences is None:
         return several_labels(options, others)
     return token_labels(options, sentences, others)
 

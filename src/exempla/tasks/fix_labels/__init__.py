@@ -8,6 +8,7 @@ The files, in the order in which they build on each other:
     crossfit       what models say that have not seen a row
     nearby/        rows that lie close together, and what they say of each other
     fisher         whether a row pushes the model the way trusted rows do
+    recorded       how a recorded training came to terms with each label
     evidence       all of it, each kind gathered when it is first needed
     noise/         what kind of mistakes there are, and how far the evidence carries
     calibrated     the default: probabilities, order and suggestions
@@ -75,6 +76,7 @@ def fix_labels(
     damping: str | float = "auto",
     ids: Any = None,
     original_labels: Any = None,
+    recorded: Any = None,
     task: str = "auto",
     probabilities: Any = None,
 ) -> Any:
@@ -107,6 +109,9 @@ def fix_labels(
     original_labels : sequence
         The labels the curated rows had before they were put right, one each, where they are known:
         what kind of mistakes there are is then learnt from them directly.
+    recorded : path, or list of paths
+        Folders that a `Recorder` filled while this very model learnt these labels: how long the
+        training took to accept each label is then evidence too, if it helps.
     task : {"auto", "classes", "regression", "multi-label", "tokens"}
         What the labels are. By itself: numbers if the model is a regressor, several labels a row
         if y is a table of zeros and ones, labels of tokens if X and y are lists of lists, else
@@ -139,7 +144,9 @@ def fix_labels(
         return job
     if check_folder("store", store) is not None and method == "sbq":
         raise ExemplaError("method='sbq' ranks rows in memory: leave store= out, or 'calibrated'.")
-    evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch, store=store)
+    evidence = gather(
+        model, train, curated, fit=fit, seed=seed, sketch=sketch, store=store, recorded=recorded
+    )
     with showing(check_flag("progress", progress)):
         return fix_labels_from(
             evidence, k, method, noise=noise, damping=damping, ids=ids,
@@ -156,6 +163,7 @@ def gather(
     seed: int = 0,
     sketch: str | int = "auto",
     store: Any = None,
+    recorded: Any = None,
 ) -> Evidence:
     """The checked question, ready to collect evidence; methods and baselines can share one."""
     problem = read_problem(train, curated)
@@ -168,6 +176,7 @@ def gather(
         sketch=check_sketch(sketch),
         as_given=problem.X,
         store=check_folder("store", store),
+        recorded=None if recorded is None else (model, recorded),
     )
 
 

@@ -34,6 +34,7 @@ from exempla.tasks.fix_labels.noise.posterior import (
     support,
 )
 from exempla.tasks.fix_labels.noise.spread import Spread, TrustedRows, spread_of
+from exempla.tasks.fix_labels.recorded import moved, worth_of_margins
 from exempla.tasks.ties import TIE, first_largest, levels
 
 __all__ = ["LabelAssessment", "calibrated"]
@@ -171,6 +172,10 @@ def assessed(
     given, rows = evidence.problem.codes[:n], np.arange(n)
     raw = judged.wrong if informed else np.full(n, judged.wrong.mean())
     plain = log_odds_against(judged.log_q[rows, given])
+    margins, recorded = evidence.margins, False
+    if margins is not None and informed:
+        by = worth_of_margins(margins, plain, raw)
+        raw, recorded = moved(raw, by), bool(by.any())
     odds = logit(np.clip(raw, LIMIT, 1 - LIMIT)) + plain
     # Rule of three: had all of m calibration rows been told right, 3/m of all might still not be.
     m = len(evidence.calibration_rows)
@@ -184,6 +189,7 @@ def assessed(
     used = tuple(
         name for name, w in zip(views, judged.posterior.weights, strict=True) if abs(w) > 0
     )
+    used += ("margins of the recorded run",) * recorded
     return LabelAssessment(
         wrong, order, suggested, other, judged.log_q, judged.noise,
         spread(evidence, views, judged, wrong, informed, once), informed, used,

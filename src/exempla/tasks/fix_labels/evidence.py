@@ -26,6 +26,7 @@ from exempla.tasks.fix_labels.nearby.conflicts import Conflict, conflicts
 from exempla.tasks.fix_labels.nearby.features import before_last, comparable
 from exempla.tasks.fix_labels.nearby.neighbours import Neighbours, nearest
 from exempla.tasks.fix_labels.problem import LabelProblem
+from exempla.tasks.fix_labels.recorded import recorded_margins
 from exempla.tasks.ties import first_largest
 
 __all__ = ["LIGHT", "Evidence", "score_width"]
@@ -49,10 +50,13 @@ class Evidence:
         sketch: str | int = "auto",
         as_given: Any = None,
         store: Path | None = None,
+        recorded: tuple[Any, Any] | None = None,
     ) -> None:
         self.learner, self.problem = learner, problem
         self.rows_as_given = problem.X if as_given is None else as_given
         """X as the caller gave it, where the problem holds what steps of a Pipeline made of it."""
+        self.recorded = recorded
+        """The model whose training was recorded, and the folder of the run."""
         self.seed, self.sketch, self.store = seed, sketch, store
         self.trusted = len(problem.curated) > 0
         rng = np.random.default_rng(seed)
@@ -101,6 +105,16 @@ class Evidence:
         """(n, C): by the model of the training rows, which learned their labels."""
         last, rows = self.last_step
         return self.learner.log_proba(last, rows.inputs(rows.train))
+
+    @cached_property
+    def margins(self) -> np.ndarray | None:
+        """(n,): of the given label over the next, averaged over a recorded run; None if none."""
+        if self.recorded is None:
+            return None
+        model, run = self.recorded
+        train, problem = self.problem.train, self.problem
+        X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
+        return recorded_margins(model, run, X, problem.classes, problem.codes[train])
 
     # ---- rows that lie close together
 

@@ -72,7 +72,8 @@ def without_blind_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
         return model, X
     try:
         with seeded(seed):
-            return model.steps[-1][1], clone(model[:-1]).fit_transform(X)
+            steps: Any = clone(model[:-1])
+            return model.steps[-1][1], steps.fit_transform(X)
     except Exception:  # it will be told when the Pipeline is trained as a whole
         return model, X
 

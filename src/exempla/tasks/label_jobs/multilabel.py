@@ -84,7 +84,8 @@ def fix_label_sets(
         )
         p[:, place], evidence[:, place] = found.probabilities[:n], found.evidence[:n]
         counts.append((found.expected_errors, *found.interval))
-    told = np.where(p > 0.5, p, 0.0).ravel()
+    # without curated rows how many of each label are wrong is a guess: no label comes first by it
+    told = np.where((p > 0.5) & known.any(), p, 0.0).ravel()
     order = np.lexsort((-evidence.ravel(), -told))[:k]
     row, place = order // L, order % L
     given = Y[row, place]
@@ -100,7 +101,7 @@ def fix_label_sets(
         suggested=np.where(chance > 0.5, 1 - given, given),
         alternative=1 - given,
         expected_errors=float(p.sum()),
-        interval=_together(counts, n * L),
+        interval=_together(counts, n * L, bool(known.any())),
         warnings=tuple(warnings),
         method="predictions",
         k=n * L if k is None else k,
@@ -112,11 +113,16 @@ def fix_label_sets(
     )
 
 
-def _together(counts: list[tuple[float, float, float]], most: int) -> tuple[float, float]:
-    """The interval of a sum of independent counts, each (mean, low, high)."""
+def _together(
+    counts: list[tuple[float, float, float]], most: int, trusted: bool
+) -> tuple[float, float]:
+    """The interval of a sum of counts, each (mean, low, high): with curated rows they err
+    independently; without, all for the same reason, that overlap may be taken for mistakes."""
     if not counts:
         return 0.0, 0.0
     mean, low, high = np.array(counts).T
+    if not trusted:
+        return float(low.sum()), float(min(high.sum(), most))
     below, above = np.sqrt(((mean - low) ** 2).sum()), np.sqrt(((high - mean) ** 2).sum())
     return float(max(mean.sum() - below, 0.0)), float(min(mean.sum() + above, most))
 

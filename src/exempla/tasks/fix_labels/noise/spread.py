@@ -11,6 +11,9 @@ Four things are uncertain, and each has its part:
             make nearly as likely as the best fit is possible. That labels are less certain than q
             says, where models waver, may be due to mistakes or to q: so n labels tell no more about
             it than m·n/(m + n) rows do, and differences of log-likelihood count m/(m + n).
+            The other way round, people may have called rows what they look like: a share λ of the
+            labels that should differ from q's likeliest class repeat it instead. Then labels are
+            more certain than q says, and P(wrong) is up to 1 − q(given).
     chance  The number itself is a sum of chances.
 
 Where the possible kinds give different answers, the kind cannot be told, and the interval spans
@@ -37,6 +40,8 @@ TWO_SIDED = 1.645
 """Of a normal distribution, 90 % lie within."""
 SETTINGS = ((-30.0, 1.0), (-1.0, 1.0), (0.0, 1.0), (0.0, 2.0), (1.5, 2.0), (3.0, 3.0), (3.0, 1.5))
 """(s, b): no wavering at all, then more and more of it."""
+ECHOES = (0.25, 0.5, 0.75, 1.0)
+"""λ: how often a label repeats what its row looks like."""
 APART = 2.0
 """Numbers that differ by this factor are different answers,"""
 FEW = 0.01
@@ -130,12 +135,37 @@ def _possible(
         other = fit_noise(log_q, labels, weights=weights, fixed=setting)
         if other.log_likelihood * m / (m + n) + shown(other) > likeliest - NEARLY:
             found.append(max(float(weights @ other.wrong(log_q, labels)), LEAST))
+    if trusted.once is None:  # what rows were once called would have shown it
+        for echo in ECHOES:
+            log_likelihood, wrong = _echoed(log_q, labels, weights, echo)
+            if log_likelihood * m / (m + n) > likeliest - NEARLY:
+                found.append(max(float(weights @ wrong), LEAST))
     return found
+
+
+def _echoed(
+    log_q: np.ndarray, labels: np.ndarray, weights: np.ndarray, echo: float
+) -> tuple[float, np.ndarray]:
+    """The log-likelihood of the labels if a share of them repeats what rows look like, any other
+    mistakes on top; and P(wrong) of each.
+
+    Before other mistakes a label is the likeliest class with q + λ(1 − q), and then right with
+    q/(q + λ(1 − q)); any other label has (1 − λ)q, and is right.
+    """
+    rows, top = np.arange(len(log_q)), log_q.argmax(axis=1)
+    q = np.exp(log_q)
+    said = (1.0 - echo) * q
+    said[rows, top] += echo
+    log_said = np.log(np.maximum(said, 1e-9))
+    right = np.where(labels == top, q[rows, top] / said[rows, top], 1.0)
+    noise = fit_noise(log_said, labels, weights=weights, fixed=SETTINGS[0])
+    return noise.log_likelihood, 1.0 - (1.0 - noise.wrong(log_said, labels)) * right
 
 
 def _own_mistakes(posterior: ClassPosterior, trusted: TrustedRows) -> float:
     """How uncertain the share of labels is that the models contradict by their own mistakes."""
     m = len(trusted)
     said = posterior.log_proba(trusted.views).argmax(axis=1)
-    e = float(np.clip(np.mean(said != trusted.codes), 1.0 / m, 0.45))
+    # two of each kind added (Agresti and Coull): no mistake in 40 rows does not mean none
+    e = min(float((np.sum(said != trusted.codes) + 2.0) / (m + 4.0)), 0.45)
     return float(np.sqrt(e * (1.0 - e) / m) / (1.0 - 2.0 * e))
