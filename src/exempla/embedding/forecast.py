@@ -88,7 +88,7 @@ def forecast_stored(
 
     >>> memory, disk = forecast_stored(10_000_000, 256, 4)
     >>> round(memory / 2**30, 1), round(disk / 2**30, 1)
-    (1.1, 19.1)
+    (1.0, 19.1)
     """
     row, square = width * itemsize, 8 * width**2
     shard = shard_height(examples, row) * row
