@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from exempla.fisher.estimate import PIECE_BYTES
 from exempla.store import shard_height
 
-__all__ = ["forecast_bytes", "forecast_stored", "forecasting", "wanted_forecast"]
+__all__ = [
+    "COMPILING", "LOADING", "forecast_bytes", "forecast_stored", "forecasting", "wanted_forecast",
+]  # fmt: skip
 
 LOADING, COMPILING = 40 * 2**20, 100 * 2**20
 """Bytes that modules loaded on the way take, and the compiler of the selection's inner loop."""
@@ -86,7 +88,7 @@ def forecast_stored(
 
     >>> memory, disk = forecast_stored(10_000_000, 256, 4)
     >>> round(memory / 2**30, 1), round(disk / 2**30, 1)
-    (1.1, 19.1)
+    (1.0, 19.1)
     """
     row, square = width * itemsize, 8 * width**2
     shard = shard_height(examples, row) * row

@@ -140,8 +140,8 @@ def view_versions(
 
 @dataclass(frozen=True)
 class StoredVersions:
-    """Unit rows of training examples whose scores are on disk, and of versions in memory after them;
-    some of them at a time."""
+    """Unit rows of training examples whose scores are on disk, and of versions in memory after
+    them; some of them at a time."""
 
     stored: StoredRows
     lengths: np.ndarray
