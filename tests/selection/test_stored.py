@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from exempla import (
-    SBQ, ExemplaError, Herding, MatchingPursuit, NonNegative, Random, Sharded, StochasticGreedy,
-    TopInfluence, select,
+    SBQ,
+    ExemplaError,
+    Herding,
+    MatchingPursuit,
+    NonNegative,
+    Random,
+    Sharded,
+    StochasticGreedy,
+    TopInfluence,
+    select,
 )  # fmt: skip
 from exempla.selection import inputs
 from exempla.selection.candidates.fused import StoredFusedRows
@@ -73,9 +81,10 @@ def test_few_readings_make_many_picks(tmp_path):
     disk = as_rows(stored(tmp_path, rows))
     assert isinstance(disk, StoredFusedRows)
     found = select(disk, rows[:50].mean(0), 50, SBQ(noise=10.0))
-    assert found.indices.tolist() == select(
-        rows, rows[:50].mean(0), 50, SBQ(noise=10.0)
-    ).indices.tolist()
+    assert (
+        found.indices.tolist()
+        == select(rows, rows[:50].mean(0), 50, SBQ(noise=10.0)).indices.tolist()
+    )
     assert disk.readings <= 10  # norms, z, and several picks in each of the others
     before = disk.readings
     certificate(disk, found, rows[:50].mean(0))
