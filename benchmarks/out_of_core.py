@@ -6,8 +6,8 @@ Two jobs, each in a process of its own whose memory is capped (by a control grou
 and page cache together; where none can be made, by RLIMIT_DATA, anonymous memory alone):
 
 select   10 million rows of 256 numbers (10.2 GB, made in DIR and deleted afterwards), k = 50, 4 GiB
-fit      `Explainer(store=…).fit → explain` of 300 000 examples in a sketch of 512 directions (1.2 GB
-         of rows, as many whitened), 1 GiB
+fit      `Explainer(store=…).fit → explain` of 300 000 examples in a sketch of 512 directions (1.2
+         GB of rows, as many whitened), 1 GiB
 
 What is recorded: seconds, readings of all rows, the most anonymous memory (resident, not shared
 with a file), the cap, and whether the picks equal those made in memory (for `select` on the first

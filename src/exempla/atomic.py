@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 from exempla.errors import ExemplaError
 
 __all__ = [
-    "MANIFEST", "alone_in", "check_targets", "make_folder", "probe", "publishing", "replacing",
-    "write_bytes", "write_text",
+    "MANIFEST", "alone_in", "check_targets", "file_mode", "make_folder", "probe", "publishing",
+    "replacing", "write_bytes", "write_text",
 ]  # fmt: skip
 
 MANIFEST = "manifest.json"

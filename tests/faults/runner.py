@@ -85,15 +85,17 @@ def at_moment(scenario, folder: Path, seconds: float | None) -> int:
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def moments(scenario, base: Path, most: int) -> int:
-    """Kill it at so many random moments; how many came before its end."""
+def moments(scenario, base: Path, most: int) -> tuple[int, int]:
+    """Kill it at so many random moments before its end; how often that was, and in how many runs."""
     took = []
     for _ in range(2):  # the first one warms caches up
         start = time.perf_counter()
         assert at_moment(scenario, fresh(base / "ready", base / "counted"), None) == 0
         took.append(time.perf_counter() - start)
-    killed, rng = 0, np.random.default_rng()
-    for at in rng.uniform(0.0, 1.1 * took[1], most).tolist():
+    killed, runs, rng = 0, 0, np.random.default_rng()
+    while killed < most and runs < 4 * most + 4:
+        runs += 1
+        at = rng.uniform(0.0, took[1])
         folder = fresh(base / "ready", base / "trial")
         code = at_moment(scenario, folder, at)
         killed += code == -signal.SIGKILL
@@ -102,7 +104,7 @@ def moments(scenario, base: Path, most: int) -> int:
             problems.append(f"ended with {code}")
         for problem in problems:
             print(json.dumps({"kind": MOMENT, "seconds": at, "code": code, "problem": problem}))
-    return killed
+    return killed, runs
 
 
 def main() -> int:
@@ -116,8 +118,8 @@ def main() -> int:
         ready.mkdir()
         scenario.prepare(ready)
         if kind == MOMENT:
-            killed = moments(scenario, base, most)
-            print(json.dumps({"trials": most, "calls": killed}))
+            killed, runs = moments(scenario, base, most)
+            print(json.dumps({"trials": runs, "kills": killed}))
             return 0
         _, calls = trial(scenario, fresh(ready, base / "counted"), "count", 0)
         assert calls > 0, "the scenario makes no file call that the shim sees"

@@ -344,7 +344,9 @@ class Export(Decide):
         old = self.contents(folder.parent / "ready")
         self.export(folder)
         new = self.contents(folder)
-        return [f"{name} is neither" for name in left if left[name] not in (old.get(name), new[name])]
+        return [
+            f"{name} is neither" for name in left if left[name] not in (old.get(name), new[name])
+        ]
 
 
 class Record(Scenario):

@@ -143,9 +143,7 @@ def test_only_what_is_missing_is_made(tmp_path, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in shards(tmp_path)}
     asked = []
     plain = stored_module.scored
-    monkeypatch.setattr(
-        stored_module, "scored", lambda *a: (asked.append(a[-2:]), plain(*a))[1]
-    )
+    monkeypatch.setattr(stored_module, "scored", lambda *a: (asked.append(a[-2:]), plain(*a))[1])
     again = explainer(model, tmp_path).fit(data).embeddings[0].rows
     np.testing.assert_array_equal(again[:], whole)
     assert asked == [(0, 113), (339, 452), (452, 565)]
@@ -326,7 +324,7 @@ def test_a_full_disk_is_said_before_it_is_full(tmp_path, monkeypatch):
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     model, data = problem(60)
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(ExemplaError, match="rows cannot be stored in .*file"):
+    with pytest.raises(ExemplaError, match=r"rows cannot be stored in .*file"):
         explainer(model, tmp_path / "file").fit(data)
     with pytest.raises(ExemplaError, match="rows cannot be stored in"):
         explainer(model, "/proc/nothing").fit(data)

@@ -29,9 +29,8 @@ def test_two_writers_of_the_same_rows_are_noticed(tmp_path):
     one = rows_in(tmp_path)
     with one.writing(one.share(1, 2)):
         for other in (one.ranges, one.share(1, 2), one.share(2, 3)):
-            with pytest.raises(ExemplaError, match="another process is writing"):
-                with one.writing(other):
-                    pass
+            with pytest.raises(ExemplaError, match="another process"), one.writing(other):
+                pass
         with one.writing(one.share(2, 2)):  # the other half is nobody's
             pass
     with one.writing(one.ranges):  # and all is free again
@@ -42,7 +41,7 @@ def test_two_writers_of_the_same_rows_are_noticed(tmp_path):
 def test_parts_are_all_rows_once():
     for parts in (1, 2, 3, 7, 10, 25):
         made = [rows_in("x").share(i + 1, parts) for i in range(parts)]
-        assert sum(made, []) == rows_in("x").ranges
+        assert [one for some in made for one in some] == rows_in("x").ranges
 
 
 def test_many_threads_fill_one_store(tmp_path):

@@ -6,9 +6,9 @@ set of shards as it is made), sealed (one file of them), identity (what a store 
 """
 
 from exempla.store.folder import RowSet, failing_disk, shard_height
-from exempla.store.identity import claim, identity_of, publish_first
+from exempla.store.identity import claim, identity_of
 from exempla.store.objects import read_object, write_object
-from exempla.store.sealed import read_seal
+from exempla.store.sealed import publish_first, read_seal
 from exempla.store.shards import Shard, StoredRows
 
 __all__ = [

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from exempla.atomic import alone_in, write_text
+from exempla.atomic import alone_in, make_folder
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.store.sealed import read_seal, verified, write_sealed
+from exempla.store.sealed import publish_first, read_seal, verified, write_sealed
 from exempla.store.shards import Shard, StoredRows
 
 __all__ = ["RowSet", "failing_disk", "shard_height"]
@@ -145,8 +145,9 @@ class RowSet:
         text = json.dumps(said, indent=1) + "\n"
         path = self.folder / MANIFEST
         with failing_disk(self.folder):
-            if not path.exists() or path.read_bytes() != text.encode():
-                write_text(path, text)
+            if path.exists() and path.read_bytes() != text.encode():
+                path.unlink(missing_ok=True)
+            publish_first(path, text.encode())
         return rows
 
     def _check(self, path: Path, start: int, stop: int, said: Mapping[str, Any]) -> None:
@@ -162,7 +163,7 @@ class RowSet:
     def writing(self, ranges: list[Range]) -> Iterator[None]:
         """Nobody else makes these shards for the time of the block, where the system has locks."""
         with failing_disk(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         if not ranges:
             yield
             return

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import is_sparse, is_tensor, to_numpy
+from exempla.atomic import make_folder
 from exempla.errors import ExemplaError
+from exempla.store.sealed import publish_first
 from exempla.version import __version__
 
-__all__ = ["claim", "data_fingerprint", "identity_of", "model_hash", "publish_first"]
+__all__ = ["claim", "data_fingerprint", "identity_of", "model_hash"]
 
 FORMAT = "exempla-store-1"
 FILE = "store.json"
@@ -48,7 +48,7 @@ def identity_of(models: Iterable[Any], data: Any, labels: Any, rows: int, **opti
 
 def claim(folder: Path, mine: dict[str, Any]) -> None:
     """Make this folder the store of this identity, or refuse it as that of another."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / FILE
     if not path.exists() and any(folder.glob("*.npy")):
         raise ExemplaError(
@@ -67,28 +67,6 @@ def claim(folder: Path, mine: dict[str, Any]) -> None:
             f"the store in {folder} is of another job, and differs in {said}: give another folder, "
             "or delete that one if it is no longer wanted."
         )
-
-
-def publish_first(path: Path, content: bytes) -> Path:
-    """Write the file unless there is one: of many who try, one succeeds, and all find the same."""
-    if path.exists():
-        return path
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(name, path)  # fails if there is one by now; a rename would replace it
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            if not path.exists():
-                os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-    return path
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from exempla.atomic import replacing
+from exempla.atomic import file_mode, replacing
 from exempla.errors import ExemplaError
 
-__all__ = ["Hashing", "read_seal", "verified", "write_sealed"]
+__all__ = ["Hashing", "publish_first", "read_seal", "verified", "write_sealed"]
 
 MARK = b"exempla-seal-1\n"
 TAIL = 8 + len(MARK) + 64
@@ -96,3 +97,31 @@ def verified(path: Path) -> dict[str, Any]:
     if digest.hexdigest() != said["sha256"]:
         raise ExemplaError(f"{path} has changed since it was written: its checksum does not match.")
     return said
+
+
+def publish_first(path: Path, content: bytes) -> Path:
+    """Write the file unless there is one: of many who try, one succeeds, and all find the same."""
+    if path.exists():
+        return _settled(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.chmod(name, file_mode(path.parent))
+            os.link(name, path)  # fails if there is one by now; a rename would replace it
+        except OSError:
+            if not path.exists():  # a file system without links
+                os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return _settled(path)
+
+
+def _settled(path: Path) -> Path:
+    """Whoever is still writing comes too late, and may be dead: what they wrote can go."""
+    for scratch in path.parent.glob(f".{path.name}.*.part"):
+        scratch.unlink(missing_ok=True)
+    return path

@@ -24,7 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
+from exempla.checks import (
+    check_choice,
+    check_flag,
+    check_folder,
+    check_ids,
+    check_k,
+    check_seed,
+)
+from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.progress import memory_said, say_memory, showing
 from exempla.selection.selector import check_noise
@@ -59,6 +67,7 @@ def fix_labels(
     seed: int = 0,
     progress: bool = True,
     sketch: str | int = "auto",
+    store: Any = None,
     noise: float = NOISE,
     damping: str | float = "auto",
     ids: Any = None,
@@ -85,6 +94,9 @@ def fix_labels(
         How a torch module is trained. It is given a copy with freshly drawn parameters each time.
     seed, progress, sketch
         Seed of every random choice, whether to show progress, and `Explainer`'s sketch.
+    store : path
+        A folder for the training rows' scores, where they should live on disk (method
+        "calibrated"); see `Explainer`.
     noise, damping
         Of method "sbq"; the damping is "auto", chosen from data, or a number.
     ids : sequence
@@ -121,7 +133,9 @@ def fix_labels(
     job = other_job(task, model, train, curated, k, probabilities=probabilities, **others)
     if job is not None:
         return job
-    evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch)
+    if check_folder("store", store) is not None and method == "sbq":
+        raise ExemplaError("method='sbq' ranks rows in memory: leave store= out, or 'calibrated'.")
+    evidence = gather(model, train, curated, fit=fit, seed=seed, sketch=sketch, store=store)
     with showing(check_flag("progress", progress)):
         return fix_labels_from(
             evidence, k, method, noise=noise, damping=damping, ids=ids,
@@ -137,11 +151,15 @@ def gather(
     fit: Fit | None = None,
     seed: int = 0,
     sketch: str | int = "auto",
+    store: Any = None,
 ) -> Evidence:
     """The checked question, ready to collect evidence; methods and baselines can share one."""
     problem = read_problem(train, curated)
     learner = make_learner(model, problem.classes, fit)
-    return Evidence(learner, problem, seed=check_seed(seed), sketch=check_sketch(sketch))
+    return Evidence(
+        learner, problem, seed=check_seed(seed), sketch=check_sketch(sketch),
+        store=check_folder("store", store),
+    )  # fmt: skip
 
 
 def fix_labels_from(

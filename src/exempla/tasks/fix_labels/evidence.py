@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,10 @@ class Evidence:
         *,
         seed: int = 0,
         sketch: str | int = "auto",
+        store: Path | None = None,
     ) -> None:
         self.learner, self.problem = learner, problem
-        self.seed, self.sketch = seed, sketch
+        self.seed, self.sketch, self.store = seed, sketch, store
         self.trusted = len(problem.curated) > 0
         rng = np.random.default_rng(seed)
         self.calibration_rows = problem.curated
@@ -142,8 +144,9 @@ class Evidence:
         rows, codes = self.calibration_rows, self.calibration_codes
         try:
             return view_versions(
-                self.model, self.problem, rows, codes, sketch=sketch, seed=self.seed
-            )
+                self.model, self.problem, rows, codes, sketch=sketch, seed=self.seed,
+                store=self.store,
+            )  # fmt: skip
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",

@@ -13,14 +13,16 @@ each at several dampings, since no single one suits every problem.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from exempla.arrays import as_like, concatenate, to_numpy
-from exempla.embedding import Embedding, embed_training_set
+from exempla.embedding import Embedding, embed_models, embed_training_set
 from exempla.fisher.damping import per_row
 from exempla.oracles import make_oracle
+from exempla.store import StoredRows
 from exempla.target import unit_rows
 from exempla.tasks.fix_labels.problem import LabelProblem
 
@@ -92,8 +94,10 @@ def view_versions(
     *,
     sketch: str | int,
     seed: int,
+    store: Path | None = None,
 ) -> FisherView:
     """Embed the training rows as given, and any calibration rows, each under its codes (m, v).
+    The training rows are in the folder `store`, if one is given.
 
     `model` is fitted to the training rows alone. With two classes the scores of a row under both
     labels point in exactly opposite directions; the longer one gives the direction of both.
@@ -104,12 +108,18 @@ def view_versions(
         data = (*data, problem.weights_of(train))
     # both kinds of rows by the same score, or their cosines could not be compared
     oracle = make_oracle(model).by_prediction()
-    embedding = embed_training_set(oracle, data, fisher="true", sketch=sketch, seed=seed)
-    given, lengths = unit_length(embedding.rows, np.zeros(len(train)))
+    chosen: Any = {"fisher": "true", "sketch": sketch, "seed": seed}
+    if store is None:
+        embedding = embed_training_set(oracle, data, **chosen)
+        given, lengths = unit_length(embedding.rows, np.zeros(len(train)))
+    else:
+        embedding = embed_models([model], [oracle], data, store=store, **chosen)[0]
+        lengths = np.sqrt(embedding.rows.squares())
+        given = StoredVersions(embedding.rows, lengths)
     repeated = np.repeat(calibration, codes.shape[1])
     if not len(repeated):
         return FisherView(
-            embedding, train, np.ones(len(train)), lengths, in_single(given), np.zeros(len(train))
+            embedding, train, np.ones(len(train)), lengths, below(given), np.zeros(len(train))
         )
     rows, outside = _embed(embedding, problem, repeated, codes.ravel())
     more, more_lengths = unit_length(rows, outside)
@@ -123,9 +133,36 @@ def view_versions(
         rows=np.concatenate([train, repeated]),
         signs=np.concatenate([np.ones(len(train)), signs]),
         lengths=np.concatenate([lengths, more_lengths]),
-        scores=concatenate([in_single(given), in_single(more)[source]]),
+        scores=below(given, in_single(more)[source]),
         outside=np.concatenate([np.zeros(len(train)), outside[source]]),
     )
+
+
+@dataclass(frozen=True)
+class StoredVersions:
+    """Unit rows of training examples whose scores are on disk, and of versions in memory after
+    them; some of them at a time."""
+
+    stored: StoredRows
+    lengths: np.ndarray
+    more: Any = None
+
+    def __getitem__(self, versions: np.ndarray) -> np.ndarray:
+        versions, n = np.asarray(versions), len(self.stored)
+        first = versions < n
+        out = np.empty((len(versions), self.stored.shape[1]), np.float32)
+        length = self.lengths[versions[first]]
+        out[first] = self.stored[versions[first]] / np.where(length > 0, length, 1.0)[:, None]
+        if not first.all():
+            out[~first] = to_numpy(self.more)[versions[~first] - n]
+        return out
+
+
+def below(given: Any, more: Any = None) -> Any:
+    """The training rows' versions, then the others, in single precision."""
+    if isinstance(given, StoredVersions):
+        return given if more is None else StoredVersions(given.stored, given.lengths, more)
+    return in_single(given) if more is None else concatenate([in_single(given), more])
 
 
 def unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
