@@ -167,7 +167,7 @@ def job_fit(folder: Path, in_memory: bool) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("job", nargs="?", choices=("select", "fit"), help="one alone, uncapped")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--count", type=int, default=ROWS)

@@ -86,7 +86,7 @@ def at_moment(scenario, folder: Path, seconds: float | None) -> int:
 
 
 def moments(scenario, base: Path, most: int) -> tuple[int, int]:
-    """Kill it at so many random moments before its end; how often that was, and in how many runs."""
+    """Kill it at so many random moments before its end; how often that was, and of how many."""
     took = []
     for _ in range(2):  # the first one warms caches up
         start = time.perf_counter()

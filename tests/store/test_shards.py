@@ -61,6 +61,18 @@ def test_a_stream_left_in_the_middle_leaves_no_thread(stored, monkeypatch):
     assert not [t for t in threading.enumerate() if t.name.startswith("exempla-read")]
 
 
+def test_scattered_rows_are_read_one_by_one(stored, monkeypatch):
+    some, rows = stored
+    asked = []
+    plain = shards.read_rows
+    monkeypatch.setattr(shards, "read_rows", lambda *a: (asked.append(a[2].tolist()), plain(*a))[1])
+    far = [950, 405, 399, 2, 700]
+    np.testing.assert_array_equal(some[far], rows[far])
+    np.testing.assert_array_equal(some.part(300, 1000)[[0, 650]], rows[[300, 950]])
+    assert [4, 299, 549] in asked
+    np.testing.assert_array_equal(some[400:], rows[400:])
+
+
 def test_products_squares_and_parts(stored):
     some, rows = stored
     columns = np.random.default_rng(1).standard_normal((7, 3)).astype(np.float32)

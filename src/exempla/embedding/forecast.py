@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from exempla.fisher.estimate import PIECE_BYTES
 from exempla.store import shard_height
 
-__all__ = ["forecast_bytes", "forecast_stored", "forecasting", "wanted_forecast"]
+__all__ = [
+    "COMPILING", "LOADING", "forecast_bytes", "forecast_stored", "forecasting", "wanted_forecast",
+]  # fmt: skip
 
 LOADING, COMPILING = 40 * 2**20, 100 * 2**20
 """Bytes that modules loaded on the way take, and the compiler of the selection's inner loop."""

@@ -105,12 +105,12 @@ class KroneckerSketch(Sketch):
         def placed(i: int) -> LayerBasis | None:
             if f"{i}.pairs" not in arrays:
                 return None
-            sides = [arrays[f"{i}.inputs"], arrays[f"{i}.outputs"]]
+            inputs, outputs = arrays[f"{i}.inputs"], arrays[f"{i}.outputs"]
             places: Any = list(arrays[f"{i}.pairs"])
             if like is not None:
-                sides = [like.new_tensor(side) for side in sides]
+                inputs, outputs = like.new_tensor(inputs), like.new_tensor(outputs)
                 places = [like.new_tensor(p, dtype=int) for p in places]
-            return LayerBasis(*sides, Pairs(*places))
+            return LayerBasis(inputs, outputs, Pairs(*places))
 
         return cls(layers, tuple(placed(i) for i in range(len(layers))))
 

@@ -6,6 +6,7 @@ fill while one is used. A mapped file would be called in page by page by the thr
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = ["Range", "read_ahead"]
+__all__ = ["Range", "read_ahead", "read_rows"]
 
 AHEAD = 3
 """Buffers that are filled while one is used."""
@@ -58,6 +59,28 @@ def read_ahead(
             free.append(buffer)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -> None:
+    """A few rows from all over a file, into `out`: each is read by itself, as a mapped file would
+    call in a hundred kilobytes around every one of them."""
+    size = out.itemsize * out.shape[1]
+    values: Any = out
+    view = memoryview(values).cast("B")
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+            for i, position in enumerate(positions.tolist()):
+                row = os.pread(handle, size, offset + position * size)
+                if len(row) < size:
+                    raise ExemplaError(f"{path} is cut short: fit again with this store=.")
+                view[i * size : (i + 1) * size] = row
+        finally:
+            os.close(handle)
+    except OSError as problem:
+        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
 def _fill(one: Range, buffer: np.ndarray) -> None:

@@ -6,6 +6,7 @@ from the files mapped into memory, of which the system keeps what there is room 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.store.reading import Range, read_ahead
+from exempla.store.reading import Range, read_ahead, read_rows
 
 __all__ = ["Shard", "StoredRows"]
 
+SCATTERED = 8
+"""Rows are read one by one where fewer than one in so many is wanted."""
 PIECE_BYTES = 2**24
 """Bytes of rows that a pass takes at a time."""
 
@@ -54,6 +57,14 @@ class Shard:
         """Where in the file they begin."""
         first = int(self._file.offset)  # type: ignore[attr-defined]
         return first + self.skip * self._file.strides[0]
+
+    def take(self, positions: np.ndarray) -> np.ndarray:
+        """Some of the rows, ascending positions."""
+        if SCATTERED * len(positions) > np.ptp(positions) or not hasattr(os, "pread"):
+            return self.rows[positions]
+        out = np.empty((len(positions), self._file.shape[1]), self._file.dtype)
+        read_rows(self.path, self.offset, positions, out)
+        return out
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_file"}
@@ -165,7 +176,7 @@ class StoredRows:
         for shard, low, high in zip(self.shards, cuts, [*cuts[1:], len(flat)], strict=True):
             if low < high:
                 here = order[low:high]
-                out[here] = shard.rows[flat[here] - shard.start]
+                out[here] = shard.take(flat[here] - shard.start)
         return out if np.ndim(wanted) else out[0]
 
     def _range(self, start: int, stop: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from exempla.arrays import is_sparse
 from exempla.data import n_rows, take_examples
-from exempla.embedding import COMPILING, LOADING
+from exempla.embedding.forecast import COMPILING, LOADING
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.selection.inputs import SMALL
 from exempla.tasks.retrain import is_module
