@@ -27,9 +27,10 @@ $(VENV)/.all: $(VENV)/.core
 demo: $(VENV)/.core
 	$(BIN)/exempla demo --out demo-out
 
-# One process a core; each keeps to one thread, or they would fight over the cores.
+# One process a core; each keeps to one thread, or they would fight over the cores. Tests of a group
+# (those that share a Ray cluster) stay in one process.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 	@echo "all tests passed; the docs are built by 'make docs', the benchmarks run by 'make bench'"
 
 lint: $(VENV)/.all

@@ -25,6 +25,7 @@ from exempla.store import RowSet, StoredRows
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+pytestmark = pytest.mark.xdist_group("ray")
 STORE = 80 * 2**20
 LITTLE = 0.25  # processors of an actor, so that those of a lost node find room
 QUICK = {  # a lost node is noticed within a second
