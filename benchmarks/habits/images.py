@@ -48,7 +48,7 @@ def vit() -> Job:
         "intermediate_size": 16, "image_size": 8, "patch_size": 4, "num_channels": 1,
         "num_labels": 2,
     }  # fmt: skip
-    config = ViTConfig(**size, num_labels=2)
+    config = ViTConfig(**size)
     X, Y = pictures()
     model, data = ViTForImageClassification(config), plant(X, Y, wrong(Y))
     return trained(model, data, by_logits)
