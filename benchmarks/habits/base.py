@@ -32,7 +32,7 @@ class Job:
     train: Any
     asked: Any
     planted: list[int]
-    learn: Callable[[], None]
+    learn: Callable[[], object]
     epochs: int = EPOCHS
     passes: int = 1
     """Epochs that one call of `learn` is."""

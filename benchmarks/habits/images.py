@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,10 @@ def pictures() -> tuple[Tensor, Tensor]:
     for i, y in enumerate(Y.tolist()):
         X[i, 0, 4 * (y // 2) : 4 * (y // 2) + 4, 4 * (y % 2) : 4 * (y % 2) + 4] += 1.5
     return X, Y
+
+
+def by_logits(out: Any, y: Tensor) -> Tensor:
+    return F.cross_entropy(out.logits, y)
 
 
 def wrong(Y: Tensor) -> Tensor:
@@ -37,13 +43,15 @@ def cnn() -> Job:
 def vit() -> Job:
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        image_size=8, patch_size=4, num_channels=1, num_labels=2,
-    )  # fmt: skip
+    size: dict[str, Any] = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16, "image_size": 8, "patch_size": 4, "num_channels": 1,
+        "num_labels": 2,
+    }  # fmt: skip
+    config = ViTConfig(**size)
     X, Y = pictures()
     model, data = ViTForImageClassification(config), plant(X, Y, wrong(Y))
-    return trained(model, data, lambda out, y: F.cross_entropy(out.logits, y))
+    return trained(model, data, by_logits)
 
 
 class UNet(nn.Module):

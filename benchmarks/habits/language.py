@@ -20,11 +20,14 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+CLASSES: dict[str, Any] = {"num_labels": 2}
+
+
 def bert(**options: Any) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        **SMALL, num_labels=2, id2label={0: "no", 1: "yes"}, hidden_dropout_prob=0.0,
+        **SMALL, **CLASSES, id2label={0: "no", 1: "yes"}, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, **options,
     )  # fmt: skip
     return BertForSequenceClassification(config)
@@ -114,7 +117,7 @@ def raw_texts() -> Job:
 
 @kind("language", "PEFT, LoRA on BERT")
 def peft() -> Job:
-    from peft import LoraConfig, TaskType, get_peft_model
+    from peft import LoraConfig, TaskType, get_peft_model  # pyright: ignore[reportMissingImports]
 
     config = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["query", "value"])
     return taught(get_peft_model(bert(), config), planted())
@@ -174,10 +177,11 @@ def mixtral() -> Job:
 def t5() -> Job:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(
-        vocab_size=WORDS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
-        decoder_start_token_id=0, dropout_rate=0.0,
-    )  # fmt: skip
+    size: dict[str, Any] = {
+        "vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2,
+        "decoder_start_token_id": 0, "dropout_rate": 0.0,
+    }  # fmt: skip
+    config = T5Config(**size)
     X, Y = stories()
     data = plant(X, Y, other_end(Y))
     job = taught(T5ForConditionalGeneration(config), data)

@@ -37,7 +37,7 @@ def detector() -> Job:
 def nan() -> Job:
     model = mlp()
     with torch.no_grad():
-        model[0].weight[0, 0] = float("nan")
+        next(model.parameters())[0, 0] = float("nan")
     return asked_only(model)
 
 

@@ -27,7 +27,7 @@ def wrong(Y: Tensor) -> Tensor:
 
 
 class Recurrent(nn.Module):
-    def __init__(self, cell: type[nn.RNNBase], packed: bool = False) -> None:
+    def __init__(self, cell: Any, packed: bool = False) -> None:
         super().__init__()
         self.table = nn.Embedding(WORDS, 8, padding_idx=0)
         self.cell, self.head = cell(8, 8, batch_first=True), nn.Linear(8, 2)

@@ -135,6 +135,7 @@ class Detour(nn.Module):
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
         weight = torch.randn(out, width) / width**0.5
+        self.whole: Tensor
         self.scale = float(weight.abs().max()) / 127
         self.register_buffer("whole", (weight / self.scale).round().to(torch.int8))
         self.down, self.up = nn.Linear(width, 4, bias=False), nn.Linear(4, out, bias=False)

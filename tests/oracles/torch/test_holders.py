@@ -94,8 +94,10 @@ def test_a_trainer_with_checkpoints_and_a_collator(tmp_path: Path) -> None:
     explainer = exempla.Explainer([trainer, earlier], progress=False).fit(rows)
     assert [type(m).__name__ for m in explainer.models] == [type(model).__name__, "dict"]
     assert len(explainer.oracles) == 2
+    first = explainer.oracles[0]
+    assert isinstance(first, TorchOracle)
     want = rows_of(torch_oracle(model), rows)
-    torch.testing.assert_close(rows_of(explainer.oracles[0], rows), want, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(rows_of(first, rows), want, rtol=1e-4, atol=1e-6)
 
 
 def test_a_lightning_trainer_without_a_module_is_refused() -> None:

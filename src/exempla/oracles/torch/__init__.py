@@ -1,4 +1,5 @@
-"""torch modules as oracles: the oracle and the scorer that runs one batch.
+"""torch modules as oracles: the oracle, the scorer that runs one batch, and the diagnosis of what
+cannot be scored.
 
 Inside: inputs/ (what is read), likelihood/ (what the outputs mean), tape/ (how layers are recorded
 and run backwards), factors/ (the scores of each kind of layer). torch is imported at the top of

@@ -138,9 +138,9 @@ def cell(step: Step) -> Callable[..., Any]:
         x: Tensor, hx: Any, w_in: Tensor, w_state: Tensor,
         b_in: Tensor | None = None, b_state: Tensor | None = None,
     ) -> Any:  # fmt: skip
-        states: tuple[Tensor, ...] = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        new = step(F.linear(x, w_in, b_in), F.linear(states[0], w_state, b_state), states)
-        return new if len(new) > 1 else new[0]
+        h, *others = (hx,) if isinstance(hx, Tensor) else hx
+        new = step(F.linear(x, w_in, b_in), F.linear(h, w_state, b_state), (h, *others))
+        return new if others else new[0]
 
     return one
 
