@@ -75,7 +75,7 @@ def run(options: Namespace) -> int:
     from exempla.explainer import Explainer
     from exempla.progress import showing
     from exempla.report import About, evidence_of
-    from exempla.report.sentences import answer
+    from exempla.report.sentences import answer, signed
 
     if options.surrogate and not options.model:
         raise ExemplaError("--surrogate stands in for a model of your own; give it with --model.")
@@ -125,8 +125,8 @@ def run(options: Namespace) -> int:
     console.say(answer(explanation, about))
     if checked is not None:
         console.say(
-            f"Trained again without them: log-likelihood {checked.retrained:+.2g}, predicted was "
-            f"{checked.predicted:+.2g}."
+            f"Trained again without them: log-likelihood {signed(checked.retrained)}, "
+            f"predicted was {signed(checked.predicted)}."
         )
     for why, command in about.steps[:1]:
         console.say(f"{why} {command}")
