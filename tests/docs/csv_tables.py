@@ -200,6 +200,15 @@ def variants() -> list[str]:
     return made.splitlines()
 
 
+def first_hour() -> list[str]:
+    out = []
+    for x in table("first_hour").itertuples():
+        busy = "" if x.processor != x.processor else f"{x.processor:.0f} s"
+        said = "" if x.said != x.said else f"{x.said:.0f} s"
+        out.append(line(x.step, f"{x.value:.0f} s", busy, said))
+    return out
+
+
 def influence() -> list[str]:
     from experiments import influence as study
 
@@ -219,6 +228,7 @@ def mnist() -> list[str]:
 
 
 PAGES: dict[str, Callable[[], list[str]]] = {
+    "docs/first-hour.md": first_hour,
     "docs/trees.md": trees,
     "docs/speed.md": speed,
     "docs/review.md": reviews,

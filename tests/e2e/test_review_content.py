@@ -81,7 +81,7 @@ def test_images_show_their_file_names(tab, tmp_path):
 def test_numbers_by_keyboard(tab, tmp_path):
     with served(numbers(tmp_path)) as address:
         page = open_review(tab, address)
-        assert page.inner_text("#card .labels").split("\n")[1::2] == ["1200", "119.6 ± 8", "90 %"]
+        assert page.inner_text("#card .labels").split("\n")[1::2] == ["1200", "119.6 ± 8.0", "90 %"]
         assert "Accept → 120" in page.inner_text("#do-relabel")
         assert page.inner_text("#digits") == ""
         page.keyboard.press("r")

@@ -143,6 +143,10 @@ def test_a_network_is_judged_by_what_is_asked_unless_all_of_it_is_wrong():
     assert "unless these were chosen for being hard" in poor_model(everything)
     errors = exempla.explain(net, train, (X[wrong], y[wrong]), k=3, progress=False)
     assert poor_model(errors) == ""
+    rows = torch.utils.data.TensorDataset(X[150:], y[150:])
+    loader = torch.utils.data.DataLoader(rows, batch_size=64)
+    found = exempla.explain_errors(net, train, loader, k=3, progress=False)
+    assert "on 150 test rows, though right on" in poor_model(found)
 
 
 def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):

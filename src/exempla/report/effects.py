@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.report.sentences import within
+from exempla.report.sentences import signed, within
 from exempla.results import Explanation
 
 __all__ = ["EffectPlot", "Mark"]
@@ -83,7 +83,7 @@ def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
     for number, (name, kind, value, half, told) in enumerate(lines):
         first, last = (value - half, value + half) if half else sorted((0.0, value))
         x, end = place(first), place(last)
-        said = told if half else f"{value:+.2g}"  # a model without chance has no spread
+        said = told if half else signed(value)  # a model without chance has no spread
         marks.append(
             Mark(name, said.replace("-", "−"), kind, number * LINE + 18, round(x, 1),
                  round(max(end - x, 2.0), 1), round(place(value), 1))

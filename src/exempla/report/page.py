@@ -12,7 +12,7 @@ from exempla.report.about import About, versions
 from exempla.report.curve import Curve, explained_shares
 from exempla.report.effects import EffectPlot
 from exempla.report.evidence import evidence_of, strongest, varied_order
-from exempla.report.sentences import answer, doubtful, percent, question, trust
+from exempla.report.sentences import answer, doubtful, percent, question, signed, trust
 from exempla.report.thumbnails import Gallery, Thumbnail
 from exempla.report.trusting import next_steps, poor_model, trust_sentences
 from exempla.report.views import MOST_CELLS, Content, View, confusions
@@ -229,7 +229,7 @@ def _sayings(
     if verification is not None:
         verified = (
             f"Trained again without them, the log-likelihood changed by "
-            f"{verification.retrained:+.2g}; predicted was {verification.predicted:+.2g}."
+            f"{signed(verification.retrained)}; predicted was {signed(verification.predicted)}."
         )
     return {
         "trusting": tuple(trust_sentences(explanation, about, doubted)),

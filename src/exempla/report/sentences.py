@@ -83,7 +83,7 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
     this = "this" if len(explanation) == 1 else "these"
     parts = [
         f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
-        f"likelihood of {which} by {by_how_much(change)} (log-likelihood {change:+.2g}; as many "
+        f"likelihood of {which} by {by_how_much(change)} (log-likelihood {signed(change)}; as many "
         f"random ones: {within(effect['by_chance'], effect['by_chance_sd'])})"
     ]
     parts += turned(effect["mended"], "right", n) + turned(effect["spoiled"], "wrong", n)
@@ -100,6 +100,15 @@ def by_how_much(change: float) -> str:
         return percent(abs(math.expm1(change))).replace("<", "less than")
     factor = math.exp(min(change, 99.0))
     return "a factor of over 1,000" if factor > 1000 else f"a factor of {factor:.2g}"
+
+
+def signed(change: float) -> str:
+    """A change with its sign, in plain decimals.
+
+    >>> signed(0.2446), signed(-0.00031), signed(-5.6e-08)
+    ('+0.24', '-0.00031', '0.0000')
+    """
+    return f"{change:+.2g}" if abs(change) >= 1e-4 else "0.0000"
 
 
 def turned(count: int | None, how: str, asked: int) -> list[str]:

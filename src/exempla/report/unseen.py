@@ -95,7 +95,7 @@ def on_unseen_rows(explanation: Explanation) -> Judged | None:
     explainer = question.explainer
     oracle = explainer.embeddings[0].oracle
     if question.rows is not None:
-        return _given(oracle, question.test, "test rows", question.rows)
+        return _given(oracle, question.test, "test rows")
     if explainer not in _HELD_OUT:
         _HELD_OUT[explainer] = _refitted(explainer, oracle.likelihood)
     if (found := _HELD_OUT[explainer]) is not None:
@@ -116,18 +116,15 @@ def _some(n: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(int))
 
 
-def _given(oracle: Any, test: Any, rows: str, besides: np.ndarray | None = None) -> Judged | None:
+def _given(oracle: Any, test: Any, rows: str) -> Judged | None:
     """A test set as the caller gave it."""
+    first = test[0] if isinstance(test, tuple) else test
     try:
-        n = len(oracle.read(test, role="test")) if besides is None else _length(test)
+        n = n_rows(getattr(first, "dataset", first))  # a loader counts batches
         read = oracle.read(take_examples(test, _some(n)), role="test")
         return _judged(oracle, read, rows)
-    except (ExemplaError, TypeError, ValueError):  # a test set that cannot be read in part
+    except (ExemplaError, AttributeError, TypeError, ValueError):  # cannot be read in part
         return None
-
-
-def _length(test: Any) -> int:
-    return n_rows(test[0] if isinstance(test, tuple) else test)
 
 
 def _judged(oracle: Any, examples: Any, rows: str) -> Judged | None:

@@ -88,7 +88,7 @@ def run(options: Namespace) -> int:
     from exempla.explainer import Explainer
     from exempla.progress import showing
     from exempla.report import About, evidence_of
-    from exempla.report.sentences import answer
+    from exempla.report.sentences import answer, signed
 
     if options.completion:
         from exempla.cli.shared.language import explain_texts
@@ -146,8 +146,8 @@ def run(options: Namespace) -> int:
     console.say(answer(explanation, about))
     if checked is not None:
         console.say(
-            f"Trained again without them: log-likelihood {checked.retrained:+.2g}, predicted was "
-            f"{checked.predicted:+.2g}."
+            f"Trained again without them: log-likelihood {signed(checked.retrained)}, "
+            f"predicted was {signed(checked.predicted)}."
         )
     for why, command in about.steps[:1]:
         console.say(f"{why} {command}")

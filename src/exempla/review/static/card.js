@@ -39,8 +39,8 @@ function labels(card, suspect) {
   const part = card.part ? [box("part", card.part, "part")] : [];
   const doubt = box("chance it is wrong", chance(suspect.chance), "doubt");
   if (card.kind === "number") {
-    const spread = card.spread === undefined ? "" : ` ± ${plain(card.spread)}`;
-    return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", `${plain(card.expected)}${spread}`, suggests(suspect)), doubt);
+    const expected = within(card.expected, card.spread);
+    return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", expected, suggests(suspect)), doubt);
   }
   return el("div", { class: "labels" }, ...part, box("given label", card.given, "given"),
     box(`model says, ${chance(card.model_probability).replaceAll(" ", "\u00a0")}`, card.suggested, suggests(suspect)), doubt);
@@ -50,6 +50,13 @@ function labels(card, suspect) {
 export const leans = (suspect) => suspect.chance >= 0.5;
 const suggests = (suspect) => (leans(suspect) ? "suggested" : "other");
 const plain = (x) => String(Number(x.toPrecision(6)));
+
+// A number and its spread, both to the spread's two digits.
+function within(value, spread) {
+  if (!(spread > 0)) return plain(value);
+  const digits = Math.min(Math.max(0, 1 - Math.floor(Math.log10(spread))), 20);
+  return `${value.toFixed(digits)} ± ${spread.toFixed(digits)}`;
+}
 
 // The row as the file has it, every column of it.
 function original(card) {

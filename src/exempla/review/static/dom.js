@@ -28,7 +28,7 @@ export const isolated = (text) => `\u2068${visible(text)}\u2069`;
 
 // The one way to write a probability, as in exempla/report/chance.py: whole per cents, never certain.
 export const chance = (p) => (p > 0.99 ? "> 99 %" : p < 0.01 ? "< 1 %" : `${Math.floor(100 * p + 0.5)} %`);
-export const short = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(2) : x.toExponential(0));
+export const short = (x) => (Math.abs(x) >= 0.005 ? x.toFixed(2) : "0.00");
 
 // The text with its decisive words marked. A word may be several ("click here"), and stands for
 // itself in any case, but not inside a longer word. `meaning` gives class and title by the weight's sign.
