@@ -23,7 +23,6 @@ from sklearn.pipeline import make_pipeline
 import exempla
 from experiments.enron import messages
 
-
 OUT = Path(__file__).parents[1] / "docs" / "experiments" / "labels_cost.csv"
 
 
