@@ -77,7 +77,10 @@ def several(X: np.ndarray, Y: np.ndarray, share: float, rng: np.random.Generator
     given = replaced(Y.ravel(), 2, share, rng).reshape(Y.shape)
     model = LogisticRegression(max_iter=500)
     p = np.column_stack(
-        [cross_val_predict(model, X, g, cv=5, method="predict_proba")[:, 1] for g in given.T]
+        [
+            np.asarray(cross_val_predict(model, X, g, cv=5, method="predict_proba"))[:, 1]
+            for g in given.T
+        ]
     )
     fixes = exempla.fix_labels(None, (X, given), probabilities=p, progress=False)
     own = np.where(given == 1, p, 1 - p).ravel()
@@ -157,7 +160,7 @@ def mnist_thousands(data: Path, share: float, seed: int) -> Judged:
     p = cross_val_predict(
         LogisticRegression(max_iter=300), X, digits.ravel(), cv=5, method="predict_proba",
     )  # fmt: skip
-    a, b, c = p.reshape(3000, 3, 10).transpose(1, 0, 2)
+    a, b, c = np.asarray(p).reshape(3000, 3, 10).transpose(1, 0, 2)
     every = (a[:, :, None, None] * b[:, None, :, None] * c[:, None, None, :]).reshape(3000, 1000)
     classes, codes = np.unique(given, return_inverse=True)
     every = np.maximum(every[:, classes], 1e-12)

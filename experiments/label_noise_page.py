@@ -53,15 +53,20 @@ def numbers(found: pd.DataFrame) -> str:
         lines.append(row([data, f"{rate:.0%}", *cells]))
     good = ratio.ratio.between(0.7, 1.4)
     inside = (found.low <= found.planted) & (found.planted <= found.high)
+    known = found.low.notna()
     lines.append("")
     for kind in KINDS:
         here = found.kind == kind
+        some = here & known
         if here.any():
-            lines.append(
-                f"- {kind}: within .7 to 1.4 in {good[here].mean():.0%} of {here.sum()} cases; the "
-                f"90 % interval holds the truth in {inside[here].mean():.0%}; said that the kind "
-                f"cannot be told in {1 - found.told[here].astype(float).mean():.0%}."
-            )
+            said = f"- {kind}: within .7 to 1.4 in {good[here].mean():.0%} of {here.sum()} cases"
+            if some.any():
+                said += (
+                    f"; the 90 % interval holds the truth in {inside[some].mean():.0%} of "
+                    f"{some.sum()}; said that the kind cannot be told in "
+                    f"{1 - found.told[some].astype(float).mean():.0%}"
+                )
+            lines.append(said + ".")
     return "\n".join(lines) + "\n"
 
 
