@@ -146,7 +146,7 @@ def embed_training_set(
         evidence,
         pull=distance_from_stationary(oracle, basis, rows),
         trained=len(train),
-        misfit=misfit(rows, evidence),
+        misfit=misfit(rows[:, : basis.lead], evidence),
         weight_square=typical_square(oracle.theta_squares),
     )
     clock.append(perf_counter())

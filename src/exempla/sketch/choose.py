@@ -35,6 +35,9 @@ WIDE_BYTES = 2**28
 SAMPLE_PER_DIRECTION = 4
 """A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
 
+REST = 0.0
+"""Share of a sketch's columns that see at random what the strongest directions leave."""
+
 EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
 EXACT_TIMES = 2.0
@@ -184,7 +187,7 @@ def check_sketch(wanted: object) -> str | int:
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     part = basis_sample(oracle, sample)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    return KroneckerSketch(oracle.layers, Moments.of(oracle.layers, rows), width)
+    return KroneckerSketch(oracle.layers, Moments.of(oracle.layers, rows), width, REST)
 
 
 def basis_sample(oracle: Oracle, sample: Examples) -> Examples:

@@ -39,12 +39,13 @@ def kernel_with(
     With `mix` (n_test, T) the T columns are sums of questioned examples with these weights, and
     no train × test matrix is made: a question about many examples is one column.
     """
-    rows, _ = embedding.embed(examples, labels)
+    lead = embedding.sketch.lead
+    rows = embedding.embed(examples, labels)[0][:, :lead]
     if mix is not None:
         rows = as_like(mix.T, rows) @ rows
-    train = embedding.rows_near_model()
+    train = embedding.rows_near_model()[:, :lead]
     # only the few questioned rows meet M⁻¹
-    inside = products(train, embedding.metric.solve(rows, damping))
+    inside = products(train, embedding.metric.lead.solve(rows, damping))
     if embedding.sketch.exact:
         return inside.astype(np.float64)
     raw = raw_products(embedding, examples, labels, mix)
@@ -80,6 +81,7 @@ def left_out_scale(embedding: Embedding, seed: int = 0) -> float:
         return 0.0
     rows = drawn_rows(embedding, np.random.default_rng(seed))
     inside = to_numpy(embedding.sketch.project(rows)).astype(np.float64)
+    inside = inside[:, : embedding.sketch.lead]
     products = rows.gram(rows) - inside @ inside.T
     energy = np.maximum(np.diag(products), 1e-30)
     drawn_for = np.maximum(rows.norm2(), 1e-30)

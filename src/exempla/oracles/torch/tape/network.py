@@ -28,7 +28,7 @@ CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
 GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
-LEAST = {"cpu": 8, "cuda": 16}
+LEAST = {"cpu": 4, "cuda": 16}
 """Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
