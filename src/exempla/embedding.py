@@ -129,7 +129,7 @@ def embed_training_set(
     basis = choose_sketch(oracle, train, sketch, sample, dual=fisher != "diagonal")
     clock.append(perf_counter())
     itemsize = 8 if basis.in_double else oracle.itemsize
-    kept = basis.kept_bytes + train.made_bytes
+    kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
     say_memory(
         _FORECAST.get()(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",

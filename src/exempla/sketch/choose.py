@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from exempla.arrays import available_memory
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.factors import Work
@@ -35,6 +36,9 @@ WIDE_BYTES = 2**28
 SAMPLE_PER_DIRECTION = 4
 """A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
 
+MEMORY_SHARE, NARROWEST = 0.7, 128
+"""Of the memory that is free an automatic sketch takes no more than this share, as long as it keeps
+so many directions."""
 REST = 0.0
 """Share of a sketch's columns that see at random what the strongest directions leave."""
 
@@ -109,6 +113,20 @@ def dual_bytes(parameters: int) -> int:
     return DUAL_BYTES if parameters < LARGE else min(DUAL_BYTES, LARGE_BYTES * parameters)
 
 
+def fitting(width: int, count: int, itemsize: int) -> int:
+    """This width, or the largest half, quarter, … of it whose rows and Fisher memory has room for;
+    said if it is a smaller one."""
+    room, wanted = MEMORY_SHARE * available_memory(), width
+    while width > NARROWEST and 3 * (count * width * itemsize + 8 * width**2) > room:
+        width //= 2
+    if width < wanted:
+        say(
+            f"memory has no room for {count} rows of {wanted} directions: {width} are taken "
+            "(store=FOLDER keeps rows on disk)"
+        )
+    return width
+
+
 class Price:
     """Whether an exact form costs little, or little beside the sketch that would replace it."""
 
@@ -159,7 +177,7 @@ class Price:
             if self._fair(self.job.sketch(width, self.basis, sample), say_so=False):
                 break
             width //= 2
-        return width
+        return fitting(width, count, self.oracle.itemsize)
 
     def _fair(self, exact: float, say_so: bool = True) -> bool:
         sample = min(len(self.examples), SAMPLE_PER_DIRECTION * WIDTH)

@@ -25,6 +25,9 @@ from exempla.sketch.rest import LayerRest, RestSpectrum, allotted, layer_rest
 
 __all__ = ["KroneckerSketch"]
 
+SEED = 0
+"""Of the random directions: a sketch is the same whenever it is made."""
+
 
 @dataclass(frozen=True)
 class LayerBasis:
@@ -67,7 +70,6 @@ class KroneckerSketch(Sketch):
         moments: list[Moments],
         width: int,
         rest: float = 0.0,
-        seed: int = 0,
     ) -> None:
         each = track(moments, "eigenbasis of each layer", len(moments))
         spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]
@@ -84,7 +86,7 @@ class KroneckerSketch(Sketch):
         self.bases = tuple(
             keep(*sides, best) for sides, best in zip(spectra, chosen, strict=True)
         )
-        self.rests = self._rests(layers, spectra, moments, chosen, random, seed)
+        self.rests = self._rests(layers, spectra, moments, chosen, random)
         kept = [b for b in (*self.bases, *self.rests) if b is not None]
         self._lead = sum(b.width for b in self.bases if b is not None)
         self.width = sum(b.width for b in kept)
@@ -103,7 +105,6 @@ class KroneckerSketch(Sketch):
         moments: list[Moments],
         chosen: list[Strongest],
         count: int,
-        seed: int,
     ) -> tuple[LayerRest | None, ...]:
         """Random directions of every layer's rest; None where it has none."""
         each = zip(spectra, chosen, moments, strict=True)
@@ -112,7 +113,7 @@ class KroneckerSketch(Sketch):
         each = zip(layers, counts, self.bases, left, spectra, strict=True)
         return tuple(
             layer_rest(
-                (layer.d_in, layer.d_out), m, basis, rest, inputs.vectors, seed + 7919 * place
+                (layer.d_in, layer.d_out), m, basis, rest, inputs.vectors, (SEED, place)
             )
             for place, (layer, m, basis, rest, (inputs, _)) in enumerate(each)
         )

@@ -78,7 +78,7 @@ def layer_rest(
     basis: LayerBasis | None,
     spectrum: RestSpectrum,
     like: Array,
-    seed: int,
+    seed: tuple[int, int],
 ) -> LayerRest | None:
     """Pairs of random signs for a layer of these sizes; None if it has none."""
     if count == 0:

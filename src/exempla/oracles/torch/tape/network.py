@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla.arrays import available_memory
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.factors import Factors
 from exempla.oracles.torch.factors.factors import DenseFactors
@@ -30,6 +30,8 @@ GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
 LEAST = {"cpu": 4, "cuda": 16}
 """Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
+PASS_TIMES = 3
+"""Memory of a pass in units of its factors."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
 
@@ -110,6 +112,12 @@ class TapedNetwork:
         with tape:
             outputs = run(self.model, batch)
         return Pass(self, run, batch, tape, outputs)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory that one example takes in a pass: its factors, the graph that they come from, and
+        what is projected of them."""
+        return PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
 
     def batch_size(self, wanted: int | None) -> int:
         """So many examples that their factors fit in a fair share of the memory."""
@@ -224,11 +232,3 @@ def out_of_memory(error: RuntimeError) -> bool:
 def brief(names: dict[str, Any]) -> str:
     listed = list(names)
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
-
-
-def available_memory() -> int:
-    """Bytes of main memory free for use."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return CPU_BUDGET * 4
