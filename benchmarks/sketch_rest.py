@@ -95,7 +95,7 @@ class Study:
     # ---- with one
 
     def fitted(self, width: int, share: float) -> exempla.Explainer:
-        choose.REST = share
+        choose.REST, choose.TRUSTED = share, 0.0  # whatever is measured of the rest
         truth = self.truth
         explainer = exempla.Explainer(
             truth.model(), likelihood=truth.likelihood, sketch=width, progress=False

@@ -122,9 +122,7 @@ def make(name: str) -> dict[str, Any]:
     halves = np.stack([np.sort(rng.permutation(count)[: count // 2]) for _ in range(SUBSETS)])
     build, setting = make_model(name, X, y, words), SETTINGS[name]
     loss = lambda outputs, labels: -log_prob(outputs, labels).mean()  # noqa: E731
-    ((state,),) = train_many(
-        build, setting, X, y, torch.arange(count)[None], [0], loss=loss
-    )
+    ((state,),) = train_many(build, setting, X, y, torch.arange(count)[None], [0], loss=loss)
     mask = np.zeros((SUBSETS, count), bool)
     np.put_along_axis(mask, halves, True, 1)
     outcomes = []

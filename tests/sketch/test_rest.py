@@ -98,7 +98,9 @@ def test_products_of_the_rest_are_kept_in_expectation(job):
     some = train.take(np.arange(6))
     S, found = dense_rows(oracle.scores(some)), []
     for seed in range(150):
-        sketch = sketch_of(oracle, train, seed=seed) if seed == 0 else reseeded(sketch, oracle, seed)
+        sketch = (
+            sketch_of(oracle, train, seed=seed) if seed == 0 else reseeded(sketch, oracle, seed)
+        )
         (batch,) = oracle.scores(some)
         rest = to_numpy(sketch.project(batch))[:, sketch.lead :]
         found.append(rest @ rest.T)
@@ -134,16 +136,18 @@ def reseeded(sketch, oracle, seed):
 
 def test_agreement_is_the_best_weight(job):
     _, _, oracle, train = job
-    scales = np.ones(len(oracle.layers))
-    few = agreement(sketch_of(oracle, train, 30, 0.2), oracle, train, scales)
-    many = agreement(sketch_of(oracle, train, 1500, 0.98), oracle, train, scales)
+    few = agreement(sketch_of(oracle, train, 30, 0.2), oracle, train)
+    many = agreement(sketch_of(oracle, train, 1500, 0.98), oracle, train)
     assert 0.0 <= few[0] < many[0] <= 1.0
     assert many[1] < few[1] <= 1.0
     # by hand, from written-out scores
     sketch = sketch_of(oracle, train, 30, 0.2)
     S = dense_rows(oracle.scores(train))
     V, R = written_out(sketch, oracle)
-    left = S - S @ V @ V.T
+    scales = np.array([s.scale for s in sketch.left])
+    layer_weights = np.where(scales > 0, 1 / (scales + scales[scales > 0].mean()), 0.0)
+    root = np.sqrt(np.repeat(layer_weights, [x.size for x in oracle.layers]))
+    left = (S - S @ V @ V.T) * root
     pairs = np.triu_indices(len(S), 1)
     exact, seen = (left @ left.T)[pairs], (left @ R @ R.T @ left.T)[pairs]
     assert few[0] == pytest.approx(np.clip(exact @ seen / (seen @ seen), 0, 1), rel=1e-6)
@@ -179,6 +183,7 @@ def test_an_explainer_with_a_rest(monkeypatch):
     answers = {}
     for rest in (0.0, 0.5):
         monkeypatch.setattr(choose, "REST", rest)
+        monkeypatch.setattr(choose, "TRUSTED", 0.0)
         explainer = Explainer(model, sketch=80, progress=False).fit((X, y))
         (embedding,) = explainer.embeddings
         answers[rest] = explainer.influence((X[:5], y[:5]))
@@ -192,9 +197,20 @@ def test_an_explainer_with_a_rest(monkeypatch):
     assert np.corrcoef(answers[0.0].ravel(), answers[0.5].ravel())[0, 1] > 0.8
 
 
+@pytest.mark.parametrize(("trusted", "lead"), [(0.0, 15), (1.1, 60)])
+def test_a_rest_that_is_noise_is_not_taken(monkeypatch, job, trusted, lead):
+    model, data, *_ = job
+    monkeypatch.setattr(choose, "TRUSTED", trusted)
+    explainer = Explainer(model, sketch=60, progress=False).fit(data)
+    (embedding,) = explainer.embeddings
+    assert embedding.sketch.lead == lead
+    assert embedding.rows.shape == (40, 60)
+
+
 def test_conjugate_gradients_start_from_the_strongest(monkeypatch, job):
     model, data, *_ = job
     monkeypatch.setattr(choose, "REST", 0.5)
+    monkeypatch.setattr(choose, "TRUSTED", 0.0)
     explainer = Explainer(model, sketch=40, damping=0.05, progress=False).fit(data)
     asked = (data[0][:4], data[1][:4])
     found = explainer.set_influence(asked).values

@@ -21,10 +21,9 @@ from exempla.fisher.full import FullMetric
 from exempla.fisher.identity import IdentityMetric
 from exempla.fisher.split import SplitMetric
 from exempla.oracles.base import Examples, Oracle, ScoreRows
-from exempla.progress import say, track_rows
+from exempla.progress import track_rows
 from exempla.sketch.base import FisherSum, Sketch
 from exempla.sketch.kronecker import KroneckerSketch
-from exempla.sketch.rest import agreement
 
 __all__ = ["estimate_fisher"]
 
@@ -64,15 +63,11 @@ def estimate_fisher(
     if found.rest is None or not isinstance(basis, KroneckerSketch):
         return lead, evidence
     scales = basis.rest_scales(found.rest / n)
-    weight, error = agreement(basis, oracle, examples, scales)
-    say(
-        f"outside the {basis.lead} strongest directions, products of scores are known to "
-        f"{error:.0%} of their size, and count by {weight:.2f}"
-    )
     each = zip(scales + basis.rest_penalties, basis.rests, strict=True)
     spread = [np.full(r.width, scale) for scale, r in each if r is not None]
-    metric = SplitMetric(lead, basis.lead, np.concatenate(spread), weight)
-    return metric, replace(evidence, rest_weight=weight, rest_error=error)
+    metric = SplitMetric(lead, basis.lead, np.concatenate(spread), basis.rest_weight)
+    seen = replace(evidence, rest_weight=basis.rest_weight, rest_error=basis.rest_error)
+    return metric, seen
 
 
 def lead_metric(mean: np.ndarray, penalty: np.ndarray) -> Metric:

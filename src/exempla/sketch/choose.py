@@ -19,6 +19,7 @@ from exempla.sketch.cost import BASIS_EXAMPLES, Job, basis_examples, look_at
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
 from exempla.sketch.moments import Moments
+from exempla.sketch.rest import agreement
 from exempla.sketch.span import SpanSketch
 
 __all__ = ["auto_width", "check_sketch", "choose_sketch"]
@@ -39,8 +40,11 @@ SAMPLE_PER_DIRECTION = 4
 MEMORY_SHARE, NARROWEST = 0.7, 128
 """Of the memory that is free an automatic sketch takes no more than this share, as long as it keeps
 so many directions."""
-REST = 0.0
-"""Share of a sketch's columns that see at random what the strongest directions leave."""
+REST = 0.75
+"""Share of a sketch's columns that see at random what the strongest directions leave …"""
+TRUSTED = 0.5
+"""… where products of the rest are more signal than noise: by this weight at least
+(`benchmarks.sketch_rest`). Else all columns are the strongest directions."""
 
 EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
@@ -205,7 +209,18 @@ def check_sketch(wanted: object) -> str | int:
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     part = basis_sample(oracle, sample)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    return KroneckerSketch(oracle.layers, Moments.of(oracle.layers, rows), width, REST)
+    moments = Moments.of(oracle.layers, rows)
+    if REST > 0:
+        found = KroneckerSketch(oracle.layers, moments, width, REST)
+        if found.width > found.lead:
+            found.rest_weight, found.rest_error = agreement(found, oracle, sample)
+            say(
+                f"outside the {found.lead} strongest directions, products of scores are known up "
+                f"to {found.rest_error:.0%} of their size"
+            )
+        if found.width == found.lead or found.rest_weight >= TRUSTED:
+            return found
+    return KroneckerSketch(oracle.layers, moments, width)
 
 
 def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
@@ -222,9 +237,7 @@ def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
     return sample.take(np.linspace(0, len(sample) - 1, wanted).astype(np.int64))
 
 
-def collect(
-    batches: Iterable[ScoreRows], what: str, examples: int, room: int
-) -> ScoreRows | None:
+def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
     """All rows joined, or None as soon as they are more than the dual form should hold."""
     groups, total, size = [], 0, 0
     for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):

@@ -72,7 +72,7 @@ class KroneckerSketch(Sketch):
         rest: float = 0.0,
     ) -> None:
         each = track(moments, "eigenbasis of each layer", len(moments))
-        spectra = [(m.inputs.eigenbasis(), m.outputs.eigenbasis()) for m in each]
+        spectra = [m.spectra for m in each]
         random = int(rest * width)
         found = [
             strongest(*sides, width, float(m.trace))
@@ -83,9 +83,7 @@ class KroneckerSketch(Sketch):
         lead = min(width - random, positive)
         cut = np.partition(everything, len(everything) - lead)[len(everything) - lead]
         chosen = [f.above(max(cut, np.finfo(float).tiny)) for f in found]
-        self.bases = tuple(
-            keep(*sides, best) for sides, best in zip(spectra, chosen, strict=True)
-        )
+        self.bases = tuple(keep(*sides, best) for sides, best in zip(spectra, chosen, strict=True))
         self.rests = self._rests(layers, spectra, moments, chosen, random)
         kept = [b for b in (*self.bases, *self.rests) if b is not None]
         self._lead = sum(b.width for b in self.bases if b is not None)
@@ -97,6 +95,8 @@ class KroneckerSketch(Sketch):
         self.penalty = penalty_matrix(layers, self.bases)
         self.shapes = tuple((layer.d_in, layer.d_out) for layer in layers)
         self.rest_penalties = [float(layer.penalty.mean()) for layer in layers]
+        self.rest_weight, self.rest_error = 0.0, 1.0
+        """What products of the rest count by, and their error; measured by `agreement`."""
 
     def _rests(
         self,
@@ -108,13 +108,11 @@ class KroneckerSketch(Sketch):
     ) -> tuple[LayerRest | None, ...]:
         """Random directions of every layer's rest; None where it has none."""
         each = zip(spectra, chosen, moments, strict=True)
-        left = [best.left(*sides, float(m.trace)) for sides, best, m in each]
-        counts = allotted(count, left)
-        each = zip(layers, counts, self.bases, left, spectra, strict=True)
+        self.left = [best.left(*sides, float(m.trace)) for sides, best, m in each]
+        counts = allotted(count, self.left)
+        each = zip(layers, counts, self.bases, self.left, spectra, strict=True)
         return tuple(
-            layer_rest(
-                (layer.d_in, layer.d_out), m, basis, rest, inputs.vectors, (SEED, place)
-            )
+            layer_rest((layer.d_in, layer.d_out), m, basis, rest, inputs.vectors, (SEED, place))
             for place, (layer, m, basis, rest, (inputs, _)) in enumerate(each)
         )
 
@@ -194,7 +192,9 @@ class Strongest(NamedTuple):
 def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> Strongest:
     """Pairs among which the `width` strongest are: of eigenvalues in descending order, the pair
     (i, j) has (i + 1)(j + 1) − 1 that are as strong, so few pairs have to be looked at."""
-    most = np.minimum(width // np.arange(1, min(len(inputs.values), width) + 1), len(outputs.values))
+    most = np.minimum(
+        width // np.arange(1, min(len(inputs.values), width) + 1), len(outputs.values)
+    )
     first = np.repeat(np.arange(len(most)), most)
     second = np.arange(len(first)) - np.repeat(np.cumsum(most) - most, most)
     return Strongest(first, second, inputs.values[first] * outputs.values[second] * trace)

@@ -111,18 +111,16 @@ def allotted(count: int, spectra: Sequence[RestSpectrum]) -> list[int]:
     return whole.tolist()
 
 
-def agreement(
-    sketch: KroneckerSketch, oracle: Oracle, examples: Examples, scales: np.ndarray
-) -> tuple[float, float]:
+def agreement(sketch: KroneckerSketch, oracle: Oracle, examples: Examples) -> tuple[float, float]:
     """How well the rest's products stand for exact ones, from pairs of training scores.
 
-    `scales` is ρ of every layer. Returns the weight w that makes w·(sketched product) closest to
-    the exact one, between 0 and 1, and the error that is left, as a share of the exact ones.
+    Each layer counts by 1/ρ, damped. Returns the weight w that makes w·(sketched product) closest
+    to the exact one, between 0 and 1, and the error that is left, as a share of the exact ones.
     """
     some = np.linspace(0, len(examples) - 1, min(len(examples), LOOKED_AT)).astype(np.int64)
     both = sketched2 = exact2 = 0.0
-    used = [scale > 0 for scale in scales]
-    mean = float(np.mean(scales[used])) if any(used) else 1.0
+    scales = np.array([s.scale for s in sketch.left])
+    mean = float(np.mean(scales[scales > 0])) if scales.any() else 1.0
     for batch in oracle.scores(examples.take(np.unique(some))):
         exact: np.ndarray | float = 0.0
         sketched: np.ndarray | float = 0.0
@@ -146,4 +144,3 @@ def agreement(
     weight = float(np.clip(both / sketched2, 0.0, 1.0))
     left = exact2 - 2 * weight * both + weight**2 * sketched2
     return weight, float(np.sqrt(max(left, 0.0) / exact2))
-
