@@ -40,11 +40,13 @@ SAMPLE_PER_DIRECTION = 4
 MEMORY_SHARE, NARROWEST = 0.7, 128
 """Of the memory that is free an automatic sketch takes no more than this share, as long as it keeps
 so many directions."""
-REST = 0.75
-"""Share of a sketch's columns that see at random what the strongest directions leave …"""
+REST = 0.0
+"""Share of a sketch's columns that see at random what the strongest directions leave. None by
+default: on a language model, for which it was made, its noise cost more than the strongest
+directions in its place (`benchmarks.sketch_rest`, docs/scaling.md) …"""
 TRUSTED = 0.5
-"""… where products of the rest are more signal than noise: by this weight at least
-(`benchmarks.sketch_rest`). Else all columns are the strongest directions."""
+"""… and where it is asked for, it is taken only if its products are more signal than noise, by
+this weight at least. Else all columns are the strongest directions."""
 
 EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
@@ -69,8 +71,8 @@ def choose_sketch(
     """The sketch for this job.
 
     `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
-    of the examples the K-FAC basis may be estimated from. `dual=False` rules out the dual form, whose
-    directions mean nothing one by one.
+    of the examples the K-FAC basis may be estimated from. `dual=False` rules out the dual form,
+    whose directions mean nothing one by one.
     """
     if isinstance(wanted, int):
         return kronecker(oracle, sample, wanted)

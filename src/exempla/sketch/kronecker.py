@@ -73,7 +73,7 @@ class KroneckerSketch(Sketch):
     ) -> None:
         each = track(moments, "eigenbasis of each layer", len(moments))
         spectra = [m.spectra for m in each]
-        random = int(rest * width)
+        random = int(rest * width) if width < sum(x.size for x in layers) else 0
         found = [
             strongest(*sides, width, float(m.trace))
             for sides, m in zip(spectra, moments, strict=True)
