@@ -42,11 +42,11 @@ MEMORY_SHARE, NARROWEST = 0.7, 128
 so many directions."""
 REST = 0.0
 """Share of a sketch's columns that see at random what the strongest directions leave. None by
-default: on a language model, for which it was made, its noise cost more than the strongest
-directions in its place (`benchmarks.sketch_rest`, docs/scaling.md) …"""
-TRUSTED = 0.5
-"""… and where it is asked for, it is taken only if its products are more signal than noise, by
-this weight at least. Else all columns are the strongest directions."""
+default: whether it wins was not confirmed on a truth of its own (docs/scaling.md) …"""
+TRUSTED = 0.75
+"""… and where it is asked for, it is taken only if its products deserve this weight at least; else
+all columns are the strongest directions. Every loss seen was below it, every gain above
+(`benchmarks.sketch_rest`)."""
 
 EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
