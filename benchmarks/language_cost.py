@@ -5,9 +5,9 @@
 
 Each figure comes from a process of its own. "epoch" is forward + backward over all the data in
 batches of --batch, without an optimiser, in processor seconds on a CPU; "scores" is the scoring
-pass of `Explainer.fit`, "fit" all of it, at the batch size that exempla takes by itself. Memory is what a process takes at its peak
-beyond the model and the data: of the main memory (Linux), or of the GPU. Weights and tokens are
-random: no step looks at what they say.
+pass of `Explainer.fit`, "fit" all of it, at the batch size that exempla takes by itself. Memory
+is what a process takes at its peak beyond the model and the data: of the main memory (Linux), or of
+the GPU. Weights and tokens are random: no step looks at what they say.
 """
 
 from __future__ import annotations

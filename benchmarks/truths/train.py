@@ -31,10 +31,12 @@ def train_many(
     rows: Tensor,
     seeds: list[int],
     moments: int = 1,
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
 ) -> list[list[State]]:
     """The weights of every network at `moments` evenly spaced steps, the last included.
 
-    `rows` (networks, examples) are the training rows of each, `seeds` what each starts from.
+    `rows` (networks, examples) are the training rows of each, `seeds` what each starts from,
+    `loss` what a batch's outputs and labels cost.
     """
     networks = []
     for seed in seeds:
@@ -44,10 +46,10 @@ def train_many(
     weights = {name: w.detach().to(X.device).requires_grad_() for name, w in weights.items()}
     base = for_training(without_moments(make())).to(X.device)
 
-    def loss(one: State, x: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(base, one, (x,)), label)
+    def cost(one: State, x: Tensor, label: Tensor) -> Tensor:
+        return loss(functional_call(base, one, (x,)), label)
 
-    gradients = vmap(grad(loss))
+    gradients = vmap(grad(cost))
     optimizer = make_optimizer(setting, list(weights.values()))
     generator = torch.Generator(X.device).manual_seed(seeds[0])
     per_epoch = rows.shape[1] // setting.batch

@@ -5,6 +5,7 @@ Everything after the oracles speaks of an `Array`; only this file asks which kin
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -17,6 +18,7 @@ from exempla.errors import ExemplaError
 __all__ = [
     "Array",
     "as_like",
+    "available_memory",
     "concatenate",
     "is_sparse",
     "is_tensor",
@@ -36,6 +38,8 @@ Array = Any
 
 SOLVED = 16_384
 """Rows solved at a time where they are of another precision than the factor."""
+UNKNOWN_MEMORY = 2**32
+"""Bytes taken to be free where the system does not say."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -184,3 +188,17 @@ def solve_lower(
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:
     """rows @ matrix on the rows' device and in the rows' precision."""
     return rows @ as_like(matrix, rows)
+
+
+def available_memory() -> int:
+    """Bytes of main memory free for arrays: what the system would give without swapping."""
+    try:
+        with open("/proc/meminfo") as file:  # pages that only cache files count as free, too
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return UNKNOWN_MEMORY

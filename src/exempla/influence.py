@@ -236,12 +236,12 @@ def sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]
     """V ↦ about (F + δ)⁻¹ V: the sketch's inverse inside it, one mean eigenvalue outside."""
     sketch, evidence = embedding.sketch, embedding.evidence
     assert isinstance(sketch, KroneckerSketch)
-    others = max(evidence.parameters - sketch.width, 1)
+    others = max(evidence.parameters - sketch.lead, 1)
     beyond = damping + (1.0 - evidence.share) * evidence.trace / others
 
     def near(v: Any) -> Any:
         inside = concatenate([sketch.coordinates(column)[None] for column in v.T])
-        solved = as_like(to_numpy(embedding.metric.solve(inside, damping)), v)
+        solved = as_like(to_numpy(embedding.metric.lead.solve(inside, damping)), v)
         rest = solved - inside / beyond
         return concatenate([sketch.lifted(row)[:, None] for row in rest], axis=1) + v / beyond
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,20 @@ __all__ = ["Seen", "refuse_unusable", "typical_square", "with_rows"]
 
 
 class Seen:
-    """Σ s_i and Σ ‖s_i‖² over rows, in double precision; no copy of them is made, as they may be
-    nearly all the memory there is."""
+    """Σ s_i, and Σ ‖s_i‖² over the first `lead` columns, in double precision; no copy of the rows
+    is made, as they may be nearly all the memory there is."""
 
-    def __init__(self, rows: Array | StoredRows) -> None:
+    def __init__(self, rows: Array | StoredRows, lead: int) -> None:
         self.count, self.energy = len(rows), 0.0
         self.total = np.zeros(rows.shape[1])
         for part in _parts(rows):
+            own: Any = part[:, :lead]
             if is_tensor(part):
                 self.total += to_numpy(part.sum(0)).astype(np.float64)
-                self.energy += float(part.norm()) ** 2
+                self.energy += float(own.norm()) ** 2
             else:
                 self.total += part.sum(0, dtype=np.float64)
-                self.energy += float(np.einsum("ij,ij->", part, part, dtype=np.float64))
+                self.energy += float(np.einsum("ij,ij->", own, own, dtype=np.float64))
 
 
 def _parts(rows: Array | StoredRows) -> Iterator[Array]:

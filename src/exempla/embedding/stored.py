@@ -74,7 +74,7 @@ def embed_into_store(
                 fill(rows, left, oracle, train, basis)
         if part is None:
             stored = rows.finish()
-            evidence = with_rows(kept.prepared.evidence, oracle, basis, Seen(stored))
+            evidence = with_rows(kept.prepared.evidence, oracle, basis, Seen(stored, basis.lead))
             seconds["scores"] = perf_counter() - start - sum(seconds.values())
             metric = kept.prepared.metric
             fitted.append(Embedding(oracle, train, basis, metric, evidence, stored, seconds))
@@ -111,7 +111,7 @@ def say_needs(
     rows: RowSet, oracle: Oracle, train: Examples, basis: Sketch, models: int, silent: bool
 ) -> None:
     """Memory and disk that the job will take, if that is much."""
-    kept = basis.kept_bytes + train.made_bytes
+    kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
     size = (rows.rows, rows.width, rows.dtype.itemsize, kept, basis.built_bytes, models)
     memory, disk = forecast_stored(*size)
     if not silent:

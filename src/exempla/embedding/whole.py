@@ -85,7 +85,7 @@ def embed_training_set(
     begun = Preparing(oracle, train, fisher, sketch, seed)
     basis = begun.basis
     itemsize = 8 if basis.in_double else oracle.itemsize
-    kept = basis.kept_bytes + train.made_bytes
+    kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
     say_memory(
         wanted_forecast()(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
@@ -98,6 +98,6 @@ def embed_training_set(
         batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
         rows = in_one_array((basis.project(batch) for batch in batches), len(train))
     refuse_unusable(rows, "the training examples")
-    evidence = with_rows(prepared.evidence, oracle, basis, Seen(rows))
+    evidence = with_rows(prepared.evidence, oracle, basis, Seen(rows, basis.lead))
     seconds = {**prepared.seconds, "scores": perf_counter() - start}
     return Embedding(oracle, train, basis, prepared.metric, evidence, rows, seconds)

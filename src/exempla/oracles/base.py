@@ -173,6 +173,11 @@ class Oracle(ABC):
     """Bytes of a number of its scores: 8 in double precision, 4 in single."""
 
     @property
+    def pass_bytes(self) -> int:
+        """Memory that a pass over a batch takes, beside the model; 0 where that is little."""
+        return 0
+
+    @property
     def n_parameters(self) -> int:
         return sum(layer.size for layer in self.layers)
 

@@ -2,7 +2,8 @@
 in K-FAC's basis.
 
 Inside: choose (which form), cost (what each would cost), identity, span (the dual form), kronecker
-with its moments. Imports: oracles.base, factors, arrays, progress, errors.
+with its moments, rest (what that leaves, seen at random). Imports: oracles.base, factors, arrays,
+progress, errors.
 """
 
 from exempla.sketch.base import Sketch

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from exempla.arrays import available_memory
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.factors import Work
@@ -18,6 +19,7 @@ from exempla.sketch.cost import BASIS_EXAMPLES, Job, basis_examples, look_at
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
 from exempla.sketch.moments import Moments
+from exempla.sketch.rest import agreement
 from exempla.sketch.span import SpanSketch
 
 __all__ = ["auto_width", "check_sketch", "choose_sketch"]
@@ -34,6 +36,17 @@ WIDE_BYTES = 2**28
 """… while the rows take no more memory than this in single precision."""
 SAMPLE_PER_DIRECTION = 4
 """A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
+
+MEMORY_SHARE, NARROWEST = 0.7, 128
+"""Of the memory that is free an automatic sketch takes no more than this share, as long as it keeps
+so many directions."""
+REST = 0.0
+"""Share of a sketch's columns that see at random what the strongest directions leave. None by
+default: whether it wins was not confirmed on a truth of its own (docs/scaling.md) …"""
+TRUSTED = 0.75
+"""… and where it is asked for, it is taken only if its products deserve this weight at least; else
+all columns are the strongest directions. Every loss seen was below it, every gain above
+(`benchmarks.sketch_rest`)."""
 
 EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
@@ -58,8 +71,8 @@ def choose_sketch(
     """The sketch for this job.
 
     `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
-    of the examples the K-FAC basis may be estimated from. `dual=False` rules out the dual form, whose
-    directions mean nothing one by one.
+    of the examples the K-FAC basis may be estimated from. `dual=False` rules out the dual form,
+    whose directions mean nothing one by one.
     """
     if isinstance(wanted, int):
         return kronecker(oracle, sample, wanted)
@@ -104,6 +117,20 @@ def auto_width(count: int) -> int:
 def dual_bytes(parameters: int) -> int:
     """Memory that the dual form's factors may take."""
     return DUAL_BYTES if parameters < LARGE else min(DUAL_BYTES, LARGE_BYTES * parameters)
+
+
+def fitting(width: int, count: int, itemsize: int) -> int:
+    """This width, or the largest half, quarter, … of it whose rows and Fisher memory has room for;
+    said if it is a smaller one."""
+    room, wanted = MEMORY_SHARE * available_memory(), width
+    while width > NARROWEST and 3 * (count * width * itemsize + 8 * width**2) > room:
+        width //= 2
+    if width < wanted:
+        say(
+            f"memory has no room for {count} rows of {wanted} directions: {width} are taken "
+            "(store=FOLDER keeps rows on disk)"
+        )
+    return width
 
 
 class Price:
@@ -156,7 +183,7 @@ class Price:
             if self._fair(self.job.sketch(width, self.basis, sample), say_so=False):
                 break
             width //= 2
-        return width
+        return fitting(width, count, self.oracle.itemsize)
 
     def _fair(self, exact: float, say_so: bool = True) -> bool:
         sample = min(len(self.examples), SAMPLE_PER_DIRECTION * WIDTH)
@@ -184,7 +211,18 @@ def check_sketch(wanted: object) -> str | int:
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     part = basis_sample(oracle, sample)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    return KroneckerSketch.of(oracle.layers, Moments.of(oracle.layers, rows, width), width)
+    moments = Moments.of(oracle.layers, rows, width)
+    if REST > 0:
+        found = KroneckerSketch.of(oracle.layers, moments, width, REST)
+        if found.width > found.lead:
+            found.rest_weight, found.rest_error = agreement(found, oracle, sample)
+            say(
+                f"outside the {found.lead} strongest directions, products of scores are known up "
+                f"to {found.rest_error:.0%} of their size"
+            )
+        if found.width == found.lead or found.rest_weight >= TRUSTED:
+            return found
+    return KroneckerSketch.of(oracle.layers, moments, width)
 
 
 def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
@@ -201,9 +239,7 @@ def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
     return sample.take(np.linspace(0, len(sample) - 1, wanted).astype(np.int64))
 
 
-def collect(
-    batches: Iterable[ScoreRows], what: str, examples: int, room: int
-) -> ScoreRows | None:
+def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
     """All rows joined, or None as soon as they are more than the dual form should hold."""
     groups, total, size = [], 0, 0
     for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,11 @@ class Moments:
     inputs: StreamedMoment
     outputs: StreamedMoment
     trace: Any = 0.0
+
+    @cached_property
+    def spectra(self) -> tuple[Spectrum, Spectrum]:
+        """Eigenbases of inputs and outputs, once all rows have been added."""
+        return self.inputs.eigenbasis(), self.outputs.eigenbasis()
 
     @staticmethod
     def of(

@@ -163,6 +163,11 @@ class TorchOracle(Oracle):
         return self.network.like.element_size()
 
     @property
+    def pass_bytes(self) -> int:
+        size = self.scorer.batch_size or self.network.batch_size(None)
+        return 0 if self.device.type == "cuda" else size * self.network.row_bytes
+
+    @property
     def theta_squares(self) -> list[tuple[int, float]]:
         modules: dict[str, list[Tensor]] = {}
         for name, parameter in self.network.parameters.items():

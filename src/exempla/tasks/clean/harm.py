@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.arrays import as_like, products, to_numpy
+from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.embedding import Embedding
 from exempla.oracles.base import Examples, Labels, ScoreRows
 from exempla.progress import track_rows
@@ -39,17 +39,25 @@ def kernel_with(
     With `mix` (n_test, T) the T columns are sums of questioned examples with these weights, and
     no train × test matrix is made: a question about many examples is one column.
     """
-    rows, _ = embedding.embed(examples, labels)
+    lead = embedding.sketch.lead
+    rows = embedding.embed(examples, labels)[0][:, :lead]
     if mix is not None:
         rows = as_like(mix.T, rows) @ rows
-    train = embedding.rows_near_model()
-    # only the few questioned rows meet M⁻¹
-    inside = products(train, embedding.metric.solve(rows, damping))
+    train, more = embedding.rows_near_model(), embedding.sketch.width - lead
+    # only the few questioned rows meet M⁻¹; random directions of the rest count for nothing here
+    inside = products(train, with_zeros(embedding.metric.lead.solve(rows, damping), more))
     if embedding.sketch.exact:
         return inside.astype(np.float64)
     raw = raw_products(embedding, examples, labels, mix)
-    beyond = raw - products(train, rows)
+    beyond = raw - products(train, with_zeros(rows, more))
     return inside + beyond * embedding.metric.outside(left_out_scale(embedding), damping)
+
+
+def with_zeros(rows: Array, count: int) -> Array:
+    """The rows with so many columns of zeros behind their own."""
+    if not count:
+        return rows
+    return concatenate([rows, as_like(np.zeros((len(rows), count)), rows)], axis=1)
 
 
 def raw_products(
@@ -80,6 +88,7 @@ def left_out_scale(embedding: Embedding, seed: int = 0) -> float:
         return 0.0
     rows = drawn_rows(embedding, np.random.default_rng(seed))
     inside = to_numpy(embedding.sketch.project(rows)).astype(np.float64)
+    inside = inside[:, : embedding.sketch.lead]
     products = rows.gram(rows) - inside @ inside.T
     energy = np.maximum(np.diag(products), 1e-30)
     drawn_for = np.maximum(rows.norm2(), 1e-30)

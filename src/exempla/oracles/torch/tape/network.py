@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla.arrays import available_memory
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.factors import Factors
 from exempla.oracles.torch.factors.factors import DenseFactors
@@ -30,8 +31,10 @@ CPU_BUDGET = 2**30
 """Bytes that the factors of a batch may take in main memory."""
 GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
-LEAST = {"cpu": 8, "cuda": 16}
+LEAST = {"cpu": 4, "cuda": 16}
 """Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
+PASS_TIMES = 3
+"""Memory of a pass in units of its factors."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
 
@@ -118,6 +121,12 @@ class TapedNetwork:
         with tape:
             outputs = run(self.model, batch)
         return Pass(self, run, batch, tape, outputs)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory that one example takes in a pass: its factors, the graph that they come from, and
+        what is projected of them."""
+        return PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
 
     def batch_size(self, wanted: int | None) -> int:
         """So many examples that their factors fit in a fair share of the memory."""
