@@ -35,7 +35,7 @@ def counted(found: pd.DataFrame) -> str:
     )
     done = f"{len(found)} of the {len(REPORT)} planned cases were run"
     if len(found) < len(REPORT):
-        done += ", in an order fixed beforehand, until the time was up"
+        done += ", the cheaper ones first, as many as time allowed"
     if bare := int(found.low.isna().sum()):
         done += f" ({bare} of them before the interval had its last part: they count without it)"
     return f"{done}. Seeds of each set, not all with every kind: {said}.\n"
