@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from experiments.label_cases import KINDS, TUNED
+from experiments.label_cases import KINDS, REPORT, TUNED
 
 __all__ = ["write"]
 
@@ -33,7 +33,12 @@ def counted(found: pd.DataFrame) -> str:
         f"{name} ({count}{'' if name in TUNED else ', never tuned on'})"
         for name, count in seeds.items()
     )
-    return f"{len(found)} cases. Seeds of each set: {said}.\n"
+    done = f"{len(found)} of the {len(REPORT)} planned cases were run"
+    if len(found) < len(REPORT):
+        done += ", the cheaper ones first, as many as time allowed"
+    if bare := int(found.low.isna().sum()):
+        done += f" ({bare} of them before the interval had its last part: they count without it)"
+    return f"{done}. Seeds of each set, not all with every kind: {said}.\n"
 
 
 def numbers(found: pd.DataFrame) -> str:
