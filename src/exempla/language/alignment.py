@@ -80,7 +80,8 @@ class TokenAlignment:
     def _scored(self, texts: Any) -> Scored:
         embeddings = self.explainer.embeddings
         examples = [e.oracle.read(texts, role="test") for e in embeddings]
-        return scored(embeddings, examples, self.answer.labels)
+        labels: Any = self.answer.labels
+        return scored(embeddings, examples, labels)
 
     def _parts(self, texts: Completions, row: int, direction: Array, seen: bool) -> np.ndarray:
         explainer, count = self.explainer, len(texts.pieces(row))

@@ -62,7 +62,7 @@ class Completions(Sequence):
             raise ExemplaError("a single text was given: put it in a list.")
         if max_length is not None and (not whole_number(max_length) or max_length < 2):
             raise ExemplaError(f"max_length is {max_length!r}: give a whole number of at least 2.")
-        self.tokenizer = tokenizer
+        self.tokenizer: Any = tokenizer
         self.texts = [self._pair(text, row) for row, text in enumerate(texts)]
         if not self.texts:
             raise ExemplaError("there are no texts: give at least one.")
@@ -118,16 +118,17 @@ class Completions(Sequence):
 
     def _pair(self, text: Any, row: int) -> tuple[str, str]:
         """(prompt, completion) of whatever stands for a text."""
+        named: Any = text if hasattr(text, "keys") else {}
         if isinstance(text, str):
             prompt, completion = "", text
         elif isinstance(text, (tuple, list)) and len(text) == 2:
             prompt, completion = text
-        elif hasattr(text, "keys") and "messages" in text:
-            prompt, completion = self._conversation(text["messages"], row)
-        elif hasattr(text, "keys") and "completion" in text:
-            prompt, completion = text.get("prompt") or "", text["completion"]
-        elif hasattr(text, "keys") and "text" in text:
-            prompt, completion = "", text["text"]
+        elif "messages" in named:
+            prompt, completion = self._conversation(named["messages"], row)
+        elif "completion" in named:
+            prompt, completion = named.get("prompt") or "", named["completion"]
+        elif "text" in named:
+            prompt, completion = "", named["text"]
         else:
             raise ExemplaError(f"text {row} is {type(text).__name__}: give {FORMS}.")
         if not isinstance(prompt, str) or not isinstance(completion, str):

@@ -140,7 +140,8 @@ class KroneckerSketch(Sketch):
             if like is not None:
                 sides = [like.new_tensor(side) for side in sides]
                 places = [like.new_tensor(p, dtype=int) for p in places]
-            return LayerBasis(*sides, Pairs(*places))
+            inputs, outputs = sides
+            return LayerBasis(inputs, outputs, Pairs(*places))
 
         bases = tuple(placed(i) for i in range(len(layers)))
         if "rest.counts" not in arrays:

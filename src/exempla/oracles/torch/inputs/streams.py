@@ -8,7 +8,6 @@ each example has one version, and always that one.
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exempla.arrays import to_numpy
+from exempla.arrays import available_memory, to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.torch.inputs.batch import tree_map
 from exempla.oracles.torch.tape.restore import random_state, restore_random_state
 
-__all__ = ["available_memory", "kept", "seeded", "varies"]
+__all__ = ["kept", "seeded", "varies"]
 
 SHARE = 4
 """A stream may fill this fraction of the free memory."""
@@ -79,14 +78,6 @@ def bytes_of(item: Any) -> float:
     sizes: list[float] = []
     tree_map(lambda t: sizes.append(float(getattr(t, "nbytes", 64))), item)
     return sum(sizes)
-
-
-def available_memory() -> int:
-    """Bytes of main memory free for use."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 2**32
 
 
 def varies(read: Any, positions: Iterable[int]) -> bool:

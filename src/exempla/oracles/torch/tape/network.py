@@ -15,7 +15,6 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.factors import Factors
 from exempla.oracles.torch.factors.factors import DenseFactors
 from exempla.oracles.torch.inputs.batch import Batch
-from exempla.oracles.torch.inputs.streams import available_memory
 from exempla.oracles.torch.tape.backward import pull_back
 from exempla.oracles.torch.tape.layers import Block, Seen
 from exempla.oracles.torch.tape.owners import layout_of, probe
