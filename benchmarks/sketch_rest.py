@@ -134,10 +134,10 @@ class Study:
 
         def way(damping: float) -> np.ndarray:
             white = (1 / np.sqrt(self.kfac + damping)).astype(np.float32)
-            s, t = 0.0, 0.0
+            s = t = np.zeros(())
             for start in range(0, len(white), 4096):
                 part = slice(start, start + 4096)
-                signs = rng.choice(np.float32([-1, 1]), size=(len(white[part]), width))
+                signs = rng.choice(np.array([-1, 1], np.float32), size=(len(white[part]), width))
                 s = s + (self.S[:, part] * white[part]) @ signs
                 t = t + (self.T[:, part] * white[part]) @ signs
             return s @ t.T
@@ -213,7 +213,7 @@ def lines(truth: SketchTruth, folder: Path) -> Iterator[dict[str, str]]:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("docs/experiments/sketch_rest.csv"))
     parser.add_argument("--only", nargs="+", choices=TRUTHS, default=list(TRUTHS))
