@@ -145,7 +145,8 @@ def test_what_to_do_next_can_be_typed(cells, tmp_path, monkeypatch):
 
     asked(cells, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    commands = re.findall(r"<pre>(exempla [^<]+)</pre>", page.partition("What to do next")[2])
+    typed = re.findall(r"<pre>(.*?)</pre>", page.partition("What to do next")[2], re.DOTALL)
+    commands = [text for one in typed if (text := re.sub("<[^>]*>", "", one)).startswith("exempla")]
     assert len(commands) >= 2
     for command in commands:
         words = shlex.split(html.unescape(command))[1:]
