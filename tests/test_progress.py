@@ -1,5 +1,7 @@
 """Progress: silent when quick or unasked, a bar in a terminal, lines elsewhere."""
 
+import re
+
 import numpy as np
 
 from exempla import progress, select
