@@ -7,30 +7,14 @@ tables are put together here. Only lines of tables matter: the words between the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "docs" / "experiments"
-
-
-@cache
-def table(name: str) -> pd.DataFrame:
-    return pd.read_csv(DATA / f"{name}.csv")
-
-
-def line(*cells: object) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
-
-
-def signed(value: float, digits: int = 3, plus: bool = True) -> str:
-    """As the pages write it: a real minus, and a plus before a difference."""
-    text = f"{value:+.{digits}f}" if plus else f"{value:.{digits}f}"
-    return text.replace("-", "−")
+from tests.docs.csv_lines import DATA, line, signed, table
+from tests.docs.csv_scaling import scaling
 
 
 def difference(one: pd.Series, other: pd.Series) -> str:
@@ -91,6 +75,23 @@ def speed() -> list[str]:
         ends = (part["size"].min(), part["size"].max())
         low, high = (f"{size:,}".replace(",", " ") for size in ends)
         out.append(line(varied, f"{low} to {high}", f"{part.exponent.iloc[0]:.2f}"))
+    return out + speed_gpu()
+
+
+def speed_gpu() -> list[str]:
+    out = []
+    for (t, p, k), part in table("speed_gpu").groupby(["t", "p", "k"]):
+        rows = f"{t // 10**6} M" if t >= 10**6 else f"{t:,}".replace(",", " ")
+        plain = part[part.what == "plain torch loop"]
+        for x in part[part.what.str.startswith("exempla")].itertuples():
+            kind = str(x.what).removeprefix("exempla").strip()
+            if x.unit == "seconds":
+                title = f"{kind} × {k} picks, {rows} × {p}"
+                out.append(line(title, f"{x.low:g} s in all", "").replace("|  |", "| |"))
+                continue
+            title = f"{rows} × {p}, k = {k}" + (f", `{kind}`" if kind else "")
+            span = f"{x.low:g}" if x.low == x.high else f"{x.low:g} to {x.high:g}"
+            out.append(line(title, f"{span} {x.unit}", f"{plain.low.iloc[0]:g}"))
     return out
 
 
@@ -117,14 +118,19 @@ def half_up(value: float) -> int:
 
 def label_jobs() -> list[str]:
     found = table("label_jobs")
-    found = found[(found.split != "choose") & (found.kind != "none")]
-    means = found.groupby(["table", "kind", "method"])[
-        ["ap", "planted", "expected", "low", "high"]
-    ].mean()
+    return numbers(found[found.split == "report"]) + parts(found[found.split == "report"])
+
+
+def numbers(found: Any) -> list[str]:
+    """Jobs on numbers, which are compared with the size of the residual."""
+    columns = ["ap", "planted", "expected", "low", "high"]
+    means = found[found.kind != "none"].groupby(["table", "kind", "method"])[columns].mean()
     words = {"x10": "×10", "div10": "÷10"}
     out = []
     for (data, kind), part in means.groupby(level=[0, 1]):
         own = part.loc[(data, kind)]
+        if "residual" not in own.index:
+            continue
         rival = own.ap.get("cleanlab")
         ours = own.loc["exempla"]
         figures = [f"{ours[name]:.0f}" for name in ("planted", "expected", "low", "high")]
@@ -134,6 +140,27 @@ def label_jobs() -> list[str]:
             figures[0], f"{figures[1]} ({figures[2]}–{figures[3]})",
         ))  # fmt: skip
     return out
+
+
+def parts(found: Any) -> list[str]:
+    """Jobs on several labels, tokens and many classes, compared with self-confidence."""
+    columns = ["rows", "at_planted", "planted", "expected", "low", "high"]
+    means = found.groupby(["table", "kind", "method"])[columns].mean()
+    out = []
+    for data in found[found.method == "self-confidence"].table.unique():
+        ours, clean = means.loc[(data, "other", "exempla")], means.loc[(data, "none", "exempla")]
+        rival = means.loc[(data, "other", "self-confidence")]
+        expected = [f"{x.expected:,.0f} ({x.low:,.0f}–{x.high:,.0f})" for x in (ours, clean)]
+        shares = (f"{x.at_planted:.3f}" for x in (ours, rival))
+        out.append(line(data, f"{ours.rows:,.0f}", *shares, f"{ours.planted:,.0f}", *expected))
+    return out
+
+
+def kinds() -> list[str]:
+    from benchmarks.kinds import tables
+
+    found = pd.read_csv(DATA / "kinds.csv", dtype=str, keep_default_na=False)
+    return tables(found.to_numpy().tolist()).splitlines()
 
 
 def attack() -> list[str]:
@@ -231,6 +258,8 @@ PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/first-hour.md": first_hour,
     "docs/trees.md": trees,
     "docs/speed.md": speed,
+    "docs/scaling.md": scaling,
+    "docs/kinds.md": kinds,
     "docs/review.md": reviews,
     "docs/label-jobs.md": label_jobs,
     "docs/experiments/attack.md": attack,

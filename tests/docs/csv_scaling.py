@@ -1,0 +1,108 @@
+"""The tables of docs/scaling.md as their CSVs make them: memory, sketches, machines, load, cost."""
+
+from __future__ import annotations
+
+from tests.docs.csv_lines import line, signed, table
+
+
+def out_of_core() -> list[str]:
+    out = []
+    for x in table("out_of_core").itertuples():
+        job, _, size = str(x.job).partition(", ")
+        title = f"`select`, k = 50, {size}" if job == "select" else f"`fit` and `explain`, {size}"
+        time = f"{x.seconds:.0f} s"
+        if x.seconds_fit == x.seconds_fit:
+            time += f" (fit {x.seconds_fit:.0f} s, a next question {x.seconds_next_question:.0f} s)"
+        inside = "not tried"
+        if x.in_memory_gib == x.in_memory_gib:
+            inside = f"{x.seconds_in_memory:.0f} s, {x.in_memory_gib:.2f} GiB"
+        passes = "–" if x.readings != x.readings else f"{x.readings:.0f}"
+        memory = (f"{x.rows_gib:.2f} GiB", f"{x.cap_gib:g} GiB")
+        out.append(line(title, *memory, time, passes, f"{x.anonymous_gib:.2f} GiB", inside))
+    return out
+
+
+def sketch_rest() -> list[str]:
+    def short(value: float, digits: int = 3) -> str:
+        return "" if value != value else f"{value:.{digits}f}".removeprefix("0")
+
+    ways = ["strongest", "mean of the rest", "rest 0.75", "random", "random, whitened"]
+    found, out = table("sketch_rest"), []
+    found = found[found.way.isin(ways)]
+    for (truth, width), part in found.groupby(["truth", "width"]):
+        own = part.set_index("way").reindex(ways)
+        cells = [short(value) for value in own["LDS auto"]]
+        cells[2] += f" ({short(own['rest weight']['rest 0.75'], 2)})"
+        out.append(line(truth, width, *cells))
+    return out
+
+
+def size(count: float) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} KB"
+
+
+def travel() -> list[str]:
+    """What a cluster sends, and what a thousand places would."""
+    out, same = [], {True: "yes", False: "no"}
+    for x in table("ray_cluster").itertuples():
+        sent = (size(x.to_each_worker_per_pick_bytes), size(x.received_per_pick_bytes))
+        each = f"{x.exchanges_per_pick:.2f}"
+        out.append(line(x.case, x.workers, same[bool(x.same_picks)], x.restarts, each, *sent))
+    found = table("exchange")
+    for x in found[found.rows == "gaussian"].itertuples():
+        driver = size(x.sent_per_pick_bytes + x.received_per_pick_bytes)
+        each = (f"{x.exchanges_per_pick:.2f}", size(x.to_each_place_per_pick_bytes))
+        picks = same[bool(x.same_picks)]
+        out.append(line(x.places, x.pool, picks, *each, driver, f"{x.wire_s:.3f} s"))
+    return out
+
+
+GROWTH = {
+    "t": ("rows (128 wide, 64 picks)", ".3g", " s"),
+    "p": ("width (80 000 rows, 64 picks)", ".3g", " s"),
+    "k": ("picks (80 000 × 128)", ".3g", " s"),
+    "workers: slowest_place_s": (
+        "workers (640 000 × 128, 64 picks): the slowest one", ".3g", " s"
+    ),
+    "workers: exchanges": ("workers: exchanges", ",.0f", ""),
+    "workers: sent_per_pick_bytes": ("workers: bytes sent a pick", ",.0f", ""),
+    "workers: received_per_pick_bytes": ("workers: bytes received a pick", ",.0f", ""),
+}  # fmt: skip
+
+
+def growth() -> list[str]:
+    out = []
+    for varied, part in table("scaling").groupby("varied"):
+        title, digits, unit = GROWTH[str(varied)]
+        first, last = part.iloc[0], part.iloc[-1]
+        ends = " → ".join(f"{x.value:{digits}}{unit}" for x in (first, last))
+        slope = signed(first.exponent, 2, plus=False)
+        out.append(line(title, f"{first['size']:,}", f"{last['size']:,}", ends, slope))
+    return out
+
+
+def load() -> list[str]:
+    found, out = table("load"), []
+    # the last line is after the end, when the server has gone
+    for x in found[found.server_mib.notna()].itertuples():
+        memory = (f"{x.server_mib:.1f} MiB", f"{x.driver_mib:.1f} MiB")
+        counts = (f"{count:,}" for count in (x.sent, x.answered, x.decisions_confirmed))
+        end = (f"{x.slowest_s:.2f} s", x.commands, x.commands_failed)
+        out.append(line(f"{x.minute:.0f}", *memory, *counts, *end))
+    return out
+
+
+def language_cost() -> list[str]:
+    names = {"llama": "Llama, {} M", "qwen": "Qwen, {} M (head tied)",
+             "gpt2": "GPT-2, {} M (head tied)"}  # fmt: skip
+    out = []
+    for x in table("language_cost").itertuples():
+        title = names[str(x.shape)].format(f"{x.parameters / 1e6:.1f}")
+        times = (f"{value:.2f} ×" for value in (x.scores_times, x.fit_times, x.memory_times))
+        out.append(line(title, f"{x.epoch_s:.1f} s, {x.epoch_gib:.2f} GiB", *times))
+    return out
+
+
+def scaling() -> list[str]:
+    made = (out_of_core, sketch_rest, travel, growth, load, language_cost)
+    return [x for one in made for x in one()]
