@@ -23,7 +23,6 @@ from exempla.effect import CLASSES
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
-from exempla.tasks.retrain import check_fit, refit
 
 __all__ = ["FEW", "Judged", "on_training_rows", "on_unseen_rows"]
 
@@ -142,6 +141,8 @@ def _judged(oracle: Any, examples: Any, rows: str) -> Judged | None:
 def _refitted(explainer: Any, likelihood: str) -> Judged | None:
     """Copies of a scikit-learn model, fitted to four fifths of some rows, on the other fifth: each
     fifth in turn where rows are few, else the first one alone."""
+    from exempla.tasks.retrain import check_fit  # scikit-learn: not for every page
+
     model = explainer.models[0]
     # of a search, what it found: the search itself may take long
     model = getattr(model, "best_estimator_", model)
@@ -169,6 +170,8 @@ def _refitted(explainer: Any, likelihood: str) -> Judged | None:
 
 def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
     """What a copy, fitted to the other rows, says about the i-th fifth, and what they are."""
+    from exempla.tasks.retrain import refit
+
     X, y, weights = data
     out, kept = rows[i::FIFTHS], np.delete(rows, np.s_[i::FIFTHS])
     some = None if weights is None else weights[kept]
