@@ -280,14 +280,15 @@ def words(table: pd.DataFrame) -> str:
 
     return f"""# Attacks from the training side: MNIST 4 against 9
 
-**The paper's claim.** Training-side attacks are ordinary adversarial attacks in the RKHS of the
-Fisher kernel, ℓ(z) = ‖z_test − z‖, and so work for sets of test predictions as well.
+**The paper's claim.** Training-side attacks are ordinary adversarial attacks in the feature space
+of the Fisher kernel, ℓ(z) = ‖z_test − z‖, and so work for sets of test predictions as well.
 
 **What is true of it.** ‖z_test − z‖² holds k(z, z), which has nothing to do with the target;
 without it the gradient steps are Koh and Liang's, with ∇ₓ on the training example's score (the
 paper prints it on the test example's). Both are run: "influence" and "distance".
 
-**What was found.** {POINTS} of the training images moved, model trained anew.
+**What was found.** {POINTS} of the training images moved, model trained anew. "0.10 at 0.05" says
+that the share 0.10 of the targets flips if no pixel (from 0 to 1) moves by more than 0.05.
 
 - one target, pixels: {at("pixels", "one target", "attack")}; random directions of the same size:
   {at("pixels", "one target", "random direction")}.
@@ -296,7 +297,8 @@ paper prints it on the test example's). Both are run: "influence" and "distance"
   overshoots: a point moved far gains leverage and is then simply fitted.
 - a set of one class at once: {at("pixels", "set", "set attack")}; attacking its members one by one
   with the same budget and looking at the whole set: {at("pixels", "set", "one by one")}.
-- the test digit itself moved: FGSM {at("pixels", "one target", "FGSM on the test digit")}; PGD
+- the test digit itself moved, in one step (FGSM):
+  {at("pixels", "one target", "FGSM on the test digit")}; in several (PGD):
   {at("pixels", "one target", "PGD on the test digit")}.
 - top layer of a frozen network: one target {at("network", "one target", "attack")} (random
   directions {at("network", "one target", "random direction")}); set

@@ -170,7 +170,7 @@ def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
     assert f"{checked.retrained:+.2g}; predicted was {checked.predicted:+.2g}" in text
 
 
-def test_an_effect_no_larger_than_chance_is_called_small(asked):
+def test_an_effect_no_larger_than_chance_is_called_unclear(asked):
     X, y, model, _ = asked
     train, test = (X[:400], y[:400]), (X[400:], y[400:])
     answer = exempla.explain(model, train, test, k=3, side="both", progress=False)
@@ -179,7 +179,7 @@ def test_an_effect_no_larger_than_chance_is_called_small(asked):
     assert "The predicted effect is clear" in clear
     far = stands_out(answer)
     assert far is not None
-    assert ("is small" in render_report(answer)) == (far < 3)
+    assert ("is not clear" in render_report(answer)) == (far < 3)
 
 
 def test_long_lists_fold_into_pages(asked):

@@ -186,6 +186,19 @@ def test_evidence_averages_to_the_alignment(answer):
     np.testing.assert_allclose(evidence.mean(1), answer.alignment, rtol=1e-5, atol=1e-7)
 
 
+def test_evidence_of_several_models():
+    """Checkpoints and ensembles have evidence too, and it averages to what was picked by."""
+    X, y = load_digits(return_X_y=True)
+    models = [LogisticRegression(C=c, max_iter=2000).fit(X[:200], y[:200]) for c in (0.01, 1.0)]
+    found = exempla.explain_errors(
+        models, (X[:200], y[:200]), (X[200:600], y[200:600]), k=5, progress=False
+    )
+    evidence = evidence_of(found)
+    assert evidence is not None
+    assert evidence.shape == (5, found.n_test)
+    np.testing.assert_allclose(evidence.mean(1), found.alignment, rtol=1e-5, atol=1e-7)
+
+
 def test_strongest_keeps_to_its_side():
     evidence = np.array([[-0.5, 0.3], [0.9, -0.1], [-0.7, 0.2]])
     assert [p.tolist() for p in strongest(evidence, "opponents", 2)] == [[2, 0], [1]]

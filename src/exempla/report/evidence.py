@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla.data import take_examples
 from exempla.results import Explanation
 
 __all__ = ["evidence_of", "strongest", "varied_order"]
@@ -25,9 +26,14 @@ def evidence_of(explanation: Explanation) -> np.ndarray | None:
     (3, 2)
     """
     question = explanation.question
-    if question is None or len(question.explainer.oracles) != 1:
-        return None  # several models read the questioned examples each in their own way
-    return question.explainer.affinity(explanation.indices, question.examples, explanation.labels)
+    if question is None:
+        return None
+    asked = question.examples
+    if len(question.explainer.oracles) > 1:  # each model reads the data in its own way
+        asked = question.test
+        if question.rows is not None:
+            asked = take_examples(asked, question.rows)
+    return question.explainer.affinity(explanation.indices, asked, explanation.labels)
 
 
 def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:

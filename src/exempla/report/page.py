@@ -27,6 +27,10 @@ FIRST_CARDS, FIRST_WIDE_CARDS, PAGE_OF_CARDS = 12, 6, 24
 """The same for examples by themselves."""
 TECHNICAL = ("Method", "Damping", "Kept of the Fisher information", "Selection", "Certificate")
 """Lines of trust that belong under "how this was computed"."""
+UNKNOWN = (
+    "Which of the picked examples bear on this one cannot be told: this answer no longer holds its "
+    "question."
+)
 
 __all__ = ["Comparison", "Card", "Page", "build_page", "card_of", "made_of"]
 
@@ -89,6 +93,10 @@ class Page:
     comparisons_help: str = ""
     bearing_word: str = "bears"
     """What the number of an example beside another says."""
+    marks: tuple[str, str] = View.marks
+    """What the two colours of decisive parts mean."""
+    no_cause: str = "No example bears on this one."
+    """What stands beside an example that has no others beside it."""
     listed: tuple[Card, ...] = ()
     """Examples by themselves, each with its remark."""
     listed_heading: str = ""
@@ -187,6 +195,11 @@ def build_page(
     more, said = 0, {}
     if isinstance(explanation, Explanation):
         said = _sayings(explanation, about, train_view, verification)
+        if test_view is not None:
+            said["marks"] = test_view.marks
+            evidence = evidence_of(explanation) if evidence is None else evidence
+            if evidence is None:
+                said["no_cause"] = UNKNOWN
         comparisons = _comparisons(explanation, test_view, train, gallery, evidence, limit, others)
         more = explanation.n_test - len(comparisons) if comparisons else 0
     picked = tuple(train(place) for place in range(min(limit, len(explanation))))
@@ -284,7 +297,6 @@ def _comparisons(
 ) -> tuple[Comparison, ...]:
     if view is None:
         return ()
-    evidence = evidence_of(explanation) if evidence is None else evidence
     count = min(limit, explanation.n_test)
     if evidence is None:
         order, best = list(range(count)), [np.arange(0)] * explanation.n_test

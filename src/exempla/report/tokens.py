@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class TokenView(View):
 
     texts: Completions
     parts: Callable[[int], np.ndarray]
+    marks: ClassVar[tuple[str, str]] = ("for what was asked about", "against it")
 
     def columns_of(self, index: int) -> dict[str, str | None]:
         """Prompt and completion."""

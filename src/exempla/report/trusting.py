@@ -118,8 +118,8 @@ def _against_chance(far: float) -> str:
     if far >= CLEAR:
         return f"The predicted effect is clear: {far:.0f} times the spread of random removals."
     return (
-        f"The predicted effect is small: {far:.1f} times the spread of random removals. As many "
-        "rows drawn by chance could do as much."
+        f"The predicted effect is not clear: {far:.1f} times the spread of random removals. As "
+        "many rows drawn by chance could do as much."
     )
 
 

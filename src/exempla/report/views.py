@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -74,6 +74,8 @@ class View:
     labels: Any = None
     predicted: Any = None
     names: Any = None
+    marks: ClassVar[tuple[str, str]] = ("for its label", "against its label")
+    """What the two colours of decisive parts mean."""
 
     @cached_property
     def numeric(self) -> bool:
