@@ -35,7 +35,7 @@ def counted(found: pd.DataFrame) -> str:
     )
     done = f"{len(found)} of the {len(REPORT)} planned cases were run"
     if len(found) < len(REPORT):
-        done += ", the cheaper ones first, as many as time allowed"
+        done += ", as many as time allowed, digits, Adult and Enron1 first"
     if bare := int(found.low.isna().sum()):
         done += f" ({bare} of them before the interval had its last part: they count without it)"
     return f"{done}. Seeds of each set, not all with every kind: {said}.\n"
@@ -185,7 +185,7 @@ where q wavers; Bayes gives the probability. 500 rows are curated (digits 300, c
 cannot be seen: where classes overlap (Adult, SST-2), a fair coin that was turned over is a fair
 coin. There the number is too low ("hardest", and "annotator" on Adult), `kind_told` is mostly
 false, and the interval is wide. With 500 curated rows of overlapping classes the number is also
-uncertain by chance: on one of two draws of Adult it was twice the truth at 5 %.
+uncertain by chance: on five draws of Adult it was between half and twice the truth at 5 %.
 
 **The interval.** Beside the scatter over re-weighed curated rows it has two parts with a reason of
 their own. The models' mistakes are known from m curated rows only, so the number of n labels is no
