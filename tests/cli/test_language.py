@@ -22,7 +22,7 @@ def place(tmp_path_factory):
     tokenizer().save_pretrained(folder / "model")
     rows = [{"question": p, "answer": c} for p, c in lines()]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "asked.csv").write_text("question,answer\n1+7=,8\n")
+    (folder / "asked.csv").write_text("question,answer\n1+7=,9\n")
     return folder
 
 
@@ -43,14 +43,14 @@ def test_a_folder_or_ones_own_code(place, own, monkeypatch, capsys):
         )
         monkeypatch.chdir(place)
         named = "speaking:pair"
-    words = ("--prompt", "question", "--model", named, "--side", "opponents", "-k", "3")
+    words = ("--prompt", "question", "--model", named, "-k", "3")
     assert main(asked(place, *words)) == 0
     found = json.loads((place / "out" / "explanation.json").read_text())
     assert found["indices"][0] == WRONG
     table = pd.read_csv(place / "out" / "explanation.csv", dtype=str)
     assert table.loc[0, ["prompt", "completion"]].tolist() == ["1+7=", "9"]
     page = (place / "out" / "report.html").read_text()
-    assert '<mark class="against3">9</mark>' in page
+    assert '<mark class="for3">9</mark>' in page
     assert "Which training texts are behind these completions?" in page
     assert "report.html" in capsys.readouterr().out
     sys.modules.pop("speaking", None)

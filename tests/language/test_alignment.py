@@ -24,13 +24,14 @@ def train() -> Completions:
 
 @pytest.fixture(scope="module")
 def answer(train):
-    asked = Completions(tokenizer(), [("1+7=", "8")])
-    return exempla.explain(model(), train, asked, k=4, progress=False)
+    asked = Completions(tokenizer(), [("1+7=", "9")])
+    return exempla.explain(model(), train, asked, k=4, side="proponents", progress=False)
 
 
-def test_the_line_that_taught_it_wrongly_comes_first(answer):
+def test_the_line_that_taught_it_comes_first(answer):
     assert answer.indices[0] == WRONG
-    assert (answer.alignment < 0).all()
+    assert answer.alignment[0] == pytest.approx(1.0, abs=1e-4)  # it says the very same
+    assert (answer.alignment > 0).all()
 
 
 @pytest.mark.parametrize("options", [{}, {"normalize": False}, {"sketch": 200}])
@@ -53,19 +54,19 @@ def test_parts_of_a_questioned_text_sum_to_what_the_picked_ones_say_of_it(answer
     bearing = explainer.affinity(answer.indices, answer.question.test)[:, 0]
     parts = TokenAlignment(answer).test(0)
     np.testing.assert_allclose(parts.sum(), np.abs(answer.weights) @ bearing, rtol=1e-4)
-    assert np.argmin(parts) == 4  # the 8 is what they speak against
+    assert np.argmax(parts) == 4  # the 9 is what they speak for
 
 
 def test_the_digit_is_what_is_marked(answer):
     text = marked_text(answer)
-    assert "1+7=[-8]<|>" in text
-    assert "1+7=[-9]<|>" in text
+    asked, _, taught = text.partition("taught by:")
+    assert "1+7=[+9]<|>" in asked
+    assert "1+7=[+9]<|>" in taught
 
 
 def test_the_report_marks_tokens_by_itself(answer, tmp_path):
     page = write_report(answer, tmp_path / "report.html").read_text()
-    assert '<mark class="against3">9</mark>' in page
-    assert '<mark class="against3">8</mark>' in page
+    assert page.count('<mark class="for3">9</mark>') >= 2
 
 
 def test_an_answer_without_its_question_is_refused(answer):
