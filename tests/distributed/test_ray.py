@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from time import sleep
 
@@ -49,10 +50,12 @@ def cluster():
         },
     )
     made.second = made.add_node(num_cpus=1, object_store_memory=STORE)
+    handled = signal.getsignal(signal.SIGTERM)  # Ray takes it, and does not give it back
     ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
     yield made
     ray.shutdown()
     made.shutdown()
+    signal.signal(signal.SIGTERM, handled)
 
 
 @pytest.fixture(scope="module")
