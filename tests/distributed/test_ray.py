@@ -40,6 +40,7 @@ QUICK = {  # a lost node is noticed within a second
 def cluster():
     from ray.cluster_utils import Cluster
 
+    handled = signal.getsignal(signal.SIGTERM)  # Ray takes it, and does not give it back
     made = Cluster(
         initialize_head=True,
         head_node_args={
@@ -50,7 +51,6 @@ def cluster():
         },
     )
     made.second = made.add_node(num_cpus=1, object_store_memory=STORE)
-    handled = signal.getsignal(signal.SIGTERM)  # Ray takes it, and does not give it back
     ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
     yield made
     ray.shutdown()

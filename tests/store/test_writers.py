@@ -67,7 +67,7 @@ def test_many_threads_fill_one_store(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys, how):
+def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys, request, how):
     model, data = problem()
     write, made = RowSet.write, []
 
@@ -78,14 +78,15 @@ def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys, how):
             os.kill(os.getpid(), how)
             time.sleep(5)  # the signal comes before the end of this
 
-    before = signal.getsignal(signal.SIGTERM)
+    other = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever handled it in this process
+    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, other))
     monkeypatch.setattr(RowSet, "write", slow)
     with pytest.raises(KeyboardInterrupt) as stopped:
         Explainer(model, store=tmp_path).fit(data)
     assert isinstance(stopped.value, stopping.Terminated) == (how == signal.SIGTERM)
     assert "3 of 8 shards are kept" in stopped.value.__notes__[0]
     assert "goes on from there" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     monkeypatch.undo()
     small_shards(monkeypatch)
     kept = {path: path.stat().st_mtime_ns for path in shards(tmp_path)}
