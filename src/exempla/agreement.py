@@ -6,6 +6,7 @@ labels, blames the wrong examples, and nothing else in the answer would show it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -14,13 +15,14 @@ from exempla.effect import CLASSES
 from exempla.embedding import Embedding
 from exempla.errors import ExemplaError
 
-__all__ = ["disagreement"]
+__all__ = ["FEW", "LOOKED_AT", "Judged", "disagreement", "poor_sentence", "spaced"]
 
 LOOKED_AT = 2_000
-"""Training rows a model is tried on, evenly spaced, to see whether it learned anything."""
+"""Rows a model is tried on, evenly spaced, to see whether it learned anything."""
 FEW = 20
 """With fewer rows a share says nothing."""
 LEAST_R2 = 0.05
+"""R² from which on a regression has learned something."""
 POSITIONS = ("tokens", "pixels")
 """Likelihoods with a class at every position."""
 NOT_COUNTED = (-100, 255)
@@ -30,6 +32,73 @@ MOST_CLASSES = 300
 """Classes of which the best renaming is looked for."""
 _KNOWN: dict[int, str] = {}
 """What was found of training sets that are still in use, by their identity."""
+
+
+class Judged(NamedTuple):
+    """What a model said about some rows, what they are, and which rows they were, in words."""
+
+    said: np.ndarray
+    labels: np.ndarray
+    classes: bool
+    rows: str
+    chosen: bool = False
+    """Whether the caller may have chosen these rows for being hard."""
+    independent: int | None = None
+    """How many of the labels are so, where not all: positions of one example are not."""
+
+    @property
+    def score(self) -> float:
+        """Accuracy, or R² of numbers.
+
+        >>> Judged(np.array(["a", "b"]), np.array(["a", "a"]), True, "here").score
+        0.5
+        """
+        if self.classes:
+            return float(np.mean(self.said.astype(str) == self.labels.astype(str)))
+        spread = float(np.var(self.labels.astype(np.float64)))
+        return 1 - float(np.mean((self.said - self.labels) ** 2)) / spread if spread > 0 else 1.0
+
+    @property
+    def commonest(self) -> float:
+        """The score of the best answer that looks at no row; its spread is `spread`."""
+        if not self.classes:
+            return 0.0
+        return float(np.unique(self.labels, return_counts=True)[1].max() / len(self.labels))
+
+    @property
+    def trials(self) -> int:
+        """How many labels are independent."""
+        return self.independent or len(self.labels)
+
+    @property
+    def spread(self) -> float:
+        """Standard error of an accuracy."""
+        return float(np.sqrt(self.score * (1 - self.score) / self.trials))
+
+    @property
+    def poor(self) -> bool:
+        """Whether it is hardly better than an answer that looks at no row."""
+        if self.classes:
+            return self.score <= self.commonest + 2 * self.spread
+        return self.score <= LEAST_R2
+
+
+def poor_sentence(found: Judged, where: str, but: str = "") -> str:
+    """That the model is no better, `where`, than an answer that looks at no row."""
+    if found.classes:
+        nothing = "the commonest answer"
+        figures = f"{found.score:.1%} right against {found.commonest:.1%}"
+    else:
+        nothing, figures = "the mean", f"R² {found.score:.2f}"
+    return (
+        f"The model is hardly better than always giving {nothing}, {where} ({figures}): {but}what "
+        "it blames says little about the data."
+    )
+
+
+def spaced(n: int) -> np.ndarray:
+    """At most `LOOKED_AT` of n rows, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(int))
 
 
 def disagreement(embedding: Embedding) -> str:
@@ -48,7 +117,7 @@ def _looked_at(embedding: Embedding) -> str:
     oracle, train = embedding.oracle, embedding.train
     if oracle.likelihood not in (*CLASSES, *POSITIONS, "gaussian") or len(train) < FEW:
         return ""
-    rows = np.unique(np.linspace(0, len(train) - 1, min(len(train), LOOKED_AT)).astype(int))
+    rows = spaced(len(train))
     some = train.take(rows)
     if some.labels is None:
         return ""
@@ -66,11 +135,12 @@ def _looked_at(embedding: Embedding) -> str:
         said, labels = said[counted], labels[counted]
     if not len(labels):
         return ""
-    return (
-        _poor_numbers(said, labels)
-        if oracle.likelihood == "gaussian"
-        else _poor_classes(*_alike(said, labels), len(rows))
-    )
+    classes = oracle.likelihood != "gaussian"
+    if classes:
+        said, labels = _alike(said, labels)
+    found = Judged(said, labels, classes, "its training rows", independent=len(rows))
+    otherwise = _numbered_otherwise(found) if classes else ""
+    return otherwise or (poor_sentence(found, f"even on {found.rows}") if found.poor else "")
 
 
 def _alike(said: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,24 +153,15 @@ def _alike(said: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return said.astype(str), labels.astype(str)
 
 
-def _poor_classes(said: np.ndarray, labels: np.ndarray, rows: int) -> str:
-    """`rows` are independent: positions of one example are not."""
-    right = float(np.mean(said == labels))
-    commonest = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
-    poor = right <= commonest + 2 * np.sqrt(right * (1 - right) / rows)
-    otherwise, pairs = _renumbered(said, labels)
-    if otherwise > right + SWAPPED + 2 / np.sqrt(rows):
-        return (
-            f"The model gives {right:.1%} of its training rows the label they carry, and would "
-            f"give {otherwise:.1%} if its classes were numbered otherwise (what it calls "
-            f"{pairs}): check the order of the classes."
-        )
-    if not poor:
+def _numbered_otherwise(found: Judged) -> str:
+    """A sentence if far more rows would be right with the classes numbered otherwise."""
+    share, pairs = _renumbered(found.said, found.labels)
+    if share <= found.score + SWAPPED + 2 / np.sqrt(found.trials):
         return ""
     return (
-        f"The model is hardly better than always giving the commonest answer, even on its training "
-        f"rows ({right:.1%} right against {commonest:.1%}): what it blames says little about the "
-        "data."
+        f"The model gives {found.score:.1%} of its training rows the label they carry, and would "
+        f"give {share:.1%} if its classes were numbered otherwise (what it calls "
+        f"{pairs}): check the order of the classes."
     )
 
 
@@ -117,14 +178,3 @@ def _renumbered(said: np.ndarray, labels: np.ndarray) -> tuple[float, str]:
     rows, columns = linear_sum_assignment(counts + 1e-6 * np.eye(len(names)), maximize=True)
     changed = [f"{names[r]} is {names[c]}" for r, c in zip(rows, columns) if r != c]
     return float(counts[rows, columns].sum() / len(labels)), ", ".join(changed[:3])
-
-
-def _poor_numbers(said: np.ndarray, labels: np.ndarray) -> str:
-    spread = float(np.var(labels.astype(np.float64)))
-    share = 1 - float(np.mean((said - labels) ** 2)) / spread if spread > 0 else 1.0
-    if share > LEAST_R2:
-        return ""
-    return (
-        f"The model is hardly better than always giving the mean, even on its training rows "
-        f"(R² {share:.2f}): what it blames says little about the data."
-    )

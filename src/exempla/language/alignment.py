@@ -84,15 +84,15 @@ class TokenAlignment:
         return scored(embeddings, examples, labels)
 
     def _parts(self, texts: Completions, row: int, direction: Array, seen: bool) -> np.ndarray:
-        explainer, count = self.explainer, len(texts.pieces(row))
+        explainer, whole = self.explainer, texts[row]
         # the text itself comes last: its length is what its tokens are divided by
-        asked = self._scored([*texts.token_by_token(row), texts[row]])
+        asked = self._scored([*texts.token_by_token(row), whole])
         rows, outside = whitened_rows(
             explainer.embeddings, asked, explainer.damping, self._use, direction
         )
         parts = to_numpy(rows[:-1] @ direction).astype(np.float64)
         if self._use == "selection":
             parts *= unit_scale(rows[-1:], None if seen else outside[-1:])[0]
-        out = np.zeros(count)
+        out = np.zeros(len(whole["labels"]))
         out[texts.counted(row)] = parts
         return out

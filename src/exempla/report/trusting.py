@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from exempla.agreement import disagreement
+from exempla.agreement import Judged, disagreement, poor_sentence
 from exempla.report.about import About
-from exempla.report.unseen import Judged, on_training_rows, on_unseen_rows
+from exempla.report.unseen import on_training_rows, on_unseen_rows
 from exempla.results import Explanation
 
 __all__ = ["next_steps", "poor_model", "stands_out", "trust_sentences"]
 
 CLEAR = 3.0
 """Spreads of a random removal from which on an effect is called clear."""
-LEAST_R2 = 0.05
-"""R² from which on a regression has learned something."""
 BY_HEART = 0.1
 """How much better a model is on its training rows before that is worth a word."""
 
@@ -34,14 +32,16 @@ def poor_model(explanation: Explanation) -> str:
     if embeddings and (said := disagreement(embeddings[0])):
         return said
     unseen = on_unseen_rows(explanation)
-    if unseen is None or not _is_poor(unseen):
+    if unseen is None or not unseen.poor:
         return ""
     where = f"on {len(unseen.labels):,} {unseen.rows}"
     if unseen.chosen:
-        return _poor(unseen, f"on {unseen.rows}", "unless these were chosen for being hard, ")
+        return poor_sentence(
+            unseen, f"on {unseen.rows}", "unless these were chosen for being hard, "
+        )
     learned = on_training_rows(explanation)
     heart = learned is not None and learned.score - unseen.score > BY_HEART
-    return _poor(unseen, where + (f", though right on {_share(learned)}" if heart else ""))
+    return poor_sentence(unseen, where + (f", though right on {_share(learned)}" if heart else ""))
 
 
 def _share(learned: Judged | None) -> str:
@@ -50,24 +50,6 @@ def _share(learned: Judged | None) -> str:
     if learned.classes:
         return f"{learned.score:.1%} of its training rows"
     return f"its training rows (R² {learned.score:.2f})"
-
-
-def _is_poor(found: Judged) -> bool:
-    if found.classes:
-        return found.score <= found.commonest + 2 * found.spread
-    return found.score <= LEAST_R2
-
-
-def _poor(found: Judged, where: str, but: str = "") -> str:
-    if found.classes:
-        nothing = "the commonest answer"
-        figures = f"{found.score:.1%} right against {found.commonest:.1%}"
-    else:
-        nothing, figures = "the mean", f"R² {found.score:.2f}"
-    return (
-        f"The model is hardly better than always giving {nothing}, {where} ({figures}): {but}what "
-        "it blames says little about the data."
-    )
 
 
 def stands_out(explanation: Explanation) -> float | None:

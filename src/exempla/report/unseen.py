@@ -13,63 +13,25 @@ and by its training rows only to see whether it learned anything at all.
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from exempla.agreement import FEW, LOOKED_AT, Judged, spaced
 from exempla.data import arrays_of, n_rows, take_examples
 from exempla.effect import CLASSES
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Explanation, Question
 
-__all__ = ["FEW", "Judged", "on_training_rows", "on_unseen_rows"]
+__all__ = ["on_training_rows", "on_unseen_rows"]
 
-LOOKED_AT = 2_000
-"""Rows a model is tried on, evenly spaced."""
-FEW = 20
-"""With fewer rows a share says nothing."""
 PROBED = 300
 """Rows of a first fit, which tells whether one on `LOOKED_AT` is quick enough."""
 PATIENCE = 2.0
 """Seconds a fit may take for the sake of one sentence."""
 FIFTHS = 5
-
-
-class Judged(NamedTuple):
-    """What a model said about some rows, what they are, and which rows they were, in words."""
-
-    said: np.ndarray
-    labels: np.ndarray
-    classes: bool
-    rows: str
-    chosen: bool = False
-    """Whether the caller may have chosen these rows for being hard."""
-
-    @property
-    def score(self) -> float:
-        """Accuracy, or R² of numbers.
-
-        >>> Judged(np.array(["a", "b"]), np.array(["a", "a"]), True, "here").score
-        0.5
-        """
-        if self.classes:
-            return float(np.mean(self.said.astype(str) == self.labels.astype(str)))
-        spread = float(np.var(self.labels.astype(np.float64)))
-        return 1 - float(np.mean((self.said - self.labels) ** 2)) / spread if spread > 0 else 1.0
-
-    @property
-    def commonest(self) -> float:
-        """The score of the best answer that looks at no row; its spread is `spread`."""
-        if not self.classes:
-            return 0.0
-        return float(np.unique(self.labels, return_counts=True)[1].max() / len(self.labels))
-
-    @property
-    def spread(self) -> float:
-        """Standard error of an accuracy."""
-        return float(np.sqrt(self.score * (1 - self.score) / len(self.labels)))
 
 
 _HELD_OUT: WeakKeyDictionary[Any, Judged | None] = WeakKeyDictionary()
@@ -82,8 +44,8 @@ def on_training_rows(explanation: Explanation) -> Judged | None:
     if question is None:
         return None
     embedding = question.explainer.embeddings[0]
-    train, n = embedding.train, len(embedding.train)
-    return _judged(embedding.oracle, train.take(_some(n)), "its training rows")
+    train = embedding.train
+    return _judged(embedding.oracle, train.take(spaced(len(train))), "its training rows")
 
 
 def on_unseen_rows(explanation: Explanation) -> Judged | None:
@@ -111,16 +73,12 @@ def _asked(explanation: Explanation) -> Question | None:
     return question
 
 
-def _some(n: int) -> np.ndarray:
-    return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(int))
-
-
 def _given(oracle: Any, test: Any, rows: str) -> Judged | None:
     """A test set as the caller gave it."""
     first = test[0] if isinstance(test, tuple) else test
     try:
         n = n_rows(getattr(first, "dataset", first))  # a loader counts batches
-        read = oracle.read(take_examples(test, _some(n)), role="test")
+        read = oracle.read(take_examples(test, spaced(n)), role="test")
         return _judged(oracle, read, rows)
     except (ExemplaError, AttributeError, TypeError, ValueError):  # cannot be read in part
         return None

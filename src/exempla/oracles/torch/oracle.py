@@ -27,11 +27,7 @@ from exempla.oracles.torch.diagnosis import (
     shares_said,
 )
 from exempla.oracles.torch.inputs.batch import Batch, tree_map
-from exempla.oracles.torch.inputs.examples import (
-    CallForm,
-    TorchExamples,
-    warn_of_augmentation,
-)
+from exempla.oracles.torch.inputs.examples import CallForm, TorchExamples, warn_of_augmentation
 from exempla.oracles.torch.inputs.holders import Reader
 from exempla.oracles.torch.inputs.parameters import refuse_absent, select_parameters, unwrap
 from exempla.oracles.torch.inputs.sources import ArraySource, source_of

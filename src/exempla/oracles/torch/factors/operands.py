@@ -60,11 +60,10 @@ class Operand(ABC):
 
 
 @dataclass(frozen=True)
-class Vectors(Operand):
-    """Vectors held as numbers, (n, s, d); `ones` adds a last coordinate equal to one."""
+class Held(Operand):
+    """Vectors held as numbers, (n, s, d)."""
 
     values: Tensor
-    ones: bool = False
 
     @property
     def tensor(self) -> Tensor:  # type: ignore[override]
@@ -77,6 +76,13 @@ class Vectors(Operand):
     @property
     def positions(self) -> int:  # type: ignore[override]
         return self.values.shape[1]
+
+
+@dataclass(frozen=True)
+class Vectors(Held):
+    """Vectors held as numbers, (n, s, d); `ones` adds a last coordinate equal to one."""
+
+    ones: bool = False
 
     @property
     def width(self) -> int:  # type: ignore[override]
@@ -183,24 +189,11 @@ class OneHot(Operand):
 
 
 @dataclass(frozen=True)
-class Stacked(Operand):
+class Stacked(Held):
     """Vectors (n, s, d) of which each stands in one of `pieces` parts of a longer one, (n, s)."""
 
-    values: Tensor
     part: Tensor
     pieces: int
-
-    @property
-    def tensor(self) -> Tensor:  # type: ignore[override]
-        return self.values
-
-    @property
-    def rows(self) -> int:  # type: ignore[override]
-        return self.values.shape[0]
-
-    @property
-    def positions(self) -> int:  # type: ignore[override]
-        return self.values.shape[1]
 
     @property
     def width(self) -> int:  # type: ignore[override]
