@@ -13,7 +13,7 @@ from PIL import Image
 import exempla.images
 from exempla import ExemplaError
 from exempla.images import ImageError, as_image, as_pixels, thumbnail
-from exempla.report.thumbnails import Gallery
+from exempla.report.drawings.thumbnails import Gallery
 from exempla.review.images import image_bytes, write_image
 from exempla.tables import load_images
 

@@ -139,7 +139,7 @@ class Answer:
         return f"{type(self).__name__}: {self.finding}"
 
     def __str__(self) -> str:
-        from exempla.report.sentences import terminal_text
+        from exempla.report.words.sentences import terminal_text
 
         return terminal_text(self)
 
@@ -272,7 +272,7 @@ class Explanation(Selection):
     @property
     def finding(self) -> str:
         """What the picks are predicted to have done, in one sentence."""
-        from exempla.report.sentences import removal_sentence
+        from exempla.report.words.sentences import removal_sentence
 
         return removal_sentence(self)
 
@@ -296,7 +296,7 @@ class Explanation(Selection):
 
     def plot(self) -> Figure:
         """Weights and explained share as a matplotlib figure."""
-        from exempla.report.plots import plot_explanation
+        from exempla.report.drawings.plots import plot_explanation
 
         return plot_explanation(self)
 

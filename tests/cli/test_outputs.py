@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli.shared import output, userfile
+from exempla.cli.shared import output
+from exempla.cli.userdata import userfile
 from exempla.version import __version__
 from tests.cli.case import pictures, run
 

@@ -30,10 +30,10 @@ from exempla.report import (
     render_report,
     write_report,
 )
-from exempla.report.curve import explained_shares
 from exempla.report.decisive import decisive_parts
+from exempla.report.drawings.curve import explained_shares
+from exempla.report.drawings.thumbnails import BUDGET, Gallery, as_image
 from exempla.report.evidence import strongest
-from exempla.report.thumbnails import BUDGET, Gallery, as_image
 from exempla.report.views import LONGEST_TEXT, MOST_CELLS
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)>" onmouseover="alert(3)'

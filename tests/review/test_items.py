@@ -8,7 +8,7 @@ import json
 import pytest
 
 from exempla.errors import ExemplaError
-from exempla.report.chance import chance
+from exempla.report.words.chance import chance
 from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.export import export_review
 from exempla.review.suspects import item_of, row_of

@@ -15,10 +15,10 @@ import numpy as np
 from exempla.atomic import write_text
 from exempla.checks import renamed_options
 from exempla.errors import ExemplaError
-from exempla.report.about import About
 from exempla.report.page import Page, build_page, strength_class
 from exempla.report.tokens import about_texts, token_views
 from exempla.report.views import View
+from exempla.report.words.about import About
 from exempla.results import Explanation, Selection
 
 __all__ = ["explanation_fragment", "render_report", "write_report"]

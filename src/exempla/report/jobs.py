@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from exempla.report.about import About
-from exempla.report.chance import chance
 from exempla.report.listing import Listed, write_listing
-from exempla.report.sentences import Trust
 from exempla.report.views import Content, View
+from exempla.report.words.about import About
+from exempla.report.words.chance import chance
+from exempla.report.words.sentences import Trust
 
 __all__ = ["said_of", "write_job_report"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from exempla.checks import renamed_options
-from exempla.report.about import About, versions
-from exempla.report.chance import chance
+from exempla.report.drawings.thumbnails import Gallery
 from exempla.report.html import save_page
 from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, made_of
-from exempla.report.thumbnails import Gallery
 from exempla.report.views import View
+from exempla.report.words.about import About, versions
+from exempla.report.words.chance import chance
 
 __all__ = ["write_label_report"]
 

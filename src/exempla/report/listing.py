@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from exempla.report.about import About, versions
+from exempla.report.drawings.thumbnails import Gallery
 from exempla.report.html import save_page
 from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of
-from exempla.report.sentences import Trust, trust_in_model
-from exempla.report.thumbnails import Gallery
 from exempla.report.views import View
+from exempla.report.words.about import About, versions
+from exempla.report.words.sentences import Trust, trust_in_model
 
 __all__ = ["Listed", "write_listing"]
 

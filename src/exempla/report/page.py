@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.report.about import About, versions
-from exempla.report.curve import Curve, explained_shares
-from exempla.report.effects import EffectPlot
+from exempla.report.drawings.curve import Curve, explained_shares
+from exempla.report.drawings.effects import EffectPlot
+from exempla.report.drawings.thumbnails import Gallery, Thumbnail
 from exempla.report.evidence import evidence_of, strongest, varied_order
-from exempla.report.sentences import answer, doubtful, percent, question, signed, trust
-from exempla.report.thumbnails import Gallery, Thumbnail
-from exempla.report.trusting import next_steps, poor_model, trust_sentences
 from exempla.report.views import MOST_CELLS, Content, View, confusions
+from exempla.report.words.about import About, versions
+from exempla.report.words.sentences import answer, doubtful, percent, question, signed, trust
+from exempla.report.words.trusting import next_steps, poor_model, trust_sentences
 from exempla.results import Explanation, Selection
 
 WIDE_CAUSES = 2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from exempla.atomic import alone_in, write_text
 from exempla.errors import ExemplaError
-from exempla.report.chance import chance
+from exempla.report.words.chance import chance
 from exempla.review.exchange.parts import layout_of, write_corrected_parts
 from exempla.review.folder import Review, read_review
 from exempla.review.key import elsewhere

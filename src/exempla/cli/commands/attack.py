@@ -21,7 +21,7 @@ from exempla.cli.shared.options import (
 )
 
 if TYPE_CHECKING:
-    from exempla.cli.shared.userfile import UserFile
+    from exempla.cli.userdata.userfile import UserFile
 
 HELP = "which rows of your file could be moved to flip predictions?"
 
@@ -54,11 +54,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Read, train, attack, retrain, write."""
     from exempla.cli.shared.output import published
-    from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import contract, say_files, write_json
+    from exempla.cli.userdata.userfile import reading
     from exempla.data import take_rows
     from exempla.oracles.trees import is_trees
-    from exempla.report.sentences import percent
+    from exempla.report.words.sentences import percent
     from exempla.tasks.attack import attack, weak_points
 
     with reading(options, 0.2, linear=True) as (given, console, folder):
@@ -115,7 +115,7 @@ def run(options: Namespace) -> int:
 
 def _check(given: Any, model: Any, labels: bool) -> None:
     """Refuse what cannot be moved a little."""
-    from exempla.cli.shared.images import ImageClassifier
+    from exempla.cli.userdata.images import ImageClassifier
     from exempla.errors import ExemplaError
     from exempla.tables.columns.infer import FEATURES
 
@@ -138,7 +138,7 @@ def _target(given: Any, ask: str | None) -> tuple[Any, str]:
     """Positions among the test rows, and what they are in words."""
     import numpy as np
 
-    from exempla.cli.shared.asking import choose_questions
+    from exempla.cli.userdata.asking import choose_questions
     from exempla.errors import ExemplaError
 
     parts = given.parts

@@ -32,14 +32,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, find the harmful rows, retrain without them, write."""
-    from exempla.cli.shared.asking import choose_questions
     from exempla.cli.shared.output import named_after, published
-    from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
+    from exempla.cli.userdata.asking import choose_questions
+    from exempla.cli.userdata.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.progress import waiting
     from exempla.report import About, evidence_of
-    from exempla.report.sentences import percent
+    from exempla.report.words.sentences import percent
     from exempla.tables import Decision, export
     from exempla.tasks.clean import clean
 

@@ -27,7 +27,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.shared.writing import say_files, write_results
     from exempla.explainer import Explainer
     from exempla.report import About, plot_evidence
-    from exempla.report.sentences import answer
+    from exempla.report.words.sentences import answer
 
     console = Console.of(options)
     folder = prepare_folder(options, ["mistakes.png"])

@@ -26,7 +26,7 @@ from exempla.cli.shared.options import (
 )
 
 if TYPE_CHECKING:
-    from exempla.cli.shared.userfile import UserFile
+    from exempla.cli.userdata.userfile import UserFile
 
 HELP = "your file's rows as vectors in Fisher space, for your own analysis"
 
@@ -60,8 +60,8 @@ def run(options: Namespace) -> int:
 
     from exempla.arrays import to_numpy
     from exempla.cli.shared.output import published
-    from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import contract, say_files, write_json
+    from exempla.cli.userdata.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.store import StoredRows
@@ -133,7 +133,7 @@ def _write_page(
 
     from exempla.influence import self_influence
     from exempla.report import About, Listed, write_listing
-    from exempla.report.sentences import percent
+    from exempla.report.words.sentences import percent
     from exempla.target import unit_rows
 
     rows = given.parts.train

@@ -75,23 +75,23 @@ def run(options: Namespace) -> int:
     """Read, train, say how good the model is, explain, write."""
     from functools import partial
 
-    from exempla.cli.shared.asking import (
+    from exempla.cli.shared.output import published
+    from exempla.cli.shared.writing import say_files, write_results
+    from exempla.cli.userdata.asking import (
         asked_file,
         choose_questions,
         held_out,
         refuse_question,
     )
-    from exempla.cli.shared.output import published
-    from exempla.cli.shared.userfile import reading
-    from exempla.cli.shared.writing import say_files, write_results
+    from exempla.cli.userdata.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.progress import showing
     from exempla.report import About, evidence_of
-    from exempla.report.sentences import answer, signed
+    from exempla.report.words.sentences import answer, signed
 
     if options.completion:
-        from exempla.cli.shared.language import explain_texts
+        from exempla.cli.userdata.language import explain_texts
 
         return explain_texts(options)
     if options.prompt:
@@ -168,7 +168,7 @@ def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> 
 def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tuple[Any, ...]:
     """What to do with the answer, and what to type for it."""
     from exempla.cli.shared.options import command_for
-    from exempla.report.sentences import doubtful
+    from exempla.report.words.sentences import doubtful
 
     steps, picked = [], explanation.indices
     doubted = doubtful(explanation, given.view(picked))
@@ -198,7 +198,7 @@ def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tupl
 
 def _surrogate(given: Any, console: Any, options: Namespace) -> Any:
     """The model that is explained in place of the user's own, if that was asked for."""
-    from exempla.cli.shared.images import has_images
+    from exempla.cli.userdata.images import has_images
     from exempla.errors import ExemplaError
     from exempla.tables.models.surrogate import CLOSE, surrogate
 

@@ -10,7 +10,6 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from exempla.cli.shared.exchange import export_for_tools, tools
 from exempla.cli.shared.options import (
     add_fail_above,
     add_file_arguments,
@@ -18,6 +17,7 @@ from exempla.cli.shared.options import (
     command_line,
     verdict,
 )
+from exempla.cli.userdata.exchange import export_for_tools, tools
 from exempla.errors import ExemplaError
 
 HELP = "which labels of your file are wrong?"
@@ -74,11 +74,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, judge every label, write the report and the review folder."""
-    from exempla.cli.shared.originals import original_labels
     from exempla.cli.shared.output import named_after, published
-    from exempla.cli.shared.suspects import Suspects
-    from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, say_review, write_tables
+    from exempla.cli.userdata.originals import original_labels
+    from exempla.cli.userdata.suspects import Suspects
+    from exempla.cli.userdata.userfile import reading
     from exempla.report import About, write_label_report
     from exempla.tasks.fix_labels import fix_labels
     from exempla.tasks.label_jobs import JobFixes

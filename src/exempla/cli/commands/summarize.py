@@ -37,9 +37,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Read, train, summarise, judge, write."""
     from exempla.cli.shared.output import published
-    from exempla.cli.shared.summary import FILES, judged, write_rows
-    from exempla.cli.shared.userfile import reading
     from exempla.cli.shared.writing import say_files, write_results
+    from exempla.cli.userdata.summary import FILES, judged, write_rows
+    from exempla.cli.userdata.userfile import reading
     from exempla.report import About
     from exempla.tasks.summarize import summarize
 

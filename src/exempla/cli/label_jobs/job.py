@@ -74,7 +74,7 @@ def reading_options(options: Namespace) -> dict[str, Any]:
 def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fixes: Any) -> int:
     """Write everything, say where it is, and give the exit code."""
     from exempla.cli.commands.fix_labels import decided_elsewhere, listed
-    from exempla.cli.shared.exchange import export_for_tools
+    from exempla.cli.userdata.exchange import export_for_tools
 
     everything = fixes.renumbered(file.rows)
     found = listed(everything, None) if options.k is None else everything.first(options.k)

@@ -10,8 +10,8 @@ import pandas as pd
 
 from exempla.cli.label_jobs.job import JobFile, finish, job_folder, reading_options
 from exempla.cli.shared.console import Console, plain
-from exempla.cli.shared.models import load_model
-from exempla.cli.shared.rows import row_view
+from exempla.cli.userdata.models import load_model
+from exempla.cli.userdata.rows import row_view
 from exempla.errors import ExemplaError
 from exempla.tables import feature_frame, infer_columns, read_table, show_columns
 from exempla.tables.columns.infer import FEATURES

@@ -11,7 +11,7 @@ import numpy as np
 
 from exempla.cli.label_jobs.job import JobFile, finish, job_folder
 from exempla.cli.shared.console import plain
-from exempla.cli.shared.models import load_model
+from exempla.cli.userdata.models import load_model
 from exempla.errors import ExemplaError
 from exempla.report.views import Content
 from exempla.tables.corrections.fingerprint import fingerprint

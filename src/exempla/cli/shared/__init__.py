@@ -1,4 +1,4 @@
-"""What several commands need: the user's file, the question, the console, what is written.
+"""What every command needs: options, the console, the folder for results, ways to end.
 
-Imports: tables, tasks, report, review; never a command.
+Imports: tables, tasks, report; never a command nor the user's file.
 """

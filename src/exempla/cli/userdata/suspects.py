@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from exempla.cli.shared.rows import RowView, decisive, row_view
-from exempla.cli.shared.userfile import UserFile
+from exempla.cli.userdata.rows import RowView, decisive, row_view
+from exempla.cli.userdata.userfile import UserFile
 from exempla.data import take_rows
 from exempla.report.views import Content
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review

@@ -11,7 +11,7 @@ from argparse import Namespace
 import numpy as np
 
 from exempla.cli.shared.console import Console
-from exempla.cli.shared.userfile import UserFile
+from exempla.cli.userdata.userfile import UserFile
 from exempla.errors import ExemplaError
 from exempla.tables.columns.label import label_values, same_labels
 from exempla.tables.table import show

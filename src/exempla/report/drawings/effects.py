@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.report.sentences import signed, within
+from exempla.report.words.sentences import signed, within
 from exempla.results import Explanation
 
 __all__ = ["EffectPlot", "Mark"]

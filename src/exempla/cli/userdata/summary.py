@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from exempla.cli.shared.images import ImageClassifier
-from exempla.cli.shared.userfile import UserFile
+from exempla.cli.userdata.images import ImageClassifier
+from exempla.cli.userdata.userfile import UserFile
 from exempla.data import take_rows
 from exempla.results import Selection
 from exempla.tasks.retrain import refit

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from exempla.report.about import About
-from exempla.report.chance import chance
-from exempla.report.trusting import poor_model
 from exempla.report.views import View
+from exempla.report.words.about import About
+from exempla.report.words.chance import chance
+from exempla.report.words.trusting import poor_model
 from exempla.results import Answer, Explanation, Selection
 
 __all__ = [

@@ -14,10 +14,10 @@ from typing import Any
 
 from exempla.cli.label_jobs.job import job_folder, reading_options
 from exempla.cli.shared.console import plain
-from exempla.cli.shared.models import blaming, named_object
 from exempla.cli.shared.options import command_line
 from exempla.cli.shared.output import published
 from exempla.cli.shared.writing import say_files, write_results
+from exempla.cli.userdata.models import blaming, named_object
 from exempla.errors import ExemplaError
 from exempla.language import Completions
 from exempla.report.tokens import token_views
@@ -31,7 +31,7 @@ def explain_texts(options: Namespace) -> int:
     from exempla.explainer import Explainer
     from exempla.progress import showing, waiting
     from exempla.report import About
-    from exempla.report.sentences import answer
+    from exempla.report.words.sentences import answer
 
     if not options.model:
         raise ExemplaError(

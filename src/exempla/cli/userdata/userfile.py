@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from exempla.cli.shared.console import Console, plain
-from exempla.cli.shared.images import (
+from exempla.cli.shared.output import prepare_folder
+from exempla.cli.userdata.images import (
     ImageClassifier,
     has_images,
     image_classifier,
     split_pictures,
 )
-from exempla.cli.shared.models import blaming, load_model, prepared
-from exempla.cli.shared.output import prepare_folder
-from exempla.cli.shared.rows import RowView, decisive, row_view
+from exempla.cli.userdata.models import blaming, load_model, prepared
+from exempla.cli.userdata.rows import RowView, decisive, row_view
 from exempla.data import take_rows
 from exempla.embedding import forecast_bytes
 from exempla.errors import ExemplaError

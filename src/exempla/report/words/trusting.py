@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from exempla.agreement import Judged, disagreement, poor_sentence
-from exempla.report.about import About
-from exempla.report.unseen import on_training_rows, on_unseen_rows
+from exempla.report.words.about import About
+from exempla.report.words.unseen import on_training_rows, on_unseen_rows
 from exempla.results import Explanation
 
 __all__ = ["next_steps", "poor_model", "stands_out", "trust_sentences"]

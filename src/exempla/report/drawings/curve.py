@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 34.0
 def explained_shares(explanation: Selection) -> np.ndarray:
     """Share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖².
 
-    >>> from exempla.report.curve import explained_shares
+    >>> from exempla.report.drawings.curve import explained_shares
     >>> callable(explained_shares)
     True
     """

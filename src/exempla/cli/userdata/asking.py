@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from exempla.cli.shared.rows import RowView, decisive, row_view
-from exempla.cli.shared.userfile import UserFile
+from exempla.cli.userdata.rows import RowView, decisive, row_view
+from exempla.cli.userdata.userfile import UserFile
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.report.views import rounded

@@ -9,9 +9,9 @@ import numpy as np
 
 from exempla.atomic import replacing
 from exempla.checks import renamed_options
-from exempla.report.curve import explained_shares
+from exempla.report.drawings.curve import explained_shares
+from exempla.report.drawings.thumbnails import as_image
 from exempla.report.evidence import evidence_of, strongest, varied_order
-from exempla.report.thumbnails import as_image
 from exempla.report.views import Content, View, confusions
 from exempla.results import Explanation
 
@@ -27,7 +27,7 @@ def plot_explanation(explanation: Explanation) -> Figure:
     """Weights of the picked examples, and how much each pick added.
 
     >>> import numpy as np
-    >>> from exempla.report.plots import plot_explanation
+    >>> from exempla.report.drawings.plots import plot_explanation
     >>> callable(plot_explanation)
     True
     """

@@ -1,0 +1,1 @@
+"""What a report draws: the curve, effects, figures and small pictures."""
