@@ -18,10 +18,10 @@ $(VENV)/.core: $(BIN)/python $(PROJECT)
 	$(PIP) --editable .
 	@touch $@
 
-# Every extra, for tests, lint, benchmarks and docs.
+# Every extra, for tests, lint, benchmarks and docs. What is imported is compiled then, not all now.
 $(VENV)/.all: $(VENV)/.core
 	@echo "installing every extra into $(VENV)"
-	$(PIP) --editable '.[hf,review,ray,docs,dev]'
+	$(PIP) --no-compile --editable '.[hf,review,ray,docs,dev]'
 	@touch $@
 
 demo: $(VENV)/.core

@@ -44,9 +44,9 @@ print((kilobytes("VmHWM") - before) / 2**20)
     "size",
     [
         (100_000, 30, "plain"),
-        (400_000, 40, "plain"),
+        (250_000, 40, "plain"),
         (100_000, 50, "scaled"),
-        (200_000, 40, "several"),
+        (100_000, 40, "several"),
     ],
 )
 def test_the_memory_said_is_the_memory_taken(size):

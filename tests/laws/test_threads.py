@@ -7,7 +7,7 @@ ask of the same Explainer.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 LOADERS = {
     "breast cancer": load_breast_cancer,
     "iris": load_iris,
-    "digits": load_digits,
+    "digits": partial(load_digits, n_class=5),
     "wine": load_wine,
 }
 SETS = [*LOADERS, "text"]
@@ -54,7 +54,7 @@ def case(name: str):
     else:
         X, y = LOADERS[name](return_X_y=True)
         X = scale(X)
-    order = np.random.default_rng(1).permutation(len(y))[:600]
+    order = np.random.default_rng(1).permutation(len(y))[:400]
     train, test = np.split(order, [int(0.7 * len(order))])
     model = LogisticRegression(max_iter=1000).fit(X[train], y[train])
     asked = y[test].copy()
@@ -92,11 +92,10 @@ def test_answers_do_not_depend_on_the_number_of_blas_threads(job, name):
     case(name)  # the model itself is fitted once: it may depend on them
     with threadpool_limits(1):
         indices, weights = job(name)
-    for threads in (2, 4):
-        with threadpool_limits(threads):
-            again = job(name)
-        np.testing.assert_array_equal(indices, again[0])
-        np.testing.assert_allclose(weights, again[1], rtol=1e-6, atol=1e-6 * np.abs(weights).max())
+    with threadpool_limits(3):  # cuts sums at other places than two or four halves would
+        again = job(name)
+    np.testing.assert_array_equal(indices, again[0])
+    np.testing.assert_allclose(weights, again[1], rtol=1e-6, atol=1e-6 * np.abs(weights).max())
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=repr)

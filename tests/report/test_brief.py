@@ -15,10 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import exempla
-from exempla.report import About, ImageView, TableView, View, render_report, unseen
+from exempla.report import About, ImageView, TableView, View, render_report
 from exempla.report.decisive import decisive_parts
 from exempla.report.drawings.effects import EffectPlot
 from exempla.report.page import FIRST, FIRST_CARDS, PAGE, PAGE_OF_CARDS
+from exempla.report.words import unseen
 from exempla.report.words.sentences import percent
 from exempla.report.words.trusting import poor_model, stands_out
 from exempla.report.words.unseen import on_unseen_rows

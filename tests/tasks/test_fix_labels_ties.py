@@ -64,14 +64,14 @@ def choices(model: Any, train: Any, curated: Any) -> list[list[int]]:
     return out
 
 
-@pytest.mark.parametrize(("X", "y", "model"), data_sets())
+@pytest.mark.parametrize(("X", "y", "model"), list(data_sets()))
 def test_the_same_rows_for_any_number_of_threads(X: Any, y: np.ndarray, model: Any) -> None:
     train, curated = twice(X, y)
     found = []
-    for threads in (1, 2, 4):
+    for threads in (1, 3):
         with threadpool_limits({"blas": threads, "openmp": 1}):
             found.append(choices(model, train, curated))
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["curated", "none"])

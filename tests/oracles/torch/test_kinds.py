@@ -26,7 +26,7 @@ def named(one: Kind) -> object:
     return pytest.param(one, id=one.name, marks=marks)
 
 
-@pytest.mark.parametrize("one", map(named, kinds.KINDS))
+@pytest.mark.parametrize("one", [named(kind) for kind in kinds.KINDS])
 def test_a_kind_is_found_or_refused(one: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     if "PEFT" in one.name and importlib.util.find_spec("peft") is None:
         pytest.skip("peft is not installed")
