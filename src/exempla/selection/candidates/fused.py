@@ -7,6 +7,7 @@ handed out have no order but their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -42,22 +43,22 @@ class FusedRows(ArrayRows):
 
     def squares(self) -> np.ndarray:
         out = np.empty(self.t)
-        self.in_parts(lambda F, here, *part: passes.squares(F, out[here], *part))
+        self.in_parts(lambda F, here: partial(passes.squares, F, out[here]))
         return out
 
     def products(self, vectors: np.ndarray) -> np.ndarray:
         if len(vectors) > 1:
             return super().products(vectors)
         out, q = np.empty((1, self.t)), np.ascontiguousarray(vectors[0])
-        self.in_parts(lambda F, here, *part: passes.products(F, q, out[0, here], *part))
+        self.in_parts(lambda F, here: partial(passes.products, F, q, out[0, here]))
         return out
 
-    def in_parts(self, work: Callable[[np.ndarray, slice, int, int], T]) -> list[T]:
-        """`work(F, here, start, stop)` for parts of every piece F, whose place among all rows is
+    def in_parts(self, work: Callable[[np.ndarray, slice], Callable[[int, int], T]]) -> list[T]:
+        """`work(F, here)(start, stop)` for parts of every piece F, whose place among all rows is
         `here`, by as many threads as are worth it; in one reading of the rows."""
         found: list[T] = []
         for here, F in self.pieces():
-            found += in_parts(partial(work, F, here), len(F), self.p, TILE)
+            found += in_parts(work(F, here), len(F), self.p, TILE)
         return found
 
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
@@ -74,26 +75,56 @@ class FusedRace(ArrayRace):
     rows: FusedRows
     most_ahead, panel = 32, passes.COLUMNS
 
+    def __init__(self, rows: FusedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
+        super().__init__(rows, candidates, noise, rule)
+        self.coefs = np.zeros(0)
+        self.made: dict[tuple[int, int], np.ndarray] = {}
+        """Coefficients of the last sweep's steps, and its products with the rows from … to …."""
+
     def _rule(self, here: slice = ALL) -> tuple[np.ndarray, np.ndarray, int]:
         return self.floor[here], self.scale[here], int(self.rule)
 
-    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
+    def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
         Q = passes.pack(steps.directions, np.float64 if self.error == 0.0 else np.float32)
-        numbers = np.stack([steps.coefs, steps.signs, steps.bars, steps.slack_c, steps.slack_n])
+        exact = np.stack([steps.coefs, steps.bars, steps.slack_c, steps.slack_n])
+        size = math.sqrt(self.rows.norms2.max(initial=0.0) + self.noise) or 1.0
+        rough = passes.in_units(exact, share, size, int(self.rule), Q.dtype)
+        self.coefs = steps.coefs
 
-        def sweep(F: np.ndarray, here: slice, start: int, stop: int) -> Any:
+        def work(F: np.ndarray, here: slice) -> Callable[[int, int], Any]:
             state = (self.c[0, here], self.n[0, here], self.lengths[here], *self._rule(here))
-            before = (F, Q, Q.dtype.type(0), numbers, *state)
-            counts, found, hopeful = passes.sweep(*before, keep, start, stop, limit, share)
-            return counts, found + here.start, hopeful + here.start
+            before = (F, Q, Q.dtype.type(0), exact, *rough, self._place(here, Q), *state)
 
-        parts = self.rows.in_parts(sweep)
+            def sweep(start: int, stop: int) -> Any:
+                counts, found, hopeful = passes.sweep(*before, start, stop, limit, share)
+                return counts, found + here.start, hopeful + here.start
+
+            return sweep
+
+        parts = self.rows.in_parts(work)
         counts = np.sum([count for count, _, _ in parts], axis=0)
         near = [
             None if counts[s] > limit else np.concatenate([f[s, : n[s]] for n, f, _ in parts])
             for s in range(len(steps))
         ]
         return Swept(near, np.concatenate([hopeful for _, _, hopeful in parts]))
+
+    def _place(self, here: slice, Q: np.ndarray) -> np.ndarray:
+        """Where the products of a piece of the rows with Q go, a tile of them together: 64 bytes a
+        row and panel of float32, used again by the next sweep."""
+        piece = here.start, here.stop
+        shape = (-(-(here.stop - here.start) // TILE), len(Q) * passes.COLUMNS, TILE)
+        made = self.made.get(piece)
+        if made is None or made.shape != shape or made.dtype != Q.dtype:
+            self.made[piece] = made = np.empty(shape, Q.dtype)
+        return made
+
+    def keep(self, count: int) -> None:
+        for (start, stop), V in self.made.items():
+            state = self.c[0, start:stop], self.n[0, start:stop]
+            in_parts(
+                partial(passes.keep, V, self.coefs[:count], *state), stop - start, count, TILE
+            )
 
     def best(self, count: int) -> np.ndarray:
         scores = np.empty(self.rows.t, np.float32)
@@ -107,12 +138,16 @@ class FusedRace(ArrayRace):
         if len(directions) == 1:
             q = directions[0] if self.error == 0.0 else directions[0].astype(np.float32)
 
-            def advance(F: np.ndarray, here: slice, start: int, stop: int) -> tuple[float, int]:
+            def work(F: np.ndarray, here: slice) -> Callable[[int, int], tuple[float, int]]:
                 state = (self.c[0, here], self.n[0, here], *self._rule(here))
-                best, row = passes.advance(F, q, float(coefs[0]), *state, start, stop)
-                return best, row + here.start if row >= 0 else -1
 
-            found = self.rows.in_parts(advance)
+                def advance(start: int, stop: int) -> tuple[float, int]:
+                    best, row = passes.advance(F, q, float(coefs[0]), *state, start, stop)
+                    return best, row + here.start if row >= 0 else -1
+
+                return advance
+
+            found = self.rows.in_parts(work)
             best, where = max(found, key=lambda leader: leader[0])  # of equals the lowest row
             return Leaders(np.array([best]), np.array([where]))
         scores = np.full(len(directions), -np.inf)

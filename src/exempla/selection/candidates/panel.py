@@ -24,7 +24,8 @@ RUN = 16
 """Coordinates taken per turn of the loop; `add_products` takes whole runs only."""
 FARTHER = 2
 """Panels ahead of this one whose rows are called into the cache: they lie in as many streams as
-the panel has rows, more than processors foresee by themselves."""
+the panel has rows, more than processors foresee by themselves. Into the second cache: the first is
+full of directions and products, which such rows would drive out."""
 
 
 @intrinsic
@@ -40,7 +41,8 @@ def add_products(typingctx: Any, F: Any, j: Any, Q: Any, g: Any, start: Any, sto
 
 @intrinsic
 def turn(typingctx: Any, panel: Any, V: Any, row: Any, column: Any):
-    """V[row + s, column + r] = panel[r, s]: the sums of a panel, a direction a line."""
+    """V[row + s, column + r] = panel[r, s]: the sums of a panel, a direction a line, in the
+    precision of V."""
     return types.void(panel, V, types.intp, types.intp), _emit_turn
 
 
@@ -49,12 +51,14 @@ def _emit_turn(context: Any, b: Any, signature: Any, args: Any) -> Any:
         context.make_array(kind)(context, b, value)
         for kind, value in zip(signature.args[:2], args[:2])
     )
+    of_sum, of_line = (context.get_data_type(kind.dtype) for kind in signature.args[:2])
     word = args[2].type
     width = cgutils.unpack_tuple(b, V.shape)[1]
     for s in range(COLUMNS):
         line = b.gep(V.data, [b.add(b.mul(b.add(args[2], word(s)), width), args[3])])
         for r in range(HEIGHT):
             value = b.load(b.gep(panel.data, [word(r * COLUMNS + s)]))
+            value = value if of_sum == of_line else b.fptrunc(value, of_line)
             b.store(value, b.gep(line, [word(r)]))
     return context.get_dummy_value()
 
@@ -123,4 +127,4 @@ def _prefetch(b: Any, where: Any) -> None:
     byte, small = ir.IntType(8).as_pointer(), ir.IntType(32)
     shape = ir.FunctionType(ir.VoidType(), [byte, small, small, small])
     call = cgutils.get_or_insert_function(b.module, shape, "llvm.prefetch.p0i8")
-    b.call(call, [b.bitcast(where, byte), small(0), small(3), small(1)])
+    b.call(call, [b.bitcast(where, byte), small(0), small(2), small(1)])

@@ -6,6 +6,7 @@ in `engine` knows the error and settles close calls in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,8 @@ import numpy as np
 from exempla.selection.candidates.panel import COLUMNS, HEIGHT, RUN, add_products, turn
 
 __all__ = [
-    "COLUMNS", "TILE", "advance", "apply", "compiled", "leader", "pack", "products", "reach",
-    "scores", "squares", "sweep",
+    "COLUMNS", "TILE", "advance", "apply", "compiled", "in_units", "keep", "leader", "pack",
+    "products", "reach", "scores", "squares", "sweep",
 ]  # fmt: skip
 
 # Sums may be reordered (that is what vector units need), but infinities keep their meaning:
@@ -32,10 +33,16 @@ STRETCH = 256
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile with an on-disk cache, or without one where no folder can be written."""
+    options = _OPTIONS | options
     try:
-        return numba.njit(cache=True, **_OPTIONS, **options)(function)
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function: no locator available"
-        return numba.njit(**_OPTIONS, **options)(function)
+        return numba.njit(**options)(function)
+
+
+def exactly(function: Callable[..., Any]) -> Any:
+    """`compiled`, with every sum and product in the order as written."""
+    return compiled(function, fastmath={"contract", "nsz"})
 
 
 def pack(directions: np.ndarray, dtype: Any) -> np.ndarray:
@@ -45,6 +52,26 @@ def pack(directions: np.ndarray, dtype: Any) -> np.ndarray:
     padded = np.zeros((groups * COLUMNS, p), dtype)
     padded[:b] = directions
     return np.ascontiguousarray(padded.reshape(groups, COLUMNS, p).swapaxes(1, 2))
+
+
+def in_units(
+    steps: np.ndarray, share: float, size: float, rule: int, dtype: Any
+) -> tuple[np.ndarray, np.ndarray, tuple[float, ...]]:
+    """What `sweep` follows the rows by, roughly: numbers of about 1, whatever the rows' lengths.
+
+    Rows are measured by the longest, `size`, scores by the highest bar. Returns coefficients and
+    lowered bars, the unit of a product (for c, for n), and what `_begin` needs.
+    """
+    coefs, bars, slack_c, slack_n = steps
+    highest = bars[np.isfinite(bars)].max(initial=0.0) or 1.0
+    # A sum of b products is off by b roundings of the largest number met, and units cost a few.
+    rough = 2.0 * (len(coefs) + 8) * 2.0**-24
+    lowered = share * (1.0 - 2.0**-20) * (bars / highest)
+    about = np.stack([coefs / math.sqrt(highest), lowered]).astype(dtype)
+    units = np.array([1.0, float(rule == 0)], dtype) / dtype.type(size)
+    c_unit, n_unit = 1.0 / (size * math.sqrt(highest)), 1.0 / size**2
+    drift = float(np.abs(coefs).sum())
+    return about, units, (rough, c_unit, n_unit, float(slack_c.max()), float(slack_n.max()), drift)
 
 
 @compiled
@@ -57,14 +84,14 @@ def _score(c, n, scale, rule):
 
 
 @compiled
-def _add_rest(F, Q, j, g, whole, r, V, zero):
+def _add_rest(F, Q, j, g, whole, panel, zero):
     """The coordinates that fill no whole run."""
     for h in range(HEIGHT):
         for s in range(COLUMNS):
             v = zero
             for i in range(whole, F.shape[1]):
                 v += F[j + h, i] * Q[g, i, s]
-            V[g * COLUMNS + s, r + h] += v
+            panel[h, s] += v
 
 
 @compiled
@@ -79,9 +106,9 @@ def _tile(F, Q, top, height, V, panel, zero):
                 panel[:] = 0.0
                 for i in range(0, whole, STRETCH):
                     add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
-                turn(panel, V, g * COLUMNS, r)  # pyright: ignore[reportCallIssue]
                 if whole < p:
-                    _add_rest(F, Q, j, g, whole, r, V, zero)
+                    _add_rest(F, Q, j, g, whole, panel, zero)
+                turn(panel, V, g * COLUMNS, r)  # pyright: ignore[reportCallIssue]
             else:  # the last rows of all
                 for h in range(t - j):
                     for s in range(COLUMNS):
@@ -93,62 +120,108 @@ def _tile(F, Q, top, height, V, panel, zero):
 
 @compiled
 def _reaches(c, n, length, scale, floor, rule, bar, more, less):
-    """1 if a row's score may reach the bar, given the slacks, else 0."""
+    """Whether a row's score may reach the bar, given the slacks."""
     most = abs(c) + more * length
     error = less * length * length
     if rule == 0:  # c²/n ≥ bar without the division
-        return np.int64((most * most >= bar * (n - error)) & (n + error > floor))
-    return np.int64((most * most * scale >= bar) & (n + error > floor))
+        return (most * most >= bar * (n - error)) & (n + error > floor)
+    return (most * most * scale >= bar) & (n + error > floor)
+
+
+@exactly
+def _hopes(V, coefs, bars, units, c, n, more, hope):
+    """hope[r] becomes 1 where a row of a tile reaches a bar after any step, and wherever a number
+    went out of range. Every row and step goes through this loop."""
+    for s in range(len(coefs)):
+        coef, bar = coefs[s], bars[s]
+        for r in range(TILE):
+            v = V[s, r] * units[0]
+            fall = V[s, r] * units[1]
+            c[r] -= coef * v
+            n[r] -= fall * fall
+            most = abs(c[r]) + more[r]
+            hope[r] |= not (most * most < bar * n[r])
 
 
 @compiled
-def sweep(F, Q, zero, steps, c, n, lengths, floor, scale, rule, keep, start, stop, limit, share):
-    """`Race.sweep` for rows start … stop: how many rows reach each bar, the first of them, and
-    which rows reach a share of one.
+def _begin(c, n, lengths, floor, scale, rule, rough, c_unit, n_unit, more, less, drift, cs, ns, ms):
+    """c, n and the error of c of a tile's rows in units in which all is about 1; n = +inf for rows
+    that are out. `rough` bounds the rounding of all that follows, relative to the largest number
+    that is met on the way."""
+    for r in range(TILE):
+        cs[r], ns[r], ms[r] = 0.0, np.inf, 0.0
+    for r in range(len(c)):
+        error = less * lengths[r] * lengths[r]
+        if n[r] + error > floor[r]:
+            below = n[r] if rule == 0 else 1.0 / scale[r]
+            cs[r] = c[r] * c_unit
+            ns[r] = (below - error - rough * below) * n_unit
+            rounding = rough * (abs(c[r]) + drift * lengths[r])
+            ms[r] = (more * lengths[r] + rounding) * c_unit
 
-    Nothing of the size t × b is ever written: a tile's products are used up at once.
+
+@compiled
+def sweep(
+    F, Q, zero, steps, about, units, begin, V, c, n, lengths, floor, scale, rule, start, stop, limit, share
+):  # fmt: skip
+    """`Race.sweep` for rows start … stop: how many rows reach each bar, the first of them, and
+    which rows reach a share of one. The products are left in V (tiles, steps, TILE).
+
+    Every row is followed roughly, in the precision of the products, its rounding on the safe side
+    (`in_units`); only the few that may reach a share of a bar are followed in float64.
     """
     b = steps.shape[1]
     counts, found = np.zeros(b, np.int64), np.empty((b, limit), np.int64)
     hopeful, hopes = np.empty(stop - start, np.int64), 0
-    V, panel = np.empty((Q.shape[0] * COLUMNS, TILE)), np.empty((HEIGHT, COLUMNS))
-    cs, ns, hope = np.empty(TILE), np.empty(TILE), np.empty(TILE, np.int64)
-    ls, gs, fs = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    panel, hope = np.empty((HEIGHT, COLUMNS)), np.empty(TILE, np.int32)
+    cs, ns, ms = np.empty(TILE, V.dtype), np.empty(TILE, V.dtype), np.empty(TILE, V.dtype)
     for top in range(start, stop, TILE):
-        height = min(TILE, stop - top)
-        _tile(F, Q, top, height, V, panel, zero)
-        for r in range(height):
-            cs[r], ns[r], hope[r] = c[top + r], n[top + r], 0
-            ls[r], gs[r], fs[r] = lengths[top + r], scale[top + r], floor[top + r]
-        for s in range(b):
-            coef, sign, bar, more, less = (
-                steps[0, s], steps[1, s], steps[2, s], steps[3, s], steps[4, s]
-            )  # fmt: skip
-            for r in range(height):
-                v = V[s, r]
-                cs[r] -= coef * v
-                ns[r] -= sign * v * v
-            if s == keep - 1:
-                for r in range(height):
-                    c[top + r], n[top + r] = cs[r], ns[r]
-            if bar == np.inf:
+        end = min(top + TILE, stop)
+        products = V[top // TILE]
+        _tile(F, Q, top, end - top, products, panel, zero)
+        _begin(
+            c[top:end], n[top:end], lengths[top:end], floor[top:end], scale[top:end], rule,
+            *begin, cs, ns, ms,
+        )  # fmt: skip
+        hope[:] = 0
+        _hopes(products, about[0], about[1], units, cs, ns, ms, hope)
+        for r in range(end - top):
+            if not hope[r]:
                 continue
-            some, lower = 0, share * bar
-            for r in range(height):
-                good = _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, lower, more, less)
-                hope[r] |= good
-                some += good
-            if some:
-                for r in range(height):
-                    if _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, bar, more, less):
+            j, good = top + r, False
+            cj, nj = c[j], n[j]
+            for s in range(b):
+                v = np.float64(products[s, r])
+                cj -= steps[0, s] * v
+                nj -= v * v
+                bar, more, less = steps[1, s], steps[2, s], steps[3, s]
+                row = (cj, nj, lengths[j], scale[j], floor[j], rule)
+                if bar < np.inf and _reaches(*row, share * bar, more, less):
+                    good = True
+                    if _reaches(*row, bar, more, less):
                         if counts[s] < limit:
-                            found[s, counts[s]] = top + r
+                            found[s, counts[s]] = j
                         counts[s] += 1
-        for r in range(height):
-            if hope[r]:
-                hopeful[hopes] = top + r
+            if good:
+                hopeful[hopes] = j
                 hopes += 1
     return counts, found, hopeful[:hopes].copy()
+
+
+@compiled
+def keep(V, coefs, c, n, start, stop):
+    """Take steps in from their products, as a sweep has left them, in rows start … stop."""
+    cs, ns = np.zeros(TILE), np.zeros(TILE)
+    for top in range(start, stop, TILE):
+        products, height = V[top // TILE], min(TILE, stop - top)
+        cs[:height], ns[:height] = c[top : top + height], n[top : top + height]
+        for s in range(len(coefs)):
+            coef = coefs[s]
+            for r in range(TILE):
+                v = np.float64(products[s, r])
+                cs[r] -= coef * v
+                ns[r] -= v * v
+        c[top : top + height], n[top : top + height] = cs[:height], ns[:height]
 
 
 @compiled
