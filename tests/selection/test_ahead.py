@@ -57,7 +57,7 @@ def slow_sweep(rows, race, steps, keep, share):
 @pytest.mark.parametrize(("t", "p"), SIZES)
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("b", [1, 16, 21])
+@pytest.mark.parametrize("b", [1, 16, 21, 25])
 @pytest.mark.parametrize("kind", [FusedRows, ArrayRows])
 def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b, kind):
     rng = np.random.default_rng(t + b)
@@ -137,10 +137,13 @@ def test_the_error_of_a_product_is_below_its_bound(p, positive):
 
 def test_panels_hold_what_they_say():
     assert passes.TILE % panel.HEIGHT == 0
-    packed = passes.pack(np.arange(34.0).reshape(17, 2), np.float32)
-    assert packed.shape == (2, 2, panel.COLUMNS)
-    assert packed[1, :, 0].tolist() == [32, 33]
-    assert not packed[1, :, 1:].any()
+    for b, shapes in [(8, (0, 1)), (9, (1, 0)), (17, (1, 1)), (32, (2, 0))]:
+        directions = np.arange(1.0, 2 * b + 1).reshape(b, 2)
+        wide, narrow = passes.pack(directions, np.float32)
+        assert (len(wide), len(narrow)) == shapes
+        lines = [*wide.swapaxes(1, 2).reshape(-1, 2), *narrow.swapaxes(1, 2).reshape(-1, 2)]
+        np.testing.assert_array_equal(lines[:b], directions)
+        assert not np.any(lines[b:])
 
 
 def hard_problems():

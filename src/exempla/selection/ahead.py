@@ -26,8 +26,8 @@ SHARE = 1 / 48
 HOPE = 0.4
 """At first the next pool is made of the rows that reached this share of a guess's score; the share
 is then adapted to the size that is wanted."""
-FIRST, FEWEST = 16, 4
-"""Steps guessed in the first pass, and at least."""
+FIRST = 16
+"""Steps guessed in the first pass."""
 MOST_NEAR = 128
 """Rows that may be better than a guess and are scored again; more of them end the guessing."""
 
@@ -97,21 +97,16 @@ class Scout:
     def _guess(self, first: int, room: int) -> Guesses:
         """Run ahead in the pool, up to so many steps, or to where the run must stop."""
         guesses, pool, run = Guesses(), self.race.pool(self.hopeful), self.run
-        norms2 = self.rows.norms2[pool.rows]
-        floor = self.rows.tolerance * norms2
         j, row = first, self.rows.take(np.array([first]))[0]
         while True:
             fresh = self._take(j, row, guesses)
-            pool = pool.after(j, guesses.directions[-1], guesses.coefs[-1])
+            best = pool.step(j, guesses.directions[-1], guesses.coefs[-1])
             j, bar = -1, np.inf
-            if fresh and not run.matched:
-                score = self.rule.score(pool.c, pool.n, norms2, run.basis.noise)
-                left = pool.n > floor
-                best = int(np.argmax(np.where(left, score, -np.inf)))
-                row = self.rows.take(pool.rows[[best]])[0]
+            if fresh and best >= 0 and not run.matched:  # else the pool is used up, or the run ends
+                row = self.rows.take(np.array([best]))[0]
                 least, _ = score_bounds(row[None], run.basis, self.rows.tolerance, self.rule)
-                if left[best] and least[0] > -np.inf:  # else the pool is used up
-                    j, bar = int(pool.rows[best]), float(just_below(least[0]))
+                if least[0] > -np.inf:
+                    j, bar = best, float(just_below(least[0]))
             guesses.bars.append(bar)
             guesses.slacks.append(slack(self.race, run))
             if j < 0 or len(guesses.picks) == room:
@@ -146,6 +141,8 @@ class Scout:
         guess = guesses.after(step)
         if guess < 0 or near is None:
             return None
+        if near.tolist() == [guess]:  # nearly always
+            return guess
         near = np.setdiff1d(near, guesses.picks[: step + 1])
         near = np.union1d(near, [guess])
         if len(near) == 1:
@@ -160,28 +157,23 @@ class Scout:
         """Keep the first steps and forget the others."""
         self.race.keep(kept)
         self.race.drop([0] * kept, guesses.picks[:kept])
+        right = 2 * kept  # all of them: twice as many might have been
         if kept < len(guesses.picks):
             self.run.rewind(guesses.marks[kept], guesses.drifts[kept])
-            self.usual = 0.5 * (self.usual + 1.5 * kept)
-        else:  # another panel only after a whole one was right
-            self.usual = max(self.usual, min(2 * kept, max(kept, self.race.panel)))
-            if kept >= self.race.panel:
-                self.usual = 2 * kept
+            right = kept
+        self.usual = 0.5 * (self.usual + right)
 
     def _room(self) -> int:
-        """How many steps to guess: what was right lately and some more, in whole panels."""
-        left = self.k - len(self.run.indices) - 1
-        want = int(np.clip(round(self.usual), FEWEST, self.race.most_ahead))
-        panels = max(1, round(want / self.race.panel))
+        """How many steps to guess: as many as were right lately, in whole panels."""
+        left, most = self.k - len(self.run.indices) - 1, self.race.most_ahead
+        panels = max(1, round(min(self.usual, most) / self.race.panel - 0.25))
         return min(left, panels * self.race.panel)
 
     def _learn(self, hopeful: np.ndarray) -> None:
         """Guess among the hopeful next time, and adapt how much hope is enough."""
+        self.share = float(np.clip(self.share * (len(hopeful) / self.size) ** 0.2, 0.05, 0.95))
         if len(hopeful) < self.size // 2:
-            self.share *= 0.8
             hopeful = np.union1d(hopeful, self.race.best(self.size))
-        elif len(hopeful) > self.size * 2:
-            self.share = 1 - 0.8 * (1 - self.share)
         self.hopeful = hopeful
 
     def _refresh(self) -> None:

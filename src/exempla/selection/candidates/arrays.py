@@ -10,7 +10,16 @@ import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.selection.candidates.base import SHORTEST, Leaders, Race, Rows, Rule, Steps, Swept
+from exempla.selection.candidates.base import (
+    SHORTEST,
+    Leaders,
+    Pool,
+    Race,
+    Rows,
+    Rule,
+    Steps,
+    Swept,
+)
 
 __all__ = ["ArrayRace", "ArrayRows", "FLOAT32_ERROR"]
 
@@ -218,6 +227,10 @@ class ArrayRace(Race):
         return xp.where(alive, scores, xp.full_like(scores, -np.inf))
 
     # -- several steps at a time: for `shards`, where an exchange costs more than a pass --------
+
+    def pool(self, rows: np.ndarray) -> Pool:
+        own = (self.rows.host(values[self.rows.here(rows)]) for values in (self.floor, self.scale))
+        return Pool(rows, self.features(rows), *self.standing(rows), *own, self.rule)
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         return self.rows.host(self.rows.array[self.rows.here(rows)])

@@ -78,23 +78,37 @@ class Leaders:
     """Whether close calls are settled already, in float64."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pool:
     """A few rows of a single target's race, with their c and n."""
 
     rows: np.ndarray
-    """(m,) which."""
+    """(m,) which, ascending."""
     features: np.ndarray
     """(m, p), in the precision of the rows."""
     c: np.ndarray
     n: np.ndarray
+    floor: np.ndarray
+    scale: np.ndarray
+    """What a row's n must exceed, and `Rule.scale`."""
+    rule: Rule
 
-    def after(self, j: int, direction: np.ndarray, coef: float) -> Pool:
-        """The pool after a step, row j out of it."""
-        v = np.vecdot(self.features, direction.astype(self.features.dtype)).astype(np.float64)
-        n = self.n - v * v
-        n[self.rows == j] = -np.inf
-        return Pool(self.rows, self.features, self.c - coef * v, n)
+    def step(self, j: int, direction: np.ndarray, coef: float) -> int:
+        """Take a step, row j out of the pool: the best row after it, −1 if none is left."""
+        at = int(np.searchsorted(self.rows, j))
+        if at < len(self.rows) and self.rows[at] == j:
+            self.n[at] = -np.inf
+        best = self._advance(direction.astype(self.features.dtype), coef)
+        return int(self.rows[best]) if best >= 0 else -1
+
+    def _advance(self, q: np.ndarray, coef: float) -> int:
+        """c −= coef·v and n −= v²; the place of the best row, −1 if none is left."""
+        v = np.vecdot(self.features, q).astype(np.float64)
+        self.c, self.n = self.c - coef * v, self.n - v * v
+        left = np.flatnonzero(self.n > self.floor)
+        c, n, scale = self.c[left], self.n[left], self.scale[left]
+        scores = c * c / n if self.rule is Rule.GAIN else c * c * scale
+        return int(left[np.argmax(scores)]) if len(left) else -1
 
 
 @dataclass(frozen=True)
@@ -189,8 +203,8 @@ class Race(ABC):
         raise NotImplementedError
 
     def pool(self, rows: np.ndarray) -> Pool:
-        """These rows with their c and n. Where `most_ahead` > 1."""
-        return Pool(rows, self.features(rows), *self.standing(rows))
+        """These rows, ascending, with their c and n. Where `most_ahead` > 1."""
+        raise NotImplementedError
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         """These rows in their own precision, on the host. Where `most_ahead` > 1."""

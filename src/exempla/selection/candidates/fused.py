@@ -17,7 +17,7 @@ import numpy as np
 
 from exempla.selection.candidates import passes
 from exempla.selection.candidates.arrays import ArrayRace, ArrayRows
-from exempla.selection.candidates.base import Leaders, Race, Rule, Steps, Swept
+from exempla.selection.candidates.base import Leaders, Pool, Race, Rule, Steps, Swept
 from exempla.selection.candidates.passes import TILE, compiled
 from exempla.selection.candidates.stored import Stored
 from exempla.selection.candidates.threads import in_parts, threads
@@ -69,11 +69,21 @@ class StoredFusedRows(Stored, FusedRows):
     """Rows on disk, raced by the fused pass over what has been read of them."""
 
 
+class FusedPool(Pool):
+    """`Pool` with its step compiled."""
+
+    def _advance(self, q: np.ndarray, coef: float) -> int:
+        state = (self.c, self.n, self.floor, self.scale, int(self.rule))
+        step = partial(passes.advance, self.features, q, coef, *state)
+        found = in_parts(step, *self.features.shape, TILE)
+        return max(found, key=lambda leader: leader[0])[1]
+
+
 class FusedRace(ArrayRace):
     """`ArrayRace` with its passes compiled."""
 
     rows: FusedRows
-    most_ahead, panel = 32, passes.COLUMNS
+    most_ahead, panel = 32, passes.NARROW
 
     def __init__(self, rows: FusedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
         super().__init__(rows, candidates, noise, rule)
@@ -85,15 +95,16 @@ class FusedRace(ArrayRace):
         return self.floor[here], self.scale[here], int(self.rule)
 
     def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
-        Q = passes.pack(steps.directions, np.float64 if self.error == 0.0 else np.float32)
+        dtype = np.dtype(np.float64 if self.error == 0.0 else np.float32)
+        Q = passes.pack(steps.directions, dtype)
         exact = np.stack([steps.coefs, steps.bars, steps.slack_c, steps.slack_n])
         size = math.sqrt(self.rows.norms2.max(initial=0.0) + self.noise) or 1.0
-        rough = passes.in_units(exact, share, size, int(self.rule), Q.dtype)
+        rough = passes.in_units(exact, share, size, int(self.rule), dtype)
         self.coefs = steps.coefs
 
         def work(F: np.ndarray, here: slice) -> Callable[[int, int], Any]:
             state = (self.c[0, here], self.n[0, here], self.lengths[here], *self._rule(here))
-            before = (F, Q, Q.dtype.type(0), exact, *rough, self._place(here, Q), *state)
+            before = (F, *Q, dtype.type(0), exact, *rough, self._place(here, len(steps), dtype), *state)
 
             def sweep(start: int, stop: int) -> Any:
                 counts, found, hopeful = passes.sweep(*before, start, stop, limit, share)
@@ -109,14 +120,14 @@ class FusedRace(ArrayRace):
         ]
         return Swept(near, np.concatenate([hopeful for _, _, hopeful in parts]))
 
-    def _place(self, here: slice, Q: np.ndarray) -> np.ndarray:
-        """Where the products of a piece of the rows with Q go, a tile of them together: 64 bytes a
-        row and panel of float32, used again by the next sweep."""
+    def _place(self, here: slice, count: int, dtype: np.dtype) -> np.ndarray:
+        """Where the products of a piece of the rows with so many directions go, a tile of them
+        together: at most 128 bytes a row in float32, used again by the next sweep."""
         piece = here.start, here.stop
-        shape = (-(-(here.stop - here.start) // TILE), len(Q) * passes.COLUMNS, TILE)
+        shape = (-(-(here.stop - here.start) // TILE), -(-count // passes.NARROW) * passes.NARROW, TILE)
         made = self.made.get(piece)
-        if made is None or made.shape != shape or made.dtype != Q.dtype:
-            self.made[piece] = made = np.empty(shape, Q.dtype)
+        if made is None or made.shape != shape or made.dtype != dtype:
+            self.made[piece] = made = np.empty(shape, dtype)
         return made
 
     def keep(self, count: int) -> None:
@@ -125,6 +136,9 @@ class FusedRace(ArrayRace):
             in_parts(
                 partial(passes.keep, V, self.coefs[:count], *state), stop - start, count, TILE
             )
+
+    def pool(self, rows: np.ndarray) -> FusedPool:
+        return FusedPool(**vars(super().pool(rows)))
 
     def best(self, count: int) -> np.ndarray:
         scores = np.empty(self.rows.t, np.float32)

@@ -13,10 +13,18 @@ from typing import Any
 import numba
 import numpy as np
 
-from exempla.selection.candidates.panel import COLUMNS, HEIGHT, RUN, add_products, turn
+from exempla.selection.candidates.panel import (
+    COLUMNS,
+    HEIGHT,
+    NARROW,
+    RUN,
+    add_narrow,
+    add_products,
+    turn,
+)
 
 __all__ = [
-    "COLUMNS", "TILE", "advance", "apply", "compiled", "in_units", "keep", "leader", "pack",
+    "NARROW", "TILE", "advance", "apply", "compiled", "in_units", "keep", "leader", "pack",
     "products", "reach", "scores", "squares", "sweep",
 ]  # fmt: skip
 
@@ -45,13 +53,16 @@ def exactly(function: Callable[..., Any]) -> Any:
     return compiled(function, fastmath={"contract", "nsz"})
 
 
-def pack(directions: np.ndarray, dtype: Any) -> np.ndarray:
-    """(groups, p, COLUMNS): directions (b, p) side by side as a panel reads them, padded by 0."""
+def pack(directions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(groups, p, COLUMNS) and (0 or 1, p, NARROW): directions (b, p) side by side as panels read
+    them, padded by 0."""
     b, p = directions.shape
-    groups = -(-b // COLUMNS)
-    padded = np.zeros((groups * COLUMNS, p), dtype)
+    lines = -(-b // NARROW) * NARROW
+    cut = lines - lines % COLUMNS
+    padded = np.zeros((lines, p), dtype)
     padded[:b] = directions
-    return np.ascontiguousarray(padded.reshape(groups, COLUMNS, p).swapaxes(1, 2))
+    wide, narrow = padded[:cut].reshape(-1, COLUMNS, p), padded[cut:].reshape(-1, NARROW, p)
+    return np.ascontiguousarray(wide.swapaxes(1, 2)), np.ascontiguousarray(narrow.swapaxes(1, 2))
 
 
 def in_units(
@@ -87,7 +98,7 @@ def _score(c, n, scale, rule):
 def _add_rest(F, Q, j, g, whole, panel, zero):
     """The coordinates that fill no whole run."""
     for h in range(HEIGHT):
-        for s in range(COLUMNS):
+        for s in range(Q.shape[2]):
             v = zero
             for i in range(whole, F.shape[1]):
                 v += F[j + h, i] * Q[g, i, s]
@@ -96,26 +107,29 @@ def _add_rest(F, Q, j, g, whole, panel, zero):
 
 @compiled
 def _tile(F, Q, top, height, V, panel, zero):
-    """V[s, r] = f·q_s for the rows r of a tile."""
+    """V[s, r] = f·q_s for the rows r of a tile and the directions Q of panels of one width."""
     t, p = F.shape
-    whole = p - p % RUN
+    whole, columns = p - p % RUN, Q.shape[2]
     for g in range(Q.shape[0]):
         for r in range(0, height, HEIGHT):
             j = top + r
             if j + HEIGHT <= t:
                 panel[:] = 0.0
                 for i in range(0, whole, STRETCH):
-                    add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
+                    if columns == COLUMNS:
+                        add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
+                    else:
+                        add_narrow(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
                 if whole < p:
                     _add_rest(F, Q, j, g, whole, panel, zero)
-                turn(panel, V, g * COLUMNS, r)  # pyright: ignore[reportCallIssue]
+                turn(panel, V, g * columns, r)  # pyright: ignore[reportCallIssue]
             else:  # the last rows of all
                 for h in range(t - j):
-                    for s in range(COLUMNS):
+                    for s in range(columns):
                         v = 0.0
                         for i in range(p):
                             v += np.float64(F[j + h, i]) * Q[g, i, s]
-                        V[g * COLUMNS + s, r + h] = v
+                        V[g * columns + s, r + h] = v
 
 
 @compiled
@@ -162,7 +176,7 @@ def _begin(c, n, lengths, floor, scale, rule, rough, c_unit, n_unit, more, less,
 
 @compiled
 def sweep(
-    F, Q, zero, steps, about, units, begin, V, c, n, lengths, floor, scale, rule, start, stop, limit, share
+    F, wide, narrow, zero, steps, about, units, begin, V, c, n, lengths, floor, scale, rule, start, stop, limit, share
 ):  # fmt: skip
     """`Race.sweep` for rows start … stop: how many rows reach each bar, the first of them, and
     which rows reach a share of one. The products are left in V (tiles, steps, TILE).
@@ -173,12 +187,13 @@ def sweep(
     b = steps.shape[1]
     counts, found = np.zeros(b, np.int64), np.empty((b, limit), np.int64)
     hopeful, hopes = np.empty(stop - start, np.int64), 0
-    panel, hope = np.empty((HEIGHT, COLUMNS)), np.empty(TILE, np.int32)
+    panel, slim, hope = np.empty((HEIGHT, COLUMNS)), np.empty((HEIGHT, NARROW)), np.empty(TILE, np.int32)
     cs, ns, ms = np.empty(TILE, V.dtype), np.empty(TILE, V.dtype), np.empty(TILE, V.dtype)
     for top in range(start, stop, TILE):
         end = min(top + TILE, stop)
         products = V[top // TILE]
-        _tile(F, Q, top, end - top, products, panel, zero)
+        _tile(F, wide, top, end - top, products, panel, zero)
+        _tile(F, narrow, top, end - top, products[len(wide) * COLUMNS :], slim, zero)
         _begin(
             c[top:end], n[top:end], lengths[top:end], floor[top:end], scale[top:end], rule,
             *begin, cs, ns, ms,

@@ -94,6 +94,7 @@ class ShardedRace(Race):
 
     def __init__(self, rows: ShardedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
         self.rows, self.bounds, self.fair = rows, rows.bounds, 1
+        self.noise, self.rule = noise, rule
         self.steps: Steps
         """Those of the last sweep."""
         rows.shown = None
@@ -202,7 +203,9 @@ class ShardedRace(Race):
         assert shown is not None
         at = np.searchsorted(shown.rows, rows)
         features = shown.features if len(rows) == len(shown.rows) else shown.features[at]
-        return Pool(rows, features, shown.c[at], shown.n[at])
+        norms2 = self.rows.norms2[rows]
+        own = self.rows.tolerance * norms2, self.rule.scale(norms2, self.noise)
+        return Pool(rows, features, shown.c[at].copy(), shown.n[at].copy(), *own, self.rule)
 
     def _show(self, parts: list[Shown]) -> None:
         self.rows.shown = joined(parts, self.bounds, self.rows.shown)
