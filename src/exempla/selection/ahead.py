@@ -172,7 +172,7 @@ class Scout:
     def _learn(self, hopeful: np.ndarray) -> None:
         """Guess among the hopeful next time, and adapt how much hope is enough."""
         self.share = float(np.clip(self.share * (len(hopeful) / self.size) ** 0.2, 0.05, 0.95))
-        if len(hopeful) < self.size // 2:
+        if len(hopeful) < self.size // 4:
             hopeful = np.union1d(hopeful, self.race.best(self.size))
         self.hopeful = hopeful
 

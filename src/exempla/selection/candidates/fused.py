@@ -137,6 +137,18 @@ class FusedRace(ArrayRace):
                 partial(passes.keep, V, self.coefs[:count], *state), stop - start, count, TILE
             )
 
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        F = self.rows.array
+        if not isinstance(F, np.ndarray):  # on disk
+            return super().features(rows)
+        out = np.empty((len(rows), self.rows.p), F.dtype)
+
+        def copy(start: int, stop: int) -> None:
+            np.take(F, rows[start:stop], axis=0, out=out[start:stop], mode="clip")
+
+        in_parts(copy, *out.shape, 1)
+        return out
+
     def pool(self, rows: np.ndarray) -> FusedPool:
         return FusedPool(**vars(super().pool(rows)))
 
