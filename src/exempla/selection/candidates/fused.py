@@ -104,7 +104,15 @@ class FusedRace(ArrayRace):
 
         def work(F: np.ndarray, here: slice) -> Callable[[int, int], Any]:
             state = (self.c[0, here], self.n[0, here], self.lengths[here], *self._rule(here))
-            before = (F, *Q, dtype.type(0), exact, *rough, self._place(here, len(steps), dtype), *state)
+            before = (
+                F,
+                *Q,
+                dtype.type(0),
+                exact,
+                *rough,
+                self._place(here, len(steps), dtype),
+                *state,
+            )
 
             def sweep(start: int, stop: int) -> Any:
                 counts, found, hopeful = passes.sweep(*before, start, stop, limit, share)
@@ -124,7 +132,11 @@ class FusedRace(ArrayRace):
         """Where the products of a piece of the rows with so many directions go, a tile of them
         together: at most 128 bytes a row in float32, used again by the next sweep."""
         piece = here.start, here.stop
-        shape = (-(-(here.stop - here.start) // TILE), -(-count // passes.NARROW) * passes.NARROW, TILE)
+        shape = (
+            -(-(here.stop - here.start) // TILE),
+            -(-count // passes.NARROW) * passes.NARROW,
+            TILE,
+        )
         made = self.made.get(piece)
         if made is None or made.shape != shape or made.dtype != dtype:
             self.made[piece] = made = np.empty(shape, dtype)
@@ -133,9 +145,7 @@ class FusedRace(ArrayRace):
     def keep(self, count: int) -> None:
         for (start, stop), V in self.made.items():
             state = self.c[0, start:stop], self.n[0, start:stop]
-            in_parts(
-                partial(passes.keep, V, self.coefs[:count], *state), stop - start, count, TILE
-            )
+            in_parts(partial(passes.keep, V, self.coefs[:count], *state), stop - start, count, TILE)
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         F = self.rows.array

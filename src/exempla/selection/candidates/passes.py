@@ -106,30 +106,35 @@ def _add_rest(F, Q, j, g, whole, panel, zero):
 
 
 @compiled
-def _tile(F, Q, top, height, V, panel, zero):
-    """V[s, r] = f·q_s for the rows r of a tile and the directions Q of panels of one width."""
+def _tile(F, wide, narrow, top, height, V, zero):
+    """V[s, r] = f·q_s for the rows r of a tile and the directions of all panels."""
     t, p = F.shape
-    whole, columns = p - p % RUN, Q.shape[2]
-    for g in range(Q.shape[0]):
+    whole = p - p % RUN
+    sums, few = np.empty((HEIGHT, COLUMNS)), np.empty((HEIGHT, NARROW))
+    for group in range(len(wide) + len(narrow)):
+        is_wide = group < len(wide)
+        Q, g, panel = (wide, group, sums) if is_wide else (narrow, 0, few)
+        columns, line = Q.shape[2], group * COLUMNS
         for r in range(0, height, HEIGHT):
             j = top + r
             if j + HEIGHT <= t:
                 panel[:] = 0.0
                 for i in range(0, whole, STRETCH):
-                    if columns == COLUMNS:
-                        add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
+                    stop = min(whole, i + STRETCH)
+                    if is_wide:
+                        add_products(F, j, Q, g, i, stop, panel)  # pyright: ignore[reportCallIssue]
                     else:
-                        add_narrow(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
+                        add_narrow(F, j, Q, g, i, stop, panel)  # pyright: ignore[reportCallIssue]
                 if whole < p:
                     _add_rest(F, Q, j, g, whole, panel, zero)
-                turn(panel, V, g * columns, r)  # pyright: ignore[reportCallIssue]
+                turn(panel, V, line, r)  # pyright: ignore[reportCallIssue]
             else:  # the last rows of all
                 for h in range(t - j):
                     for s in range(columns):
                         v = 0.0
                         for i in range(p):
                             v += np.float64(F[j + h, i]) * Q[g, i, s]
-                        V[g * columns + s, r + h] = v
+                        V[line + s, r + h] = v
 
 
 @compiled
@@ -158,12 +163,14 @@ def _hopes(V, coefs, bars, units, c, n, more, hope):
 
 
 @compiled
-def _begin(c, n, lengths, floor, scale, rule, rough, c_unit, n_unit, more, less, drift, cs, ns, ms):
+def _begin(
+    c, n, lengths, floor, scale, rule, rough, c_unit, n_unit, more, less, drift, cs, ns, ms, hope
+):  # fmt: skip
     """c, n and the error of c of a tile's rows in units in which all is about 1; n = +inf for rows
     that are out. `rough` bounds the rounding of all that follows, relative to the largest number
     that is met on the way."""
     for r in range(TILE):
-        cs[r], ns[r], ms[r] = 0.0, np.inf, 0.0
+        cs[r], ns[r], ms[r], hope[r] = 0.0, np.inf, 0.0, 0
     for r in range(len(c)):
         error = less * lengths[r] * lengths[r]
         if n[r] + error > floor[r]:
@@ -175,8 +182,30 @@ def _begin(c, n, lengths, floor, scale, rule, rough, c_unit, n_unit, more, less,
 
 
 @compiled
+def _follow(products, r, steps, j, c, n, length, scale, floor, rule, share, counts, found):
+    """Follow one row through all steps in float64, and note where it reaches a bar; whether it
+    reaches a share of one."""
+    good = False
+    for s in range(steps.shape[1]):
+        v = np.float64(products[s, r])
+        c -= steps[0, s] * v
+        n -= v * v
+        bar, more, less = steps[1, s], steps[2, s], steps[3, s]
+        if bar == np.inf:
+            continue
+        if _reaches(c, n, length, scale, floor, rule, share * bar, more, less):
+            good = True
+            if _reaches(c, n, length, scale, floor, rule, bar, more, less):
+                if counts[s] < found.shape[1]:
+                    found[s, counts[s]] = j
+                counts[s] += 1
+    return good
+
+
+@compiled
 def sweep(
-    F, wide, narrow, zero, steps, about, units, begin, V, c, n, lengths, floor, scale, rule, start, stop, limit, share
+    F, wide, narrow, zero, steps, about, units, begin, V,
+    c, n, lengths, floor, scale, rule, start, stop, limit, share,
 ):  # fmt: skip
     """`Race.sweep` for rows start … stop: how many rows reach each bar, the first of them, and
     which rows reach a share of one. The products are left in V (tiles, steps, TILE).
@@ -187,39 +216,23 @@ def sweep(
     b = steps.shape[1]
     counts, found = np.zeros(b, np.int64), np.empty((b, limit), np.int64)
     hopeful, hopes = np.empty(stop - start, np.int64), 0
-    panel, slim, hope = np.empty((HEIGHT, COLUMNS)), np.empty((HEIGHT, NARROW)), np.empty(TILE, np.int32)
     cs, ns, ms = np.empty(TILE, V.dtype), np.empty(TILE, V.dtype), np.empty(TILE, V.dtype)
+    hope = np.empty(TILE, np.int32)
     for top in range(start, stop, TILE):
         end = min(top + TILE, stop)
         products = V[top // TILE]
-        _tile(F, wide, top, end - top, products, panel, zero)
-        _tile(F, narrow, top, end - top, products[len(wide) * COLUMNS :], slim, zero)
+        _tile(F, wide, narrow, top, end - top, products, zero)
         _begin(
             c[top:end], n[top:end], lengths[top:end], floor[top:end], scale[top:end], rule,
-            *begin, cs, ns, ms,
+            *begin, cs, ns, ms, hope,
         )  # fmt: skip
-        hope[:] = 0
         _hopes(products, about[0], about[1], units, cs, ns, ms, hope)
-        for r in range(end - top):
-            if not hope[r]:
-                continue
-            j, good = top + r, False
-            cj, nj = c[j], n[j]
-            for s in range(b):
-                v = np.float64(products[s, r])
-                cj -= steps[0, s] * v
-                nj -= v * v
-                bar, more, less = steps[1, s], steps[2, s], steps[3, s]
-                row = (cj, nj, lengths[j], scale[j], floor[j], rule)
-                if bar < np.inf and _reaches(*row, share * bar, more, less):
-                    good = True
-                    if _reaches(*row, bar, more, less):
-                        if counts[s] < limit:
-                            found[s, counts[s]] = j
-                        counts[s] += 1
-            if good:
-                hopeful[hopes] = j
-                hopes += 1
+        for j in range(top, end):
+            if hope[j - top]:
+                row = (j, c[j], n[j], lengths[j], scale[j], floor[j], rule)
+                if _follow(products, j - top, steps, *row, share, counts, found):
+                    hopeful[hopes] = j
+                    hopes += 1
     return counts, found, hopeful[:hopes].copy()
 
 
@@ -229,14 +242,16 @@ def keep(V, coefs, c, n, start, stop):
     cs, ns = np.zeros(TILE), np.zeros(TILE)
     for top in range(start, stop, TILE):
         products, height = V[top // TILE], min(TILE, stop - top)
-        cs[:height], ns[:height] = c[top : top + height], n[top : top + height]
+        for r in range(height):  # slices would take seconds to compile
+            cs[r], ns[r] = c[top + r], n[top + r]
         for s in range(len(coefs)):
             coef = coefs[s]
             for r in range(TILE):
                 v = np.float64(products[s, r])
                 cs[r] -= coef * v
                 ns[r] -= v * v
-        c[top : top + height], n[top : top + height] = cs[:height], ns[:height]
+        for r in range(height):
+            c[top + r], n[top + r] = cs[r], ns[r]
 
 
 @compiled
