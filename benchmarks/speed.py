@@ -16,8 +16,10 @@ import argparse
 import csv
 import json
 import os
+import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -145,25 +147,25 @@ def _threads(rows: FusedRows, targets: np.ndarray, k: int, rounds: int, once: fl
 
 def longest_path(work: Callable[[], object]) -> float:
     """Processor seconds of this thread, and of the slowest one wherever work is shared out."""
-    slowest = []
+    slower = []  # by how much the slowest thread takes longer than this one
 
     def timed(work: Callable[[int, int], object], *size: int) -> list[object]:
-        taken = []
+        taken: Counter[int] = Counter()
 
         def part(start: int, stop: int) -> object:
             begun = time.thread_time()
             found = work(start, stop)
-            taken.append(time.thread_time() - begun)
+            taken[threading.get_ident()] += time.thread_time() - begun
             return found
 
         found = in_parts(part, *size)
-        slowest.append(max(taken) if len(taken) > 1 else 0.0)  # alone, it was this thread
+        slower.append(max(taken.values()) - taken[threading.get_ident()])
         return found
 
     with mock.patch.object(fused, "in_parts", timed):
         begun = time.thread_time()
         work()
-        return time.thread_time() - begun + sum(slowest)
+        return time.thread_time() - begun + sum(slower)
 
 
 def _row(t: int, p: int, k: int, name: str, count: int, each: float, once: float) -> Row:

@@ -3,6 +3,7 @@ guesses never change a pick."""
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from unittest import mock
 
@@ -13,7 +14,7 @@ from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.basis import Basis
 from exempla.selection.candidates import panel, passes
 from exempla.selection.candidates.arrays import FLOAT32_ERROR, ArrayRows
-from exempla.selection.candidates.base import Rule, Steps
+from exempla.selection.candidates.base import Pool, Rule, Steps
 from exempla.selection.candidates.fused import FusedRace, FusedRows
 from exempla.selection.shards.rows import ShardedRace
 from tests.selection.test_engine import using
@@ -74,6 +75,44 @@ def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b, kind):
     for mine, wanted in zip(found.near, near, strict=True):
         assert len(np.setxor1d(mine, wanted)) <= (t > 500)  # one may lie within rounding of a bar
     assert len(np.setxor1d(found.hopeful, hopeful)) <= (t > 500)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 1e9])
+@pytest.mark.parametrize("size", [1e-16, 1.0, 1e12])
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_rows_of_any_length_are_found(noise, size, share):
+    """They are followed in float32, whose range is small."""
+    rng = np.random.default_rng(6)
+    array = size * 10.0 ** rng.uniform(-6, 6, (900, 1)) * rng.standard_normal((900, 24))
+    rows = FusedRows(array.astype(np.float32))
+    noise = noise * size**2
+    race, twin = (a_race(rows, Rule.GAIN, noise) for _ in range(2))
+    steps = random_steps(rng, 24, 12)
+    best = np.max(twin.c[0] ** 2 / np.where(twin.n[0] > 0, twin.n[0], np.inf))
+    steps = replace(steps, bars=best * rng.uniform(0.05, 0.5, 12), coefs=0.1 * steps.coefs)
+    near, hopeful, _ = slow_sweep(rows, twin, steps, 1, share)
+    found = race.sweep(steps, 900, share)
+    assert sum(map(len, near)) > 20
+    for mine, wanted in zip(found.near, near, strict=True):
+        assert len(np.setxor1d(mine, wanted)) <= 1
+    assert len(np.setxor1d(found.hopeful, hopeful)) <= 1
+
+
+def test_a_pool_is_its_slow_twin():
+    rng = np.random.default_rng(7)
+    rows = FusedRows(rng.standard_normal((500, 30)).astype(np.float32))
+    for rule in (Rule.GAIN, Rule.PURSUIT):
+        race, some = a_race(rows, rule), np.arange(0, 500, 3)
+        quick = race.pool(some)
+        slow = Pool(**{name: copy(value) for name, value in vars(quick).items()})
+        j = -1
+        for q in np.linalg.qr(rng.standard_normal((30, 30)))[0][:9]:
+            last, j = j, slow.step(j, q, 0.4)
+            assert quick.step(last, q, 0.4) == j >= 0
+            np.testing.assert_allclose(quick.c, slow.c, atol=1e-5)
+            np.testing.assert_allclose(quick.n, slow.n, atol=1e-5)
+        slow.n[:] = quick.n[:] = -np.inf
+        assert slow.step(j, q, 0.4) == quick.step(j, q, 0.4) == -1
 
 
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():

@@ -3,7 +3,7 @@
 Greedy picks come from a small pool nearly always: the rows of the highest scores now. So the loop
 runs ahead inside the pool, which costs next to nothing, and one reading of all rows (`Race.sweep`)
 asks after each guessed step whether any row could have been better than the next guess. What was
-guessed right is kept; from the first guess that was beaten on, the steps are taken back. Every
+guessed right is kept; from the first guess that was beaten on, the steps are forgotten. Every
 guess is held against the same bounds as a leader of the race, and close calls are settled in
 float64 as there, so that the picks are those of one pass a pick.
 """

@@ -229,8 +229,9 @@ class ArrayRace(Race):
     # -- several steps at a time: for `shards`, where an exchange costs more than a pass --------
 
     def pool(self, rows: np.ndarray) -> Pool:
-        own = (self.rows.host(values[self.rows.here(rows)]) for values in (self.floor, self.scale))
-        return Pool(rows, self.features(rows), *self.standing(rows), *own, self.rule)
+        here, host = self.rows.here(rows), self.rows.host
+        floor, scale = host(self.floor[here]), host(self.scale[here])
+        return Pool(rows, self.features(rows), *self.standing(rows), floor, scale, self.rule)
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         return self.rows.host(self.rows.array[self.rows.here(rows)])

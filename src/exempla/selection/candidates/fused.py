@@ -75,7 +75,7 @@ class FusedPool(Pool):
     def _advance(self, q: np.ndarray, coef: float) -> int:
         state = (self.c, self.n, self.floor, self.scale, int(self.rule))
         step = partial(passes.advance, self.features, q, coef, *state)
-        found = in_parts(step, *self.features.shape, TILE)
+        found = in_parts(step, len(self.rows), len(q), TILE)
         return max(found, key=lambda leader: leader[0])[1]
 
 

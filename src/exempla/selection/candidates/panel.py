@@ -1,9 +1,10 @@
 """The innermost loop of a pass: a few rows times a few directions, held in registers.
 
 Written as LLVM instructions because neither numba nor NumPy can be told to keep a tile of sums in
-registers: 6 rows × 16 directions, or 8 where there are no more, one vector multiply-add for every
-number read. LLVM cuts the vectors to what the machine has (AVX-512, AVX2, NEON). Each (row, direction) is summed by itself, in
-the order of the coordinates: the products of a direction do not depend on where it stands.
+registers: 6 rows × 16 directions (8 where there are no more), one vector multiply-add for every
+number read. LLVM cuts the vectors to what the machine has (AVX-512, AVX2, NEON). Each (row,
+direction) is summed by itself, in the order of the coordinates: the products of a direction do not
+depend on where it stands.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ class ShardedRace(Race):
         at = np.searchsorted(shown.rows, rows)
         features = shown.features if len(rows) == len(shown.rows) else shown.features[at]
         norms2 = self.rows.norms2[rows]
-        own = self.rows.tolerance * norms2, self.rule.scale(norms2, self.noise)
-        return Pool(rows, features, shown.c[at].copy(), shown.n[at].copy(), *own, self.rule)
+        floor, scale = self.rows.tolerance * norms2, self.rule.scale(norms2, self.noise)
+        return Pool(rows, features, shown.c[at], shown.n[at], floor, scale, self.rule)
 
     def _show(self, parts: list[Shown]) -> None:
         self.rows.shown = joined(parts, self.bounds, self.rows.shown)
