@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -151,7 +151,7 @@ def longest_path(work: Callable[[], object]) -> float:
     slower = []  # by how much the slowest thread takes longer than this one
 
     def timed(work: Callable[[int, int], object], *size: int) -> list[object]:
-        taken: Counter[int] = Counter()
+        taken: defaultdict[int, float] = defaultdict(float)
 
         def part(start: int, stop: int) -> object:
             begun = time.thread_time()
