@@ -1,8 +1,9 @@
-"""Running ahead: what a sweep finds, that taking steps back leaves nothing, that guesses never
-change a pick."""
+"""Running ahead: what a sweep finds, that only steps that are kept leave anything behind, that
+guesses never change a pick."""
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from unittest import mock
 
@@ -13,7 +14,7 @@ from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.basis import Basis
 from exempla.selection.candidates import panel, passes
 from exempla.selection.candidates.arrays import FLOAT32_ERROR, ArrayRows
-from exempla.selection.candidates.base import Rule, Steps
+from exempla.selection.candidates.base import Pool, Rule, Steps
 from exempla.selection.candidates.fused import FusedRace, FusedRows
 from exempla.selection.shards.rows import ShardedRace
 from tests.selection.test_engine import using
@@ -25,13 +26,14 @@ def random_steps(rng, p, b):
     q = np.linalg.qr(rng.standard_normal((p, min(b, p))))[0].T
     b = len(q)
     return Steps(
-        q, rng.standard_normal(b), np.ones(b), rng.uniform(0.5, 3, b),
-        np.full(b, 1e-6), np.full(b, 1e-6),
-    )  # fmt: skip
+        q, rng.standard_normal(b), rng.uniform(0.5, 3, b), np.full(b, 1e-6), np.full(b, 1e-6)
+    )
 
 
 def a_race(rows, rule, noise=0.5):
-    race = rows.race(np.ones((1, rows.t), bool), noise, rule)
+    candidates = np.ones((1, rows.t), bool)
+    candidates[0, 1::7] = False
+    race = rows.race(candidates, noise, rule)
     race.refresh([0], np.ones((1, rows.p)))
     return race
 
@@ -43,7 +45,7 @@ def slow_sweep(rows, race, steps, keep, share):
     V = rows.array.astype(np.float64) @ steps.directions.T
     for s in range(len(steps)):
         c = c - steps.coefs[s] * V[:, s]
-        n = n - steps.signs[s] * V[:, s] ** 2
+        n = n - V[:, s] ** 2
         most, error = abs(c) + steps.slack_c[s] * lengths, steps.slack_n[s] * rows.norms2
         below = n - error if race.rule is Rule.GAIN else rows.norms2 + race.noise
         alive = n + error > rows.tolerance * rows.norms2
@@ -56,15 +58,17 @@ def slow_sweep(rows, race, steps, keep, share):
 @pytest.mark.parametrize(("t", "p"), SIZES)
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("b", [1, 16, 21])
-def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b):
+@pytest.mark.parametrize("b", [1, 16, 21, 25])
+@pytest.mark.parametrize("kind", [FusedRows, ArrayRows])
+def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b, kind):
     rng = np.random.default_rng(t + b)
-    rows = FusedRows(rng.standard_normal((t, p)).astype(dtype))
+    rows = kind(rng.standard_normal((t, p)).astype(dtype))
     steps = random_steps(rng, p, b)
     keep = max(1, len(steps) // 2)
     race, twin = a_race(rows, rule), a_race(rows, rule)
     near, hopeful, (c, n) = slow_sweep(rows, twin, steps, keep, 0.3)
-    found = race.sweep(steps, keep, t, 0.3)
+    found = race.sweep(steps, t, 0.3)
+    race.keep(keep)
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
     np.testing.assert_allclose(race.c[0], c, atol=tolerance * p)
     np.testing.assert_allclose(race.n[0], n, atol=tolerance * p)
@@ -73,17 +77,55 @@ def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b):
     assert len(np.setxor1d(found.hopeful, hopeful)) <= (t > 500)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 1e9])
+@pytest.mark.parametrize("size", [1e-16, 1.0, 1e12])
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_rows_of_any_length_are_found(noise, size, share):
+    """They are followed in float32, whose range is small."""
+    rng = np.random.default_rng(6)
+    array = size * 10.0 ** rng.uniform(-6, 6, (900, 1)) * rng.standard_normal((900, 24))
+    rows = FusedRows(array.astype(np.float32))
+    noise = noise * size**2
+    race, twin = (a_race(rows, Rule.GAIN, noise) for _ in range(2))
+    steps = random_steps(rng, 24, 12)
+    best = np.max(twin.c[0] ** 2 / np.where(twin.n[0] > 0, twin.n[0], np.inf))
+    steps = replace(steps, bars=best * rng.uniform(0.05, 0.5, 12), coefs=0.1 * steps.coefs)
+    near, hopeful, _ = slow_sweep(rows, twin, steps, 1, share)
+    found = race.sweep(steps, 900, share)
+    assert sum(map(len, near)) > 20
+    for mine, wanted in zip(found.near, near, strict=True):
+        assert len(np.setxor1d(mine, wanted)) <= 1
+    assert len(np.setxor1d(found.hopeful, hopeful)) <= 1
+
+
+def test_a_pool_is_its_slow_twin():
+    rng = np.random.default_rng(7)
+    rows = FusedRows(rng.standard_normal((500, 30)).astype(np.float32))
+    for rule in (Rule.GAIN, Rule.PURSUIT):
+        race, some = a_race(rows, rule), np.arange(0, 500, 3)
+        quick = race.pool(some)
+        slow = Pool(**{name: copy(value) for name, value in vars(quick).items()})
+        j = -1
+        for q in np.linalg.qr(rng.standard_normal((30, 30)))[0][:9]:
+            last, j = j, slow.step(j, q, 0.4)
+            assert quick.step(last, q, 0.4) == j >= 0
+            np.testing.assert_allclose(quick.c, slow.c, atol=1e-5)
+            np.testing.assert_allclose(quick.n, slow.n, atol=1e-5)
+        slow.n[:] = quick.n[:] = -np.inf
+        assert slow.step(j, q, 0.4) == quick.step(j, q, 0.4) == -1
+
+
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():
     rows = FusedRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
     steps = random_steps(np.random.default_rng(1), 8, 2)
     low = replace(steps, bars=np.array([1e-9, 1e9]))
-    found = a_race(rows, Rule.GAIN).sweep(low, 1, 10, 0.5)
+    found = a_race(rows, Rule.GAIN).sweep(low, 10, 0.5)
     assert found.near[0] is None
     assert found.near[1] is not None
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
-def test_steps_taken_back_leave_nothing_behind(threads, monkeypatch):
+def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
     monkeypatch.setenv("EXEMPLA_THREADS", threads)
     monkeypatch.setattr("exempla.selection.candidates.threads.FEWEST", 100)
     rng = np.random.default_rng(2)
@@ -91,11 +133,13 @@ def test_steps_taken_back_leave_nothing_behind(threads, monkeypatch):
     race = a_race(rows, Rule.GAIN)
     c, n = race.c.copy(), race.n.copy()
     steps = random_steps(rng, 40, 20)
-    race.sweep(steps, 20, 1, 0.5)
+    race.sweep(steps, 1, 0.5)
+    race.keep(0)
+    np.testing.assert_array_equal(race.c, c)
+    np.testing.assert_array_equal(race.n, n)
+    race.sweep(random_steps(rng, 40, 3), 1, 0.5)
+    race.keep(3)
     assert not np.allclose(race.c, c)
-    race.sweep(steps.back(0, 20).and_then(random_steps(rng, 40, 3)), 20, 1, 0.5)
-    np.testing.assert_allclose(race.c, c, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(race.n, n, rtol=0, atol=1e-12)
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
@@ -106,7 +150,8 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     for count in ("1", "2", "5"):
         monkeypatch.setenv("EXEMPLA_THREADS", count)
         race = a_race(FusedRows(array), Rule.GAIN)
-        found = race.sweep(steps, 9, 50, 0.4)
+        found = race.sweep(steps, 50, 0.4)
+        race.keep(9)
         near = [-1 if rows is None else rows.tolist() for rows in found.near]
         seen.append((race.c.tobytes(), race.n.tobytes(), near, found.hopeful.tolist()))
     assert seen[0] == seen[1] == seen[2]
@@ -123,17 +168,21 @@ def test_the_error_of_a_product_is_below_its_bound(p, positive):
     rows = FusedRows(F)
     race = a_race(rows, Rule.GAIN, 1e9)
     before, one = race.c[0].copy(), np.ones(1)
-    race.sweep(Steps(q[None], one, one, one * np.inf, one, one), 1, 1, 0.5)
+    race.sweep(Steps(q[None], one, one * np.inf, one, one), 1, 0.5)
+    race.keep(1)
     error = np.abs(before - race.c[0] - F.astype(np.float64) @ q) / np.sqrt(rows.norms2)
     assert error.max() < FLOAT32_ERROR
 
 
 def test_panels_hold_what_they_say():
     assert passes.TILE % panel.HEIGHT == 0
-    packed = passes.pack(np.arange(34.0).reshape(17, 2), np.float32)
-    assert packed.shape == (2, 2, panel.COLUMNS)
-    assert packed[1, :, 0].tolist() == [32, 33]
-    assert not packed[1, :, 1:].any()
+    for b, shapes in [(8, (0, 1)), (9, (1, 0)), (17, (1, 1)), (32, (2, 0))]:
+        directions = np.arange(1.0, 2 * b + 1).reshape(b, 2)
+        wide, narrow = passes.pack(directions, np.float32)
+        assert (len(wide), len(narrow)) == shapes
+        lines = [*wide.swapaxes(1, 2).reshape(-1, 2), *narrow.swapaxes(1, 2).reshape(-1, 2)]
+        np.testing.assert_array_equal(lines[:b], directions)
+        assert not np.any(lines[b:])
 
 
 def hard_problems():

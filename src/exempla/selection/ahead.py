@@ -3,19 +3,19 @@
 Greedy picks come from a small pool nearly always: the rows of the highest scores now. So the loop
 runs ahead inside the pool, which costs next to nothing, and one reading of all rows (`Race.sweep`)
 asks after each guessed step whether any row could have been better than the next guess. What was
-guessed right is kept; from the first guess that was beaten on, the steps are taken back. Every
+guessed right is kept; from the first guess that was beaten on, the steps are forgotten. Every
 guess is held against the same bounds as a leader of the race, and close calls are settled in
 float64 as there, so that the picks are those of one pass a pick.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from exempla.selection.basis import Mark
-from exempla.selection.candidates.base import Leaders, Pool, Race, Rows, Rule, Steps
+from exempla.selection.candidates.base import Leaders, Race, Rows, Rule, Steps
 from exempla.selection.run import Run, best_row, score_bounds, slack
 from exempla.selection.ties import just_below
 
@@ -26,8 +26,8 @@ SHARE = 1 / 48
 HOPE = 0.4
 """At first the next pool is made of the rows that reached this share of a guess's score; the share
 is then adapted to the size that is wanted."""
-FIRST, FEWEST = 16, 4
-"""Steps guessed in the first pass, and at least."""
+FIRST = 16
+"""Steps guessed in the first pass."""
 MOST_NEAR = 128
 """Rows that may be better than a guess and are scored again; more of them end the guessing."""
 
@@ -52,8 +52,7 @@ class Guesses:
         """All steps, each followed by the question whether the next guess is right."""
         slack_c, slack_n = np.array(self.slacks).T
         return Steps(
-            np.stack(self.directions), np.array(self.coefs), np.ones(len(self.coefs)),
-            np.array(self.bars), slack_c, slack_n,
+            np.stack(self.directions), np.array(self.coefs), np.array(self.bars), slack_c, slack_n
         )  # fmt: skip
 
     def after(self, step: int) -> int:
@@ -68,8 +67,6 @@ class Scout:
         self.rows, self.race, self.run, self.k, self.rule = rows, race, run, k, rule
         self.usual: float = FIRST
         self.size = int(np.clip(SHARE * rows.t, *race.pools))
-        self.owed: Steps | None = None
-        """Steps that the race has still to take, or to take back."""
         self.share = HOPE
         self.hopeful = race.best(self.size)
         """Rows to guess among."""
@@ -85,16 +82,12 @@ class Scout:
             self._take(first, self.rows.take(np.array([first]))[0], Guesses())
             return None
         guesses = self._guess(first, room)
-        steps, owed = guesses.steps(), len(self.owed or ())
-        trust = int(np.clip(round(self.usual / 1.5), 1, len(steps)))
-        every = self.owed.and_then(steps) if self.owed else steps
-        found = self.race.sweep(every, owed + trust, MOST_NEAR, self.share)
-        near = found.near[owed:]
-        kept, winner = self._right(guesses, near)
-        self._settle(guesses, steps, trust, kept)
+        found = self.race.sweep(guesses.steps(), MOST_NEAR, self.share)
+        kept, winner = self._right(guesses, found.near)
+        self._settle(guesses, kept)
         self._learn(found.hopeful)
         if winner is None:
-            return self._leaders()
+            return None if self.run.stale else self.race.leaders()
         if self.run.stale:
             self._refresh()
         return Leaders(np.array([np.nan]), np.array([winner]), certain=True)
@@ -103,22 +96,17 @@ class Scout:
 
     def _guess(self, first: int, room: int) -> Guesses:
         """Run ahead in the pool, up to so many steps, or to where the run must stop."""
-        guesses, pool, run = Guesses(), self._pool(), self.run
-        norms2 = self.rows.norms2[pool.rows]
-        floor = self.rows.tolerance * norms2
+        guesses, pool, run = Guesses(), self.race.pool(self.hopeful), self.run
         j, row = first, self.rows.take(np.array([first]))[0]
         while True:
             fresh = self._take(j, row, guesses)
-            pool = pool.after(j, guesses.directions[-1], guesses.coefs[-1])
+            best = pool.step(j, guesses.directions[-1], guesses.coefs[-1])
             j, bar = -1, np.inf
-            if fresh and not run.matched:
-                score = self.rule.score(pool.c, pool.n, norms2, run.basis.noise)
-                left = pool.n > floor
-                best = int(np.argmax(np.where(left, score, -np.inf)))
-                row = self.rows.take(pool.rows[[best]])[0]
+            if fresh and best >= 0 and not run.matched:  # else the pool is used up, or the run ends
+                row = self.rows.take(np.array([best]))[0]
                 least, _ = score_bounds(row[None], run.basis, self.rows.tolerance, self.rule)
-                if left[best] and least[0] > -np.inf:  # else the pool is used up
-                    j, bar = int(pool.rows[best]), float(just_below(least[0]))
+                if least[0] > -np.inf:
+                    j, bar = best, float(just_below(least[0]))
             guesses.bars.append(bar)
             guesses.slacks.append(slack(self.race, run))
             if j < 0 or len(guesses.picks) == room:
@@ -135,16 +123,6 @@ class Scout:
         guesses.directions.append(q)
         guesses.coefs.append(coef)
         return fresh
-
-    def _pool(self) -> Pool:
-        """The hopeful rows as they are now: the race may be a few steps off."""
-        pool = self.race.pool(self.hopeful)
-        if self.owed is None:
-            return pool
-        directions = self.owed.directions.astype(pool.features.dtype)
-        V = (pool.features @ directions.T).astype(np.float64)
-        c, n = pool.c - V @ self.owed.coefs, pool.n - (V * V) @ self.owed.signs
-        return Pool(pool.rows, pool.features, c, n)
 
     # -- checking -----------------------------------------------------------------------------
 
@@ -163,6 +141,8 @@ class Scout:
         guess = guesses.after(step)
         if guess < 0 or near is None:
             return None
+        if near.tolist() == [guess]:  # nearly always
+            return guess
         near = np.setdiff1d(near, guesses.picks[: step + 1])
         near = np.union1d(near, [guess])
         if len(near) == 1:
@@ -173,49 +153,30 @@ class Scout:
         best = best_row(self.rows.take(near), basis, self.rows.tolerance, self.rule)
         return int(near[best])
 
-    def _settle(self, guesses: Guesses, steps: Steps, trust: int, kept: int) -> None:
-        """Keep the first steps and forget the others; the race has taken those it could trust."""
+    def _settle(self, guesses: Guesses, kept: int) -> None:
+        """Keep the first steps and forget the others."""
+        self.race.keep(kept)
         self.race.drop([0] * kept, guesses.picks[:kept])
-        self.owed = None
-        if kept != trust:
-            self.owed = steps.only(trust, kept) if kept > trust else steps.back(kept, trust)
-        if kept < len(steps):
+        right = 2 * kept  # all of them: twice as many might have been
+        if kept < len(guesses.picks):
             self.run.rewind(guesses.marks[kept], guesses.drifts[kept])
-            self.usual = 0.5 * (self.usual + 1.5 * kept)
-        else:  # another panel only after a whole one was right
-            self.usual = max(self.usual, min(2 * kept, max(kept, self.race.panel)))
-            if kept >= self.race.panel:
-                self.usual = 2 * kept
+            right = kept
+        self.usual = 0.5 * (self.usual + right)
 
     def _room(self) -> int:
-        """How many steps to guess: what was right lately and some more, in whole panels."""
-        left = self.k - len(self.run.indices) - 1
-        want = int(np.clip(round(self.usual), FEWEST, self.race.most_ahead))
-        owed = len(self.owed or ())
-        panels = max(1, round((owed + want) / self.race.panel))
-        return min(left, max(FEWEST, panels * self.race.panel - owed))
+        """How many steps to guess: as many as were right lately, in whole panels."""
+        left, most = self.k - len(self.run.indices) - 1, self.race.most_ahead
+        panels = max(1, round(min(self.usual, most) / self.race.panel - 0.25))
+        return min(left, panels * self.race.panel)
 
     def _learn(self, hopeful: np.ndarray) -> None:
         """Guess among the hopeful next time, and adapt how much hope is enough."""
-        if len(hopeful) < self.size // 2:
-            self.share *= 0.8
+        self.share = float(np.clip(self.share * (len(hopeful) / self.size) ** 0.2, 0.05, 0.95))
+        if len(hopeful) < self.size // 4:
             hopeful = np.union1d(hopeful, self.race.best(self.size))
-        elif len(hopeful) > self.size * 2:
-            self.share = 1 - 0.8 * (1 - self.share)
         self.hopeful = hopeful
 
     def _refresh(self) -> None:
-        """c anew; the race still owes the other half of its steps, that of n."""
+        """c anew."""
         self.run.fresh_norm, self.run.drift = self.run.residual_norm, 0.0
         self.race.refresh([0], self.run.basis.residual[None])
-        if self.owed is not None:
-            self.owed = replace(self.owed, coefs=np.zeros(len(self.owed)))
-
-    def _leaders(self) -> Leaders | None:
-        """Leaders of the race itself, where no guess could be checked."""
-        if self.owed is not None:
-            self.race.sweep(self.owed, len(self.owed), 1, 1.0)
-            self.owed = None
-        if self.run.stale:
-            return None
-        return self.race.leaders()

@@ -38,6 +38,7 @@ class Basis:
 
     def __init__(self, target: np.ndarray, noise: float, tolerance: float) -> None:
         self.target = np.array(target, dtype=np.float64)
+        self.target_norm = float(np.linalg.norm(self.target))
         self.noise = noise
         self.tolerance = tolerance
         self.residual = self.target.copy()

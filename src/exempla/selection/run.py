@@ -39,7 +39,7 @@ class Run:
     @property
     def matched(self) -> bool:
         basis = self.basis
-        small = RESIDUAL * float(np.linalg.norm(basis.target))
+        small = RESIDUAL * basis.target_norm
         return basis.noise == 0.0 and self.residual_norm < small
 
     @property
@@ -65,7 +65,7 @@ class Run:
 
 def slack(race: Race, run: Run) -> tuple[float, float]:
     """Bounds on the race's errors of c, in units of ‖f‖, and of n, in units of ‖f‖²."""
-    slack_c = race.error * run.drift + ROUNDING * float(np.linalg.norm(run.basis.target))
+    slack_c = race.error * run.drift + ROUNDING * run.basis.target_norm
     # Σ|2 v δ| ≤ 2·error·‖f‖·Σ|v| ≤ 2·error·√m·‖f‖² over m passes (Cauchy–Schwarz, Σv² ≤ ‖f‖²).
     slack_n = 2.0 * race.error * math.sqrt(len(run.indices)) + ROUNDING
     return slack_c, slack_n
@@ -85,6 +85,6 @@ def score_bounds(
     """
     c, n, norms2 = basis.measure(rows)
     alive = n > tolerance * norms2
-    length = float(np.linalg.norm(basis.target))
-    lowest, highest = rule.bounds(c, n, norms2, basis.noise, ROUNDING * length, ROUNDING)
+    slack_c = ROUNDING * basis.target_norm
+    lowest, highest = rule.bounds(c, n, norms2, basis.noise, slack_c, ROUNDING)
     return np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)

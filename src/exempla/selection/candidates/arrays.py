@@ -10,7 +10,16 @@ import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.selection.candidates.base import SHORTEST, Leaders, Race, Rows, Rule, Steps, Swept
+from exempla.selection.candidates.base import (
+    SHORTEST,
+    Leaders,
+    Pool,
+    Race,
+    Rows,
+    Rule,
+    Steps,
+    Swept,
+)
 
 __all__ = ["ArrayRace", "ArrayRows", "FLOAT32_ERROR"]
 
@@ -132,6 +141,8 @@ class ArrayRace(Race):
         self.floor = rows.norms2_here * rows.tolerance
         # Many targets are one matrix product, which is done in float64 throughout.
         self.error = FLOAT32_ERROR if rows.single and len(candidates) == 1 else 0.0
+        self.tried: tuple[list[float], list[Array]] = [], []
+        """Coefficients and products of the last sweep's steps."""
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
         fresh = self.rows.products(self.rows.here(residuals))
@@ -217,6 +228,11 @@ class ArrayRace(Race):
 
     # -- several steps at a time: for `shards`, where an exchange costs more than a pass --------
 
+    def pool(self, rows: np.ndarray) -> Pool:
+        here, host = self.rows.here(rows), self.rows.host
+        floor, scale = host(self.floor[here]), host(self.scale[here])
+        return Pool(rows, self.features(rows), *self.standing(rows), floor, scale, self.rule)
+
     def features(self, rows: np.ndarray) -> np.ndarray:
         return self.rows.host(self.rows.array[self.rows.here(rows)])
 
@@ -231,17 +247,16 @@ class ArrayRace(Race):
             rows = np.sort(np.argpartition(scores, len(scores) - count)[-count:])
         return rows[scores[rows] > -np.inf]
 
-    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
-        """A product a step, each as in `update`: a direction's products are always the same."""
-        xp, kept = self.xp, (self.c, self.n)
+    def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
+        """A product a step, each as in `update`."""
+        xp, before = self.xp, (self.c, self.n)
+        self.tried = steps.coefs.tolist(), []
         near: list[np.ndarray | None] = []
         hope = xp.zeros(self.rows.t, dtype=xp.bool, device=self.rows.device)
         for s in range(len(steps)):
             v = self._product(steps.directions[s])[None]
-            self.c = self.c - float(steps.coefs[s]) * v
-            self.n = self.n - float(steps.signs[s]) * v * v
-            if s == keep - 1:
-                kept = self.c, self.n
+            self.tried[1].append(v)
+            self.c, self.n = self.c - self.tried[0][s] * v, self.n - v * v
             bar = float(steps.bars[s])
             if bar == np.inf:
                 near.append(np.zeros(0, np.int64))
@@ -251,8 +266,12 @@ class ArrayRace(Race):
             hope = hope | (alive & (most >= share * bar))
             found = self.rows.host(xp.nonzero(alive & (most >= bar))[0])
             near.append(None if len(found) > limit else found)
-        self.c, self.n = kept
+        self.c, self.n = before
         return Swept(near, self.rows.host(xp.nonzero(hope)[0]))
+
+    def keep(self, count: int) -> None:
+        for coef, v in list(zip(*self.tried))[:count]:
+            self.c, self.n = self.c - coef * v, self.n - v * v
 
     def deflate(self, target: int, energy: np.ndarray) -> None:
         n = self.rows.norms2_here + self.noise - self.rows.here(energy)

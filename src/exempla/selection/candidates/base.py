@@ -9,7 +9,7 @@ A new place to keep rows (a cluster, say) implements these two classes and nothi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -78,37 +78,50 @@ class Leaders:
     """Whether close calls are settled already, in float64."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pool:
     """A few rows of a single target's race, with their c and n."""
 
     rows: np.ndarray
-    """(m,) which."""
+    """(m,) which, ascending."""
     features: np.ndarray
     """(m, p), in the precision of the rows."""
     c: np.ndarray
     n: np.ndarray
+    floor: np.ndarray
+    scale: np.ndarray
+    """What a row's n must exceed, and `Rule.scale`."""
+    rule: Rule
 
-    def after(self, j: int, direction: np.ndarray, coef: float) -> Pool:
-        """The pool after a step, row j out of it."""
-        v = np.vecdot(self.features, direction.astype(self.features.dtype)).astype(np.float64)
-        n = self.n - v * v
-        n[self.rows == j] = -np.inf
-        return Pool(self.rows, self.features, self.c - coef * v, n)
+    def step(self, j: int, direction: np.ndarray, coef: float) -> int:
+        """Take a step, row j out of the pool: the best row after it, −1 if none is left."""
+        at = int(np.searchsorted(self.rows, j))
+        if at < len(self.rows) and self.rows[at] == j:
+            self.n[at] = -np.inf
+        best = self._advance(direction.astype(self.features.dtype), coef)
+        return int(self.rows[best]) if best >= 0 else -1
+
+    def _advance(self, q: np.ndarray, coef: float) -> int:
+        """c −= coef·v and n −= v²; the place of the best row, −1 if none is left."""
+        v = np.vecdot(self.features, q).astype(np.float64)
+        self.c, self.n = self.c - coef * v, self.n - v * v
+        left = np.flatnonzero(self.n > self.floor)
+        c, n, scale = self.c[left], self.n[left], self.scale[left]
+        scores = c * c / n if self.rule is Rule.GAIN else c * c * scale
+        return int(left[np.argmax(scores)]) if len(left) else -1
 
 
 @dataclass(frozen=True)
 class Steps:
     """Consecutive updates of a single target's race, one a line, and what to look for after each.
 
-    c −= coef·v and n −= sign·v² for v = F q; a step is taken back by −coef and sign −1. After it,
-    rows are wanted whose score may reach `bars`, given the slacks (as in `Race.firsts`).
+    c −= coef·v and n −= v² for v = F q. After it, rows are wanted whose score may reach `bars`,
+    given the slacks (as in `Race.firsts`).
     """
 
     directions: np.ndarray
     """(b, p)."""
     coefs: np.ndarray
-    signs: np.ndarray
     bars: np.ndarray
     """+inf: nothing is wanted."""
     slack_c: np.ndarray
@@ -116,21 +129,6 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.coefs)
-
-    def only(self, start: int, stop: int) -> Steps:
-        """Some of the steps, with nothing to look for."""
-        some = Steps(*(values[start:stop] for values in vars(self).values()))
-        return replace(some, bars=np.full(len(some), np.inf))
-
-    def back(self, start: int, stop: int) -> Steps:
-        """What takes some of the steps back."""
-        some = self.only(start, stop)
-        return replace(some, coefs=-some.coefs, signs=-some.signs)
-
-    def and_then(self, others: Steps) -> Steps:
-        """These steps, then the others."""
-        both = zip(vars(self).values(), vars(others).values(), strict=True)
-        return Steps(*(np.concatenate(pair) for pair in both))
 
 
 @dataclass(frozen=True)
@@ -192,18 +190,21 @@ class Race(ABC):
     def sharpen(self) -> None:
         """From now on sum products in float64 (`error` becomes 0)."""
 
-    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
-        """Try these steps in one reading; c and n stay as they are after the first `keep` (≥ 1).
+    def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
+        """Try these steps in one reading; c and n stay as they are.
 
         Looks for rows that may reach the bars, up to `limit` after each step, and for those that
-        reach `share` of one. A direction has the same products in every sweep, so that a step
-        taken back leaves nothing behind. Where `most_ahead` > 1.
+        reach `share` of one. Where `most_ahead` > 1.
         """
         raise NotImplementedError
 
+    def keep(self, count: int) -> None:
+        """Take the first so many steps of the last sweep in, without a reading. Once a sweep."""
+        raise NotImplementedError
+
     def pool(self, rows: np.ndarray) -> Pool:
-        """These rows with their c and n. Where `most_ahead` > 1."""
-        return Pool(rows, self.features(rows), *self.standing(rows))
+        """These rows, ascending, with their c and n. Where `most_ahead` > 1."""
+        raise NotImplementedError
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         """These rows in their own precision, on the host. Where `most_ahead` > 1."""

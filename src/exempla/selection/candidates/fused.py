@@ -7,6 +7,7 @@ handed out have no order but their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ import numpy as np
 
 from exempla.selection.candidates import passes
 from exempla.selection.candidates.arrays import ArrayRace, ArrayRows
-from exempla.selection.candidates.base import Leaders, Race, Rule, Steps, Swept
+from exempla.selection.candidates.base import Leaders, Pool, Race, Rule, Steps, Swept
 from exempla.selection.candidates.passes import TILE, compiled
 from exempla.selection.candidates.stored import Stored
 from exempla.selection.candidates.threads import in_parts, threads
@@ -42,22 +43,22 @@ class FusedRows(ArrayRows):
 
     def squares(self) -> np.ndarray:
         out = np.empty(self.t)
-        self.in_parts(lambda F, here, *part: passes.squares(F, out[here], *part))
+        self.in_parts(lambda F, here: partial(passes.squares, F, out[here]))
         return out
 
     def products(self, vectors: np.ndarray) -> np.ndarray:
         if len(vectors) > 1:
             return super().products(vectors)
         out, q = np.empty((1, self.t)), np.ascontiguousarray(vectors[0])
-        self.in_parts(lambda F, here, *part: passes.products(F, q, out[0, here], *part))
+        self.in_parts(lambda F, here: partial(passes.products, F, q, out[0, here]))
         return out
 
-    def in_parts(self, work: Callable[[np.ndarray, slice, int, int], T]) -> list[T]:
-        """`work(F, here, start, stop)` for parts of every piece F, whose place among all rows is
+    def in_parts(self, work: Callable[[np.ndarray, slice], Callable[[int, int], T]]) -> list[T]:
+        """`work(F, here)(start, stop)` for parts of every piece F, whose place among all rows is
         `here`, by as many threads as are worth it; in one reading of the rows."""
         found: list[T] = []
         for here, F in self.pieces():
-            found += in_parts(partial(work, F, here), len(F), self.p, TILE)
+            found += in_parts(work(F, here), len(F), self.p, TILE)
         return found
 
     def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
@@ -68,32 +69,98 @@ class StoredFusedRows(Stored, FusedRows):
     """Rows on disk, raced by the fused pass over what has been read of them."""
 
 
+class FusedPool(Pool):
+    """`Pool` with its step compiled."""
+
+    def _advance(self, q: np.ndarray, coef: float) -> int:
+        state = (self.c, self.n, self.floor, self.scale, int(self.rule))
+        step = partial(passes.advance, self.features, q, coef, *state)
+        found = in_parts(step, len(self.rows), len(q), TILE)
+        return max(found, key=lambda leader: leader[0])[1]
+
+
 class FusedRace(ArrayRace):
     """`ArrayRace` with its passes compiled."""
 
     rows: FusedRows
-    most_ahead, panel = 32, passes.COLUMNS
+    most_ahead, panel = 32, passes.NARROW
+
+    def __init__(self, rows: FusedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
+        super().__init__(rows, candidates, noise, rule)
+        self.coefs = np.zeros(0)
+        self.made: dict[tuple[int, int], np.ndarray] = {}
+        """Coefficients of the last sweep's steps, and its products with the rows from … to …."""
 
     def _rule(self, here: slice = ALL) -> tuple[np.ndarray, np.ndarray, int]:
         return self.floor[here], self.scale[here], int(self.rule)
 
-    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
-        Q = passes.pack(steps.directions, np.float64 if self.error == 0.0 else np.float32)
-        numbers = np.stack([steps.coefs, steps.signs, steps.bars, steps.slack_c, steps.slack_n])
+    def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
+        dtype = np.dtype(np.float64 if self.error == 0.0 else np.float32)
+        Q = passes.pack(steps.directions, dtype)
+        exact = np.stack([steps.coefs, steps.bars, steps.slack_c, steps.slack_n])
+        size = math.sqrt(self.rows.norms2.max(initial=0.0) + self.noise) or 1.0
+        rough = passes.in_units(exact, share, size, int(self.rule), dtype)
+        self.coefs = steps.coefs
 
-        def sweep(F: np.ndarray, here: slice, start: int, stop: int) -> Any:
+        def work(F: np.ndarray, here: slice) -> Callable[[int, int], Any]:
             state = (self.c[0, here], self.n[0, here], self.lengths[here], *self._rule(here))
-            before = (F, Q, Q.dtype.type(0), numbers, *state)
-            counts, found, hopeful = passes.sweep(*before, keep, start, stop, limit, share)
-            return counts, found + here.start, hopeful + here.start
+            before = (
+                F,
+                *Q,
+                dtype.type(0),
+                exact,
+                *rough,
+                self._place(here, len(steps), dtype),
+                *state,
+            )
 
-        parts = self.rows.in_parts(sweep)
+            def sweep(start: int, stop: int) -> Any:
+                counts, found, hopeful = passes.sweep(*before, start, stop, limit, share)
+                return counts, found + here.start, hopeful + here.start
+
+            return sweep
+
+        parts = self.rows.in_parts(work)
         counts = np.sum([count for count, _, _ in parts], axis=0)
         near = [
             None if counts[s] > limit else np.concatenate([f[s, : n[s]] for n, f, _ in parts])
             for s in range(len(steps))
         ]
         return Swept(near, np.concatenate([hopeful for _, _, hopeful in parts]))
+
+    def _place(self, here: slice, count: int, dtype: np.dtype) -> np.ndarray:
+        """Where the products of a piece of the rows with so many directions go, a tile of them
+        together: at most 128 bytes a row in float32, used again by the next sweep."""
+        piece = here.start, here.stop
+        shape = (
+            -(-(here.stop - here.start) // TILE),
+            -(-count // passes.NARROW) * passes.NARROW,
+            TILE,
+        )
+        made = self.made.get(piece)
+        if made is None or made.shape != shape or made.dtype != dtype:
+            self.made[piece] = made = np.empty(shape, dtype)
+        return made
+
+    def keep(self, count: int) -> None:
+        for (start, stop), V in self.made.items():
+            state = self.c[0, start:stop], self.n[0, start:stop]
+            in_parts(partial(passes.keep, V, self.coefs[:count], *state), stop - start, count, TILE)
+
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        F = self.rows.array
+        if not isinstance(F, np.ndarray):  # on disk
+            return super().features(rows)
+        out = np.empty((len(rows), self.rows.p), F.dtype)
+
+        def copy(start: int, stop: int) -> None:
+            np.take(F, rows[start:stop], axis=0, out=out[start:stop], mode="clip")
+
+        in_parts(copy, *out.shape, 1)
+        return out
+
+    def pool(self, rows: np.ndarray) -> FusedPool:
+        return FusedPool(**vars(super().pool(rows)))
 
     def best(self, count: int) -> np.ndarray:
         scores = np.empty(self.rows.t, np.float32)
@@ -107,12 +174,16 @@ class FusedRace(ArrayRace):
         if len(directions) == 1:
             q = directions[0] if self.error == 0.0 else directions[0].astype(np.float32)
 
-            def advance(F: np.ndarray, here: slice, start: int, stop: int) -> tuple[float, int]:
+            def work(F: np.ndarray, here: slice) -> Callable[[int, int], tuple[float, int]]:
                 state = (self.c[0, here], self.n[0, here], *self._rule(here))
-                best, row = passes.advance(F, q, float(coefs[0]), *state, start, stop)
-                return best, row + here.start if row >= 0 else -1
 
-            found = self.rows.in_parts(advance)
+                def advance(start: int, stop: int) -> tuple[float, int]:
+                    best, row = passes.advance(F, q, float(coefs[0]), *state, start, stop)
+                    return best, row + here.start if row >= 0 else -1
+
+                return advance
+
+            found = self.rows.in_parts(work)
             best, where = max(found, key=lambda leader: leader[0])  # of equals the lowest row
             return Leaders(np.array([best]), np.array([where]))
         scores = np.full(len(directions), -np.inf)

@@ -6,17 +6,26 @@ in `engine` knows the error and settles close calls in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 
-from exempla.selection.candidates.panel import COLUMNS, HEIGHT, RUN, add_products, turn
+from exempla.selection.candidates.panel import (
+    COLUMNS,
+    HEIGHT,
+    NARROW,
+    RUN,
+    add_narrow,
+    add_products,
+    turn,
+)
 
 __all__ = [
-    "COLUMNS", "TILE", "advance", "apply", "compiled", "leader", "pack", "products", "reach",
-    "scores", "squares", "sweep",
+    "NARROW", "TILE", "advance", "apply", "compiled", "in_units", "keep", "leader", "pack",
+    "products", "reach", "scores", "squares", "sweep",
 ]  # fmt: skip
 
 # Sums may be reordered (that is what vector units need), but infinities keep their meaning:
@@ -32,19 +41,48 @@ STRETCH = 256
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile with an on-disk cache, or without one where no folder can be written."""
+    options = _OPTIONS | options
     try:
-        return numba.njit(cache=True, **_OPTIONS, **options)(function)
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function: no locator available"
-        return numba.njit(**_OPTIONS, **options)(function)
+        return numba.njit(**options)(function)
 
 
-def pack(directions: np.ndarray, dtype: Any) -> np.ndarray:
-    """(groups, p, COLUMNS): directions (b, p) side by side as a panel reads them, padded by 0."""
+def exactly(function: Callable[..., Any]) -> Any:
+    """`compiled`, with every sum and product in the order as written."""
+    return compiled(function, fastmath={"contract", "nsz"})
+
+
+def pack(directions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(groups, p, COLUMNS) and (0 or 1, p, NARROW): directions (b, p) side by side as panels read
+    them, padded by 0."""
     b, p = directions.shape
-    groups = -(-b // COLUMNS)
-    padded = np.zeros((groups * COLUMNS, p), dtype)
+    lines = -(-b // NARROW) * NARROW
+    cut = lines - lines % COLUMNS
+    padded = np.zeros((lines, p), dtype)
     padded[:b] = directions
-    return np.ascontiguousarray(padded.reshape(groups, COLUMNS, p).swapaxes(1, 2))
+    wide, narrow = padded[:cut].reshape(-1, COLUMNS, p), padded[cut:].reshape(-1, NARROW, p)
+    return np.ascontiguousarray(wide.swapaxes(1, 2)), np.ascontiguousarray(narrow.swapaxes(1, 2))
+
+
+def in_units(
+    steps: np.ndarray, share: float, size: float, rule: int, dtype: Any
+) -> tuple[np.ndarray, np.ndarray, tuple[float, ...]]:
+    """What `sweep` follows the rows by, roughly: numbers of about 1, whatever the rows' lengths.
+
+    Rows are measured by the longest, `size`, scores by the highest bar. Returns coefficients and
+    lowered bars, the unit of a product (for c, for n), and what `_begin` needs.
+    """
+    coefs, bars, slack_c, slack_n = steps
+    highest = bars[np.isfinite(bars)].max(initial=0.0) or 1.0
+    # A sum of b products is off by b roundings of the largest number met, and units cost a few.
+    rough = 2.0 * (len(coefs) + 8) * 2.0**-24
+    lowered = share * (1.0 - 2.0**-20) * (bars / highest)
+    about = np.stack([coefs / math.sqrt(highest), lowered]).astype(dtype)
+    units = np.array([1.0, float(rule == 0)], dtype) / dtype.type(size)
+    c_unit, n_unit = 1.0 / (size * math.sqrt(highest)), 1.0 / size**2
+    drift = float(np.abs(coefs).sum())
+    return about, units, (rough, c_unit, n_unit, float(slack_c.max()), float(slack_n.max()), drift)
 
 
 @compiled
@@ -57,98 +95,163 @@ def _score(c, n, scale, rule):
 
 
 @compiled
-def _add_rest(F, Q, j, g, whole, r, V, zero):
+def _add_rest(F, Q, j, g, whole, panel, zero):
     """The coordinates that fill no whole run."""
     for h in range(HEIGHT):
-        for s in range(COLUMNS):
+        for s in range(Q.shape[2]):
             v = zero
             for i in range(whole, F.shape[1]):
                 v += F[j + h, i] * Q[g, i, s]
-            V[g * COLUMNS + s, r + h] += v
+            panel[h, s] += v
 
 
 @compiled
-def _tile(F, Q, top, height, V, panel, zero):
-    """V[s, r] = f·q_s for the rows r of a tile."""
+def _tile(F, wide, narrow, top, height, V, zero):
+    """V[s, r] = f·q_s for the rows r of a tile and the directions of all panels."""
     t, p = F.shape
     whole = p - p % RUN
-    for g in range(Q.shape[0]):
+    sums, few = np.empty((HEIGHT, COLUMNS)), np.empty((HEIGHT, NARROW))
+    for group in range(len(wide) + len(narrow)):
+        is_wide = group < len(wide)
+        Q, g, panel = (wide, group, sums) if is_wide else (narrow, 0, few)
+        columns, line = Q.shape[2], group * COLUMNS
         for r in range(0, height, HEIGHT):
             j = top + r
             if j + HEIGHT <= t:
                 panel[:] = 0.0
                 for i in range(0, whole, STRETCH):
-                    add_products(F, j, Q, g, i, min(whole, i + STRETCH), panel)  # pyright: ignore[reportCallIssue]
-                turn(panel, V, g * COLUMNS, r)  # pyright: ignore[reportCallIssue]
+                    stop = min(whole, i + STRETCH)
+                    if is_wide:
+                        add_products(F, j, Q, g, i, stop, panel)  # pyright: ignore[reportCallIssue]
+                    else:
+                        add_narrow(F, j, Q, g, i, stop, panel)  # pyright: ignore[reportCallIssue]
                 if whole < p:
-                    _add_rest(F, Q, j, g, whole, r, V, zero)
+                    _add_rest(F, Q, j, g, whole, panel, zero)
+                turn(panel, V, line, r)  # pyright: ignore[reportCallIssue]
             else:  # the last rows of all
                 for h in range(t - j):
-                    for s in range(COLUMNS):
+                    for s in range(columns):
                         v = 0.0
                         for i in range(p):
                             v += np.float64(F[j + h, i]) * Q[g, i, s]
-                        V[g * COLUMNS + s, r + h] = v
+                        V[line + s, r + h] = v
 
 
 @compiled
 def _reaches(c, n, length, scale, floor, rule, bar, more, less):
-    """1 if a row's score may reach the bar, given the slacks, else 0."""
+    """Whether a row's score may reach the bar, given the slacks."""
     most = abs(c) + more * length
     error = less * length * length
     if rule == 0:  # c²/n ≥ bar without the division
-        return np.int64((most * most >= bar * (n - error)) & (n + error > floor))
-    return np.int64((most * most * scale >= bar) & (n + error > floor))
+        return (most * most >= bar * (n - error)) & (n + error > floor)
+    return (most * most * scale >= bar) & (n + error > floor)
+
+
+@exactly
+def _hopes(V, coefs, bars, units, c, n, more, hope):
+    """hope[r] becomes 1 where a row of a tile reaches a bar after any step, and wherever a number
+    went out of range. Every row and step goes through this loop."""
+    for s in range(len(coefs)):
+        coef, bar = coefs[s], bars[s]
+        for r in range(TILE):
+            v = V[s, r] * units[0]
+            fall = V[s, r] * units[1]
+            c[r] -= coef * v
+            n[r] -= fall * fall
+            most = abs(c[r]) + more[r]
+            hope[r] |= not (most * most < bar * n[r])
 
 
 @compiled
-def sweep(F, Q, zero, steps, c, n, lengths, floor, scale, rule, keep, start, stop, limit, share):
-    """`Race.sweep` for rows start … stop: how many rows reach each bar, the first of them, and
-    which rows reach a share of one.
+def _begin(
+    c, n, lengths, floor, scale, rule, rough, c_unit, n_unit, more, less, drift, cs, ns, ms, hope
+):  # fmt: skip
+    """c, n and the error of c of a tile's rows in units in which all is about 1; n = +inf for rows
+    that are out. `rough` bounds the rounding of all that follows, relative to the largest number
+    that is met on the way."""
+    for r in range(TILE):
+        cs[r], ns[r], ms[r], hope[r] = 0.0, np.inf, 0.0, 0
+    for r in range(len(c)):
+        error = less * lengths[r] * lengths[r]
+        if n[r] + error > floor[r]:
+            below = n[r] if rule == 0 else 1.0 / scale[r]
+            cs[r] = c[r] * c_unit
+            ns[r] = (below - error - rough * below) * n_unit
+            rounding = rough * (abs(c[r]) + drift * lengths[r])
+            ms[r] = (more * lengths[r] + rounding) * c_unit
 
-    Nothing of the size t × b is ever written: a tile's products are used up at once.
+
+@compiled
+def _follow(products, r, steps, j, c, n, length, scale, floor, rule, share, counts, found):
+    """Follow one row through all steps in float64, and note where it reaches a bar; whether it
+    reaches a share of one."""
+    good = False
+    for s in range(steps.shape[1]):
+        v = np.float64(products[s, r])
+        c -= steps[0, s] * v
+        n -= v * v
+        bar, more, less = steps[1, s], steps[2, s], steps[3, s]
+        if bar == np.inf:
+            continue
+        if _reaches(c, n, length, scale, floor, rule, share * bar, more, less):
+            good = True
+            if _reaches(c, n, length, scale, floor, rule, bar, more, less):
+                if counts[s] < found.shape[1]:
+                    found[s, counts[s]] = j
+                counts[s] += 1
+    return good
+
+
+@compiled
+def sweep(
+    F, wide, narrow, zero, steps, about, units, begin, V,
+    c, n, lengths, floor, scale, rule, start, stop, limit, share,
+):  # fmt: skip
+    """`Race.sweep` for rows start … stop: how many rows reach each bar, the first of them, and
+    which rows reach a share of one. The products are left in V (tiles, steps, TILE).
+
+    Every row is followed roughly, in the precision of the products, its rounding on the safe side
+    (`in_units`); only the few that may reach a share of a bar are followed in float64.
     """
     b = steps.shape[1]
     counts, found = np.zeros(b, np.int64), np.empty((b, limit), np.int64)
     hopeful, hopes = np.empty(stop - start, np.int64), 0
-    V, panel = np.empty((Q.shape[0] * COLUMNS, TILE)), np.empty((HEIGHT, COLUMNS))
-    cs, ns, hope = np.empty(TILE), np.empty(TILE), np.empty(TILE, np.int64)
-    ls, gs, fs = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    cs, ns, ms = np.empty(TILE, V.dtype), np.empty(TILE, V.dtype), np.empty(TILE, V.dtype)
+    hope = np.empty(TILE, np.int32)
     for top in range(start, stop, TILE):
-        height = min(TILE, stop - top)
-        _tile(F, Q, top, height, V, panel, zero)
-        for r in range(height):
-            cs[r], ns[r], hope[r] = c[top + r], n[top + r], 0
-            ls[r], gs[r], fs[r] = lengths[top + r], scale[top + r], floor[top + r]
-        for s in range(b):
-            coef, sign, bar, more, less = (
-                steps[0, s], steps[1, s], steps[2, s], steps[3, s], steps[4, s]
-            )  # fmt: skip
-            for r in range(height):
-                v = V[s, r]
-                cs[r] -= coef * v
-                ns[r] -= sign * v * v
-            if s == keep - 1:
-                for r in range(height):
-                    c[top + r], n[top + r] = cs[r], ns[r]
-            if bar == np.inf:
-                continue
-            some, lower = 0, share * bar
-            for r in range(height):
-                good = _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, lower, more, less)
-                hope[r] |= good
-                some += good
-            if some:
-                for r in range(height):
-                    if _reaches(cs[r], ns[r], ls[r], gs[r], fs[r], rule, bar, more, less):
-                        if counts[s] < limit:
-                            found[s, counts[s]] = top + r
-                        counts[s] += 1
-        for r in range(height):
-            if hope[r]:
-                hopeful[hopes] = top + r
-                hopes += 1
+        end = min(top + TILE, stop)
+        products = V[top // TILE]
+        _tile(F, wide, narrow, top, end - top, products, zero)
+        _begin(
+            c[top:end], n[top:end], lengths[top:end], floor[top:end], scale[top:end], rule,
+            *begin, cs, ns, ms, hope,
+        )  # fmt: skip
+        _hopes(products, about[0], about[1], units, cs, ns, ms, hope)
+        for j in range(top, end):
+            if hope[j - top]:
+                row = (j, c[j], n[j], lengths[j], scale[j], floor[j], rule)
+                if _follow(products, j - top, steps, *row, share, counts, found):
+                    hopeful[hopes] = j
+                    hopes += 1
     return counts, found, hopeful[:hopes].copy()
+
+
+@compiled
+def keep(V, coefs, c, n, start, stop):
+    """Take steps in from their products, as a sweep has left them, in rows start … stop."""
+    cs, ns = np.zeros(TILE), np.zeros(TILE)
+    for top in range(start, stop, TILE):
+        products, height = V[top // TILE], min(TILE, stop - top)
+        for r in range(height):  # slices would take seconds to compile
+            cs[r], ns[r] = c[top + r], n[top + r]
+        for s in range(len(coefs)):
+            coef = coefs[s]
+            for r in range(TILE):
+                v = np.float64(products[s, r])
+                cs[r] -= coef * v
+                ns[r] -= v * v
+        for r in range(height):
+            c[top + r], n[top + r] = cs[r], ns[r]
 
 
 @compiled

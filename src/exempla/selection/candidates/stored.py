@@ -1,8 +1,9 @@
 """Rows on disk as candidates: what costs is a reading of all of them, so there are few.
 
-The state of a race (c, n and what belongs to each row) is in memory, some sixty bytes a row; the
-rows themselves pass through a few buffers. Picks are guessed and checked several at a time, as in
-memory (`ahead`), and the pass over the rows is the same compiled code, piece by piece.
+The state of a race (c, n and what belongs to each row) is in memory, some sixty bytes a row, and
+four for every step of a sweep (at most 32); the rows themselves pass through a few buffers. Picks
+are guessed and checked several at a time, as in memory (`ahead`), and the pass over the rows is the
+same compiled code, piece by piece.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,4 +82,6 @@ def in_parts(work: Callable[[int, int], T], t: int, width: int, tile: int) -> li
         return [work(0, t)]
     tiles = -(-t // tile)
     cuts = [min(t, tiles * i // count * tile) for i in range(count + 1)]
-    return list(_pool(count).map(work, cuts[:-1], cuts[1:]))
+    pool = _pool(count - 1)  # this thread reads, too
+    others = [pool.submit(work, *part) for part in pairwise(cuts[1:])]
+    return [work(*cuts[:2]), *(other.result() for other in others)]

@@ -151,10 +151,10 @@ class Part:
         """These rows, and the ones shown before."""
         return self._show(np.union1d(self.shown, rows))
 
-    def sweep(self, steps: Steps, keep: int, limit: int, share: float, fair: int) -> Swept:
+    def sweep(self, steps: Steps, limit: int, share: float, fair: int) -> Swept:
         """`Race.sweep`. The best of the hopeful rows are shown: at least `fair` rows, at most twice
         as many, and all that may have reached a bar."""
-        found = self.race.sweep(steps, keep, limit, share)
+        found = self.race.sweep(steps, limit, share)
         hopeful = found.hopeful
         if len(hopeful) < fair:
             hopeful = np.union1d(hopeful, self.race.best(fair))
@@ -163,6 +163,10 @@ class Part:
             hopeful = hopeful[np.argpartition(scores, len(scores) - 2 * fair)[-2 * fair :]]
         near = [rows for rows in found.near if rows is not None]
         return Swept(found.near, self._show(np.unique(np.concatenate([hopeful, *near]))))
+
+    def keep(self, count: int) -> None:
+        """`Race.keep`."""
+        self.race.keep(count)
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         c, n = self.race.standing(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -93,6 +94,9 @@ class ShardedRace(Race):
 
     def __init__(self, rows: ShardedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
         self.rows, self.bounds, self.fair = rows, rows.bounds, 1
+        self.noise, self.rule = noise, rule
+        self.steps: Steps
+        """Those of the last sweep."""
         rows.shown = None
         own = [(start, *mine) for start, mine in zip(rows.bounds, rows.of_parts(candidates))]
         errors = self._ask("open_race", noise, rule, own=own)
@@ -167,8 +171,9 @@ class ShardedRace(Race):
         self._show([shown for _, shown in answers])
         return self._global([best for best, _ in answers])
 
-    def sweep(self, steps: Steps, keep: int, limit: int, share: float) -> Swept:
-        answers = self._ask("sweep", steps, keep, limit, share, self.fair)
+    def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
+        self.steps = steps
+        answers = self._ask("sweep", steps, limit, share, self.fair)
         self._show([answer.shown for answer in answers])
         near: list[np.ndarray | None] = []
         for step in range(len(steps)):
@@ -179,6 +184,16 @@ class ShardedRace(Race):
         assert self.rows.shown is not None
         return Swept(near, self.rows.shown.rows)
 
+    def keep(self, count: int) -> None:
+        """The parts hear of it with the next question; the rows at hand go along."""
+        self._tell("keep", count)
+        shown = self.rows.shown
+        assert shown is not None
+        directions = self.steps.directions[:count].astype(shown.features.dtype)
+        V = (shown.features @ directions.T).astype(np.float64)
+        c, n = shown.c - V @ self.steps.coefs[:count], shown.n - np.vecdot(V, V)
+        self.rows.shown = replace(shown, c=c, n=n)
+
     def pool(self, rows: np.ndarray) -> Pool:
         if self.rows.shown is None or not np.isin(rows, self.rows.shown.rows).all():
             cuts = np.searchsorted(rows, self.bounds)
@@ -188,7 +203,9 @@ class ShardedRace(Race):
         assert shown is not None
         at = np.searchsorted(shown.rows, rows)
         features = shown.features if len(rows) == len(shown.rows) else shown.features[at]
-        return Pool(rows, features, shown.c[at], shown.n[at])
+        norms2 = self.rows.norms2[rows]
+        floor, scale = self.rows.tolerance * norms2, self.rule.scale(norms2, self.noise)
+        return Pool(rows, features, shown.c[at], shown.n[at], floor, scale, self.rule)
 
     def _show(self, parts: list[Shown]) -> None:
         self.rows.shown = joined(parts, self.bounds, self.rows.shown)
