@@ -83,10 +83,12 @@ class FusedRace(ArrayRace):
     """`ArrayRace` with its passes compiled."""
 
     rows: FusedRows
-    most_ahead, panel = 32, passes.NARROW
+    panel = passes.NARROW
 
     def __init__(self, rows: FusedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
         super().__init__(rows, candidates, noise, rule)
+        # so that the products of a sweep are kept in an eighth of what the rows take
+        self.most_ahead = int(np.clip(rows.p // 8, self.panel, 32))
         self.coefs = np.zeros(0)
         self.made: dict[tuple[int, int], np.ndarray] = {}
         """Coefficients of the last sweep's steps, and its products with the rows from … to …."""
