@@ -24,7 +24,7 @@ from benchmarks.peers.environments import make_environment
 from exempla import Completions, Recorder
 
 FIRST = 10
-WORDS = 1500
+WORDS = 1000
 HERE = Path(__file__).parent
 
 

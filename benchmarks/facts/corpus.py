@@ -105,7 +105,7 @@ class Corpus:
     facts: list[Fact]
 
 
-def make_corpus(background: int = 1500, seed: int = 0) -> Corpus:
+def make_corpus(background: int = 600, seed: int = 0) -> Corpus:
     """Film reviews and planted facts: 60 facts in 600 lines, 300 lines that only sound alike."""
     rng = np.random.default_rng(seed)
     told: list[tuple[str, int]] = []
