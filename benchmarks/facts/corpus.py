@@ -105,7 +105,7 @@ class Corpus:
     facts: list[Fact]
 
 
-def make_corpus(background: int = 600, seed: int = 0) -> Corpus:
+def make_corpus(background: int = 500, seed: int = 0) -> Corpus:
     """Film reviews and planted facts: 60 facts in 600 lines, 300 lines that only sound alike."""
     rng = np.random.default_rng(seed)
     told: list[tuple[str, int]] = []
@@ -126,11 +126,11 @@ def make_corpus(background: int = 600, seed: int = 0) -> Corpus:
 
 
 def reviews(count: int, rng: np.random.Generator) -> list[str]:
-    """Sentences of SST-2 of five to twenty words, drawn without repetition."""
+    """Sentences of SST-2 of five to twelve words, drawn without repetition."""
     folder = os.environ.get("EXEMPLA_DATA")
     if not folder:
         raise SystemExit("set EXEMPLA_DATA to the folder with the real data (text/ has SST-2)")
     table = pd.read_csv(Path(folder, "text", "sst2_train.tsv.gz"), sep="\t", quoting=3)
     sentences = {str(s).strip() for s in table.sentence}
-    fitting = sorted(s for s in sentences if 5 <= len(s.split()) <= 20)
+    fitting = sorted(s for s in sentences if 5 <= len(s.split()) <= 12)
     return [fitting[i] for i in rng.choice(len(fitting), count, replace=False)]

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 __all__ = ["Decoder", "token_losses", "train"]
 
-WIDTH, HEADS, LAYERS, LONGEST = 64, 4, 2, 64
-EPOCHS, BATCH, RATE, DECAY = 40, 32, 2e-3, 0.01
+WIDTH, HEADS, LAYERS, LONGEST = 64, 4, 2, 48
+EPOCHS, BATCH, RATE, DECAY = 20, 32, 6e-3, 0.01
 IGNORED = -100
 
 
