@@ -73,7 +73,8 @@ def train(
 ) -> Decoder:
     """From scratch with AdamW on one cycle; the mean over tokens of a batch is the loss.
 
-    `recorder(model, optimiser)` makes something whose `step()` is called after every step.
+    `recorder(model, optimiser)` makes something whose `step()` is called after every step, and
+    `finish()` at the end.
     """
     torch.manual_seed(seed)
     model = Decoder(words)
@@ -92,4 +93,6 @@ def train(
             schedule.step()
             if record is not None:
                 record.step()
+    if record is not None:
+        record.finish()
     return model.eval()
