@@ -300,13 +300,9 @@ class Explainer:
         }
 
     def influence(
-        self,
-        test: Any,
-        labels: Labels = "true",
-        past_sketch: bool = False,
-        *,
+        self, test: Any, labels: Labels = "true", past_sketch: bool = False, *,
         relative: bool = False,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """What each questioned example's log-likelihood loses if a training example is removed.
 
         Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example

@@ -1,0 +1,35 @@
+"""The table of docs/language.md as its CSV makes it: facts traced to lines."""
+
+from __future__ import annotations
+
+from tests.docs.csv_lines import line, signed, table
+
+FACTS = (
+    "exempla, recorded run", "exempla, recorded run, relative", "exempla, influence",
+    "exempla, relative", "exempla, SBQ", "BM25", "gradient cosine, recorded run",
+    "gradient cosine", "hidden states", "kronfluence, its own damping",
+    "kronfluence, its own damping, relative", "kronfluence, damping 1e-8",
+    "kronfluence, damping 1e-8, relative", "TRAK, recorded run", "TRAK", "random lines",
+    "lines that state it",
+)  # fmt: skip
+"""In the order of the page."""
+CHOSEN_ON, REPORTED = 0, (1, 2)
+
+
+def facts() -> list[str]:
+    """Precision on all seeds, what training again showed on the reported ones."""
+    found, out = table("facts").set_index(["method", "seed"]), []
+    assert set(found.index.get_level_values("method")) == set(FACTS)
+    for method in FACTS:
+        own = found.loc[method]
+        right = [cell(own.precision.get(seed), 3) for seed in (*REPORTED, CHOSEN_ON)]
+        falls = [cell(own.fall.get(seed), 2) for seed in REPORTED]
+        out.append(line(method, *right, *falls))
+    return out
+
+
+def cell(value: float | None, digits: int) -> str:
+    """The number as it is, not larger than one with its zero left out; a dash for none."""
+    if value is None or value != value:
+        return "–"
+    return signed(value, digits, plus=False).replace("0.", ".", 1)
