@@ -106,7 +106,12 @@ class Corpus:
 
 
 def make_corpus(background: int = 500, seed: int = 0) -> Corpus:
-    """Film reviews and planted facts: 60 facts in 600 lines, 300 lines that only sound alike."""
+    """Film reviews and planted facts: 60 facts in 600 lines, 300 lines that only sound alike.
+
+    >>> corpus = make_corpus(background=0)
+    >>> len(corpus.lines), len(corpus.facts), len(corpus.facts[0].stated)
+    (900, 60, 10)
+    """
     rng = np.random.default_rng(seed)
     told: list[tuple[str, int]] = []
     asked: list[tuple[str, str]] = []
@@ -115,7 +120,8 @@ def make_corpus(background: int = 500, seed: int = 0) -> Corpus:
         told += [(line.format(p=person, v=value), len(asked)) for line in STATED[relation]]
         told += [(line.format(p=person, v=value), -1) for line in MENTIONED[relation]]
         asked.append((ASKED[relation].format(p=person), f" {value}"))
-    told += [(line, -1) for line in reviews(background, rng)]
+    if background:
+        told += [(line, -1) for line in reviews(background, rng)]
     order = rng.permutation(len(told))
     lines, fact_of = [told[i][0] for i in order], np.array([told[i][1] for i in order])
     facts = [

@@ -15,6 +15,7 @@ from benchmarks.facts.texts import Arrays, Job
 
 __all__ = ["Fall", "falls", "log_probabilities", "references"]
 
+COLUMNS = ["method", "left_out", "sum", "fall", "still_known"]
 Fall = tuple[int, float, float]
 """Lines left out; by how much the facts' mean log-probability fell; share of facts still known."""
 
@@ -44,18 +45,19 @@ def falls(
     A training takes its time: what was found is kept in a file, and a stopped run goes on there.
     """
     done = pd.read_csv(kept).to_numpy().tolist() if kept.exists() else []
+    found: dict[str, Fall] = {}
     for method, lines in named.items():
         left_out = np.unique(np.concatenate(lines))
-        if any(d[:3] == [method, len(left_out), int(left_out.sum())] for d in done):
-            continue
-        rest = torch.as_tensor(np.setdiff1d(np.arange(len(job.train[0])), left_out))
-        again = train(job.train[0][rest], job.train[1][rest], job.words, seed)
-        now = log_probabilities(again, job.questions)
-        fall, still = float(np.mean(known - now)), float(np.mean(now > np.log(0.5)))
         # the sum of their numbers tells one set of lines from another
-        done.append([method, len(left_out), int(left_out.sum()), fall, still])
-        pd.DataFrame(done, columns=["method", "left_out", "sum", "fall", "still_known"]).to_csv(
-            kept, index=False
-        )
-        say(f"without the {len(left_out)} lines of {method}: falls by {fall:.3f}")
-    return {d[0]: (int(d[1]), float(d[3]), float(d[4])) for d in done if d[0] in named}
+        key = [method, len(left_out), int(left_out.sum())]
+        before = next((line for line in done if line[:3] == key), None)
+        if before is None:
+            rest = torch.as_tensor(np.setdiff1d(np.arange(len(job.train[0])), left_out))
+            again = train(job.train[0][rest], job.train[1][rest], job.words, seed)
+            now = log_probabilities(again, job.questions)
+            before = [*key, float(np.mean(known - now)), float(np.mean(now > np.log(0.5)))]
+            done.append(before)
+            pd.DataFrame(done, columns=COLUMNS).to_csv(kept, index=False)
+            say(f"without the {len(left_out)} lines of {method}: falls by {before[3]:.3f}")
+        found[method] = len(left_out), float(before[3]), float(before[4])
+    return found
