@@ -66,8 +66,9 @@ def main() -> None:
     said(f"{share:.0%} of {len(known)} facts are known (p > .5)")
     ranked = once(options.out / f"own-{options.seed}.json", lambda: rankings(job, model, run))
     if options.peers:
-        others = options.out / f"peers-{options.seed}.json"
-        ranked |= once(others, lambda: peers(options, job, model, run))
+        for peer in PEERS:
+            kept = options.out / f"{peer}-{options.seed}.json"
+            ranked |= once(kept, lambda peer=peer: answers_of(peer, options, job, model, run))
     table = precisions(ranked, job, options.seed).assign(known=share)
     write(table, options)
     if options.retrain:
@@ -137,8 +138,10 @@ def once(path: Path, work: Callable[[], Ranked]) -> Ranked:
     return {name: ([np.array(o) for o in order], s) for name, (order, s) in found.items()}
 
 
-def peers(options: argparse.Namespace, job: Job, model: Decoder, run: Path) -> Ranked:
-    """The answers of peers, each in its own environment, by the clock on the wall."""
+def answers_of(
+    peer: str, options: argparse.Namespace, job: Job, model: Decoder, run: Path
+) -> Ranked:
+    """The answers of a peer in its own environment, by the clock on the wall."""
     states = [moment.state_dict() for moment in methods.moments(model, run)]
     torch.save({"model": model.state_dict(), "moments": states}, options.out / "weights.pt")
     np.savez(
@@ -146,16 +149,14 @@ def peers(options: argparse.Namespace, job: Job, model: Decoder, run: Path) -> R
         train_labels=job.train[1].numpy(), test_ids=job.questions[0].numpy(),
         test_labels=job.questions[1].numpy(),
     )  # fmt: skip
-    out: Ranked = {}
-    for peer, made in PEERS.items():
-        python = make_environment(peer, options.peers)
-        began = time.time()
-        subprocess.run([str(python), str(HERE / f"run_{peer}.py"), str(options.out)], check=True)
-        for name, file in made.items():
-            # larger = more helpful, in both
-            out[name] = first(np.load(options.out / f"{file}.npy")), time.time() - began
-        said(f"{peer} asked")
-    return out
+    python = make_environment(peer, options.peers)
+    began = time.time()
+    subprocess.run([str(python), str(HERE / f"run_{peer}.py"), str(options.out)], check=True)
+    seconds = time.time() - began
+    said(f"{peer} asked")
+    # larger = more helpful, in both
+    files = {name: np.load(options.out / f"{file}.npy") for name, file in PEERS[peer].items()}
+    return {name: (first(scores), seconds) for name, scores in files.items()}
 
 
 def first(scores: np.ndarray) -> list[np.ndarray]:

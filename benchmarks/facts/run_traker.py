@@ -2,8 +2,8 @@
 
     PYTHON run_traker.py FOLDER     reads job.npz and weights.pt there, writes its scores
 
-Its tasks are for classifiers; a text is given to it as one model output, the mean log-odds of its
-tokens, with the loss gradient 1 − p that goes with it, as its documentation does for language
+Its tasks are for classifiers; a text is given to it as one model output, the sum of its tokens'
+log-odds, with the loss gradient 1 − p that goes with it, as its documentation does for language
 models.
 """
 
@@ -27,6 +27,9 @@ BATCH = 100
 
 
 class TextOutput(AbstractModelOutput):
+    def __init__(self) -> None:
+        super().__init__()
+
     @staticmethod
     def log_odds(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         counts = labels[1:] != IGNORED
