@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder for everything made")
     parser.add_argument("--seed", type=int, default=0, help="of the text and of the training")
     parser.add_argument("--peers", type=Path, help="a folder for the peers' environments")
+    parser.add_argument("--only", choices=list(PEERS), help="this peer alone")
     parser.add_argument("--retrain", action="store_true", help="also train without the lines")
     parser.add_argument("--csv", type=Path, help="a table of all seeds to put these lines into")
     options = parser.parse_args()
@@ -66,7 +67,7 @@ def main() -> None:
     said(f"{share:.0%} of {len(known)} facts are known (p > .5)")
     ranked = once(options.out / f"own-{options.seed}.json", lambda: rankings(job, model, run))
     if options.peers:
-        for peer in PEERS:
+        for peer in [options.only] if options.only else list(PEERS):
             kept = options.out / f"{peer}-{options.seed}.json"
             ranked |= once(kept, lambda peer=peer: answers_of(peer, options, job, model, run))
     table = precisions(ranked, job, options.seed).assign(known=share)
