@@ -31,9 +31,9 @@ WIDTH, RUN_WIDTH = 8192, 2048
 moments. The automatic choice is exact here, at 176 seconds a model."""
 
 
-def fitted(model: Decoder, lines: Completions) -> exempla.Explainer:
+def fitted(model: Decoder, lines: Completions, sketch: str | int = WIDTH) -> exempla.Explainer:
     """Of the model as it is at the end."""
-    asked = exempla.Explainer(model, likelihood="causal_lm", sketch=WIDTH, progress=False)
+    asked = exempla.Explainer(model, likelihood="causal_lm", sketch=sketch, progress=False)
     return asked.fit(lines)
 
 

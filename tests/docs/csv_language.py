@@ -8,11 +8,11 @@ from tests.docs.csv_lines import line, signed, table
 
 FACTS = (
     "exempla, recorded run", "exempla, recorded run, relative", "exempla, influence",
-    "exempla, relative", "exempla, SBQ", "BM25", "gradient cosine, recorded run",
-    "gradient cosine", "hidden states", "kronfluence, its own damping",
-    "kronfluence, its own damping, relative", "kronfluence, damping 1e-8",
-    "kronfluence, damping 1e-8, relative", "TRAK, recorded run", "TRAK", "random lines",
-    "lines that state it",
+    "exempla, relative", "exempla, SBQ", "exempla, exact, influence", "exempla, exact, relative",
+    "BM25", "gradient cosine, recorded run", "gradient cosine", "hidden states",
+    "kronfluence, its own damping", "kronfluence, its own damping, relative",
+    "kronfluence, damping 1e-8", "kronfluence, damping 1e-8, relative", "TRAK, recorded run",
+    "TRAK", "random lines", "lines that state it",
 )  # fmt: skip
 """In the order of the page."""
 CHOSEN_ON, REPORTED = 0, (1, 2)
