@@ -21,8 +21,9 @@ CHOSEN_ON, REPORTED = 0, (1, 2)
 def facts() -> list[str]:
     """Precision on all seeds, what training again showed on the reported ones."""
     found, out = table("facts").set_index(["method", "seed"]), []
-    assert set(found.index.get_level_values("method")) == set(FACTS)
-    for method in FACTS:
+    known = set(found.index.get_level_values("method"))
+    assert known <= set(FACTS), "a method without a place on the page"
+    for method in (m for m in FACTS if m in known):
         own = found.loc[method]
         right = [cell(own.precision.get(seed), 3) for seed in (*REPORTED, CHOSEN_ON)]
         out.append(line(method, *right, *(fallen(own, seed) for seed in REPORTED)))
