@@ -8,8 +8,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from exempla import SBQ, ExemplaError, Explainer, TopInfluence, hessian_influence, select
-from exempla.influence import LEVELLING, SetInfluence, average, hessian
+from exempla.influence import LEVELLING, SetInfluence, average, hessian, relative_influence
 from exempla.oracles import make_oracle
+from exempla.oracles.scores import ArrayScores
 from tests.reference import dense_metric, dense_rows
 
 
@@ -137,6 +138,47 @@ def refitted(model, X, y, n):
 def flat(model):
     """Parameters in the oracle's layout."""
     return make_oracle(model).theta
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+def test_relative_influence_is_the_cosine_of_the_kernel_up_to_the_question(networks):
+    """Divided by the question's own root too, it is what unit rows give at the same damping."""
+    X, y = scaled(load_iris, 90)
+    several = [
+        MLPClassifier((4,), alpha=0.1, max_iter=500, random_state=seed).fit(X, y)
+        for seed in range(networks)
+    ]
+    explainer = Explainer(several, damping=0.05, progress=False).fit((X[:80], y[:80]))
+    test = (X[80:], y[80:])
+    plain, own = explainer.influence(test), explainer.self_influence()
+    relative = explainer.influence(test, relative=True)
+    np.testing.assert_allclose(relative, plain / np.sqrt(own)[:, None], rtol=1e-9)
+    cosines = explainer.affinity(np.arange(80), test)
+    assert np.abs(cosines).max() <= 1 + 1e-9
+    ratio = relative / cosines
+    np.testing.assert_allclose(ratio, np.broadcast_to(ratio[0], ratio.shape), rtol=1e-5)
+
+
+def test_relative_influence_names_who_speaks_about_the_question_not_who_is_loud():
+    """A long score that bears on everything comes first, until scores are compared by what they
+    are about."""
+    scores = np.array([[1.0, 0.1], [3.0, 4.0], [-1.0, 2.0]])
+    explainer = Explainer(ArrayScores(), fisher="identity", progress=False).fit(scores)
+    asked = np.array([[1.0, 0.0]])
+    assert explainer.influence(asked)[:, 0].argmax() == 1
+    assert explainer.influence(asked, relative=True)[:, 0].argmax() == 0
+
+
+def test_a_row_without_influence_of_its_own_has_none_relative_to_it():
+    found = relative_influence(np.array([[3.0, 1.0], [0.0, 0.0]]), np.array([9.0, 0.0]))
+    np.testing.assert_array_equal(found, [[1.0, 1.0 / 3.0], [0.0, 0.0]])
+
+
+def test_relative_has_to_be_a_flag():
+    X, y = scaled(load_iris, 60)
+    explainer = Explainer(LogisticRegression().fit(X, y), progress=False).fit((X, y))
+    with pytest.raises(ExemplaError, match="relative"):
+        explainer.influence((X[:2], y[:2]), relative="yes")  # type: ignore[arg-type]
 
 
 def test_perceptron_hessian_matches_its_fisher_only_roughly():

@@ -7,25 +7,45 @@ trained again: how far the facts' log-probability falls is what those lines did,
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from benchmarks.facts import methods
-from benchmarks.facts.corpus import Corpus, make_corpus
-from benchmarks.facts.model import IGNORED, Decoder, token_losses, train
+from benchmarks.facts.corpus import make_corpus
+from benchmarks.facts.model import Decoder, train
+from benchmarks.facts.retrain import falls, log_probabilities, references
+from benchmarks.facts.texts import Job, make_job
 from benchmarks.peers.environments import make_environment
-from exempla import Completions, Recorder
+from exempla import Recorder
 
 FIRST = 10
-WORDS = 1500
 HERE = Path(__file__).parent
+PEERS = {
+    "kronfluence": {
+        "kronfluence, its own damping": "kronfluence-own",
+        "kronfluence, its own damping, relative": "kronfluence-own-relative",
+        "kronfluence, damping 1e-8": "kronfluence-default",
+        "kronfluence, damping 1e-8, relative": "kronfluence-default-relative",
+    },
+    "traker": {"TRAK": "traker", "TRAK, recorded run": "traker-run"},
+}
+RETRAINED = {
+    "exempla, recorded run", "exempla, influence", "BM25", "gradient cosine",
+    "kronfluence, its own damping", "TRAK, recorded run",
+}  # fmt: skip
+"""A training each: one of every kind, chosen before any fall was seen; TRAK for its precision."""
+
+Ranked = dict[str, tuple[list[np.ndarray], float]]
+"""Of each method, the first lines for every fact, best first, and its processor seconds."""
 
 
 def main() -> None:
@@ -33,146 +53,160 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder for everything made")
     parser.add_argument("--seed", type=int, default=0, help="of the text and of the training")
     parser.add_argument("--peers", type=Path, help="a folder for the peers' environments")
+    parser.add_argument("--exact", action="store_true", help="also the exact embedding: minutes")
+    parser.add_argument("--only", choices=list(PEERS), help="this peer alone")
     parser.add_argument("--retrain", action="store_true", help="also train without the lines")
+    parser.add_argument("--csv", type=Path, help="a table of all seeds to put these lines into")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    corpus = make_corpus(seed=options.seed)
-    tokenizer = make_tokenizer(corpus.lines)
-    texts = Completions(tokenizer, corpus.lines)
-    asked = Completions(tokenizer, [(f.prompt, f.completion) for f in corpus.facts], end=False)
-    data, questions = as_arrays(texts), as_arrays(asked)
+    job = make_job(make_corpus(seed=options.seed))
     began = time.process_time()
-    model = trained(options, data, len(tokenizer))
+    model, run = trained(options.out, options.seed, job)
     said(f"trained in {time.process_time() - began:.0f} processor seconds")
-    known = log_probabilities(model, questions)
-    said(f"{np.mean(known > np.log(0.5)):.0%} of {len(known)} facts are known (p > .5)")
-    ranked = rankings(options, model, corpus, texts, asked, data, questions)
+    known = log_probabilities(model, job.questions)
+    share = float(np.mean(known > np.log(0.5)))
+    said(f"{share:.0%} of {len(known)} facts are known (p > .5)")
+    ranked = once(options.out / f"own-{options.seed}.json", lambda: rankings(job, model, run))
+    if options.exact:
+        ranked |= once(options.out / f"exact-{options.seed}.json", lambda: exact(job, model))
+    if options.peers:
+        for peer in [options.only] if options.only else list(PEERS):
+            kept = options.out / f"{peer}-{options.seed}.json"
+            ranked |= once(kept, lambda peer=peer: answers_of(peer, options, job, model, run))
+    table = precisions(ranked, job, options.seed).assign(known=share)
+    write(table, options)
+    if options.retrain:
+        named = {name: order for name, (order, _) in ranked.items() if name in RETRAINED}
+        named |= references(job.corpus, FIRST, options.seed)
+        kept = options.out / f"falls-{options.seed}.csv"
+        found = falls(named, job, known, options.seed, kept, said)
+        added = pd.DataFrame(
+            [(name, *found[name]) for name in found],
+            columns=["method", "left_out", "fall", "still_known"],
+        )
+        table = table.merge(added, on="method", how="outer").assign(seed=options.seed, known=share)
+        write(table, options)
+
+
+def trained(out: Path, seed: int, job: Job) -> tuple[Decoder, Path]:
+    """The model and the folder with moments of its training."""
+    path, run = out / f"weights-{seed}.pt", out / f"run-{seed}"
+    if path.exists():
+        model = Decoder(job.words).eval()
+        model.load_state_dict(torch.load(path, weights_only=True))
+        return model, run
+    model = train(*job.train, job.words, seed, lambda model, by: Recorder(model, run, optimizer=by))
+    torch.save(model.state_dict(), path)
+    return model, run
+
+
+def rankings(job: Job, model: Decoder, run: Path) -> Ranked:
+    """The answers of what runs in this process."""
+    wordings = [f.prompt + f.completion for f in job.corpus.facts]
+    out: Ranked = {}
+    explainer, fitting = timed(lambda: methods.fitted(model, job.lines))
+    said(f"one model fitted in {fitting:.0f} processor seconds")
+    whole, following = timed(lambda: methods.fitted_run(model, run, job.lines))
+    said(f"the recorded run fitted in {following:.0f} processor seconds")
+    ours: dict[str, tuple[float, Callable[[], list[np.ndarray]]]] = {
+        "influence": (fitting, lambda: first(explainer.influence(job.asked))),
+        "relative": (fitting, lambda: first(explainer.influence(job.asked, relative=True))),
+        "SBQ": (fitting, lambda: methods.picked(explainer, job.asked, FIRST)),
+        "recorded run": (following, lambda: first(whole.influence(job.asked))),
+        "recorded run, relative": (
+            following, lambda: first(whole.influence(job.asked, relative=True))
+        ),
+    }  # fmt: skip
+    for way, (before, ask) in ours.items():
+        order, seconds = timed(ask)
+        out[f"exempla, {way}"] = order, before + seconds
+    moments = methods.moments(model, run)
+    others: dict[str, Callable[[], np.ndarray]] = {
+        "BM25": lambda: methods.bm25(job.corpus.lines, wordings),
+        "hidden states": lambda: methods.hidden_states(model, job.lines, job.asked),
+        "gradient cosine": lambda: methods.gradient_cosine([model], job, said),
+        "gradient cosine, recorded run": lambda: methods.gradient_cosine(moments, job, said),
+    }
+    for name, ask in others.items():
+        scores, seconds = timed(ask)
+        out[name] = first(scores), seconds
+    return out
+
+
+def exact(job: Job, model: Decoder) -> Ranked:
+    """One model again, with the automatic sketch, which is exact for so few lines."""
+    explainer, fitting = timed(lambda: methods.fitted(model, job.lines, "auto"))
+    said(f"exactly, in {fitting:.0f} processor seconds")
+    out: Ranked = {}
+    for way in ("influence", "relative"):
+        scores, seconds = timed(
+            lambda way=way: explainer.influence(job.asked, relative=way == "relative")
+        )
+        out[f"exempla, exact, {way}"] = first(scores), fitting + seconds
+    return out
+
+
+def once(path: Path, work: Callable[[], Ranked]) -> Ranked:
+    """What was answered before, or is now and kept."""
+    if not path.exists():
+        answers = {name: ([o.tolist() for o in order], s) for name, (order, s) in work().items()}
+        path.write_text(json.dumps(answers))
+    found = json.loads(path.read_text())
+    return {name: ([np.array(o) for o in order], s) for name, (order, s) in found.items()}
+
+
+def answers_of(
+    peer: str, options: argparse.Namespace, job: Job, model: Decoder, run: Path
+) -> Ranked:
+    """The answers of a peer in its own environment, by the clock on the wall."""
+    states = [moment.state_dict() for moment in methods.moments(model, run)]
+    torch.save({"model": model.state_dict(), "moments": states}, options.out / "weights.pt")
+    np.savez(
+        options.out / "job.npz", train_ids=job.train[0].numpy(), words=job.words,
+        train_labels=job.train[1].numpy(), test_ids=job.questions[0].numpy(),
+        test_labels=job.questions[1].numpy(),
+    )  # fmt: skip
+    python = make_environment(peer, options.peers)
+    began = time.time()
+    subprocess.run([str(python), str(HERE / f"run_{peer}.py"), str(options.out)], check=True)
+    seconds = time.time() - began
+    said(f"{peer} asked")
+    # larger = more helpful, in both
+    files = {name: np.load(options.out / f"{file}.npy") for name, file in PEERS[peer].items()}
+    return {name: (first(scores), seconds) for name, scores in files.items()}
+
+
+def first(scores: np.ndarray) -> list[np.ndarray]:
+    """For every column, the rows with the largest scores."""
+    return [np.argsort(-column, kind="stable")[:FIRST] for column in scores.T]
+
+
+def precisions(ranked: Ranked, job: Job, seed: int) -> pd.DataFrame:
+    """A line for each method: which share of its first lines state the fact."""
     lines = []
     for name, (order, seconds) in ranked.items():
-        hits = [np.isin(o[:FIRST], f.stated).mean() for o, f in zip(order, corpus.facts)]
-        line = {
-            "seed": options.seed, "method": name, "precision": float(np.mean(hits)),
-            "standard_error": float(np.std(hits) / np.sqrt(len(hits))), "seconds": seconds,
-        }  # fmt: skip
-        if options.retrain:
-            line["fall"] = fall(order, data, questions, known, len(tokenizer), options.seed)
-        lines.append(line)
-        said(", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v}" for k, v in line.items()))
-    pd.DataFrame(lines).to_csv(options.out / f"facts-{options.seed}.csv", index=False)
+        hits = [np.isin(o, f.stated).sum() / FIRST for o, f in zip(order, job.corpus.facts)]
+        error = np.std(hits) / np.sqrt(len(hits))
+        lines.append((seed, name, np.mean(hits), error, seconds))
+        said(f"{name}: {np.mean(hits):.3f} ± {error:.3f}, {seconds:.0f} s")
+    columns = ["seed", "method", "precision", "standard_error", "seconds"]
+    return pd.DataFrame(lines, columns=columns)
 
 
-def make_tokenizer(lines: list[str]):
-    """Byte-pair encoding, learned from the text itself."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=WORDS, special_tokens=["<|>"]))
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|>", bos_token="<|>")
-
-
-def as_arrays(texts: Completions) -> tuple[Tensor, Tensor]:
-    """(ids, labels), padded on the right; a first token is never counted."""
-    rows = texts[:]
-    longest = max(len(row["input_ids"]) for row in rows)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    labels = torch.full_like(ids, IGNORED)
-    for i, row in enumerate(rows):
-        length = len(row["input_ids"])
-        ids[i, :length] = torch.tensor(row["input_ids"])
-        labels[i, :length] = torch.tensor(row["labels"])
-    labels[:, 0] = IGNORED
-    return ids, labels
+def write(table: pd.DataFrame, options: argparse.Namespace) -> None:
+    """This seed's lines, in its folder and in the table of all seeds in place of earlier ones."""
+    table.round(4).to_csv(options.out / f"facts-{options.seed}.csv", index=False)
+    if options.csv:
+        before = pd.read_csv(options.csv) if options.csv.exists() else table[:0]
+        others = before[before.seed != options.seed]
+        whole = pd.concat([others, table]) if len(others) else table
+        whole = whole.sort_values(["seed", "method"]).round(4)
+        whole.to_csv(options.csv, index=False)
 
 
-def trained(options: argparse.Namespace, data: tuple[Tensor, Tensor], words: int) -> Decoder:
-    path = options.out / f"weights-{options.seed}.pt"
-    if path.exists():
-        model = Decoder(words).eval()
-        model.load_state_dict(torch.load(path, weights_only=True))
-        return model
-    run = options.out / f"run-{options.seed}"
-    model = train(*data, words, options.seed, lambda model, by: Recorder(model, run, optimizer=by))
-    torch.save(model.state_dict(), path)
-    return model
-
-
-def log_probabilities(model: Decoder, asked: tuple[Tensor, Tensor]) -> np.ndarray:
-    """log p of each completion."""
-    with torch.no_grad():
-        return -token_losses(model(asked[0]), asked[1]).sum(1).numpy()
-
-
-def rankings(
-    options: argparse.Namespace, model: Decoder, corpus: Corpus, texts: Completions,
-    asked: Completions, data: tuple[Tensor, Tensor], questions: tuple[Tensor, Tensor],
-) -> dict[str, tuple[list[np.ndarray], float]]:  # fmt: skip
-    """Of each method, the lines for every fact, best first, and its processor seconds."""
-    wordings = [f.prompt + f.completion for f in corpus.facts]
-    ways = {
-        "exempla, influence": lambda: methods.influence(model, texts, asked),
-        "exempla, recorded run": lambda: methods.influence(
-            [model, options.out / f"run-{options.seed}"], texts, asked
-        ),
-        "BM25": lambda: methods.bm25(corpus.lines, wordings),
-        "hidden states": lambda: methods.hidden_states(model, texts, asked),
-        "gradient cosine": lambda: methods.gradient_cosine(model, data, questions, said),
-    }
-    out = {}
-    for name, way in ways.items():
-        began = time.process_time()
-        scores = way()
-        order = [np.argsort(-column, kind="stable") for column in scores.T]
-        out[name] = order, time.process_time() - began
-        said(f"{name} asked")
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     began = time.process_time()
-    out["exempla, SBQ"] = methods.picked(model, texts, asked, FIRST), time.process_time() - began
-    if options.peers:
-        out |= peers(options, data, questions, model)
-    return out
-
-
-def peers(
-    options: argparse.Namespace, data: tuple[Tensor, Tensor], questions: tuple[Tensor, Tensor],
-    model: Decoder,
-) -> dict[str, tuple[list[np.ndarray], float]]:  # fmt: skip
-    """The same of peers, each in its own environment."""
-    torch.save(model.state_dict(), options.out / "weights.pt")
-    np.savez(
-        options.out / "job.npz", train_ids=data[0].numpy(), train_labels=data[1].numpy(),
-        test_ids=questions[0].numpy(), test_labels=questions[1].numpy(),
-        words=model.head.out_features,
-    )  # fmt: skip
-    files = {
-        "kronfluence": {"kronfluence, its own damping": "kronfluence-own.npy",
-                        "kronfluence, damping 1e-8": "kronfluence-default.npy"},
-        "traker": {"TRAK": "traker.npy"},
-    }  # fmt: skip
-    out = {}
-    for peer, made in files.items():
-        python = make_environment(peer, options.peers)
-        began = time.time()
-        subprocess.run([str(python), str(HERE / f"run_{peer}.py"), str(options.out)], check=True)
-        for name, file in made.items():
-            scores = np.load(options.out / file)
-            # larger = more helpful, in both
-            order = [np.argsort(-column, kind="stable") for column in scores.T]
-            out[name] = order, time.time() - began
-        said(f"{peer} asked")
-    return out
-
-
-def fall(
-    order: list[np.ndarray], data: tuple[Tensor, Tensor], questions: tuple[Tensor, Tensor],
-    known: np.ndarray, words: int, seed: int,
-) -> float:  # fmt: skip
-    """Mean fall of the facts' log-probability when every fact's first lines are left out."""
-    left_out = np.unique(np.concatenate([o[:FIRST] for o in order]))
-    kept = torch.as_tensor(np.setdiff1d(np.arange(len(data[0])), left_out))
-    again = train(data[0][kept], data[1][kept], words, seed)
-    return float(np.mean(known - log_probabilities(again, questions)))
+    return work(), time.process_time() - began
 
 
 def said(line: str) -> None:

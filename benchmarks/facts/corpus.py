@@ -105,8 +105,13 @@ class Corpus:
     facts: list[Fact]
 
 
-def make_corpus(background: int = 1500, seed: int = 0) -> Corpus:
-    """Film reviews and planted facts: 60 facts in 600 lines, 300 lines that only sound alike."""
+def make_corpus(background: int = 500, seed: int = 0) -> Corpus:
+    """Film reviews and planted facts: 60 facts in 600 lines, 300 lines that only sound alike.
+
+    >>> corpus = make_corpus(background=0)
+    >>> len(corpus.lines), len(corpus.facts), len(corpus.facts[0].stated)
+    (900, 60, 10)
+    """
     rng = np.random.default_rng(seed)
     told: list[tuple[str, int]] = []
     asked: list[tuple[str, str]] = []
@@ -115,7 +120,8 @@ def make_corpus(background: int = 1500, seed: int = 0) -> Corpus:
         told += [(line.format(p=person, v=value), len(asked)) for line in STATED[relation]]
         told += [(line.format(p=person, v=value), -1) for line in MENTIONED[relation]]
         asked.append((ASKED[relation].format(p=person), f" {value}"))
-    told += [(line, -1) for line in reviews(background, rng)]
+    if background:
+        told += [(line, -1) for line in reviews(background, rng)]
     order = rng.permutation(len(told))
     lines, fact_of = [told[i][0] for i in order], np.array([told[i][1] for i in order])
     facts = [
@@ -126,11 +132,11 @@ def make_corpus(background: int = 1500, seed: int = 0) -> Corpus:
 
 
 def reviews(count: int, rng: np.random.Generator) -> list[str]:
-    """Sentences of SST-2 of five to twenty words, drawn without repetition."""
+    """Sentences of SST-2 of five to twelve words, drawn without repetition."""
     folder = os.environ.get("EXEMPLA_DATA")
     if not folder:
         raise SystemExit("set EXEMPLA_DATA to the folder with the real data (text/ has SST-2)")
     table = pd.read_csv(Path(folder, "text", "sst2_train.tsv.gz"), sep="\t", quoting=3)
     sentences = {str(s).strip() for s in table.sentence}
-    fitting = sorted(s for s in sentences if 5 <= len(s.split()) <= 20)
+    fitting = sorted(s for s in sentences if 5 <= len(s.split()) <= 12)
     return [fitting[i] for i in rng.choice(len(fitting), count, replace=False)]

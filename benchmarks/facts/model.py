@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 __all__ = ["Decoder", "token_losses", "train"]
 
-WIDTH, HEADS, LAYERS, LONGEST = 96, 4, 3, 48
-EPOCHS, BATCH, RATE, DECAY = 40, 32, 2e-3, 0.01
+WIDTH, HEADS, LAYERS, LONGEST = 64, 4, 2, 48
+EPOCHS, BATCH, RATE, DECAY = 20, 32, 6e-3, 0.01
 IGNORED = -100
 
 
@@ -73,7 +73,8 @@ def train(
 ) -> Decoder:
     """From scratch with AdamW on one cycle; the mean over tokens of a batch is the loss.
 
-    `recorder(model, optimiser)` makes something whose `step()` is called after every step.
+    `recorder(model, optimiser)` makes something whose `step()` is called after every step, and
+    `finish()` at the end.
     """
     torch.manual_seed(seed)
     model = Decoder(words)
@@ -92,4 +93,6 @@ def train(
             schedule.step()
             if record is not None:
                 record.step()
+    if record is not None:
+        record.finish()
     return model.eval()

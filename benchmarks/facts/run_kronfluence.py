@@ -1,4 +1,5 @@
-"""kronfluence: EK-FAC of the decoder's linear layers, at its own damping and at 1e-8, its default.
+"""kronfluence: EK-FAC of the decoder's linear layers, at its own damping and at 1e-8, its default;
+each also divided by the root of a line's own score, as `influence(relative=True)` is.
 
 PYTHON run_kronfluence.py FOLDER     reads job.npz and weights.pt there, writes its scores
 """
@@ -41,7 +42,7 @@ def main(folder: Path) -> None:
         for part in ("train", "test")
     )
     model: nn.Module = Decoder(int(job["words"]))
-    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True)["model"])
     torch.manual_seed(0)
     task = NextToken()
     model = prepare_model(model, task)
@@ -51,18 +52,30 @@ def main(folder: Path) -> None:
     analyzer.set_dataloader_kwargs(DataLoaderKwargs(num_workers=0))
     analyzer.fit_all_factors("ekfac", train, per_device_batch_size=64, overwrite_output_dir=True)
     for name, damping in (("own", None), ("default", 1e-8)):
+        arguments = ScoreArguments(damping_factor=damping)
         analyzer.compute_pairwise_scores(
             scores_name=name,
             factors_name="ekfac",
             query_dataset=test,
             train_dataset=train,
-            per_device_query_batch_size=32,
-            per_device_train_batch_size=64,
-            score_args=ScoreArguments(damping_factor=damping),
+            per_device_query_batch_size=60,
+            per_device_train_batch_size=100,
+            score_args=arguments,
             overwrite_output_dir=True,
         )
-        scores = analyzer.load_pairwise_scores(name)["all_modules"].T
-        np.save(folder / f"kronfluence-{name}.npy", scores.float().numpy())
+        scores = analyzer.load_pairwise_scores(name)["all_modules"].T.float()
+        np.save(folder / f"kronfluence-{name}.npy", scores.numpy())
+        analyzer.compute_self_scores(
+            scores_name=f"{name}-self",
+            factors_name="ekfac",
+            train_dataset=train,
+            per_device_train_batch_size=100,
+            score_args=arguments,
+            overwrite_output_dir=True,
+        )
+        own = analyzer.load_self_scores(f"{name}-self")["all_modules"].float()
+        relative = scores / own.clamp(min=1e-30).sqrt()[:, None]
+        np.save(folder / f"kronfluence-{name}-relative.npy", relative.numpy())
 
 
 if __name__ == "__main__":

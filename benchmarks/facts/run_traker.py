@@ -2,13 +2,14 @@
 
     PYTHON run_traker.py FOLDER     reads job.npz and weights.pt there, writes its scores
 
-Its tasks are for classifiers; a text is given to it as one model output, the mean log-odds of its
-tokens, with the loss gradient 1 − p that goes with it, as its documentation does for language
+Its tasks are for classifiers; a text is given to it as one model output, the sum of its tokens'
+log-odds, with the loss gradient 1 − p that goes with it, as its documentation does for language
 models.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,8 +21,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from trak import TRAKer
 from trak.modelout_functions import AbstractModelOutput
 
+DIRECTIONS = 512
+"""Of the projection: fewer than there are lines, or the matrix it inverts would be singular."""
+BATCH = 100
+
 
 class TextOutput(AbstractModelOutput):
+    def __init__(self) -> None:
+        super().__init__()
+
     @staticmethod
     def log_odds(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         counts = labels[1:] != IGNORED
@@ -52,26 +60,38 @@ def main(folder: Path) -> None:
         TensorDataset(torch.tensor(job[f"{part}_ids"]), torch.tensor(job[f"{part}_labels"]))
         for part in ("train", "test")
     )
+    weights = torch.load(folder / "weights.pt", weights_only=True)
     model = Decoder(int(job["words"])).eval()
-    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
-    state = {k: v.clone() for k, v in model.state_dict().items()}
+    for name, states in (("traker", [weights["model"]]), ("traker-run", weights["moments"])):
+        np.save(folder / f"{name}.npy", scores(model, states, train, test, folder / name))
+
+
+def scores(
+    model: Decoder, states: list[dict[str, Tensor]], train: TensorDataset, test: TensorDataset,
+    folder: Path,
+) -> np.ndarray:  # fmt: skip
+    """(n_train, n_test), averaged over the checkpoints as TRAK does it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    model.load_state_dict(states[0])
     traker = TRAKer(
         model,
         task=TextOutput(),
         train_set_size=len(train),
-        save_dir=str(folder / "trak"),
+        save_dir=str(folder),
         device="cpu",
-        proj_dim=2048,
+        proj_dim=DIRECTIONS,
         use_half_precision=False,
     )
-    traker.load_checkpoint(state, model_id=0)
-    for batch in DataLoader(train, batch_size=16):
-        traker.featurize(batch, num_samples=len(batch[0]))
+    for i, state in enumerate(states):
+        traker.load_checkpoint(state, model_id=i)
+        for batch in DataLoader(train, batch_size=BATCH):
+            traker.featurize(batch, num_samples=len(batch[0]))
     traker.finalize_features()
-    traker.start_scoring_checkpoint("facts", state, 0, len(test))
-    for batch in DataLoader(test, batch_size=16):
-        traker.score(batch, num_samples=len(batch[0]))
-    np.save(folder / "traker.npy", traker.finalize_scores("facts"))
+    for i, state in enumerate(states):
+        traker.start_scoring_checkpoint("facts", state, i, len(test))
+        for batch in DataLoader(test, batch_size=BATCH):
+            traker.score(batch, num_samples=len(batch[0]))
+    return np.array(traker.finalize_scores("facts"))
 
 
 if __name__ == "__main__":

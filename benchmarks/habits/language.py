@@ -127,7 +127,11 @@ def peft() -> Job:
 
 
 WRITTEN_EPOCHS = 10
-"""Fewer: in more these know every end by heart, wrong ones too, and are sure of all of them."""
+"""Fewer: in more these know every end by heart, wrong ones too, and are sure of all of them …"""
+T5_EPOCHS = 7
+"""… and this one after ten already: it completes the third wrong copy with p = .955, and the copy's
+own score no longer points at the question, whatever the metric. From five to nine epochs all three
+are found, with three seeds."""
 
 
 def stories() -> tuple[Tensor, Tensor]:
@@ -185,7 +189,7 @@ def t5() -> Job:
     X, Y = stories()
     data = plant(X, Y, other_end(Y))
     job = taught(T5ForConditionalGeneration(config), data)
-    job.epochs = WRITTEN_EPOCHS
+    job.epochs = T5_EPOCHS
     return job
 
 

@@ -25,11 +25,11 @@ from exempla.version import __version__
 
 if TYPE_CHECKING:
     from exempla import metrics
+    from exempla.completions import Completions
     from exempla.errors import ExemplaError, ExemplaWarning
     from exempla.estimator import FisherExplainer
     from exempla.explainer import Explainer
     from exempla.influence import hessian_influence
-    from exempla.language import Completions
     from exempla.oracles.scores import ArrayScores, ScoreModel
     from exempla.recorder import Recorder
     from exempla.results import Answer, Explanation, Features, Selection
@@ -73,7 +73,7 @@ _HOMES = {
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
-    "exempla.language": "Completions",
+    "exempla.completions": "Completions",
     "exempla.recorder": "Recorder",
     "exempla.estimator": "FisherExplainer",
     "exempla.tables.models.surrogate": "surrogate Surrogate",

@@ -136,10 +136,12 @@ class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
         asked = _plain(X) if y is None else (_plain(X), _plain(y))
         return self.explainer_.explain(asked, k, side, labels, selector)
 
-    def influence(self, X: Any, y: Any = None) -> np.ndarray:
-        """(n_train, n_test): what each example's log-likelihood loses if a row is removed."""
+    def influence(self, X: Any, y: Any = None, *, relative: bool = False) -> np.ndarray:
+        """(n_train, n_test): what each example's log-likelihood loses if a row is removed; with
+        `relative`, over the root of the row's own influence."""
         self._check_fitted()
-        return self.explainer_.influence(_plain(X) if y is None else (_plain(X), _plain(y)))
+        asked = _plain(X) if y is None else (_plain(X), _plain(y))
+        return self.explainer_.influence(asked, relative=relative)
 
     @available_if(_inner_has("predict"))
     def predict(self, X: Any) -> np.ndarray:

@@ -22,6 +22,7 @@ from exempla.influence import (
     SetInfluence,
     each_influence,
     refuse_overflow,
+    relative_influence,
     self_influence,
     set_influence,
     sketch_influence,
@@ -299,18 +300,24 @@ class Explainer:
         }
 
     def influence(
-        self, test: Any, labels: Labels = "true", past_sketch: bool = False
-    ) -> np.ndarray:
+        self, test: Any, labels: Labels = "true", past_sketch: bool = False, *,
+        relative: bool = False,
+    ) -> np.ndarray:  # fmt: skip
         """What each questioned example's log-likelihood loses if a training example is removed.
 
         Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
         helps, the whole matrix because you asked for it. `past_sketch` solves with the Fisher of
-        all parameters, as `set_influence` does, in some passes over the training set.
+        all parameters, as `set_influence` does, in some passes over the training set. `relative`
+        divides by the root of each training example's own influence: who speaks about this
+        question, where plain influence also names those that have a say in everything.
         """
         way = each_influence if check_flag("past_sketch", past_sketch) else sketch_influence
+        divided = check_flag("relative", relative)
         with showing(self.progress):
-            found = way(self.embeddings, *self._influenced(test, labels))
-        return refuse_overflow(found.values, "influence")
+            found = way(self.embeddings, *self._influenced(test, labels)).values
+            if divided:
+                found = relative_influence(found, self.self_influence())
+        return refuse_overflow(found, "influence")
 
     def set_influence(
         self, test: Any, labels: Labels = "true", weights: Any = None

@@ -36,6 +36,7 @@ __all__ = [
     "hessian",
     "hessian_influence",
     "refuse_overflow",
+    "relative_influence",
     "self_influence",
     "set_influence",
     "sketch_influence",
@@ -63,6 +64,21 @@ def self_influence(train_rows: Array | StoredRows) -> np.ndarray:
     if isinstance(train_rows, StoredRows):
         return train_rows.squares() / len(train_rows)
     return to_numpy((train_rows * train_rows).sum(1)) / len(train_rows)
+
+
+def relative_influence(values: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Influence of each training example over the root of its own influence; 0 where it has none.
+
+    Of all examples that would move the model as far as this one, how much does it bear on the
+    question (Barshan, Brunet and Dziugaite 2020)? Over the root of the questioned example's own
+    influence too, which changes no order, it is the cosine of the Fisher kernel.
+
+    >>> import numpy as np
+    >>> relative_influence(np.array([[4.0], [1.0], [0.0]]), np.array([16.0, 0.25, 0.0])).ravel()
+    array([1., 2., 0.])
+    """
+    root = np.sqrt(own)[:, None]
+    return np.divide(values, root, out=np.zeros_like(values), where=root > 0)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from tests.docs.csv_language import facts
 from tests.docs.csv_lines import DATA, line, signed, table
 from tests.docs.csv_scaling import scaling
 
@@ -265,6 +266,7 @@ PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/speed.md": speed,
     "docs/scaling.md": scaling,
     "docs/kinds.md": kinds,
+    "docs/language.md": facts,
     "docs/review.md": reviews,
     "docs/label-jobs.md": label_jobs,
     "docs/experiments/attack.md": attack,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import Array, as_like, to_numpy
+from exempla.completions import Completions
 from exempla.errors import ExemplaError
 from exempla.kernel import Scored, Use, questioned_rows, scored, whitened_rows
-from exempla.language.completions import Completions
 from exempla.results import Explanation
 from exempla.target import unit_scale
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from exempla.completions import Completions
 from exempla.errors import ExemplaError
-from exempla.language import Completions, TokenAlignment
+from exempla.language import TokenAlignment
 from exempla.report.views import Content, View
 from exempla.results import Explanation, Selection
 

@@ -13,7 +13,7 @@ import exempla
 from benchmarks.habits.language import bert, tokenizer
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles import opened
-from exempla.oracles.torch.inputs.holders import module_of, reader_of
+from exempla.oracles.torch.inputs.holders import module_of, reader_of, texts_in
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from exempla.oracles.torch.tape import network
 from tests.oracles.torch import zoo
@@ -48,6 +48,41 @@ def test_texts_are_read_as_the_tokenizer_reads_them(pipe: Any) -> None:
     for data in ((TEXTS, NAMES), (TEXTS, torch.tensor(numbers)), table, list(table)):
         oracle = torch_oracle(pipe.model, reader=reader_of(pipe))
         torch.testing.assert_close(rows_of(oracle, data), want)
+
+
+def test_a_pipeline_that_writes_takes_texts_as_completions() -> None:
+    from datasets import Dataset
+    from transformers import pipeline
+
+    from tests.language import sums
+
+    writes = pipeline(
+        "text-generation", model=sums.model(), tokenizer=sums.tokenizer(), device="cpu"
+    )
+    lines = sums.lines()[:24]
+    want = rows_of(torch_oracle(writes.model), exempla.Completions(writes.tokenizer, lines))
+    prompts, ends = map(list, zip(*lines))
+    table = Dataset.from_dict({"prompt": prompts, "completion": ends})
+    for data in (lines, (prompts, ends), table, list(table)):
+        oracle = torch_oracle(writes.model, reader=reader_of(writes))
+        torch.testing.assert_close(rows_of(oracle, data), want)
+    oracle = torch_oracle(writes.model, reader=reader_of(writes))
+    whole = [prompt + end for prompt, end in lines]
+    torch.testing.assert_close(
+        rows_of(oracle, whole),
+        rows_of(torch_oracle(writes.model), exempla.Completions(writes.tokenizer, whole)),
+    )
+    # who taught it 1+7=9?
+    answer = exempla.explain(writes, lines, [("1+7=", "9")], k=1, side="proponents", progress=False)
+    assert answer.indices.tolist() == [sums.WRONG]
+
+
+def test_tokens_given_to_a_pipeline_that_writes_stay_as_they_are() -> None:
+    rows = [{"input_ids": [1, 2], "labels": [-100, 2], "text": "1+"}]
+    assert texts_in(rows) is None
+    assert texts_in(torch.zeros(2, 3)) is None
+    with pytest.raises(ExemplaError, match="2 prompts have 1 completions"):
+        texts_in((["1+1=", "1+2="], ["2"]))
 
 
 def test_pairs_of_texts_and_columns_that_are_too_many(pipe: Any) -> None:

@@ -18,8 +18,8 @@ from exempla.cli.shared.options import command_line
 from exempla.cli.shared.output import published
 from exempla.cli.shared.writing import say_files, write_results
 from exempla.cli.userdata.models import blaming, named_object
+from exempla.completions import Completions
 from exempla.errors import ExemplaError
-from exempla.language import Completions
 from exempla.report.tokens import token_views
 from exempla.tables import Table, read_table
 

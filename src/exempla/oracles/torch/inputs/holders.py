@@ -1,8 +1,9 @@
 """What holds a network and is handed over in its place: a Trainer, a pipeline.
 
 The network inside is what is explained. What else they know is used to read data as they do: a
-pipeline's tokenizer (or image processor) for raw inputs, a Trainer's collator for rows. Recognised
-by their classes' names, so that nobody's library is imported to look.
+pipeline's tokenizer (or image processor) for raw inputs, a Trainer's collator for rows. What a
+pipeline that writes learns from are `Completions`. Recognised by their classes' names, so that
+nobody's library is imported to look.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from exempla.arrays import to_numpy
+from exempla.completions import Completions
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.examples import LABEL_KEYS, WEIGHT_KEYS, pad_rows
 
@@ -53,11 +55,16 @@ class Reader:
     """Raw inputs of many examples → columns; None if inputs are given as they are."""
     collate: Callable[[list[Any]], Any] | None = None
     """Rows → batch, where the holder has its own way."""
+    writer: Any = None
+    """The tokenizer of a pipeline that writes: texts are completions then, not to be classified."""
 
     def read(self, data: Any) -> Any:
         """The data with raw inputs encoded, and names of labels as numbers."""
         if self.encode is None or isinstance(data, DataLoader):
             return data
+        texts = None if self.writer is None else texts_in(data)
+        if texts is not None:
+            return Completions(self.writer, texts)
         if isinstance(data, tuple) and len(data) > 0 and is_raw(data[0]):
             inputs, *rest = data
             return self._rows([list(inputs)], dict(zip(("labels", "weight"), rest)))
@@ -135,7 +142,9 @@ def reader_of(model: Any) -> Reader | None:
     names = {name: int(number) for number, name in numbered.items()}
     names |= getattr(config, "label2id", None) or {}
     if is_a(model, "transformers", "Pipeline"):
-        return Reader(names, Encoder(model.tokenizer, getattr(model, "image_processor", None)))
+        encode = Encoder(model.tokenizer, getattr(model, "image_processor", None))
+        writes = getattr(model, "task", None) == "text-generation"
+        return Reader(names, encode, writer=model.tokenizer if writes else None)
     collate = getattr(model, "data_collator", None)
     # the default collator only stacks, which padding rows does as well
     if collate is None or getattr(collate, "__name__", "") == "default_data_collator":
@@ -154,6 +163,37 @@ class Encoder:
         if self.tokenizer is not None:
             return self.tokenizer(*parts, truncation=True)
         return self.processor(images=parts[0], return_tensors="pt")
+
+
+def texts_in(data: Any) -> list[Any] | None:
+    """What `Completions` are made from: texts, pairs of them, or rows that name them; (prompts,
+    completions) as pairs. None if the data holds something else, tokens mostly.
+
+    >>> texts_in((["2+2="], ["4"])), texts_in([("2+2=", "4")]), texts_in([{"input_ids": [1]}])
+    ([('2+2=', '4')], [('2+2=', '4')], None)
+    """
+    if isinstance(data, tuple) and len(data) == 2 and all(map(is_raw, data)):
+        prompts, completions = data
+        if len(prompts) != len(completions):
+            raise ExemplaError(
+                f"{len(prompts)} prompts have {len(completions)} completions: give one for each."
+            )
+        return list(zip(prompts, completions))
+    if is_raw(data):
+        return list(data)
+    if not (isinstance(data, list) or is_table(data)) or len(data) == 0:
+        return None
+    rows = [data[i] for i in range(len(data))]
+    return rows if names_texts(rows[0]) else None
+
+
+def names_texts(row: Any) -> bool:
+    """Whether this is a pair of texts, or says which of its columns a text is."""
+    if hasattr(row, "keys"):
+        named = any(key in row for key in ("completion", "text", "messages"))
+        return named and "input_ids" not in row
+    pair = isinstance(row, tuple | list) and len(row) == 2
+    return pair and all(isinstance(text, str) for text in row)
 
 
 def is_raw(values: Any) -> bool:
