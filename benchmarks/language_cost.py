@@ -226,7 +226,7 @@ def row(shape: str, size: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", nargs="+", default=["llama", "qwen", "gpt2"])
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["3M"])
     parser.add_argument("--device", default="cpu")

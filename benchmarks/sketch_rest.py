@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import csv
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -165,9 +165,9 @@ class Book:
         self,
         way: str,
         width: int,
-        ways: list[tuple[Way, float | None]],
+        ways: Sequence[tuple[Way, float | None]],
         grid: tuple[float, ...] = (1.0,),
-        **more: str,
+        told: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """One way at one width, as the mean over its draws: each with its own damping if any."""
         truth = self.study.truth
@@ -181,7 +181,8 @@ class Book:
         }
         names = ("LDS auto", "LDS best", "error", "correlation")
         made |= {name: f"{value:.3f}" for name, value in zip(names, figures, strict=True)}
-        made |= {name: more.get(name, "") for name in ("self correlation", "share kept", "solver")}
+        known = told or {}
+        made |= {name: known.get(name, "") for name in ("self correlation", "share kept", "solver")}
         print(*made.values(), sep="  ", flush=True)
         return made
 
@@ -227,21 +228,20 @@ def lines(truth: SketchTruth, folder: Path) -> Iterator[dict[str, str]]:
         made = book.line("kronfluence EK-FAC", P, [(lambda d: found["None"], None)])
         yield {**made, "LDS best": f"{best:.3f}", "error": ""}
     plain = study.fitted("auto")
-    note = {"solver": plain.embeddings[0].sketch.note}
-    yield book.line("ours", P, [(study.ours(plain), None)], **book.told(plain, False), **note)
+    told = book.told(plain, False) | {"solver": plain.embeddings[0].sketch.note}
+    yield book.line("ours", P, [(study.ours(plain), None)], told=told)
     for width in (w for w in WIDTHS if w < P):
         grid = (1.0,) if width > WIDE else GRID
         plain = study.fitted(width)
         told = book.told(plain, True)
-        yield book.line("strongest", width, [(study.strongest(plain), None)], grid, **told)
-        told = book.told(plain, False)
-        said = {"solver": kernel_with(plain.embeddings[0], study.test, damping).said}
-        yield book.line("ours", width, [(study.ours(plain), None)], grid, **told, **said)
-        if width <= WIDE:
-            draws = [study.random(width, seed) for seed in range(SEEDS)]
-            yield book.line("random", width, draws, GRID)
-            draws = [(study.whitened(width, seed), None) for seed in range(SEEDS)]
-            yield book.line("random, whitened", width, draws, GRID)
+        yield book.line("strongest", width, [(study.strongest(plain), None)], grid, told)
+        said = kernel_with(plain.embeddings[0], study.test, damping).said
+        told = book.told(plain, False) | {"solver": said}
+        yield book.line("ours", width, [(study.ours(plain), None)], grid, told)
+        seeds = range(1 if width > WIDE else SEEDS)
+        yield book.line("random", width, [study.random(width, seed) for seed in seeds], grid)
+        draws = [(study.whitened(width, seed), None) for seed in seeds]
+        yield book.line("random, whitened", width, draws, grid)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sklearn.neural_network import MLPClassifier
 from exempla import Explainer, outside
 from exempla.embedding import Embedding
 from exempla.fisher import resolve_damping
+from exempla.fisher.full import FullMetric
 from exempla.influence import each_influence
 from exempla.outside import counts, energy_outside, kernel_with, raw_products
 from tests.reference import dense_rows
@@ -35,7 +37,7 @@ X, Y = images()
 TRAIN, ASKED = (X[:100], Y[:100]), (X[100:], Y[100:])
 
 
-def fitted(sketch: str | int, model: object = None, train: tuple = TRAIN, **more: object):
+def fitted(sketch: str | int, model: Any = None, train: Any = TRAIN, **more: Any) -> Explainer:
     model = network() if model is None else model
     return Explainer(model, sketch=sketch, progress=False, **more).fit(train)
 
@@ -55,6 +57,7 @@ def by_hand(embedding: Embedding, damping: float = DAMPING) -> np.ndarray:
     S, T = (dense_rows(oracle.scores(x)) for x in (embedding.train, asked_of(embedding)))
     asked = np.asarray(embedding.embed(asked_of(embedding), "true")[0])
     rows = np.asarray(embedding.rows)
+    assert isinstance(embedding.metric, FullMetric)
     metric = embedding.metric.matrix + damping * np.eye(rows.shape[1])
     inside = rows @ np.linalg.solve(metric, asked.T)
     return inside + (S @ T.T - rows @ asked.T) / (embedding.left_out_scale + damping)

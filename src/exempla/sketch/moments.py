@@ -242,8 +242,8 @@ def descending(values: Array, vectors: Array, total: float | None = None) -> Spe
     """Largest first, as shares of the sum of all: of these, where no other is told."""
     shares = np.maximum(in_float64(values), 0.0)[::-1]
     flipped = vectors[:, ::-1] if isinstance(vectors, np.ndarray) else vectors.flip(1)
-    total = shares.sum() if total is None else total
-    return Spectrum(shares / total if total > 0 else shares, flipped)
+    whole = float(shares.sum()) if total is None else total
+    return Spectrum(shares / whole if whole > 0 else shares, flipped)
 
 
 def random_directions(width: int, count: int, seed: int, like: Array) -> Array:
