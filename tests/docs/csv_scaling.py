@@ -109,9 +109,13 @@ def language_cost() -> list[str]:
              "gpt2": "GPT-2, {} M (head tied)"}  # fmt: skip
     out = []
     for x in table("language_cost").itertuples():
-        title = names[str(x.shape)].format(f"{x.parameters / 1e6:.1f}")
+        title = names[str(x.shape)].format(f"{x.parameters / 1e6:,.1f}")
         times = (f"{value:.2f} ×" for value in (x.scores_times, x.fit_times, x.memory_times))
-        out.append(line(title, f"{x.epoch_s:.1f} s, {x.epoch_gib:.2f} GiB", *times))
+        kept = f"{x.share:.3f}".removeprefix("0")
+        error = "" if x.error != x.error else f"{x.error:.2f}, {x.correlation:.2f}"
+        data = f"{x.examples} × {x.length}"
+        epoch = f"{x.epoch_s:.1f} s, {x.epoch_gib:.2f} GiB"
+        out.append(line(title, data, epoch, *times, kept, error))
     return out
 
 
