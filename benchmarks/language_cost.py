@@ -1,13 +1,17 @@
 """What embedding a language model's training set costs beside an epoch of training it.
 
     python -m benchmarks.language_cost [--shapes llama qwen gpt2] [--sizes 3M 124M 1.1B]
-        [--device cuda] [--examples 200] [--length 128] [--batch 8] [--sketch auto] [--csv FILE]
+        [--device cuda] [--dtype bfloat16] [--examples 200] [--length 128] [--batch 8]
+        [--sketch auto] [--once] [--csv FILE]
 
 Each figure comes from a process of its own. "epoch" is forward + backward over all the data in
 batches of --batch, without an optimiser, in processor seconds on a CPU; "scores" is the scoring
 pass of `Explainer.fit`, "fit" all of it, at the batch size that exempla takes by itself. Memory
 is what a process takes at its peak beyond the model and the data: of the main memory (Linux), or of
 the GPU. Weights and tokens are random: no step looks at what they say.
+
+"error" and "correlation" are those of the sketch's own products against `influence`, whose products
+of what the sketch leaves out are exact, for a few questions about fresh tokens.
 """
 
 from __future__ import annotations
@@ -24,10 +28,12 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
+import numpy as np
 import torch
 
 import exempla
 from exempla import progress
+from exempla.arrays import products
 
 __all__ = ["SIZES", "Shape", "build", "measured"]
 
@@ -46,6 +52,7 @@ class Shape:
     vocabulary: int
 
 
+QUESTIONS = 4
 SIZES = {
     "3M": Shape(4, 128, 344, 4, 8_000),
     "10M": Shape(6, 192, 512, 6, 16_000),
@@ -60,7 +67,8 @@ def build(shape: str, size: str, length: int, checkpointing: bool = False) -> An
 
     s = SIZES[size]
     tied = shape in ("qwen", "gpt2")  # one table is table and head: twice the words then
-    common: dict[str, Any] = {"vocab_size": s.vocabulary * (2 if tied and size == "3M" else 1)}
+    words = 50_257 if (shape, size) == ("gpt2", "124M") else s.vocabulary
+    common: dict[str, Any] = {"vocab_size": words * (2 if tied and size == "3M" else 1)}
     if shape == "gpt2":
         config = transformers.GPT2Config(
             n_layer=s.layers, n_embd=s.width, n_head=s.heads, n_positions=length, **common
@@ -102,7 +110,9 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
     """Do one job here, and say what it took."""
     torch.manual_seed(0)
     (shape,), (size,) = given.shapes, given.sizes
+    torch.set_default_dtype(getattr(torch, given.dtype))  # no weight is ever held wider
     model = build(shape, size, given.length, given.checkpointing).to(given.device)
+    torch.set_default_dtype(torch.float32)
     count = sum(p.numel() for p in model.parameters())
     tokens = torch.randint(0, model.config.vocab_size, (given.examples, given.length))
     tokens = tokens.to(given.device)
@@ -115,7 +125,11 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
     fit = lambda x: exempla.Explainer(model, likelihood="causal_lm", sketch=sketch).fit(x)  # noqa: E731
     seconds, memory, explainer = clocked(lambda: fit((tokens, tokens)), given.device)
     embedding = explainer.embeddings[0]
+    fresh = torch.randint(0, model.config.vocab_size, (QUESTIONS, given.length)).to(given.device)
+    error, correlation = products_of_the_sketch(explainer, (fresh, fresh))
     return {
+        "error": error,
+        "correlation": correlation,
         "parameters": count,
         "seconds": seconds,
         "memory": memory,
@@ -124,6 +138,16 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
         "note": embedding.sketch.note,
         "batch": embedding.oracle.scorer.batch_size,
     }
+
+
+def products_of_the_sketch(explainer: exempla.Explainer, asked: Any) -> tuple[float, float]:
+    """Relative error and correlation of the sketch's products against whole ones."""
+    (embedding,), damping = explainer.embeddings, explainer.features.damping
+    rows, _ = embedding.embed(embedding.oracle.read(asked, role="test"), "true")
+    alone = products(embedding.rows, embedding.metric.solve(rows, damping)) / len(embedding.train)
+    whole = explainer.influence(asked)
+    error = np.linalg.norm(alone - whole) / np.linalg.norm(whole)
+    return float(error), float(np.corrcoef(alone.ravel(), whole.ravel())[0, 1])
 
 
 def clocked(work: Callable[[], Any], device: str) -> tuple[float, float, Any]:
@@ -158,7 +182,7 @@ def measured(job: str, shape: str, size: str, given: argparse.Namespace) -> dict
     """One job in a fresh process; what it says of its plan comes with it."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.language_cost", "--alone", job]
     command += ["--shapes", shape, "--sizes", size, "--device", given.device]
-    for name in ("examples", "length", "batch", "sketch"):
+    for name in ("examples", "length", "batch", "sketch", "dtype"):
         command += [f"--{name}", str(getattr(given, name))]
     command += ["--checkpointing"] if given.checkpointing else []
     run = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
@@ -168,10 +192,10 @@ def measured(job: str, shape: str, size: str, given: argparse.Namespace) -> dict
 
 
 def row(shape: str, size: str, given: argparse.Namespace) -> dict[str, Any]:
-    """An epoch, a fit, an epoch again: the faster epoch counts."""
+    """An epoch, a fit, an epoch again (unless once is enough): the faster epoch counts."""
     first = measured("epoch", shape, size, given)
     fit = measured("fit", shape, size, given)
-    second = measured("epoch", shape, size, given)
+    second = first if given.once else measured("epoch", shape, size, given)
     seconds = min(first["seconds"], second["seconds"])
     memory = min(first["memory"], second["memory"])
     whole = sum(fit["stages"].values())  # these are wall time: their shares count
@@ -181,12 +205,15 @@ def row(shape: str, size: str, given: argparse.Namespace) -> dict[str, Any]:
         "size": size,
         "parameters": fit["parameters"],
         "device": given.device,
+        "dtype": given.dtype,
         "examples": given.examples,
         "length": given.length,
         "batch": given.batch,
         "batch_of_fit": fit["batch"],
         "sketch": fit["note"],
         "share": round(fit["share"], 4),
+        "error": round(fit["error"], 3),
+        "correlation": round(fit["correlation"], 3),
         "epoch_s": round(seconds, 2),
         **{f"{stage}_s": round(value, 2) for stage, value in stages.items()},
         "fit_s": round(fit["seconds"], 2),
@@ -199,15 +226,17 @@ def row(shape: str, size: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", nargs="+", default=["llama", "qwen", "gpt2"])
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["3M"])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8, help="of the epoch that is compared with")
     parser.add_argument("--sketch", default="auto")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
+    parser.add_argument("--once", action="store_true", help="one epoch, not two")
     parser.add_argument("--csv", type=Path, help="the rows are added to this file")
     parser.add_argument("--alone", choices=["epoch", "fit"], help=argparse.SUPPRESS)
     given = parser.parse_args()

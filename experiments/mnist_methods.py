@@ -17,8 +17,8 @@ from torch import Tensor
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.fisher.damping import resolve_damping
 from exempla.kernel import Use, questioned_rows, scored
+from exempla.outside import kernel_with
 from exempla.target import unit_rows
-from exempla.tasks.clean.harm import kernel_with
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 
@@ -37,7 +37,8 @@ class FisherRankings:
         mix = np.zeros((len(self.pairs[0][1]), len(targets)))
         for column, target in enumerate(targets):
             mix[target, column] = 1.0 / len(target)
-        harm = np.mean([kernel_with(e, x, damping_of(e), mix=mix) for e, x in self.pairs], axis=0)
+        each = [kernel_with(e, x, damping_of(e), mix=mix).values for e, x in self.pairs]
+        harm = np.mean(each, axis=0)
         return [np.argsort(column, kind="stable") for column in harm.T]
 
     def sbq(self, targets: Sequence[np.ndarray], k: int, noise: float = 10.0) -> list[np.ndarray]:

@@ -24,7 +24,8 @@ import exempla
 from benchmarks.truths.exact import exact_influences
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import Truth, load_truth
-from exempla.tasks.clean.harm import kernel_with
+from exempla.arrays import as_like, products
+from exempla.outside import kernel_with
 
 WIDTH, SETS, SET_SIZE = 512, 20, 10
 OUTCOME = "half, mean of seeds"
@@ -52,11 +53,13 @@ def lines(truth: Truth) -> list[dict[str, str]]:
     for place, chosen in enumerate(sets):
         mix[chosen, place] = 1 / SET_SIZE
     asked = embedding.oracle.read((X_test, y_test), role="test")
+    rows, _ = embedding.embed(asked, "true")
+    alone = embedding.metric.solve(as_like(mix.T, rows) @ rows, damping)
     solved = [narrow.set_influence((X_test[s], y_test[s])) for s in sets]
     ways = {
         "exact": exact.double().cpu().numpy() @ mix,
-        "sketch": narrow.influence((X_test, y_test)) @ mix,
-        "with rest": kernel_with(embedding, asked, damping, mix=mix) / len(y),
+        "sketch": products(embedding.rows, alone) / len(y),
+        "with rest": kernel_with(embedding, asked, damping, mix=mix).values / len(y),
         "gradients": np.column_stack([found.values for found in solved]),
     }
     told = {

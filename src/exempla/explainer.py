@@ -24,6 +24,7 @@ from exempla.influence import (
     refuse_overflow,
     relative_influence,
     self_influence,
+    self_outside,
     set_influence,
     sketch_influence,
 )
@@ -170,7 +171,7 @@ class Explainer:
 
     @property
     def features(self) -> Features:
-        """Whitened training rows as `influence` uses them: `rows @ rows.T / n` is influence."""
+        """Whitened training rows: `rows @ rows.T / n` is influence, as far as the sketch shows."""
         return self.features_for("influence")
 
     def features_for(self, use: Use) -> Features:
@@ -306,8 +307,9 @@ class Explainer:
         """What each questioned example's log-likelihood loses if a training example is removed.
 
         Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
-        helps, the whole matrix because you asked for it. `past_sketch` solves with the Fisher of
-        all parameters, as `set_influence` does, in some passes over the training set. `relative`
+        helps, the whole matrix because you asked for it. What a sketch leaves out counts by one
+        mean eigenvalue (`exempla.outside`). `past_sketch` solves with the Fisher of all
+        parameters, as `set_influence` does, in some passes over the training set. `relative`
         divides by the root of each training example's own influence: who speaks about this
         question, where plain influence also names those that have a say in everything.
         """
@@ -328,7 +330,10 @@ class Explainer:
 
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""
-        return refuse_overflow(self_influence(self.features.rows), "self-influence")
+        with showing(self.progress):
+            found = self_influence(self.features.rows)
+            found = found + self_outside(self.embeddings, self._influence_dampings())
+        return refuse_overflow(found, "self-influence")
 
     def affinity(self, indices: Any, test: Any, labels: Labels = "true") -> np.ndarray:
         """f_i·f_j of these training examples and each questioned one, (k, n_test).

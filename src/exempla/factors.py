@@ -89,12 +89,6 @@ class Factors:
             return (self.a @ basis_in)[:, pairs.inputs] * (self.g @ basis_out)[:, pairs.outputs]
         return self.project(basis_in, basis_out).reshape(len(self), -1)[:, pairs.flat]
 
-    def project_matched(self, basis_in: Array, basis_out: Array) -> Array:
-        """uᵀ(Σ_s a_s g_sᵀ)v of the first column u and the first v, of the second of each, …:
-        (n, columns)."""
-        a, g = self.a @ basis_in, self.g @ basis_out
-        return a * g if g.ndim == 2 else (a * g).sum(1)
-
     def dense(self) -> Array:
         """The scores written out, (n, d_in·d_out), inputs the slow index."""
         return self.project(None, None).reshape(len(self), -1)

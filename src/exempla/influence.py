@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, concatenate, products, to_numpy
+from exempla.arrays import Array, as_like, concatenate, to_numpy
 from exempla.embedding import Embedding
 from exempla.errors import ExemplaError
 from exempla.fisher import check_damping
 from exempla.fisher.conjugate import conjugate_gradients
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels, Oracle
+from exempla.outside import counts, energy_outside, kernel_with
 from exempla.progress import say, track
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
@@ -38,6 +39,7 @@ __all__ = [
     "refuse_overflow",
     "relative_influence",
     "self_influence",
+    "self_outside",
     "set_influence",
     "sketch_influence",
 ]
@@ -81,6 +83,16 @@ def relative_influence(values: np.ndarray, own: np.ndarray) -> np.ndarray:
     return np.divide(values, root, out=np.zeros_like(values), where=root > 0)
 
 
+def self_outside(embeddings: list[Embedding], dampings: list[float]) -> np.ndarray | float:
+    """What the scores have outside the sketches adds to self-influence, (n_train,): a pass over the
+    training set for each model whose sketch leaves out enough to count."""
+    total: np.ndarray | float = 0.0
+    for e, damping in zip(embeddings, dampings, strict=True):
+        if counts(e):
+            total = total + energy_outside(e) * e.metric.outside(e.left_out_scale, damping)
+    return total / (len(embeddings) * len(embeddings[0].train))
+
+
 @dataclass(frozen=True)
 class SetInfluence:
     """Influence of every training example on a set of predictions as one, and how it was found."""
@@ -89,7 +101,8 @@ class SetInfluence:
     """(n_train,): what the set's mean log-likelihood loses if a training example is removed; a
     column for each where several were asked."""
     solver: str
-    """In words: the sketch, or conjugate gradients and how well they solve."""
+    """In words: the sketch and what was done about what it leaves out, or conjugate gradients and
+    how well they solve."""
     residual: float
     """‖b − M x‖ / ‖b‖ with the Fisher of all parameters, of the worst model: 0 where the embedding
     is exact, infinite where it was not measured."""
@@ -116,9 +129,10 @@ def set_influence(
 def sketch_influence(
     embeddings: list[Embedding], examples: list[Examples], labels: Labels, dampings: list[float]
 ) -> SetInfluence:
-    """Influence on every questioned example by itself, (n_train, n_test), inside the sketch."""
+    """Influence on every questioned example by itself, (n_train, n_test), with nothing solved: the
+    sketch, and what it leaves out by its mean eigenvalue (`exempla.outside`)."""
     each = zip(embeddings, examples, dampings, strict=True)
-    found = (inside_the_sketch(e, x, labels, d) for e, x, d in each)
+    found = (by_the_sketch(e, x, labels, d) for e, x, d in each)
     return average(found, of_network_run(embeddings))
 
 
@@ -157,8 +171,8 @@ def past_the_sketch(
 
     The damped equations (F + δ) X = S mix are solved by conjugate gradients. The sketch is the
     first guess and the preconditioner, so that a few passes over the data are enough. An exact
-    embedding needs none, and a model without such an operator (one that is not of torch) has only
-    its sketch.
+    embedding needs none, and a model without such an operator (one that is not of torch) has its
+    sketch, and one mean eigenvalue for what that leaves out.
     """
     each = zip(embeddings, examples, dampings, strict=True)
     found = (one_influence(e, x, labels, mix, d, limit) for e, x, d in each)
@@ -197,7 +211,7 @@ def sizes(values: np.ndarray) -> np.ndarray:
     return np.maximum(np.sqrt(squares / len(values)), TINY)
 
 
-def inside_the_sketch(
+def by_the_sketch(
     embedding: Embedding,
     examples: Examples,
     labels: Labels,
@@ -205,13 +219,12 @@ def inside_the_sketch(
     mix: np.ndarray | None = None,
 ) -> SetInfluence:
     """Of one model, by its embedding: on every questioned example, or on mixes of them."""
-    rows, _ = embedding.embed(examples, labels)
-    rows = rows if mix is None else as_like(mix.T, rows) @ rows
-    # the training rows as they are: only the few questioned ones meet M⁻¹
-    found = products(embedding.rows_near_model(), embedding.metric.solve(rows, damping))
+    found = kernel_with(embedding, examples, damping, labels, mix)
     exact = embedding.sketch.exact
-    said = "exact" if exact else f"the sketch alone ({embedding.sketch.note})"
-    return SetInfluence(found / len(embedding.train), said, 0.0 if exact else np.inf, 0)
+    if not exact:
+        say(f"influence by {found.said}")
+    residual = 0.0 if exact else np.inf
+    return SetInfluence(found.values / len(embedding.train), found.said, residual, 0)
 
 
 def one_influence(
@@ -225,7 +238,7 @@ def one_influence(
     """Of one model."""
     operator = operator_of(embedding)
     if operator is None:
-        return inside_the_sketch(embedding, examples, labels, damping, mix)
+        return by_the_sketch(embedding, examples, labels, damping, mix)
     steps = conjugate_gradients(
         lambda v: operator.product(v) + damping * v,
         operator.score_sums(examples, labels, mix),
@@ -252,12 +265,12 @@ def sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]
     """V ↦ about (F + δ)⁻¹ V: the sketch's inverse inside it, one mean eigenvalue outside."""
     sketch, evidence = embedding.sketch, embedding.evidence
     assert isinstance(sketch, KroneckerSketch)
-    others = max(evidence.parameters - sketch.lead, 1)
+    others = max(evidence.parameters - sketch.width, 1)
     beyond = damping + (1.0 - evidence.share) * evidence.trace / others
 
     def near(v: Any) -> Any:
         inside = concatenate([sketch.coordinates(column)[None] for column in v.T])
-        solved = as_like(to_numpy(embedding.metric.lead.solve(inside, damping)), v)
+        solved = as_like(to_numpy(embedding.metric.solve(inside, damping)), v)
         rest = solved - inside / beyond
         return concatenate([sketch.lifted(row)[:, None] for row in rest], axis=1) + v / beyond
 

@@ -26,14 +26,26 @@ def sketch_rest() -> list[str]:
     def short(value: float, digits: int = 3) -> str:
         return "" if value != value else f"{value:.{digits}f}".removeprefix("0")
 
-    ways = ["strongest", "mean of the rest", "rest 0.75", "random", "random, whitened"]
+    ways = ["ours", "strongest", "random", "random, whitened"]
+    measures = ("error", "correlation", "self correlation")
     found, out = table("sketch_rest"), []
-    found = found[found.way.isin(ways)]
-    for (truth, width), part in found.groupby(["truth", "width"]):
+    for (truth, width), part in found[found.way.isin(ways)].groupby(["truth", "width"]):
         own = part.set_index("way").reindex(ways)
+        if own["LDS auto"].isna()["strongest"]:
+            continue
         cells = [short(value) for value in own["LDS auto"]]
-        cells[2] += f" ({short(own['rest weight']['rest 0.75'], 2)})"
-        out.append(line(truth, width, *cells))
+        pairs = [" / ".join(short(own[m][way], 2) for way in ways[:2]) for m in measures]
+        out.append(line(truth, width, short(own["share kept"]["ours"]), *cells, *pairs))
+    return out
+
+
+def sketch_rest_whole() -> list[str]:
+    """Ways that keep all parameters."""
+    ways, out = ["ours", "exact", "EK-FAC", "kronfluence EK-FAC"], []
+    found = table("sketch_rest")
+    for truth, part in found[found.width == found.parameters].groupby("truth", sort=False):
+        own = part.set_index("way")["LDS auto"].reindex(ways)
+        out.append(line(truth, *(f"{value:.3f}".removeprefix("0") for value in own)))
     return out
 
 
@@ -97,12 +109,16 @@ def language_cost() -> list[str]:
              "gpt2": "GPT-2, {} M (head tied)"}  # fmt: skip
     out = []
     for x in table("language_cost").itertuples():
-        title = names[str(x.shape)].format(f"{x.parameters / 1e6:.1f}")
+        title = names[str(x.shape)].format(f"{x.parameters / 1e6:,.1f}")
         times = (f"{value:.2f} ×" for value in (x.scores_times, x.fit_times, x.memory_times))
-        out.append(line(title, f"{x.epoch_s:.1f} s, {x.epoch_gib:.2f} GiB", *times))
+        kept = f"{x.share:.3f}".removeprefix("0")
+        error = "" if x.error != x.error else f"{x.error:.2f}, {x.correlation:.2f}"
+        data = f"{x.examples} × {x.length}"
+        epoch = f"{x.epoch_s:.1f} s, {x.epoch_gib:.2f} GiB"
+        out.append(line(title, data, epoch, *times, kept, error))
     return out
 
 
 def scaling() -> list[str]:
-    made = (out_of_core, sketch_rest, travel, growth, load, language_cost)
+    made = (out_of_core, sketch_rest, sketch_rest_whole, travel, growth, load, language_cost)
     return [x for one in made for x in one()]

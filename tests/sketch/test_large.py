@@ -93,6 +93,36 @@ def test_a_width_that_memory_has_no_room_for_is_halved_and_said(monkeypatch, cap
     assert choose.fitting(2048, 10_000, 4) == 2048
 
 
+def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch, capsys, job):
+    model, data = job
+    oracle = make_oracle(model, likelihood="tokens")
+    train = oracle.read(data, role="train")
+    monkeypatch.setattr(choose, "LEAST_WHOLE", 16)
+    monkeypatch.setattr(moments, "NYSTROM", (4, 8))
+    monkeypatch.setattr(progress, "MUCH_MEMORY", 0)
+    needed = moments.moments_bytes(oracle.layers, 20, 4)
+    smaller = moments.moments_bytes(oracle.layers, 20, 4, 16)
+    assert smaller < needed
+    # by hand: every side that is not summed whole is seen along a few columns, three times
+    sides = [(w, o) for x in oracle.layers for w, o in ((x.d_in, x.d_out), (x.d_out, x.d_in))]
+    few = [min(moments.columns(o, 20), w) for w, o in sides]
+    each = [w * (w + f) if w <= 16 else 3 * w * f for (w, _), f in zip(sides, few, strict=True)]
+    assert smaller == 4 * sum(each)
+    said = []
+    passes = oracle.fisher_rows
+    monkeypatch.setattr(
+        oracle, "fisher_rows", lambda x: (said.append(capsys.readouterr().err), passes(x))[1]
+    )
+    room = (needed + smaller) / 2 / choose.MEMORY_SHARE
+    monkeypatch.setattr(choose, "available_memory", lambda: room)
+    with progress.showing(True):
+        sketch = choose.kronecker(oracle, train, 20)
+    assert "those of 32 are taken" in said[0]
+    assert "GiB of memory" in said[0]
+    assert sketch.built_bytes == smaller + oracle.pass_bytes
+    assert sketch.width == 20
+
+
 def test_the_memory_of_a_pass_is_counted(job):
     model, data = job
     oracle = make_oracle(model, likelihood="tokens")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows
@@ -48,3 +49,29 @@ def test_nystrom_finds_the_strong_directions(monkeypatch):
     np.testing.assert_allclose(basis.values[:4], values[::-1][:4] / values.sum(), rtol=1e-2)
     overlap = np.abs(np.sum(basis.vectors[:, :4] * vectors[:, ::-1][:, :4], axis=0))
     assert (overlap > 0.99).all()
+
+
+@pytest.mark.parametrize("torch_too", [False, True])
+def test_a_large_model_has_its_strongest_directions_found_alone(monkeypatch, torch_too):
+    rng = np.random.default_rng(0)
+    parts = batches(rng, 40, 3)
+    if torch_too:
+        parts = [
+            ScoreRows(b.sample, (Factors(*map(torch.from_numpy, (f.a, f.g))),))
+            for b in parts
+            for f in b.factors
+        ]
+    layers = (Layer("only", 40, 3, np.zeros(40)),)
+    (every,) = Moments.of(layers, parts)
+    for name, value in (("LARGE", 1), ("LONG_SIDE", 8), ("FEW_TIMES", 1), ("NYSTROM", (8, 8))):
+        monkeypatch.setattr(moments, name, value)
+    (few,) = Moments.of(layers, parts, directions=4)
+    all_in, _ = every.spectra
+    found, _ = few.spectra
+    assert len(found.values) == 8 < len(all_in.values) == 40
+    # shares of the whole trace, not of what was found; the strongest ones are the same directions
+    np.testing.assert_allclose(found.values[:5], all_in.values[:5], rtol=1e-6)
+    vectors, others = np.asarray(found.vectors), np.asarray(all_in.vectors)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(8), atol=1e-10)
+    assert (np.abs((vectors[:, :5] * others[:, :5]).sum(0)) > 1 - 1e-6).all()
+    assert few.inputs.total is None  # what it was found from makes room

@@ -11,7 +11,8 @@ from exempla import ExemplaError, Explainer
 from exempla.embedding import embed_training_set
 from exempla.oracles import make_oracle
 from exempla.sketch.identity import IdentitySketch
-from exempla.sketch.kronecker import KroneckerSketch
+from exempla.sketch.kronecker import KroneckerSketch, strongest
+from exempla.sketch.moments import Spectrum
 from exempla.sketch.span import SpanSketch
 from tests.reference import dense_kernel, dense_rows
 
@@ -141,3 +142,12 @@ def test_exact_is_refused_where_it_does_not_fit(monkeypatch, digits, mlp):
     X, y, *_ = digits
     with pytest.raises(ExemplaError, match="does not fit"):
         Explainer(mlp, sketch="exact", progress=False).fit((X, y))
+
+
+def test_pairs_looked_at_hold_the_strongest():
+    rng = np.random.default_rng(0)
+    a, g = (np.sort(rng.random(n) ** 3)[::-1] for n in (40, 25))
+    for width in (1, 7, 100, 1000):
+        found = strongest(Spectrum(a, np.eye(40)), Spectrum(g, np.eye(25)), width, 2.0)
+        every = np.sort(2.0 * np.multiply.outer(a, g).ravel())[::-1][:width]
+        np.testing.assert_allclose(np.sort(found.strengths)[::-1][: len(every)], every)

@@ -11,9 +11,7 @@ from sklearn.preprocessing import scale
 
 import exempla
 from exempla import ExemplaError, ExemplaWarning, Explainer
-from exempla.fisher import resolve_damping
 from exempla.tasks.clean import clean_from
-from exempla.tasks.clean.harm import kernel_with, left_out_scale, raw_products
 from exempla.tasks.retrain import refit
 from experiments.mnist_methods import FisherRankings
 from experiments.paper_cnn import PaperCNN, Recipe, predict, train_cnn
@@ -93,64 +91,6 @@ def test_sbq_is_the_papers_way(planted: tuple) -> None:
     by_hand = exempla.explain(model, train, (X[wrong], y[wrong]), k=10, progress=False)
     np.testing.assert_array_equal(found.indices, by_hand.indices)
     assert found.selector == "SBQ"
-
-
-def test_what_a_sketch_leaves_out_is_added_back(network: tuple) -> None:
-    model, train, test = network
-    rough = Explainer(model, sketch=3, progress=False).fit(train).embeddings[0]
-    asked = rough.oracle.read((test[0][:8], test[1][:8]), role="test")
-    raw = raw_products(rough, asked)
-    # with damping far above the Fisher the kernel is the raw product, nothing lost
-    huge = 1e6 * rough.evidence.trace
-    np.testing.assert_allclose(kernel_with(rough, asked, huge) * huge, raw, atol=1e-3 * raw.max())
-    rows, _ = rough.embed(asked, "true")
-    kept = np.asarray(rough.rows @ rows.T)
-    assert np.abs(kept - raw).max() > 0.05 * raw.max()
-
-
-def test_the_scale_of_what_is_left_out_is_counted() -> None:
-    X, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(X[:110] / 16.0), torch.tensor(y[:110])
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.Tanh(), torch.nn.Linear(8, 10))
-    model = model.double()
-    train, asked = (x[:100], y[:100]), (x[100:], y[100:])
-    exact = Explainer(model, sketch="exact", progress=False).fit(train).embeddings[0]
-    rough = Explainer(model, sketch=20, progress=False).fit(train).embeddings[0]
-    damping = resolve_damping("per-row", rough.evidence, rough.metric.name).value
-    truth = kernel_with(exact, exact.oracle.read(asked, role="test"), damping)
-    questioned = rough.oracle.read(asked, role="test")
-    rows, _ = rough.embed(questioned, "true")
-    inside = rough.metric.whiten(rough.rows, damping) @ rough.metric.whiten(rows, damping).T
-    beyond = raw_products(rough, questioned) - np.asarray(rough.rows @ rows.T)
-    naive = np.asarray(inside) + beyond / damping  # as if the Fisher left out were zero
-    whole = kernel_with(rough, questioned, damping)
-    assert left_out_scale(exact) == 0 < left_out_scale(rough)
-    assert np.linalg.norm(whole - truth) < 0.7 * np.linalg.norm(naive - truth)
-
-
-def test_raw_products_are_dot_products_of_scores(network: tuple) -> None:
-    model, train, test = network
-    embedding = Explainer(model, sketch=10, progress=False).fit(train).embeddings[0]
-    raw = raw_products(embedding, embedding.oracle.read((test[0][:2], test[1][:2]), role="test"))
-
-    def score(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = torch.nn.functional.cross_entropy(model(x[None]), y[None])
-        return torch.cat([g.ravel() for g in torch.autograd.grad(-loss, list(model.parameters()))])
-
-    expected = float(score(train[0][5], train[1][5]) @ score(test[0][1], test[1][1]))
-    assert raw[5, 1] == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_question_about_many_is_the_sum_of_its_columns(network: tuple) -> None:
-    model, train, test = network
-    embedding = Explainer(model, sketch=10, progress=False).fit(train).embeddings[0]
-    asked = embedding.oracle.read((test[0][:6], test[1][:6]), role="test")
-    mix = np.random.default_rng(0).random((6, 2))
-    whole = kernel_with(embedding, asked, 0.1)
-    np.testing.assert_allclose(
-        kernel_with(embedding, asked, 0.1, mix=mix), whole @ mix, rtol=1e-3, atol=1e-4
-    )
 
 
 def test_earlier_checkpoints_are_heard_but_have_no_vote(network: tuple) -> None:

@@ -5,8 +5,9 @@
 Rows are kept unwhitened, so that damping stays a choice of the question, not of the embedding.
 
 Inside: models (the door: every model of a list), whole (rows in memory), stored (rows on disk,
-shard by shard), prepare (basis and Fisher), kept (both in a file), evidence, gather, forecast,
-stopping. Imports: fisher, sketch, progress, oracles, store, checks, arrays, errors.
+shard by shard), prepare (basis and Fisher), kept (both in a file), left_out (the Fisher outside the
+basis), evidence, gather, forecast, stopping. Imports: fisher, sketch, progress, oracles, store,
+checks, arrays, errors.
 """
 
 from exempla.embedding.evidence import typical_square

@@ -19,19 +19,19 @@ __all__ = ["Seen", "refuse_unusable", "typical_square", "with_rows"]
 
 
 class Seen:
-    """Σ s_i, and Σ ‖s_i‖² over the first `lead` columns, in double precision; no copy of the rows
-    is made, as they may be nearly all the memory there is."""
+    """Σ s_i and Σ ‖s_i‖², in double precision; no copy of the rows is made, as they may be nearly
+    all the memory there is."""
 
-    def __init__(self, rows: Array | StoredRows, lead: int) -> None:
+    def __init__(self, rows: Array | StoredRows) -> None:
         self.count, self.energy = len(rows), 0.0
         self.total = np.zeros(rows.shape[1])
         for part in _parts(rows):
-            own: Any = part[:, :lead]
+            own: Any = part
             if is_tensor(part):
-                self.total += to_numpy(part.sum(0)).astype(np.float64)
+                self.total += to_numpy(own.sum(0)).astype(np.float64)
                 self.energy += float(own.norm()) ** 2
             else:
-                self.total += part.sum(0, dtype=np.float64)
+                self.total += own.sum(0, dtype=np.float64)
                 self.energy += float(np.einsum("ij,ij->", own, own, dtype=np.float64))
 
 

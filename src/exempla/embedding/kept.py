@@ -24,7 +24,6 @@ from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.diagonal import DiagonalMetric
 from exempla.fisher.full import FullMetric
 from exempla.fisher.identity import IdentityMetric
-from exempla.fisher.split import SplitMetric
 from exempla.oracles.base import Examples, Oracle
 from exempla.sketch import Sketch
 from exempla.sketch.identity import IdentitySketch
@@ -59,12 +58,10 @@ def keep(path: Path, prepared: Prepared, oracle: Oracle, train: Examples) -> Non
     basis, metric = prepared.basis, prepared.metric
     kind = next(name for name, sort in KINDS.items() if isinstance(basis, sort))
     arrays = {f"basis.{name}": a for name, a in _basis_arrays(basis).items()}
-    if isinstance(metric.lead, FullMetric):
-        arrays["metric"] = metric.lead.matrix
-    elif isinstance(metric.lead, DiagonalMetric):
-        arrays["metric"] = metric.lead.diagonal
-    if isinstance(metric, SplitMetric):
-        arrays["rest_scales"] = metric.scales
+    if isinstance(metric, FullMetric):
+        arrays["metric"] = metric.matrix
+    elif isinstance(metric, DiagonalMetric):
+        arrays["metric"] = metric.diagonal
     arrays["probes"] = probe_rows(basis, oracle, train)
     said = {
         "basis": kind,
@@ -93,9 +90,6 @@ def reopen(path: Path, oracle: Oracle, train: Examples, again: Preparing | None)
     else:
         like = getattr(getattr(oracle, "network", None), "like", None)
         basis = _basis(said["basis"], oracle, own, like)
-        if "rest_scales" in arrays:
-            weight = evidence.rest_weight
-            metric = SplitMetric(metric, basis.lead, arrays["rest_scales"], weight)
         prepared = Prepared(basis, metric, evidence)
     return Kept(prepared, said["sha256"], arrays["probes"])
 

@@ -74,7 +74,7 @@ def embed_into_store(
                 fill(rows, left, oracle, train, basis)
         if part is None:
             stored = rows.finish()
-            evidence = with_rows(kept.prepared.evidence, oracle, basis, Seen(stored, basis.lead))
+            evidence = with_rows(kept.prepared.evidence, oracle, basis, Seen(stored))
             seconds["scores"] = perf_counter() - start - sum(seconds.values())
             metric = kept.prepared.metric
             fitted.append(Embedding(oracle, train, basis, metric, evidence, stored, seconds))

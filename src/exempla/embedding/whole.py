@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +13,7 @@ from exempla.arrays import Array, concatenate, is_tensor, to_numpy
 from exempla.embedding.evidence import Seen, refuse_unusable, with_rows
 from exempla.embedding.forecast import wanted_forecast
 from exempla.embedding.gather import in_one_array
+from exempla.embedding.left_out import left_out_scale
 from exempla.embedding.prepare import Preparing
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
@@ -35,6 +37,11 @@ class Embedding:
     """(t, p) in memory, or `StoredRows`."""
     seconds: dict[str, float]
     """Wall time of each stage: basis, fisher, scores."""
+
+    @cached_property
+    def left_out_scale(self) -> float:
+        """ρ, the mean eigenvalue of the Fisher outside the sketch; 0 where nothing is outside."""
+        return left_out_scale(self)
 
     def rows_near_model(self) -> Any:
         """The training rows on the model's GPU, if it has one with room for them and a copy; stored
@@ -98,6 +105,6 @@ def embed_training_set(
         batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
         rows = in_one_array((basis.project(batch) for batch in batches), len(train))
     refuse_unusable(rows, "the training examples")
-    evidence = with_rows(prepared.evidence, oracle, basis, Seen(rows, basis.lead))
+    evidence = with_rows(prepared.evidence, oracle, basis, Seen(rows))
     seconds = {**prepared.seconds, "scores": perf_counter() - start}
     return Embedding(oracle, train, basis, prepared.metric, evidence, rows, seconds)

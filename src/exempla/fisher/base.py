@@ -22,11 +22,6 @@ class Metric(ABC):
     def solve(self, rows: Array, damping: float) -> Array:
         """rows · M⁻¹: dot products of the result with plain rows are the kernel."""
 
-    @property
-    def lead(self) -> Metric:
-        """The metric of the directions that the Fisher was measured in: all, mostly."""
-        return self
-
     def outside(self, penalty: float, damping: float) -> float:
         """1 / metric in directions no training score and no Fisher row reaches."""
         total = penalty + damping

@@ -51,10 +51,6 @@ class FisherEvidence:
     weight_square: float | None = None
     """Typical squared weight: the harmonic mean over parameters of their layer's mean square; None
     for a model with less than two layers."""
-    rest_weight: float = 0.0
-    """What products outside the sketch's directions count by, where it sees them at random …"""
-    rest_error: float = 1.0
-    """… and the error that is left in them, as a share of their size."""
     of_run: bool = False
     """Whether this is one moment of a training of several; the weights are those at its end."""
 

@@ -19,11 +19,9 @@ from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.diagonal import DiagonalMetric
 from exempla.fisher.full import FullMetric
 from exempla.fisher.identity import IdentityMetric
-from exempla.fisher.split import SplitMetric
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.progress import track_rows
 from exempla.sketch.base import FisherSum, Sketch
-from exempla.sketch.kronecker import KroneckerSketch
 
 __all__ = ["estimate_fisher"]
 
@@ -59,19 +57,11 @@ def estimate_fisher(
     )
     if fisher == "identity":
         return IdentityMetric(), evidence
-    lead = lead_metric(mean, basis.penalty)
-    if found.rest is None or not isinstance(basis, KroneckerSketch):
-        return lead, evidence
-    scales = basis.rest_scales(found.rest / n)
-    each = zip(scales + basis.rest_penalties, basis.rests, strict=True)
-    spread = [np.full(r.width, scale) for scale, r in each if r is not None]
-    metric = SplitMetric(lead, basis.lead, np.concatenate(spread), basis.rest_weight)
-    seen = replace(evidence, rest_weight=basis.rest_weight, rest_error=basis.rest_error)
-    return metric, seen
+    return metric_of(mean, basis.penalty), evidence
 
 
-def lead_metric(mean: np.ndarray, penalty: np.ndarray) -> Metric:
-    """Of the directions that the Fisher was measured in; the matrix is taken over."""
+def metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
+    """Fisher and penalty together; the matrix is taken over."""
     if mean.ndim == 1:
         return DiagonalMetric(mean + (penalty if penalty.ndim == 1 else np.diag(penalty)))
     if penalty.ndim == 1:
@@ -85,19 +75,13 @@ def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) 
     """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total: Any = None
-    rest: Any = None
     norms = Norms(stride=0)
     watched = track_rows(batches, "estimating the Fisher", len(examples))
     for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
         if total is None and not basis.exact:
             long = batch.thinnest(oracle.layers) >= MANY
             norms.stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
-        whole = basis.project(batch)
-        rows = whole[:, : basis.lead]
-        if basis.lead < basis.width:
-            others = whole[:, basis.lead :]
-            squares = in_double((others * others).sum(0))
-            rest = squares if rest is None else rest + squares
+        rows = basis.project(batch)
         norms.add(batch, rows)
         squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
         if total is None:
@@ -105,8 +89,7 @@ def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) 
         else:
             total += squares
     energy, energy2 = norms.totals()
-    of_rest = None if rest is None else to_numpy(rest)
-    return FisherSum(to_numpy(total), energy, energy2, norms.rows, of_rest)
+    return FisherSum(to_numpy(total), energy, energy2, norms.rows)
 
 
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:

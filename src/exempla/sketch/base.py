@@ -1,8 +1,7 @@
 """What a sketch promises: score rows of any length become feature rows of one fixed width.
 
-A sketch is an orthonormal basis V of part of parameter space, applied to factors: row = Vᵀs. It may
-add columns that see what lies outside V at random (`rest`). It also says what the model's L2
-penalty looks like in that basis.
+A sketch is an orthonormal basis V of part of parameter space, applied to factors: row = Vᵀs. It
+also says what the model's L2 penalty looks like in that basis.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ class FisherSum:
     """Σ ‖r‖⁴, likewise."""
     rows: int
     """How many rows carry probability."""
-    rest: np.ndarray | None = None
-    """Σ r² of each random direction of the rest, where the sketch has such."""
 
 
 class Sketch(ABC):
@@ -58,11 +55,6 @@ class Sketch(ABC):
     """Memory that the basis itself takes."""
     built_bytes: int = 0
     """Memory that finding it took at its peak."""
-
-    @property
-    def lead(self) -> int:
-        """Columns that are coordinates in the basis; those after it see the rest at random."""
-        return self.width
 
     @abstractmethod
     def project(self, rows: ScoreRows) -> Array:

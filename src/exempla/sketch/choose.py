@@ -13,13 +13,12 @@ from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.factors import Work
 from exempla.oracles.base import Examples, Oracle, ScoreRows
-from exempla.progress import say, track_rows
+from exempla.progress import say, say_memory, track_rows
 from exempla.sketch.base import Sketch
 from exempla.sketch.cost import BASIS_EXAMPLES, Job, basis_examples, look_at
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
-from exempla.sketch.moments import Moments
-from exempla.sketch.rest import agreement
+from exempla.sketch.moments import LARGE, WHOLE, Moments, moments_bytes
 from exempla.sketch.span import SpanSketch
 
 __all__ = ["auto_width", "check_sketch", "choose_sketch"]
@@ -40,23 +39,17 @@ SAMPLE_PER_DIRECTION = 4
 MEMORY_SHARE, NARROWEST = 0.7, 128
 """Of the memory that is free an automatic sketch takes no more than this share, as long as it keeps
 so many directions."""
-REST = 0.0
-"""Share of a sketch's columns that see at random what the strongest directions leave. None by
-default: whether it wins was not confirmed on a truth of its own (docs/scaling.md) …"""
-TRUSTED = 0.75
-"""… and where it is asked for, it is taken only if its products deserve this weight at least; else
-all columns are the strongest directions. Every loss seen was below it, every gain above
-(`benchmarks.sketch_rest`)."""
 
 EXACT_FLOPS = 4e12
 """An exact form may always cost so many operations (a minute or two of one core) …"""
 EXACT_TIMES = 2.0
 """… and beyond that so many times what the sketch would cost: it is exact, but not at any price."""
-LARGE = 2**20
-"""From so many parameters on a fit is measured against an epoch of training: an exact form may cost
-no more than the sketch …"""
 LARGE_BYTES = 32
-"""… and its factors so many bytes a parameter, weights, gradients and optimiser taking 16."""
+"""From `LARGE` parameters on a fit is measured against an epoch of training: an exact form may cost
+no more than the sketch, and its factors so many bytes a parameter, weights, gradients and optimiser
+taking 16."""
+LEAST_WHOLE = 256
+"""A moment of so many coordinates is always summed whole."""
 TOO_MANY = 1.25
 """Times a limit at which a look at a few examples is enough to say that it will be passed."""
 
@@ -209,20 +202,37 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
+    whole, needed = moments_plan(oracle, width)
     part = basis_sample(oracle, sample)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    moments = Moments.of(oracle.layers, rows, width)
-    if REST > 0:
-        found = KroneckerSketch.of(oracle.layers, moments, width, REST)
-        if found.width > found.lead:
-            found.rest_weight, found.rest_error = agreement(found, oracle, sample)
-            say(
-                f"outside the {found.lead} strongest directions, products of scores are known up "
-                f"to {found.rest_error:.0%} of their size"
-            )
-        if found.width == found.lead or found.rest_weight >= TRUSTED:
-            return found
-    return KroneckerSketch.of(oracle.layers, moments, width)
+    moments = Moments.of(oracle.layers, rows, width, whole)
+    found = KroneckerSketch.of(oracle.layers, moments, width)
+    found.built_bytes = needed
+    return found
+
+
+def moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
+    """Up to how many coordinates a moment is summed whole, so that there is room for all of them,
+    and the memory they take; both are said before the first pass where that is much."""
+    layers, whole = oracle.layers, WHOLE
+    room = MEMORY_SHARE * free_memory(oracle)
+    while whole > LEAST_WHOLE and moments_bytes(layers, width, oracle.itemsize, whole) > room:
+        whole //= 2
+    needed = moments_bytes(layers, width, oracle.itemsize, whole) + oracle.pass_bytes
+    if whole < WHOLE:
+        say(f"memory has no room for moments of {WHOLE} coordinates: those of {whole} are taken")
+    say_memory(needed, f"{oracle.n_parameters} parameters; moments of {len(layers)} layers")
+    return whole, needed
+
+
+def free_memory(oracle: Oracle) -> int:
+    """Where the model is."""
+    device = getattr(oracle, "device", None)
+    if getattr(device, "type", "cpu") != "cuda":
+        return available_memory()
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def basis_sample(oracle: Oracle, sample: Examples) -> Examples:

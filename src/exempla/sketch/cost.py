@@ -20,7 +20,7 @@ import numpy as np
 
 from exempla.factors import Work
 from exempla.oracles.base import Examples, Layer, Oracle
-from exempla.sketch.moments import WHOLE, columns
+from exempla.sketch.moments import LARGE, LONG_SIDE, ROUNDS, WHOLE, columns, few_columns
 
 __all__ = ["BASIS_EXAMPLES", "Job", "basis_examples", "look_at"]
 
@@ -84,7 +84,8 @@ class Job:
             r_in, r_out = min(d_in, share), min(d_out, share)
             # an example's input is the same in all of its rows, and its moment is taken once
             moments += basis * moment(s, d_in, d_out, p) + basis_rows * moment(s, d_out, d_in, p)
-            moments += eigenbasis(d_in, d_out, p) + eigenbasis(d_out, d_in, p)
+            layers = len(self.work) if self.parameters >= LARGE else 0
+            moments += eigenbasis(d_in, d_out, p, layers) + eigenbasis(d_out, d_in, p, layers)
             project += 2.0 * s * (d_in * r_in + d_out * r_out + r_in * r_out)
         fisher = 2.0 * sample_rows * p**2 + p**3 / 3 + 2.0 * n * p**2
         passes = self.passes(basis_rows + sample_rows + n)
@@ -96,8 +97,11 @@ def moment(positions: int, d: float, other: float, width: int) -> float:
     return 2.0 * positions * d * (d if d <= WHOLE else 2 * columns(int(other), width))
 
 
-def eigenbasis(d: float, other: float, width: int) -> float:
-    """Operations of finding a side's strongest directions."""
+def eigenbasis(d: float, other: float, width: int, layers: int) -> float:
+    """Operations of finding a side's strongest directions; `layers` of a large model, else 0."""
+    few = few_columns(int(other), width, layers) if layers else d
+    if d <= WHOLE and d > max(LONG_SIDE, 2 * few):
+        return (ROUNDS + 1) * (2.0 * d**2 * few + 4.0 * d * few**2) + EIGEN * few**3
     if d <= WHOLE:
         return EIGEN * d**3
     few = columns(int(other), width)

@@ -22,12 +22,8 @@ from exempla.oracles.base import Layer, ScoreRows, in_float64
 from exempla.progress import track
 from exempla.sketch.base import Sketch
 from exempla.sketch.moments import Moments, Spectrum
-from exempla.sketch.rest import LayerRest, RestSpectrum, allotted, layer_rest
 
 __all__ = ["KroneckerSketch"]
-
-SEED = 0
-"""Of the random directions: a sketch is the same whenever it is made."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +54,7 @@ class LayerBasis:
 
 
 class KroneckerSketch(Sketch):
-    """The strongest directions of the K-FAC eigenbasis, and random ones of what they leave.
-
-    `width` columns in all, of which `rest` (a share) are random.
-    """
+    """The strongest directions of the K-FAC eigenbasis."""
 
     exact = False
 
@@ -69,49 +62,33 @@ class KroneckerSketch(Sketch):
         self,
         layers: tuple[Layer, ...],
         bases: tuple[LayerBasis | None, ...],
-        rests: tuple[LayerRest | None, ...] = (),
-        left: tuple[RestSpectrum, ...] = (),
     ) -> None:
-        self.bases, self.left = bases, left
-        self.rests = rests or (None,) * len(bases)
-        kept = [b for b in (*self.bases, *self.rests) if b is not None]
-        self._lead = sum(b.width for b in self.bases if b is not None)
+        self.bases = bases
+        kept = [b for b in bases if b is not None]
         self.width = sum(b.width for b in kept)
         self.kept_bytes = sum(b.inputs.nbytes + b.outputs.nbytes for b in kept)
-        self.note = f"K-FAC eigenbasis, {self.lead} of {sum(x.size for x in layers)} directions"
-        if self.width > self.lead:
-            self.note += f", {self.width - self.lead} random ones of the rest"
+        self.note = f"K-FAC eigenbasis, {self.width} of {sum(x.size for x in layers)} directions"
         self.penalty = penalty_matrix(layers, self.bases)
         self.shapes = tuple((layer.d_in, layer.d_out) for layer in layers)
-        self.rest_penalties = [float(layer.penalty.mean()) for layer in layers]
-        self.rest_weight, self.rest_error = 0.0, 1.0
-        """What products of the rest count by, and their error; measured by `agreement`."""
 
     @classmethod
-    def of(
-        cls, layers: tuple[Layer, ...], moments: list[Moments], width: int, rest: float = 0.0
-    ) -> KroneckerSketch:
-        """The strongest directions by these moments; of the `width`, the share `rest` is random."""
+    def of(cls, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> KroneckerSketch:
+        """The strongest directions by these moments."""
         each = track(moments, "finding the directions of each layer", len(moments))
         spectra = [m.spectra for m in each]
-        random = int(rest * width) if width < sum(x.size for x in layers) else 0
         found = [
             strongest(*sides, width, float(m.trace))
             for sides, m in zip(spectra, moments, strict=True)
         ]
         everything = np.concatenate([f.strengths for f in found])
-        lead = min(width - random, int(np.count_nonzero(everything > 0)))
+        lead = min(width, int(np.count_nonzero(everything > 0)))
         cut = np.partition(everything, len(everything) - lead)[len(everything) - lead]
         chosen = [f.above(max(cut, np.finfo(float).tiny)) for f in found]
         bases = tuple(keep(*sides, best) for sides, best in zip(spectra, chosen, strict=True))
-        ready = zip(spectra, chosen, moments, strict=True)
-        left = tuple(best.left(*sides, float(m.trace)) for sides, best, m in ready)
-        counts = allotted(random, left)
-        return cls(layers, bases, random_rests(layers, bases, left, counts, _like(spectra)), left)
+        return cls(layers, bases)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The basis as arrays that a file can hold. Random directions are drawn again from their
-        number."""
+        """The basis as arrays that a file can hold."""
         out = {}
         for i, basis in enumerate(self.bases):
             if basis is not None:
@@ -119,11 +96,6 @@ class KroneckerSketch(Sketch):
                 out[f"{i}.outputs"] = to_numpy(basis.outputs)
                 pairs = (basis.pairs.inputs, basis.pairs.outputs, basis.pairs.flat)
                 out[f"{i}.pairs"] = np.stack([to_numpy(p).astype(np.int64) for p in pairs])
-        if self.width > self.lead:
-            counts = [0 if rest is None else rest.width for rest in self.rests]
-            left = [(s.total, s.squares) for s in self.left]
-            out["rest.counts"], out["rest.left"] = np.array(counts), np.array(left)
-            out["rest.trust"] = np.array([self.rest_weight, self.rest_error])
         return out
 
     @classmethod
@@ -143,42 +115,11 @@ class KroneckerSketch(Sketch):
             inputs, outputs = sides
             return LayerBasis(inputs, outputs, Pairs(*places))
 
-        bases = tuple(placed(i) for i in range(len(layers)))
-        if "rest.counts" not in arrays:
-            return cls(layers, bases)
-        left = tuple(RestSpectrum(*map(float, pair)) for pair in arrays["rest.left"])
-        counts = arrays["rest.counts"].tolist()
-        kind: Any = next(b.inputs for b in bases if b is not None) if like is None else like
-        made = cls(layers, bases, random_rests(layers, bases, left, counts, kind), left)
-        made.rest_weight, made.rest_error = map(float, arrays["rest.trust"])
-        return made
-
-    @property
-    def lead(self) -> int:
-        return self._lead
+        return cls(layers, tuple(placed(i) for i in range(len(layers))))
 
     def project(self, rows: ScoreRows) -> Array:
-        lead = [
-            None if basis is None else basis.project(factors)
-            for basis, factors in zip(self.bases, rows.factors, strict=True)
-        ]
-        rest = [
-            one.project(factors, own)
-            for one, factors, own in zip(self.rests, rows.factors, lead, strict=True)
-            if one is not None
-        ]
-        return concatenate([part for part in lead if part is not None] + rest, axis=1)
-
-    def rest_scales(self, energies: np.ndarray) -> np.ndarray:
-        """ρ of every layer's rest, from the mean squares of its random directions: K-FAC says how
-        its eigenvalues are spread, the rows how large they are together."""
-        scales, start = np.zeros(len(self.rests)), 0
-        for place, rest in enumerate(self.rests):
-            if rest is not None:
-                spread = rest.spectrum.squares / rest.spectrum.total**2
-                scales[place] = spread * energies[start : start + rest.width].sum()
-                start += rest.width
-        return scales
+        each = zip(self.bases, rows.factors, strict=True)
+        return concatenate([b.project(factors) for b, factors in each if b is not None], axis=1)
 
     def coordinates(self, vector: Array) -> Array:
         """Vᵀv of a vector of all layers' blocks (torch), (p,)."""
@@ -204,25 +145,6 @@ class KroneckerSketch(Sketch):
         return blocks
 
 
-def random_rests(
-    layers: tuple[Layer, ...],
-    bases: tuple[LayerBasis | None, ...],
-    left: tuple[RestSpectrum, ...],
-    counts: list[int],
-    like: Array,
-) -> tuple[LayerRest | None, ...]:
-    """Random directions of every layer's rest, arrays like this one; None where it has none."""
-    each = zip(layers, counts, bases, left, strict=True)
-    return tuple(
-        layer_rest((layer.d_in, layer.d_out), count, basis, rest, like, (SEED, place))
-        for place, (layer, count, basis, rest) in enumerate(each)
-    )
-
-
-def _like(spectra: list[tuple[Spectrum, Spectrum]]) -> Array:
-    return spectra[0][0].vectors
-
-
 class Strongest(NamedTuple):
     """Pairs of an input and an output direction of one layer, and their eigenvalues."""
 
@@ -234,15 +156,6 @@ class Strongest(NamedTuple):
         """Those of at least this strength, inputs the slow index."""
         good = self.strengths >= cut
         return Strongest(self.inputs[good], self.outputs[good], self.strengths[good])
-
-    def left(self, inputs: Spectrum, outputs: Spectrum, trace: float) -> RestSpectrum:
-        """What all other pairs have together."""
-        total = trace * float(inputs.values.sum() * outputs.values.sum())
-        squares = trace**2 * float((inputs.values**2).sum() * (outputs.values**2).sum())
-        own, own2 = float(self.strengths.sum()), float((self.strengths**2).sum())
-        if total - own <= 1e-9 * total:
-            return RestSpectrum(0.0, 0.0)
-        return RestSpectrum(total - own, max(squares - own2, 0.0))
 
 
 def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> Strongest:

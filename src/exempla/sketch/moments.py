@@ -4,6 +4,10 @@ A side of up to `WHOLE` coordinates has its moment G summed whole. A wider one (
 only Y = GΩ summed, for a random Ω of a few columns; G ≈ Y (ΩᵀY)⁻¹ Yᵀ (Nyström) then gives its
 strongest directions, and the moment itself is never written out. The columns are half as many as
 the layer's other side is wide: then moving along them costs no more than the layer itself.
+
+Of a large model a layer keeps a few directions out of thousands. All eigenvectors of a moment of
+2048 coordinates take longer than the passes its sum came from, so only as many as Nyström would
+give are found there, by subspace iteration.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from exempla.errors import ExemplaError
 from exempla.factors import Factors
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 
-__all__ = ["Moments", "Spectrum"]
+__all__ = ["Moments", "Spectrum", "moments_bytes"]
 
 WHOLE = 2048
+"""Coordinates of a side up to which its moment is summed whole."""
 NYSTROM = 64, 512
 """Columns of Ω: so many at least, and at most."""
 MEASURED = 4
@@ -30,6 +35,11 @@ MEASURED = 4
 long as a good part of a backward pass."""
 MANY = 32
 """Positions that are many."""
+LARGE, LONG_SIDE = 2**20, 256
+"""From so many parameters on, sides of more than so many coordinates have their strongest
+eigenvectors found alone …"""
+FEW_TIMES, ROUNDS = 16, 3
+"""… so many times what a layer keeps on average, in so many products with the moment."""
 
 
 def columns(other: int, directions: int) -> int:
@@ -37,6 +47,11 @@ def columns(other: int, directions: int) -> int:
     many will be kept: half as many as the other side has, or twice what is needed for them."""
     least, most = NYSTROM
     return min(max(other // 2, 2 * directions // max(other, 1), least), most)
+
+
+def few_columns(other: int, directions: int, layers: int) -> int:
+    """Eigenvectors found of a side that is summed whole, of a large model with so many layers."""
+    return min(columns(other, directions), max(FEW_TIMES * directions // layers, NYSTROM[0]))
 
 
 @dataclass(frozen=True)
@@ -50,8 +65,15 @@ class Spectrum:
 class StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its action on a few random directions."""
 
-    def __init__(self, width: int, other: int, seed: int, directions: int) -> None:
+    def __init__(
+        self, width: int, other: int, seed: int, directions: int, layers: int, whole: int
+    ) -> None:
         self.width, self.columns, self.seed = width, columns(other, directions), seed
+        self.whole = width <= whole
+        few = few_columns(other, directions, layers) if layers else width
+        self.few = few if self.whole and width > max(LONG_SIDE, 2 * few) else 0
+        """How many eigenvectors are found, where not all are; of a model that is not large, with
+        `layers` 0, all."""
         self.total: Any = None
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
@@ -72,13 +94,17 @@ class StreamedMoment:
         self.total = fresh if self.total is None else self.total + fresh
 
     def _fresh(self, moment: Any, action: Any, like: Array) -> Array:
-        if self.width <= WHOLE:
+        if self.whole:
             return moment()
         if self.omega is None:
             self.omega = random_directions(self.width, self.columns, self.seed, like)
         return action(self.omega)
 
     def eigenbasis(self) -> Spectrum:
+        if self.few:
+            start = random_directions(self.width, self.few, self.seed, self.total)
+            total = float(in_float64(self.total.diagonal()).sum())
+            return descending(*leading_eigen(self.total, start), total)
         if self.omega is None:
             return descending(*symmetric_eigen(self.total))
         # G ≈ B Bᵀ with B = Y C^{-1/2}, C = ΩᵀY; the singular vectors of B are G's eigenvectors
@@ -102,18 +128,26 @@ class Moments:
 
     @cached_property
     def spectra(self) -> tuple[Spectrum, Spectrum]:
-        """Eigenbases of inputs and outputs, once all rows have been added."""
-        return self.inputs.eigenbasis(), self.outputs.eigenbasis()
+        """Eigenbases of inputs and outputs, once all rows have been added; their sums make room."""
+        found = self.inputs.eigenbasis(), self.outputs.eigenbasis()
+        self.inputs.total = self.inputs.omega = self.outputs.total = self.outputs.omega = None
+        return found
 
     @staticmethod
     def of(
-        layers: tuple[Layer, ...], rows: Iterable[ScoreRows], directions: int = NYSTROM[1]
+        layers: tuple[Layer, ...],
+        rows: Iterable[ScoreRows],
+        directions: int = NYSTROM[1],
+        whole: int | None = None,
     ) -> list[Moments]:
-        """Accumulated over batches of Fisher rows; `directions` is how many will be kept."""
+        """Accumulated over batches of Fisher rows; `directions` is how many will be kept. Sides of
+        more than `whole` coordinates (`WHOLE`) are not summed whole."""
+        large = sum(layer.size for layer in layers) >= LARGE
+        kind = (directions, len(layers) if large else 0, whole or WHOLE)
         total = [
             Moments(
-                StreamedMoment(layer.d_in, layer.d_out, 2 * i, directions),
-                StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1, directions),
+                StreamedMoment(layer.d_in, layer.d_out, 2 * i, *kind),
+                StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1, *kind),
             )
             for i, layer in enumerate(layers)
         ]
@@ -134,6 +168,46 @@ class Moments:
         self.trace = self.trace + energy.mean() * len(factors) if len(some) else self.trace
 
 
+def moments_bytes(
+    layers: tuple[Layer, ...], directions: int, itemsize: int, whole: int | None = None
+) -> int:
+    """Memory that the moments take together, and the eigenvectors found of them.
+
+    >>> layer = Layer("head", 2048, 32_000, np.zeros(2048))
+    >>> moments_bytes((layer,), 2048, 4) // 2**20
+    204
+    """
+    numbers = 0
+    for layer in layers:
+        for width, other in ((layer.d_in, layer.d_out), (layer.d_out, layer.d_in)):
+            few = min(columns(other, directions), width)
+            # the sum and the eigenvectors; of a wide side the directions it is seen along besides
+            is_whole = width <= (whole or WHOLE)
+            numbers += width * (width + few) if is_whole else 3 * width * few
+    return numbers * itemsize
+
+
+def leading_eigen(matrix: Array, start: Array) -> tuple[Array, Array]:
+    """The largest eigenvalues (ascending) and their eigenvectors, as many as `start` has columns,
+    by subspace iteration: exact for those that stand out, near for those in a flat tail."""
+    refuse_overflow(matrix)
+    basis = orthonormal(start)
+    for _ in range(ROUNDS):
+        basis = orthonormal(matrix @ basis)
+    small = basis.T @ (matrix @ basis)
+    values, rotation = symmetric_eigen((small + small.T) / 2)
+    return values, basis @ rotation
+
+
+def orthonormal(columns: Array) -> Array:
+    """An orthonormal basis of what these columns span."""
+    if isinstance(columns, np.ndarray):
+        return np.linalg.qr(columns)[0]
+    import torch
+
+    return torch.linalg.qr(columns)[0]
+
+
 def same_memory(one: Array, other: Array | None) -> bool:
     """Whether these are the same numbers in the same place."""
     if one is other:
@@ -144,14 +218,18 @@ def same_memory(one: Array, other: Array | None) -> bool:
     return places[0] == places[1]
 
 
-def symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues (ascending) and eigenvectors; in double, as a long tail of small ones counts."""
-    total = float(matrix.sum())
-    if not np.isfinite(total):  # checked on the sum alone: one number to wait for
+def refuse_overflow(matrix: Array) -> None:
+    """Checked on the sum alone: one number to wait for."""
+    if not np.isfinite(float(matrix.sum())):
         raise ExemplaError(
             "squares of the model's inputs or scores overflow: scale its inputs, and check them "
             "and its weights for NaN and infinity."
         )
+
+
+def symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
+    """Eigenvalues (ascending) and eigenvectors; in double, as a long tail of small ones counts."""
+    refuse_overflow(matrix)
     if isinstance(matrix, np.ndarray):
         return np.linalg.eigh(matrix)
     import torch
@@ -160,11 +238,12 @@ def symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
     return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
-def descending(values: Array, vectors: Array) -> Spectrum:
+def descending(values: Array, vectors: Array, total: float | None = None) -> Spectrum:
+    """Largest first, as shares of the sum of all: of these, where no other is told."""
     shares = np.maximum(in_float64(values), 0.0)[::-1]
     flipped = vectors[:, ::-1] if isinstance(vectors, np.ndarray) else vectors.flip(1)
-    total = shares.sum()
-    return Spectrum(shares / total if total > 0 else shares, flipped)
+    whole = float(shares.sum()) if total is None else total
+    return Spectrum(shares / whole if whole > 0 else shares, flipped)
 
 
 def random_directions(width: int, count: int, seed: int, like: Array) -> Array:

@@ -17,13 +17,13 @@ from exempla.explainer import Explainer
 from exempla.fisher import Damping
 from exempla.kernel import dampings, joined
 from exempla.oracles.base import Examples
+from exempla.outside import kernel_with
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import SBQ, TopInfluence, select
 from exempla.selection.selector import check_noise
 from exempla.selection.ties import TIE, descending
 from exempla.target import mean_embedding
-from exempla.tasks.clean.harm import kernel_with
 from exempla.tasks.clean.memory import cleaning_bytes
 from exempla.tasks.explain_errors import questioned_rows
 from exempla.tasks.retrain import check_fit, fitted
@@ -186,7 +186,7 @@ def most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
     mean = np.full((len(examples[0]), 1), 1.0 / len(examples[0]))
     z = np.mean(
         [
-            kernel_with(e, x, d.value, mix=mean)[:, 0]
+            kernel_with(e, x, d.value, mix=mean).values[:, 0]
             for e, x, d in zip(explainer.embeddings, examples, chosen, strict=True)
         ],
         axis=0,

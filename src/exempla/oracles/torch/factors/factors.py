@@ -35,9 +35,6 @@ class StructuredFactors(Factors, ABC):
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
 
-    def project_matched(self, basis_in: Tensor, basis_out: Tensor) -> Tensor:
-        return self.project(basis_in, basis_out).diagonal(dim1=1, dim2=2)
-
     @abstractmethod
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor: ...
 
@@ -97,9 +94,6 @@ class DenseFactors(StructuredFactors):
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         matrix = self.g if basis_out is None else self.g @ basis_out
         return matrix if basis_in is None else basis_in.T @ matrix
-
-    def project_matched(self, basis_in: Tensor, basis_out: Tensor) -> Tensor:
-        return ((self.g @ basis_out) * basis_in).sum(1)
 
     def take(self, positions: np.ndarray) -> DenseFactors:
         return DenseFactors(self.g[positions])
@@ -166,9 +160,6 @@ class PairFactors(StructuredFactors):
         # one position: the block around the pairs need not be written out
         a, g = self.inputs.project(basis_in)[:, 0], self.outputs.project(basis_out)[:, 0]
         return a[:, pairs.inputs] * g[:, pairs.outputs]
-
-    def project_matched(self, basis_in: Tensor, basis_out: Tensor) -> Tensor:
-        return (self.inputs.project(basis_in) * self.outputs.project(basis_out)).sum(1)
 
     @staticmethod
     def _scatter(values: Tensor, table: OneHot) -> Tensor:
@@ -267,12 +258,6 @@ class SumFactors(StructuredFactors):
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         first, *rest = (f.project(basis_in, basis_out) for f in self.parts)
-        for more in rest:
-            first = first + more
-        return first
-
-    def project_matched(self, basis_in: Tensor, basis_out: Tensor) -> Tensor:
-        first, *rest = (f.project_matched(basis_in, basis_out) for f in self.parts)
         for more in rest:
             first = first + more
         return first

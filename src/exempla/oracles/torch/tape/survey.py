@@ -3,18 +3,21 @@
 For each of the three, a random direction of its own outputs is pulled back alone. At the output
 of a use, the gradient can then be non-zero only where that sample stands: this finds the layout
 and proves it. The parameters' own gradients, by plain autograd, are compared with the scores the
-uses give; a parameter that does not agree goes to the fallback.
+uses give; a parameter that does not agree goes to the fallback. Of a large model these gradients
+are not held together: those of some blocks are pulled again when their turn comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from exempla.factors import Factors
 from exempla.oracles.torch.tape.backward import pull_back
 from exempla.oracles.torch.tape.layers import Block, plan_blocks
 from exempla.oracles.torch.tape.tape import CLONE, Tape
@@ -25,6 +28,8 @@ __all__ = ["PROBE", "Survey", "survey"]
 PROBE = 3
 """Examples in the survey: an odd number, so that an axis seldom has it by chance."""
 ROUNDS = 5
+HELD_BYTES = 2**30
+"""Gradients of parameters, of all examples, that are held together."""
 
 
 @dataclass
@@ -51,9 +56,13 @@ class Survey:
     all but a ten-thousandth, and a layer that is truly different is off by its own size."""
 
     def agrees(self, scores: Tensor, reference: Tensor) -> bool:
-        """Equal up to rounding; what cancels to nothing is measured against the whole."""
-        allowed = self.rounding * (float(reference.abs().max()) + 1e-2 * self.scale)
-        return bool((scores - reference).abs().max() <= allowed)
+        """Equal up to rounding."""
+        return bool((scores - reference).abs().max() <= self.allowed(float(reference.abs().max())))
+
+    def allowed(self, largest: float) -> float:
+        """The difference that is rounding, where a reference has entries up to this; what cancels
+        to nothing is measured against the whole."""
+        return self.rounding * (largest + 1e-2 * self.scale)
 
     def with_more(self, other: Survey) -> Survey:
         """This survey with what another, of other examples, has reached beyond it."""
@@ -123,9 +132,38 @@ def give_up(found: Survey, uses: set[tuple[str, int]]) -> None:
 class Pulled:
     """Gradients of each sample alone: at each use's output, and of each parameter."""
 
+    outputs: Tensor
     cotangents: Tensor
-    uses: list[list[Tensor | None]]
-    parameters: list[dict[str, Tensor | None]]
+    parameters: Mapping[str, Tensor]
+    uses: list[list[Tensor | None]] = field(default_factory=list)
+    kept: list[dict[str, Tensor | None]] = field(default_factory=list)
+    """Those of the parameters, sample by sample, where they take little memory."""
+    reached: set[str] = field(default_factory=set)
+    """Parameters that any of the outputs depends on."""
+    largest: float = 0.0
+    """The largest entry of any gradient of a parameter."""
+
+    def alone(self, i: int) -> Tensor:
+        """The cotangent of one sample."""
+        one = torch.zeros_like(self.cotangents)
+        one[i] = self.cotangents[i]
+        return one
+
+    def rows(self, names: Sequence[str]) -> list[dict[str, Tensor]]:
+        """The gradients of these parameters, sample by sample, zeros where there are none."""
+        found = self.kept
+        if not found:
+            wanted = [self.parameters[name] for name in names]
+            count = range(len(self.uses))
+            each = (pull_back(self.outputs, wanted, self.alone(i), again=True) for i in count)
+            found = [dict(zip(names, g, strict=True)) for g in each]
+        return [{x: as_row(one[x], self.parameters[x]) for x in names} for one in found]
+
+
+def as_row(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """(1, …), in single precision at least."""
+    out = (torch.zeros_like(parameter) if gradient is None else gradient)[None]
+    return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
 
 
 def pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n: int) -> Pulled:
@@ -133,14 +171,18 @@ def pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n: 
     directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
     directions = directions.to(outputs.device, outputs.dtype)
     edges = [use.edge for use in tape.uses]
-    pulled = Pulled(directions, [], [])
+    pulled = Pulled(outputs, directions, parameters)
+    little = n * sum(p.nbytes for p in parameters.values()) <= HELD_BYTES
     for i in range(n):
-        alone = torch.zeros_like(directions)
-        alone[i] = directions[i]
         wanted: Any = [*edges, *parameters.values()]
-        g = pull_back(outputs, wanted, alone, again=True)
+        g = pull_back(outputs, wanted, pulled.alone(i), again=True)
         pulled.uses.append(list(g[: len(edges)]))
-        pulled.parameters.append(dict(zip(parameters, g[len(edges) :])))
+        own = dict(zip(parameters, g[len(edges) :], strict=True))
+        pulled.reached |= {name for name, x in own.items() if x is not None}
+        sizes = (float(x.abs().max()) for x in own.values() if x is not None and x.numel())
+        pulled.largest = max(pulled.largest, *sizes, 0.0)
+        if little:
+            pulled.kept.append(own)
     return pulled
 
 
@@ -153,8 +195,7 @@ def settle(found: Survey, tape: Tape, pulled: Pulled, n: int) -> set[tuple[str, 
             continue
         alone = [pulled.uses[i][j] for i in range(n)]
         if all(g is None for g in alone):
-            reached = any(p[name] is not None for p in pulled.parameters for name in involved)
-            if reached and key not in found.treatments:
+            if involved & pulled.reached and key not in found.treatments:
                 found.treatments[key] = CLONE
                 fresh.add(key)
             found.layouts[key] = Layout(0)
@@ -211,39 +252,37 @@ def check(
 ) -> None:
     """Compare what the uses give with plain autograd; send what disagrees to the fallback."""
     total = [summed([pulled.uses[i][j] for i in range(n)]) for j in range(len(tape.uses))]
-    largest = [g.abs().max() for p in pulled.parameters for g in p.values() if g is not None]
-    found.scale = float(max(largest, default=torch.zeros(())))
+    found.scale = pulled.largest
     shapes = {name: p.shape for name, p in parameters.items()}
     seen_names = {name for use in tape.uses for name in (use.weight, use.bias)}
     # compiled code and custom autograd functions use parameters where no mode looks
-    reached = {x for p in pulled.parameters for x, g in p.items() if g is not None}
-    found.fallback |= reached - seen_names
+    found.fallback |= pulled.reached - seen_names
     for use, key, g in zip(tape.uses, tape.keys, total):
         if g is not None and key not in found.layouts:  # given up: also the bias beside the weight
             found.fallback |= {name for name in (use.weight, use.bias) if name}
     for _ in range(2):  # a second time with what disagreed taken out, now as blocks of its own
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
+        found.fallback |= {b.weight for b in found.blocks if b.kind == "fallback"}
         wrong: set[str] = set()
-        for block in found.blocks:
-            if block.kind == "fallback":
-                found.fallback.add(block.weight)
-                continue
-            references = {x: stacked(pulled, x, parameters[x]) for x in block.parameters}
-            seen = [
-                (use, g, found.layout(key))
-                for use, key, g in zip(tape.uses, tape.keys, total)
-                if g is not None and {use.weight, use.bias} & set(block.parameters)
-            ]
-            like = next(iter(references.values())).new_zeros(0)
-            scores = block.factors(seen, n, like)
-            if not found.agrees(scores.project(None, None), block.pack(references)):
-                wrong |= set(block.parameters)
+        for group in held_together(found.blocks, parameters, n):
+            rows = pulled.rows([x for block in group for x in block.parameters])
+            for block in group:
+                seen = [
+                    (use, g, found.layout(key))
+                    for use, key, g in zip(tape.uses, tape.keys, total)
+                    if g is not None and {use.weight, use.bias} & set(block.parameters)
+                ]
+                scores = block.factors(seen, n, rows[0][block.parameters[0]].new_zeros(0))
+                references = [{x: row[x] for x in block.parameters} for row in rows]
+                if not one_by_one(found, scores, block, references):
+                    wrong |= set(block.parameters)
         found.fallback |= wrong
         if not wrong:
             break
     else:
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
-    found.references = {x: stacked(pulled, x, parameters[x]) for x in found.fallback}
+    rows = pulled.rows(sorted(found.fallback)) if found.fallback else []
+    found.references = {x: torch.cat([row[x] for row in rows]) for x in found.fallback}
     held = sum(use.x.nbytes for use in tape.uses if use.x is not None)
     held += sum(g.numel() * 4 for g in total if g is not None)
     found.row_bytes = held / n + 4 * sum(shapes[x].numel() for x in found.fallback)
@@ -254,8 +293,31 @@ def summed(parts: list[Tensor | None]) -> Tensor | None:
     return torch.stack(present).sum(0) if present else None
 
 
-def stacked(pulled: Pulled, name: str, parameter: Tensor) -> Tensor:
-    rows = [p[name] for p in pulled.parameters]
-    wide = [torch.zeros_like(parameter) if r is None else r for r in rows]
-    out = torch.stack(wide)
-    return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
+def held_together(
+    blocks: Sequence[Block], parameters: Mapping[str, Tensor], n: int
+) -> Iterator[list[Block]]:
+    """Blocks in factored form, as many at a time as their gradients may be held of."""
+    group: list[Block] = []
+    size = 0
+    for block in (b for b in blocks if b.kind != "fallback"):
+        own = 4 * n * sum(parameters[x].numel() for x in block.parameters)
+        if group and size + own > HELD_BYTES:
+            yield group
+            group, size = [], 0
+        group, size = [*group, block], size + own
+    if group:
+        yield group
+
+
+def one_by_one(
+    found: Survey, scores: Factors, block: Block, references: list[dict[str, Tensor]]
+) -> bool:
+    """Whether the scores are the gradients: written out for one sample at a time, as a table of
+    words may take as much as the rest of the model."""
+    largest = max(float(block.pack(row).abs().max()) for row in references)
+    allowed = found.allowed(largest)
+    return all(
+        float((scores.take(np.array([i])).project(None, None) - block.pack(row)).abs().max())
+        <= allowed
+        for i, row in enumerate(references)
+    )
