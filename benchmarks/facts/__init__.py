@@ -8,7 +8,9 @@ The protocol, written before anything was chosen:
 * Seed 0 (of the text and of the training) is the half to choose on, seeds 1 and 2 are reported.
 * The model's size follows from processor time: a training has to be repeated once a method.
 * Its length: the first of 20, 30, 40, ... epochs (one cycle of the learning rate each) after which
-  at least nine in ten of seed 0's facts are known, that is, completed with p > .5.
+  at least nine in ten of seed 0's facts are known, that is, completed with p > .5. (It was 20: 97 %
+  on seed 0, 93 % and 98 % on the others, once reviews were shortened and the step was made larger
+  to save processor time, before any method was asked about this model.)
 * Settings of exempla may be chosen on seed 0, and how many were tried is said in `methods`. Peers
   run as their documentation has it. If a normalisation turns out to matter, the peers whose scores
   it can be made from get it too.
@@ -19,6 +21,8 @@ The protocol, written before anything was chosen:
 
 corpus      real sentences, and facts stated in ten wordings each beside lines that only sound alike
 model       a small decoder of plain torch, and its training
+texts       lines and questions as models take them
 methods     exempla and the baselines that need nothing installed
+retrain     training again without the lines that a method named
 run_…       peers, each in an environment of its own
 """
