@@ -20,6 +20,7 @@ from exempla.fisher.diagonal import DiagonalMetric
 from exempla.fisher.full import FullMetric
 from exempla.fisher.identity import IdentityMetric
 from exempla.fisher.split import SplitMetric
+from exempla.fisher.squares import SumOfSquares, in_double
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.progress import track_rows
 from exempla.sketch.base import FisherSum, Sketch
@@ -84,14 +85,15 @@ def lead_metric(mean: np.ndarray, penalty: np.ndarray) -> Metric:
 def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> FisherSum:
     """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
-    total: Any = None
+    total = SumOfSquares(diagonal=fisher == "diagonal")
     rest: Any = None
-    norms = Norms(stride=0)
+    norms: Norms | None = None
     watched = track_rows(batches, "estimating the Fisher", len(examples))
     for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
-        if total is None and not basis.exact:
+        if norms is None:
             long = batch.thinnest(oracle.layers) >= MANY
-            norms.stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
+            stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
+            norms = Norms(0 if basis.exact else stride)
         whole = basis.project(batch)
         rows = whole[:, : basis.lead]
         if basis.lead < basis.width:
@@ -99,14 +101,11 @@ def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) 
             squares = in_double((others * others).sum(0))
             rest = squares if rest is None else rest + squares
         norms.add(batch, rows)
-        squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
-        if total is None:
-            total = in_double(squares)
-        else:
-            total += squares
+        total.add(rows)
+    assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
     of_rest = None if rest is None else to_numpy(rest)
-    return FisherSum(to_numpy(total), energy, energy2, norms.rows, of_rest)
+    return FisherSum(total.done(), energy, energy2, norms.rows, of_rest)
 
 
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
@@ -168,8 +167,3 @@ def two_sums(energy: Array) -> Array:
     import torch
 
     return torch.stack([e.sum(), e @ e])
-
-
-def in_double(array: Array) -> Array:
-    """A float64 copy on the same device."""
-    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
