@@ -72,7 +72,7 @@ class SumOfSquares:
         self._held = 0
 
     def _multiply(self, rows: Array) -> None:
-        if is_tensor(rows) and not rows.device.type == "cpu":
+        if is_tensor(rows) and rows.device.type != "cpu":
             product = rows.T @ rows
             self._total = product.double() if self._total is None else self._total.add_(product)
             return
