@@ -115,7 +115,8 @@ def gpt2() -> None:
     torch.set_float32_matmul_precision("high")  # TF32 for both sides, as in ordinary training
     small = DEVICE == "cpu"
     config = GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=500) if small else GPT2Config()
-    model = GPT2LMHeadModel(config).to(DEVICE)
+    made: Any = GPT2LMHeadModel(config)
+    model = made.to(DEVICE)
     count, length = (16, 32) if small else (2000, 512)
     tokens = torch.randint(0, config.vocab_size, (count, length), device=DEVICE)
     loss = lambda m, b: m(input_ids=b[0], labels=b[0]).loss  # noqa: E731

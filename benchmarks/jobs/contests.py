@@ -119,7 +119,8 @@ def digits(quick: bool, flipped: float = 0.0) -> tuple[np.ndarray, np.ndarray, n
     """Pixels, labels of which a share is wrong, and which are."""
     from sklearn.datasets import load_digits
 
-    X, y = load_digits(return_X_y=True)
+    loaded: Any = load_digits(return_X_y=True)
+    X, y = loaded
     count = 300 if quick else len(X)
     X, y = X[:count] / 16, y[:count].copy()
     rng = np.random.default_rng(1)

@@ -100,7 +100,17 @@ def line(row: dict[str, Any]) -> str:
     return f"{start} {row['seconds']:8.3f} s {times} {memory}{quality}"
 
 
-COLUMNS = ("job", "title", "who", "seconds", "mib", "times", "judged_by", "quality", "problem")
+COLUMNS: tuple[str, ...] = (
+    "job",
+    "title",
+    "who",
+    "seconds",
+    "mib",
+    "times",
+    "judged_by",
+    "quality",
+    "problem",
+)
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:

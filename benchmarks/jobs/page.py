@@ -38,6 +38,7 @@ def plot(rows: list[Row], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     jobs = list(dict.fromkeys(row["job"] for row in rows)) or [""]
+    most = max(1, *(sum(row["job"] == job for row in rows) for job in [*jobs, ""]))
     figure, axes = plt.subplots(2, len(jobs), figsize=(3.1 * len(jobs), 4.2), squeeze=False)
     for column, job in enumerate(jobs):
         mine = [row for row in rows if row["job"] == job and "problem" not in row][::-1]
@@ -47,6 +48,7 @@ def plot(rows: list[Row], path: Path) -> None:
             colours = [OURS if name == "exempla" else THEIRS for name in names]
             bars = axis.barh(names, values, color=colours, height=0.6)
             axis.bar_label(bars, [f"{v:.3g} {unit}" for v in values], padding=3, fontsize=7)
+            axis.set_ylim(len(mine) - 0.5 - most, len(mine) - 0.5)  # bars of one height everywhere
             axis.set_xlim(0, 1.35 * max([*values, 1e-9]))
             axis.tick_params(labelsize=7, length=0)
             axis.set_xticks([])

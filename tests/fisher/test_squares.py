@@ -25,7 +25,7 @@ def test_it_is_the_plain_sum(kind: Any, sizes: list[int], monkeypatch: pytest.Mo
         total.add(given)
         diagonal.add(given)
     exact = kind in (np.float64, torch.float64)
-    close = {"rtol": 1e-12 if exact else 1e-5, "atol": 1e-12 if exact else 1e-5}
+    close: dict[str, Any] = {"rtol": 1e-12 if exact else 1e-5, "atol": 1e-12 if exact else 1e-5}
     found = total.done()
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, whole.T @ whole, **close)
