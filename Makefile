@@ -61,8 +61,10 @@ lowest:
 	  -c $(LOWEST)/floors.txt --editable . pytest hypothesis
 	OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(LOWEST)/bin/python -m pytest $(SMOKE)
 
+# Selection, growth and whole jobs beside peers, whose environments are made once in .peers; the page
+# is bench-out/bench.html.
 bench: $(VENV)/.all
-	$(BIN)/exempla bench
+	$(BIN)/exempla bench --rounds 3 --out bench-out
 
 # Every experiment at reduced size; set EXEMPLA_DATA, or those that need data are skipped.
 reproduce: $(VENV)/.all
@@ -72,4 +74,4 @@ docs: $(VENV)/.all
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(LOWEST) demo-out results-fast build dist site
+	rm -rf $(VENV) $(LOWEST) demo-out bench-out results-fast build dist site

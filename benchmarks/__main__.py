@@ -1,6 +1,8 @@
 """Measure how fast examples are selected here, beside plain NumPy and scikit-learn.
 
 Everything is measured side by side in one run and on one thread; processor seconds are printed.
+With --out also how a run grows with its size, and whole jobs beside other libraries (kronfluence,
+TRAK, cleanlab), each in an environment of its own that is made once: a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import selection, speed
+from benchmarks.jobs import page
+from benchmarks.peers.environments import ROOT
 from exempla.cli.shared.console import Console
 from exempla.cli.shared.failures import exit_code
 from exempla.errors import ExemplaError
@@ -29,7 +33,11 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--out", metavar="DIR", type=Path,
-        help="also measure growth, and write JSON, tables and a plot there",
+        help="also measure growth and whole jobs beside peers; JSON, tables, bench.html go there",
+    )  # fmt: skip
+    parser.add_argument(
+        "--envs", metavar="DIR", type=Path, default=ROOT / ".peers",
+        help="environments of the peers (default: .peers of the checkout)",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print nothing; the exit code tells")
     parser.add_argument("--json", action="store_true", help="print the figures inside JSON")
@@ -47,6 +55,7 @@ def run(options: Namespace) -> int:
         selection.measure(options.rounds, options.quick)
         if options.out is not None:
             speed.measure(options.out, options.rounds, options.quick)
+            page.measure(options.out, options.envs, options.rounds, options.quick)
     console.result({"lines": heard.getvalue().splitlines(), "seconds": console.seconds()})
     return 0
 

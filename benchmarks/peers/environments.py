@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 __all__ = ["PEERS", "make_environment"]
@@ -24,14 +25,22 @@ PEERS: dict[str, list[list[str]]] = {
     "dattri": [["torch", "dattri==0.3.0"]],
 }
 LABEL_PEERS: dict[str, list[list[str]]] = {"cleanlab": [["cleanlab==2.9.0"]]}
-"""Those that look at labels alone and need no torch; `label_noise --peer` takes their Python."""
+"""Those that look at labels alone and need no torch; `label_noise --peer` takes their Python.
+For each peer the pip calls that install it."""
 
-"""The pip calls that install each peer."""
+SHARED = ("kronfluence", "traker", "cleanlab")
+"""Peers that work with the packages of this project: their environments see those, and hold what
+is not among them."""
 
 CHECK = """
 import importlib.metadata as m, torch
 cuda = [d.name for d in m.distributions() if d.name and d.name.lower().startswith("nvidia")]
 assert not cuda and torch.version.cuda is None, f"CUDA packages came along: {cuda}"
+print(torch.__version__)
+"""
+CHECK_SHARED = """
+import sys, torch
+assert not torch.__file__.startswith(sys.prefix), "a second torch came along"
 print(torch.__version__)
 """
 
@@ -52,9 +61,13 @@ def make_environment(peer: str, folder: Path) -> Path:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pinned = home / "constraints.txt"
     pinned.write_text(torch_pin())
-    for packages in PEERS[peer]:
+    if peer in SHARED:
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        own = home / "lib" / version / "site-packages" / "shared.pth"
+        own.write_text(sysconfig.get_paths()["purelib"] + "\n")
+    for packages in (PEERS | LABEL_PEERS)[peer]:
         _call([*pip, "-c", str(pinned), *packages])
-    done.write_text(_call([str(python), "-c", CHECK]))
+    done.write_text(_call([str(python), "-c", CHECK_SHARED if peer in SHARED else CHECK]))
     return python
 
 

@@ -31,6 +31,7 @@ def test_a_folder_is_filled_with_figures(tmp_path, capsys):
     import numpy as np
 
     from benchmarks import speed
+    from benchmarks.jobs import page
 
     picks = [
         {"t": 10, "p": 2, "k": 3, "loop": name, "threads": 1, "readings_a_pick": 0.5}
@@ -41,8 +42,10 @@ def test_a_folder_is_filled_with_figures(tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         for name, rows in fakes.items():
             patch.setattr(speed, name, lambda *_, rows=rows: rows)
+        patch.setattr(page, "measure_jobs", lambda *_: [])
         assert main(["--quick", "--out", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bench.html", "bench.json", "bench.svg", "bench_jobs.csv",
         "speed.csv", "speed.json", "speed.svg", "speed_growth.csv", "speed_whole.csv",
     ]  # fmt: skip
     assert json.loads((tmp_path / "speed.json").read_text())["growth"] == grown

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from tests.docs.csv_fit import fitting, whole_jobs
 from tests.docs.csv_language import facts
 from tests.docs.csv_lines import DATA, line, signed, table
 from tests.docs.csv_scaling import scaling
@@ -263,7 +264,8 @@ def mnist() -> list[str]:
 PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/first-hour.md": first_hour,
     "docs/trees.md": trees,
-    "docs/speed.md": speed,
+    "docs/speed.md": lambda: speed() + fitting(),
+    "docs/peers.md": whole_jobs,
     "docs/scaling.md": scaling,
     "docs/kinds.md": kinds,
     "docs/language.md": facts,

@@ -19,6 +19,7 @@ from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.diagonal import DiagonalMetric
 from exempla.fisher.full import FullMetric
 from exempla.fisher.identity import IdentityMetric
+from exempla.fisher.squares import SumOfSquares, in_double
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.progress import track_rows
 from exempla.sketch.base import FisherSum, Sketch
@@ -74,22 +75,20 @@ def metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
 def sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> FisherSum:
     """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
-    total: Any = None
-    norms = Norms(stride=0)
+    total = SumOfSquares(diagonal=fisher == "diagonal")
+    norms: Norms | None = None
     watched = track_rows(batches, "estimating the Fisher", len(examples))
     for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
-        if total is None and not basis.exact:
+        if norms is None:
             long = batch.thinnest(oracle.layers) >= MANY
-            norms.stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
+            stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
+            norms = Norms(0 if basis.exact else stride)
         rows = basis.project(batch)
         norms.add(batch, rows)
-        squares = (rows * rows).sum(0) if fisher == "diagonal" else rows.T @ rows
-        if total is None:
-            total = in_double(squares)
-        else:
-            total += squares
+        total.add(rows)
+    assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
-    return FisherSum(to_numpy(total), energy, energy2, norms.rows)
+    return FisherSum(total.done(), energy, energy2, norms.rows)
 
 
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
@@ -151,8 +150,3 @@ def two_sums(energy: Array) -> Array:
     import torch
 
     return torch.stack([e.sum(), e @ e])
-
-
-def in_double(array: Array) -> Array:
-    """A float64 copy on the same device."""
-    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()

@@ -88,11 +88,12 @@ def test_every_shape_of_data_gives_the_same_scores(shape: str) -> None:
     np.testing.assert_array_equal(labels, Y.numpy())
 
 
-def test_a_loader_of_items_keeps_its_batch_size_and_one_of_arrays_does_not() -> None:
-    for items, sizes in ((Items(), [3, 3, 3, 1]), (TensorDataset(X, Y), [10])):
-        oracle = torch_oracle(mlp())
-        train = oracle.read(DataLoader(items, batch_size=3, shuffle=True), role="train")
-        assert [len(r) for r in oracle.scores(train)] == sizes
+@pytest.mark.parametrize("items", [Items(), TensorDataset(X, Y)])
+@pytest.mark.parametrize("size", [1, 3, 256])
+def test_a_loader_is_read_in_batches_that_suit_the_machine(items: Any, size: int) -> None:
+    oracle = torch_oracle(mlp())
+    train = oracle.read(DataLoader(items, batch_size=size, shuffle=True), role="train")
+    assert [len(r) for r in oracle.scores(train)] == [N]
 
 
 def test_part_of_the_examples() -> None:

@@ -1,4 +1,5 @@
-"""Measure how fast examples are selected here, beside plain NumPy and scikit-learn.
+"""Measure how fast examples are selected here, beside plain NumPy and scikit-learn; with --out also
+whole jobs beside other libraries, as a page with plots.
 
 The benchmarks are no part of the installed package: this needs a checkout of exempla's source.
 There, `exempla bench --help` lists every option.
@@ -10,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 
 from exempla.cli.shared.checkout import any_words, hand_over
 
-HELP = "measure the speed of selection (needs a checkout of the source)"
+HELP = "measure speed, beside other libraries too (needs a checkout of the source)"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

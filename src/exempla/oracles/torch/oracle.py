@@ -77,7 +77,7 @@ def torch_oracle(
     draws : int
         Sampled labels per example where the Fisher cannot be exact.
     batch_size : int
-        Examples per pass; by default what the loader says and the memory allows.
+        Examples per pass; by default what suits the machine.
     reader : Reader
         How the Trainer or pipeline that the module was taken from reads data.
 
@@ -160,7 +160,7 @@ class TorchOracle(Oracle):
 
     @property
     def pass_bytes(self) -> int:
-        size = self.scorer.batch_size or self.network.batch_size(None)
+        size = self.scorer.batch_size or self.network.batch_size()
         return 0 if self.device.type == "cuda" else size * self.network.row_bytes
 
     @property
@@ -302,9 +302,10 @@ class TorchOracle(Oracle):
         if not scorer.network.surveyed:  # an oracle from storage, asked of what it read before
             with scorer.restorer.borrowed(gradients=False):
                 self._prepare(examples, "test")
-        scorer.batch_size = scorer.batch_size or scorer.network.batch_size(
-            examples.source.batch_size
-        )
+        source = examples.source
+        if scorer.batch_size is None:
+            size = scorer.network.batch_size(source.batch_size, source.fixed)
+            scorer.batch_size = source.whole_batches(size)
         start = 0
         while start < len(examples):
             stop = min(start + scorer.batch_size, len(examples))

@@ -93,6 +93,19 @@ class ConvFactors(StructuredFactors):
         return self.a
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
+        if basis_in is None:
+            return self._project(None, basis_out)
+        # a few rows at a time: projected patches may be many times the image
+        width = self.shape.groups * basis_in.shape[1] * self.positions
+        step = self.images * rows_at_once(width, self.g)
+        starts = range(0, max(len(self.g), 1), step)
+        parts = [
+            ConvFactors(self.a[i : i + step], self.g[i : i + step], self.shape, self.images)
+            for i in starts
+        ]
+        return torch.cat([part._project(basis_in, basis_out) for part in parts])
+
+    def _project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         groups, a = self.shape.groups, self._patches(basis_in)  # (nm, groups, r_in, L)
         g = self.g.flatten(2).unflatten(1, (groups, -1))  # (nm, groups, O/groups, L)
         # one (r_in, O/groups) block a group: Σ over positions
@@ -132,7 +145,7 @@ class ConvFactors(StructuredFactors):
 
     @property
     def positions(self) -> int:
-        return self.images * self.g[0, 0].numel()
+        return self.images * self.g.shape[2:].numel()
 
     @property
     def _sizes(self) -> tuple[int, int]:

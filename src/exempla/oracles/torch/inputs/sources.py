@@ -1,7 +1,8 @@
 """Whatever the user calls data becomes rows that can be read in order, more than once.
 
 Arrays stay arrays; a `Dataset` or `DataLoader` is read through its dataset, in its order, with
-its own collate function, whatever the loader's shuffling.
+its own collate function, whatever the loader's shuffling. How many examples are read at a time is
+the machine's affair, not the loader's: a training batch is small for scoring.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.utils.data import (
 from exempla.arrays import is_sparse
 from exempla.errors import ExemplaError
 from exempla.oracles.torch.inputs.batch import tree_map
+from exempla.oracles.torch.inputs.joining import are_joinable, joined
 from exempla.oracles.torch.inputs.streams import kept, seeded
 from exempla.oracles.torch.inputs.usable import usable
 
@@ -37,10 +39,16 @@ class ExampleSource(ABC):
     """Examples by position."""
 
     batch_size: int | None = None
-    """What the user's loader says; None leaves it to the memory."""
+    """What the user's loader says, which tells what a training step may take; None without one."""
+    fixed: bool = False
+    """Whether batches have to be of that size."""
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    def whole_batches(self, size: int) -> int:
+        """So many examples, or a few less where they come several at a time."""
+        return size
 
     @abstractmethod
     def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
@@ -81,11 +89,21 @@ class ItemSource(ExampleSource):
     still: bool = False
     """Whether random items are drawn by their position, to be the same at every read."""
 
-    def __init__(self, items: Any, collate: Callable[[list[Any]], Any]) -> None:
-        self.items, self.collate = items, collate
+    def __init__(
+        self, items: Any, collate: Callable[[list[Any]], Any], batch_size: int | None = None
+    ) -> None:
+        self.items, self.collate, self.batch_size = items, collate, batch_size
+        # what torch's own function stacks can be stacked in any number; what another one can, or
+        # pads well, is what its loader gives it
+        self.collated: int | None = None if collate is default_collate else batch_size
+        if self.collated is not None:
+            self.fixed = not are_joinable(collate, self._items(range(min(3, len(items)))))
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def whole_batches(self, size: int) -> int:
+        return size - size % self.collated if self.collated and size > self.collated else size
 
     def item(self, position: int) -> Any:
         """One item, as it was given or, of random ones, as its position draws it."""
@@ -102,6 +120,12 @@ class ItemSource(ExampleSource):
         return found
 
     def read(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        step = self.collated or len(positions)
+        parts = (positions[i : i + step] for i in range(0, len(positions), step))
+        pieces = (piece for part in parts for piece in self._collated(part))
+        yield from pieces if self.fixed else joined(pieces)
+
+    def _collated(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
         items = self._items(positions)
         try:
             yield positions, self.collate(items)
@@ -140,39 +164,37 @@ def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> ExampleSource:
 
 
 def items_of(data: Any, pad: Callable[[list[Any]], Any]) -> ItemSource:
-    return ItemSource(data, pad if is_dict_rows(data) else default_collate)
+    return ItemSource(data, collate_of(data, pad))
+
+
+def collate_of(data: Any, pad: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """How items become a batch where the user has not said it."""
+    return pad if is_dict_rows(data) else default_collate
 
 
 def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> ExampleSource:
     """A loader's dataset in its own order: shuffling would lose which example is which."""
     sampler: Any = loader.sampler
-    collate: Any = loader.collate_fn
-    if isinstance(loader.dataset, IterableDataset):
+    dataset: Any = loader.dataset
+    plain = loader.collate_fn is default_collate or loader.batch_size is None
+    if isinstance(dataset, IterableDataset):
         # without a batch size the stream yields batches, which are read example by example
-        found = items_of(kept(loader.dataset, batched=loader.batch_size is None), pad)
-        if collate is not default_collate and loader.batch_size is not None:
-            found.collate = collate
-        found.batch_size = loader.batch_size
-        return found
+        items = kept(dataset, batched=loader.batch_size is None)
+        collate = collate_of(items, pad) if plain else loader.collate_fn
+        return ItemSource(items, collate, loader.batch_size)
     if hasattr(sampler, "indices") and not isinstance(sampler, (RandomSampler, SequentialSampler)):
         raise ExemplaError(
             "this DataLoader reads only part of its dataset: give DataLoader(Subset(dataset, "
             "indices)) instead of a subset sampler, so that positions are those of the subset."
         )
-    plain = collate is default_collate or loader.batch_size is None
-    source = source_of(loader.dataset, pad) if plain else None
-    if not isinstance(source, ArraySource):
-        size: Any = loader.dataset
-        if len(size) == 0:
-            raise ExemplaError("the data is empty: there is no example to score.")
-        chosen = (pad if is_dict_rows(loader.dataset) else default_collate) if plain else collate
-        source = ItemSource(loader.dataset, chosen)
-    if isinstance(source, ItemSource):
-        # what a collate function of the user's own can stack, or pads well, is what he gave it;
-        # plain arrays are cut as the machine likes: a training batch is small for scoring
-        batch_sampler: Any = loader.batch_sampler
-        source.batch_size = loader.batch_size or getattr(batch_sampler, "batch_size", None)
-    return source
+    source = source_of(dataset, pad) if plain else None
+    if isinstance(source, ArraySource):
+        return source
+    if len(dataset) == 0:
+        raise ExemplaError("the data is empty: there is no example to score.")
+    collate = collate_of(dataset, pad) if plain else loader.collate_fn
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return ItemSource(dataset, collate, size)
 
 
 def is_items(data: Any) -> bool:

@@ -34,6 +34,11 @@ LEAST = {"cpu": 4, "cuda": 16}
 """Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
 PASS_TIMES = 3
 """Memory of a pass in units of its factors."""
+STEPS = 2
+"""Training steps whose memory a pass may take, where a loader says how large a step is …"""
+SPARED = {"cpu": 2**24, "cuda": 2**28}
+"""… or so many bytes, which a machine that trains anything has to spare: on a CPU more of them
+made small networks no faster."""
 HALF_SCALE = 1024.0
 """float16 gradients are computed this much larger, so that small ones do not vanish."""
 
@@ -127,19 +132,24 @@ class TapedNetwork:
         what is projected of them."""
         return PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
 
-    def batch_size(self, wanted: int | None) -> int:
-        """So many examples that their factors fit in a fair share of the memory."""
+    def batch_size(self, loader: int | None = None, fixed: bool = False) -> int:
+        """So many examples that a pass keeps the processor busy and fits in a fair share of the
+        memory, also beside what a training step takes in batches of `loader` examples. With `fixed`
+        they are to be as many as in those."""
         assert self.found is not None
         device = next(iter(self.parameters.values())).device
-        if wanted is None:  # large enough to keep the processor busy, small enough for its caches
-            kind = device.type if device.type in GOOD_SIZE else "cpu"
-            good = GOOD_SIZE[kind] / max(self.found.row_bytes, 1)
-            wanted = int(np.clip(good, LEAST[kind], 2048))
+        row = max(int(self.found.row_bytes), 1)
+        kind = device.type if device.type in GOOD_SIZE else "cpu"
+        wanted = int(np.clip(GOOD_SIZE[kind] / row, LEAST[kind], 2048))
+        if loader is not None:
+            gradients = sum(p.nbytes for p in self.parameters.values())
+            room = max(STEPS * (gradients + loader * row), SPARED[kind])
+            wanted = loader if fixed else min(wanted, room // (PASS_TIMES * row))
         if device.type == "cuda":
             budget = torch.cuda.mem_get_info(device)[0] // 4
         else:
             budget = min(CPU_BUDGET, available_memory() // 4)
-        return int(max(1, min(wanted, budget // max(self.found.row_bytes, 1))))
+        return int(max(1, min(wanted, budget // row)))
 
 
 class Pass:
