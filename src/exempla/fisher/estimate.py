@@ -46,13 +46,14 @@ def estimate_fisher(
     n = len(examples)
     mean = found.matrix
     mean /= n
-    inside = float(np.sum(mean if mean.ndim == 1 else np.diag(mean)))
+    inside = n * float(np.sum(mean if mean.ndim == 1 else np.diag(mean)))
+    whole = basis.exact or found.energy <= inside  # two sums of the same differ by rounding
     evidence = FisherEvidence(
         trace=found.energy / n,
         rows=found.rows,
         energy2=found.energy2,
         squared_norm=float(np.vdot(mean, mean)),
-        share=min(inside * n / found.energy, 1.0) if found.energy > 0 else 1.0,
+        share=1.0 if whole else inside / found.energy,
         examples=n,
         parameters=oracle.n_parameters,
     )

@@ -175,7 +175,7 @@ def moments_bytes(
 
     >>> layer = Layer("head", 2048, 32_000, np.zeros(2048))
     >>> moments_bytes((layer,), 2048, 4) // 2**20
-    204
+    207
     """
     numbers = 0
     for layer in layers:
