@@ -114,7 +114,17 @@ def make_rows(folder: Path) -> list[Path]:
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         np.save(path.with_suffix(".part.npy"), rows)
         os.replace(path.with_suffix(".part.npy"), path)
+    for path in paths:
+        forget(path)
     return paths
+
+
+def forget(path: Path) -> None:
+    """Written out and dropped from the system's cache, which no cap of a reader would count."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def target_of(rows: object) -> np.ndarray:

@@ -143,7 +143,7 @@ def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem,
         return deliver(self, messages, effect)
 
     monkeypatch.setattr(RayExchange, "_sent", killing)
-    with OnRay(cpus=LITTLE, patience=60).opened(rows, 2) as placed:
+    with OnRay(cpus=LITTLE, patience=300).opened(rows, 2) as placed:
         found = select(placed, target, 40, SBQ(10))
         assert placed.exchange.traffic.restarts >= 2
     assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
@@ -171,7 +171,7 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
         assert monotonic() < deadline  # Ray takes their node for full, and goes to the other
         sleep(0.1)
 
-    with OnRay(cpus=LITTLE, patience=60).opened(rows, 3) as placed:
+    with OnRay(cpus=LITTLE, patience=300).opened(rows, 3) as placed:
         homes = ray.get([a.__ray_call__.remote(_home) for a in placed.exchange.actors])
         lost = [process for node, process in homes if node == cluster.second.node_id]
         assert lost  # three workers on two nodes

@@ -68,11 +68,12 @@ def speed() -> list[str]:
         part = loops[loops.loop == loop].set_index("t").readings_a_pick
         # a half is rounded up, as on paper
         out.append(line(title, *(f"{part[t] + 1e-9:.2f}" for t in (400000, 20000, 150000, 80000))))
-    paths = loops[loops.loop.str.endswith("longest path")]
-    for (kind, t, p), part in paths.groupby(["rows", "t", "p"]):
-        ratio = part.ms_a_pick.max() / part.ms_a_pick.min()
+    several = loops[loops.loop.str.contains(",")]
+    for (kind, t, p), part in several.groupby(["rows", "t", "p"]):
         title = f"{t:,} × {p}".replace(",", " ") + (" decaying" if kind == "decaying" else "")
-        out.append(line(title, f"{ratio:.2f}"))
+        each = part.pivot(index="loop", columns="threads", values="ms_a_pick")
+        ratios = (each[1] / each[2]).sort_index(ascending=False)  # wall, longest path
+        out.append(line(title, *(f"{ratio:.2f}" for ratio in ratios)))
     calls = table("speed_whole").set_index("call").seconds
     named = {"`select`, `SBQ()`": "exempla select, SBQ()", "plain NumPy loop": "plain NumPy loop",
              "`select`, `SBQ(10)`": "exempla select, SBQ(10)",
