@@ -33,7 +33,7 @@ LITTLE = 0.25  # processors of an actor, so that those of a lost node find room
 QUICK = {  # a lost node is noticed within seconds, a slow one is not taken for lost
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 200,
-    "health_check_failure_threshold": 20,
+    "health_check_failure_threshold": 10,
 }
 
 

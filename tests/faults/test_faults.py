@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MOST = int(os.environ.get("EXEMPLA_FAULTS", "5"))
+MOST = int(os.environ.get("EXEMPLA_FAULTS", "3"))
 """Trials per scenario and kind of fault; `make fuzz` sets it so high that every call is tried."""
 NAMES = (
     "save", "store", "tables", "explain", "clean", "summarize", "fix-labels", "attack", "embed",

@@ -24,7 +24,7 @@ from exempla.tasks.fix_labels.memory import expected_peak
 
 columns, curated, method = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 rng = np.random.default_rng(0)
-X = rng.normal(size=(100_000 + curated, columns))
+X = rng.normal(size=(60_000 + curated, columns))
 y = (X[:, 0] + rng.normal(size=len(X)) > 0).astype(int)
 model = LogisticRegression(max_iter=5)
 
@@ -39,7 +39,7 @@ def resident(which):  # getrusage would count what the parent process held when 
 
 job(600)  # what is loaded and compiled once
 before = resident("VmRSS")
-evidence, _ = job(100_000)
+evidence, _ = job(60_000)
 print((resident("VmHWM") - before) / expected_peak(evidence, method, None))
 """
 
