@@ -12,7 +12,11 @@ import numpy as np
 
 from exempla.arrays import Array, as_like, concatenate, is_sparse
 
-__all__ = ["Factors", "Pairs", "Work"]
+__all__ = ["MANY", "Factors", "Pairs", "Work"]
+
+MANY = 32
+"""Positions that are many. Examples with so many differ less from one another and cost more to look
+at, so fewer of them are looked at wherever a sample is enough."""
 
 
 class Pairs(NamedTuple):

@@ -24,7 +24,7 @@ from exempla.fisher import check_damping
 from exempla.fisher.conjugate import conjugate_gradients
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels, Oracle
-from exempla.outside import counts, energy_outside, kernel_with
+from exempla.outside import counts, energy_outside, kernel_with, squares
 from exempla.progress import say, track
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
@@ -63,9 +63,7 @@ def self_influence(train_rows: Array | StoredRows) -> np.ndarray:
     >>> self_influence(np.array([[2.0, 0.0], [0.0, 1.0]]))
     array([2. , 0.5])
     """
-    if isinstance(train_rows, StoredRows):
-        return train_rows.squares() / len(train_rows)
-    return to_numpy((train_rows * train_rows).sum(1)) / len(train_rows)
+    return squares(train_rows) / len(train_rows)
 
 
 def relative_influence(values: np.ndarray, own: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from exempla.progress import track_rows
 from exempla.sketch.cost import Job
 from exempla.store import StoredRows
 
-__all__ = ["Kernel", "counts", "energy_outside", "kernel_with", "raw_products"]
+__all__ = ["Kernel", "counts", "energy_outside", "kernel_with", "raw_products", "squares"]
 
 KEPT = 0.99
 """Where a sketch keeps this share of the Fisher's trace, what it leaves out changed no answer by as
@@ -158,4 +158,4 @@ def squares(rows: Array | StoredRows) -> np.ndarray:
     """Squared length of every row, (t,)."""
     if isinstance(rows, StoredRows):
         return rows.squares()
-    return to_numpy((rows * rows).sum(1)).astype(np.float64)
+    return to_numpy((rows * rows).sum(1))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from exempla.arrays import to_numpy
+from exempla.factors import MANY
 from exempla.oracles.base import ScoreRows
 
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["left_out_scale"]
 
 LOOKED_AT, LOOKED_AT_LONG = 4096, 256
-"""Training examples among which Fisher rows are drawn, and of long ones, whose passes cost more and
-which differ less from one another (from `MANY` positions on)."""
-MANY = 32
+"""Training examples among which Fisher rows are drawn, and of those with `MANY` positions."""
 DRAWN = 64
 """Fisher rows drawn; all their products are taken."""
 

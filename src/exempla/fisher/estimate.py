@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import Array, to_numpy
+from exempla.factors import MANY
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
 from exempla.fisher.diagonal import DiagonalMetric
@@ -28,8 +29,8 @@ __all__ = ["estimate_fisher"]
 
 MEASURED = 512
 """Examples whose rows are measured whole, outside the basis too, where the basis is not exact …"""
-MANY, MEASURED_LONG = 32, 64
-"""… and of examples with so many positions in every layer, which differ less from one another."""
+MEASURED_LONG = 64
+"""… and of examples with `MANY` positions in every layer."""
 PIECE_BYTES = 2**26
 """Rows in the basis are summed so many bytes at a time: those of all classes of a batch may be
 far more than its factors."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from exempla.arrays import Array, is_tensor
 from exempla.errors import ExemplaError
-from exempla.factors import Factors
+from exempla.factors import MANY, Factors
 from exempla.oracles.base import Layer, ScoreRows, in_float64
 
 __all__ = ["Moments", "Spectrum", "moments_bytes"]
@@ -31,10 +31,8 @@ WHOLE = 2048
 NYSTROM = 64, 512
 """Columns of Ω: so many at least, and at most."""
 MEASURED = 4
-"""Of rows with many positions one of so many is measured for the layer's trace: a norm takes as
+"""Of rows with `MANY` positions one of so many is measured for the layer's trace: a norm takes as
 long as a good part of a backward pass."""
-MANY = 32
-"""Positions that are many."""
 LARGE, LONG_SIDE = 2**20, 256
 """From so many parameters on, sides of more than so many coordinates have their strongest
 eigenvectors found alone …"""

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import exempla
 from exempla.errors import ExemplaWarning
 from exempla.oracles.torch.inputs.joining import are_joinable, joined
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from exempla.oracles.torch.tape import network
+from tests.oracles.torch.items import Items, Noisy
 
 N = 40
 torch.manual_seed(0)
@@ -25,19 +26,6 @@ X, Y = torch.randn(N, 6), torch.arange(N) % 3
 def model() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-class Items(Dataset):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        return X[i], int(Y[i])
-
-
-class Noisy(Items):
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        return X[i] + 0.01 * torch.randn(6), int(Y[i])
 
 
 def own(items: list[Any]) -> dict[str, Tensor]:
@@ -60,8 +48,8 @@ def scored(loader: Any, oracle: TorchOracle | None = None) -> tuple[Tensor, list
 @pytest.mark.parametrize("collate", [None, own])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"drop_last": True}])
 def test_rows_do_not_depend_on_the_loaders_batches(collate: Any, options: dict[str, Any]) -> None:
-    small, sizes = scored(DataLoader(Items(), 3, collate_fn=collate, **options))
-    large, _ = scored(DataLoader(Items(), 256, collate_fn=collate, **options))
+    small, sizes = scored(DataLoader(Items(X, Y), 3, collate_fn=collate, **options))
+    large, _ = scored(DataLoader(Items(X, Y), 256, collate_fn=collate, **options))
     torch.testing.assert_close(small, large)
     torch.testing.assert_close(small, scored((X, Y))[0])
     assert sizes == [N]
@@ -69,7 +57,7 @@ def test_rows_do_not_depend_on_the_loaders_batches(collate: Any, options: dict[s
 
 def test_a_whole_fit_does_not_depend_on_the_loaders_batches() -> None:
     fits = [
-        exempla.Explainer(model(), sketch=20, progress=False).fit(DataLoader(Items(), size))
+        exempla.Explainer(model(), sketch=20, progress=False).fit(DataLoader(Items(X, Y), size))
         for size in (8, 256)
     ]
     one, other = (fit.influence((X[:5], Y[:5])) for fit in fits)
@@ -77,7 +65,7 @@ def test_a_whole_fit_does_not_depend_on_the_loaders_batches() -> None:
 
 
 def test_a_collate_function_sees_what_its_loader_gives_it() -> None:
-    loader = DataLoader(Items(), 7, collate_fn=own)
+    loader = DataLoader(Items(X, Y), 7, collate_fn=own)
     oracle = torch_oracle(model())
     oracle.read(loader, role="train")
     SEEN.clear()
@@ -92,7 +80,7 @@ def lengths_beside(items: list[Any]) -> dict[str, Any]:
 
 
 def test_batches_that_cannot_be_joined_stay_as_they_are() -> None:
-    rows, sizes = scored(DataLoader(Items(), 16, collate_fn=lengths_beside))
+    rows, sizes = scored(DataLoader(Items(X, Y), 16, collate_fn=lengths_beside))
     assert sizes == [16, 16, 8]
     torch.testing.assert_close(rows, scored((X, Y))[0])
 
@@ -127,7 +115,7 @@ def test_random_items_are_told_and_made_still() -> None:
     found = []
     for size in (3, 256):
         with pytest.warns(ExemplaWarning, match="random augmentation"):
-            found.append(scored(DataLoader(Noisy(), size))[0])
+            found.append(scored(DataLoader(Noisy(X, Y), size))[0])
     torch.testing.assert_close(*found)
 
 

@@ -13,7 +13,6 @@ from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
-    Dataset,
     IterableDataset,
     Subset,
     SubsetRandomSampler,
@@ -24,6 +23,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.torch.inputs import streams
 from exempla.oracles.torch.inputs.examples import TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from tests.oracles.torch.items import Items, Noisy
 
 N = 10
 torch.manual_seed(0)
@@ -42,19 +42,6 @@ def scores(oracle: TorchOracle, given: Any) -> Tensor:
     return torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in rows])
 
 
-class Items(Dataset):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        return X[i], int(Y[i])
-
-
-class Noisy(Items):
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        return X[i] + 0.01 * torch.randn(4), int(Y[i])
-
-
 def stacked(items: list[Any]) -> tuple[Tensor, Tensor]:
     return torch.stack([x for x, _ in items]), torch.tensor([y for _, y in items])
 
@@ -69,11 +56,11 @@ SHAPES: dict[str, Any] = {
     "list of rows": [(X[i], int(Y[i])) for i in range(N)],
     "list of dictionaries": [{"input": X[i].tolist(), "y": int(Y[i])} for i in range(N)],
     "TensorDataset": TensorDataset(X, Y),
-    "Dataset": Items(),
+    "Dataset": Items(X, Y),
     "Subset": Subset(TensorDataset(X, Y), range(N)),
     "shuffled loader": DataLoader(TensorDataset(X, Y), batch_size=3, shuffle=True),
-    "shuffled loader of items": DataLoader(Items(), batch_size=4, shuffle=True, drop_last=True),
-    "loader with its own collate": DataLoader(Items(), batch_size=4, collate_fn=stacked),
+    "shuffled loader of items": DataLoader(Items(X, Y), batch_size=4, shuffle=True, drop_last=True),
+    "loader with its own collate": DataLoader(Items(X, Y), batch_size=4, collate_fn=stacked),
 }
 
 
@@ -88,7 +75,7 @@ def test_every_shape_of_data_gives_the_same_scores(shape: str) -> None:
     np.testing.assert_array_equal(labels, Y.numpy())
 
 
-@pytest.mark.parametrize("items", [Items(), TensorDataset(X, Y)])
+@pytest.mark.parametrize("items", [Items(X, Y), TensorDataset(X, Y)])
 @pytest.mark.parametrize("size", [1, 3, 256])
 def test_a_loader_is_read_in_batches_that_suit_the_machine(items: Any, size: int) -> None:
     oracle = torch_oracle(mlp())
@@ -98,8 +85,8 @@ def test_a_loader_is_read_in_batches_that_suit_the_machine(items: Any, size: int
 
 def test_part_of_the_examples() -> None:
     oracle = torch_oracle(mlp())
-    everything = scores(oracle, Items())
-    part = oracle.read(Items(), role="test").take(np.array([7, 2])).take(np.array([1, 0, 1]))
+    everything = scores(oracle, Items(X, Y))
+    part = oracle.read(Items(X, Y), role="test").take(np.array([7, 2])).take(np.array([1, 0, 1]))
     rows = torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in oracle.scores(part)])
     torch.testing.assert_close(rows, everything[[2, 7, 2]], rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(part.labels, Y.numpy()[[2, 7, 2]])
@@ -186,6 +173,7 @@ class Drawing(Noisy):
     """Random by a generator of its own, which nobody else can set."""
 
     def __init__(self) -> None:
+        super().__init__(X, Y)
         self.generator = np.random.default_rng()
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
@@ -196,7 +184,7 @@ def test_random_augmentation_is_said_once_and_made_still() -> None:
     oracle = torch_oracle(mlp())
     state = torch.get_rng_state()
     with pytest.warns(ExemplaWarning, match="one version, drawn by its position"):
-        train = oracle.read(DataLoader(Noisy(), batch_size=4, shuffle=True), role="train")
+        train = oracle.read(DataLoader(Noisy(X, Y), batch_size=4, shuffle=True), role="train")
     one, other = (dense(oracle, train) for _ in range(2))
     assert torch.equal(one, other)
     torch.testing.assert_close(dense(oracle, train.take(np.array([7, 2]))), one[[7, 2]])
@@ -207,7 +195,7 @@ def test_random_augmentation_is_said_once_and_made_still() -> None:
         oracle.read(Drawing(), role="train")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        oracle.read(Items(), role="train")
+        oracle.read(Items(X, Y), role="train")
 
 
 def dense(oracle: TorchOracle, examples: TorchExamples) -> Tensor:
@@ -264,7 +252,7 @@ def test_a_stream_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 MISTAKES: dict[str, tuple[Any, str]] = {
     "generator": (((X[i], Y[i]) for i in range(N)), "read only once"),
-    "iterator": (iter(DataLoader(Items())), "read only once"),
+    "iterator": (iter(DataLoader(Items(X, Y))), "read only once"),
     "empty stream": (Stream(0), "empty"),
     "column of objects": ([{"input": object(), "y": 0}] * 3, "holds object, which is no array"),
     "empty arrays": ((X[:0], Y[:0]), "empty"),
@@ -275,7 +263,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "too many parts": ((X, Y, X, X), "4 parts"),
     "unknown columns": ({"u": X, "v": X, "labels": Y}, "name the columns"),
     "part of a loader": (
-        DataLoader(Items(), sampler=SubsetRandomSampler([1, 2])),
+        DataLoader(Items(X, Y), sampler=SubsetRandomSampler([1, 2])),
         "reads only part",
     ),
     "no data": (None, "empty"),
@@ -362,7 +350,7 @@ class Weighted(Items):
 def test_weights_of_a_dataset_are_checked_as_they_are_read() -> None:
     oracle = torch_oracle(mlp())
     with pytest.raises(ExemplaError, match=r"negative, NaN or infinite \(rows 7\)"):
-        list(oracle.scores(oracle.read(Weighted(), role="train")))
+        list(oracle.scores(oracle.read(Weighted(X, Y), role="train")))
 
 
 def same_scores(given: Any, expected: Any = (X, Y)) -> None:
