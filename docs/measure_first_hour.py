@@ -104,7 +104,7 @@ def mails(folder: Path) -> list[int]:
 
 def review(hour: Hour, wrong: set[int]) -> int:
     """The page by keyboard, by one who knows the truth: R where a label is wrong, K where not."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     start = time.perf_counter()
     command = [str(hour.bin / "exempla"), "review", "suspects", "--no-browser"]
@@ -123,9 +123,7 @@ def review(hour: Hour, wrong: set[int]) -> int:
         decisions = 0
         while (here := page.get_attribute("#card", "data-row")) is not None and decisions < 300:
             page.keyboard.press("r" if int(here) in wrong else "k")
-            page.wait_for_function(
-                "row => document.querySelector('#card').dataset.row !== row", arg=here
-            )
+            expect(page.locator("#card")).not_to_have_attribute("data-row", here)
             decisions += 1
         page.click("#export")
         page.wait_for_selector("#export-result a")

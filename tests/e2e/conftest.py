@@ -40,7 +40,7 @@ def chromium() -> Iterator[Any]:
 def tab(chromium: Any) -> Iterator[Any]:
     """A function that opens a page of one fresh profile; errors on it fail the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     problems: list[str] = []
     context.on(
         "dialog", lambda dialog: (problems.append(f"dialog: {dialog.message}"), dialog.dismiss())

@@ -227,9 +227,12 @@ def test_a_second_tab_and_one_opened_again_need_no_new_address(tab, tmp_path):
 
 
 def test_pictures_are_shown_from_memory(tab, tmp_path):
+    # Not wait_for_function: its second look is an eval, which the page's own policy forbids.
+    from playwright.sync_api import expect
+
     with served(make_folder(tmp_path, 3)) as address:
         page = open_review(tab, address)
-        page.wait_for_function("document.querySelector('#card img')?.naturalWidth === 28")
+        expect(page.locator("#card img")).to_have_js_property("naturalWidth", 28, timeout=60_000)
         assert page.get_attribute("#card img", "src").startswith("blob:http://127.0.0.1:")
 
 
