@@ -6,9 +6,9 @@
 
 Each figure comes from a process of its own. "epoch" is forward + backward over all the data in
 batches of --batch, without an optimiser, in processor seconds on a CPU; "scores" is the scoring
-pass of `Explainer.fit`, "fit" all of it, at the batch size that exempla takes by itself. Memory
-is what a process takes at its peak beyond the model and the data: of the main memory (Linux), or of
-the GPU. Weights and tokens are random: no step looks at what they say.
+pass of `Explainer.fit`, "fit" all of it, given a loader of the same batches, from which exempla
+takes batches of a size of its own. Memory is what a process takes at its peak beyond the model and
+the data: of the main memory (Linux), or of the GPU. Weights and tokens are random: no step looks at what they say.
 
 "error" and "correlation" are those of the sketch's own products against `influence`, whose products
 of what the sketch leaves out are exact, for a few questions about fresh tokens.
@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import exempla
 from exempla import progress
@@ -111,7 +112,8 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     (shape,), (size,) = given.shapes, given.sizes
     torch.set_default_dtype(getattr(torch, given.dtype))  # no weight is ever held wider
-    model = build(shape, size, given.length, given.checkpointing).to(given.device)
+    with torch.device(given.device):
+        model = build(shape, size, given.length, given.checkpointing)
     torch.set_default_dtype(torch.float32)
     count = sum(p.numel() for p in model.parameters())
     tokens = torch.randint(0, model.config.vocab_size, (given.examples, given.length))
@@ -122,8 +124,9 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
         return {"parameters": count, "seconds": taken[0], "memory": taken[1]}
     progress.MUCH_MEMORY = 0  # the forecast is said however small it is
     sketch = int(given.sketch) if given.sketch.isdigit() else given.sketch
-    fit = lambda x: exempla.Explainer(model, likelihood="causal_lm", sketch=sketch).fit(x)  # noqa: E731
-    seconds, memory, explainer = clocked(lambda: fit((tokens, tokens)), given.device)
+    loader = DataLoader(TensorDataset(tokens, tokens), batch_size=given.batch)
+    explainer = exempla.Explainer(model, likelihood="causal_lm", sketch=sketch)
+    seconds, memory, _ = clocked(lambda: explainer.fit(loader), given.device)
     embedding = explainer.embeddings[0]
     fresh = torch.randint(0, model.config.vocab_size, (QUESTIONS, given.length)).to(given.device)
     error, correlation = products_of_the_sketch(explainer, (fresh, fresh))

@@ -44,28 +44,106 @@ def test_picks_on_a_gpu_are_those_of_float64(seed):
 
 
 @gpu
+@pytest.mark.parametrize("p", [200, 700])
+@pytest.mark.parametrize("noise", [0.0, 10.0])
+def test_recorded_passes_pick_what_the_host_picks(p, noise):
+    """Long enough for graphs, in both widths; the residual falls far enough for fresh products."""
+    rng = np.random.default_rng(p)
+    rows = (rng.standard_normal((6000, p)) * np.geomspace(1, 0.05, p)).astype(np.float32)
+    target = rows[rng.integers(6000, size=40)].astype(float).mean(0)
+    exact = select(rows, target, 180, SBQ(noise))
+    found = select(torch.from_numpy(rows).cuda(), target, 180, SBQ(noise))
+    np.testing.assert_array_equal(found.indices, exact.indices)
+
+
+@gpu
 def test_the_fused_sweep_is_the_plain_one():
     pytest.importorskip("triton")
+    from exempla.selection.device import fused, sweep
+
+    b = 16
+    torch.manual_seed(0)
+    rows = torch.randn(5000, 300, device="cuda")
+    q = torch.linalg.qr(torch.randn(300, 2 * b, device="cuda").double())[0].T.contiguous()
+    one = torch.ones(b, device="cuda", dtype=torch.float64)
+    states = [begun(rows, b, single) for single in (False, True)]
+    for directions in (q[:b], q[b:]):  # the second pass takes in some of the first
+        checks = sweep.Checks(directions, 0.1 * one, 3 * one, 1e-6 * one, 1e-6 * one)
+        plain, _ = sweep.plain_sweep(states[0], checks)
+        quick, _ = fused.fused_sweep(states[1], checks)
+        torch.testing.assert_close(states[0].c, states[1].c, rtol=0, atol=1e-4)
+        torch.testing.assert_close(states[0].n, states[1].n, rtol=0, atol=1e-3)
+        torch.testing.assert_close(states[0].tried.float(), states[1].tried, rtol=0, atol=1e-4)
+        assert (plain - quick).abs().max() <= 1
+        for state in states:
+            state.right[:, :7] = torch.stack([0.1 * one, one])[:, :7]
+
+
+def begun(rows, ahead, single):
+    """The state of a run that has picked nothing yet."""
     from exempla.selection.basis import Basis
     from exempla.selection.candidates.arrays import ArrayRows
-    from exempla.selection.device import fused, sweep
     from exempla.selection.device.state import State
     from exempla.selection.run import Run
 
-    torch.manual_seed(0)
-    rows = ArrayRows(torch.randn(5000, 300, device="cuda"))
-    q = torch.linalg.qr(torch.randn(300, 20, device="cuda").double())[0].T.contiguous()
-    one = torch.ones(20, device="cuda", dtype=torch.float64)
-    checks = sweep.Checks(q, 0.1 * one, one, 3 * one, 1e-6 * one, 1e-6 * one)
-    states = [
-        State(rows, np.ones(5000, bool), Run(Basis(np.ones(300), 0.0, 1e-5), 5000), 30, 0.0, rule)
-        for rule in (Rule.GAIN, Rule.GAIN)
-    ]
-    plain = sweep.plain_sweep(states[0], checks, 7)
-    quick = fused.fused_sweep(states[1], checks, 7)
-    torch.testing.assert_close(states[0].c, states[1].c, rtol=0, atol=1e-4)
-    torch.testing.assert_close(states[0].n, states[1].n, rtol=0, atol=1e-3)
-    assert (plain.counts - quick.counts).abs().max() <= 1
+    t, p = rows.shape
+    run = Run(Basis(np.ones(p), 0.0, 1e-5), t)
+    return State(ArrayRows(rows), np.ones(t, bool), run, 30, 0.0, Rule.GAIN, ahead, single)
+
+
+@gpu
+@pytest.mark.parametrize("same_sign", [False, True])
+@pytest.mark.parametrize("p", [256, 1000, 2048])
+def test_products_of_a_pass_are_as_near_as_promised(p, same_sign):
+    pytest.importorskip("triton")
+    from exempla.selection.device import fused, sweep
+
+    b = 16
+    torch.manual_seed(p)
+    rows = torch.randn(4000, p, device="cuda")
+    q = torch.randn(b, p, device="cuda").double()
+    if same_sign:
+        rows, q = rows.abs(), q.abs()
+    q /= torch.linalg.vector_norm(q, dim=1, keepdim=True)
+    state = begun(rows, b, True)
+    none = torch.zeros(b, device="cuda", dtype=torch.float64)
+    fused.fused_sweep(state, sweep.Checks(q, none, none + torch.inf, none, none))
+    error = (state.tried - rows.double() @ q.T).abs() / state.lengths[:, None]
+    assert error.max() <= 0.5 * fused.ERROR
+    expected = rows.double() @ torch.ones(p, device="cuda", dtype=torch.float64)
+    torch.testing.assert_close(state.c, expected, rtol=1e-12, atol=1e-9)
+
+
+def test_steps_that_were_right_reach_c_and_n_by_either_way():
+    """One pass later, or at once by `catch_up`."""
+    from exempla.selection.device import sweep
+    from exempla.selection.device.state import Guess
+
+    b = 16
+    torch.manual_seed(1)
+    rows = torch.randn(300, 40)
+    q = torch.linalg.qr(torch.randn(40, 2 * b).double())[0].T.contiguous()
+    one = torch.ones(b, dtype=torch.float64)
+    states = [begun(rows, b, False) for _ in range(2)]
+    for state in states:
+        sweep.plain_sweep(state, sweep.Checks(q[:b], one, one, 0 * one, 0 * one))
+        before = state.c.clone(), state.n.clone()
+        residuals = state.residual - torch.cumsum(q[:b], 0)
+        lower = torch.zeros(b, state.room, dtype=torch.float64)
+        guess = Guess(torch.arange(b), one, q[:b], lower, residuals)
+        state.take(guess, torch.tensor([5]), torch.tensor([0]))
+        torch.testing.assert_close(state.residual, residuals[4])
+        assert torch.count_nonzero(state.Q[5:]) == 0
+    states[0].catch_up()
+    for state in states:
+        sweep.plain_sweep(state, sweep.Checks(q[b:], one, one, 0 * one, 0 * one))
+    V = rows.double() @ q[:5].T
+    torch.testing.assert_close(states[0].c, before[0] - V.sum(1))
+    torch.testing.assert_close(states[0].n[b:], (before[1] - (V * V).sum(1))[b:])
+    assert (states[0].n[:5] == -torch.inf).all()
+    assert (states[0].n[5:] > -torch.inf).all()
+    for name in ("c", "n", "tried", "hope"):
+        torch.testing.assert_close(getattr(states[0], name), getattr(states[1], name))
 
 
 @pytest.mark.parametrize("noise", [0.0, 5.0])

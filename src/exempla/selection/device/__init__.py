@@ -21,6 +21,8 @@ def run_runs(
     rows: Any, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
 ) -> None:
     """Make as many picks as can be made on the device; the runs are changed in place."""
+    import torch
+
     from exempla.selection.device.several import run_together
     from exempla.selection.device.single import MOST_PICKS, run_ahead
 
@@ -29,7 +31,8 @@ def run_runs(
     spread = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
     if not clean or not spread or k > MOST_PICKS or rule not in (Rule.GAIN, Rule.PURSUIT):
         return
-    if len(runs) == 1:
-        run_ahead(rows, candidates[0], runs[0], k, noise, rule)
-    elif not any(run.indices for run in runs):
-        run_together(rows, candidates, runs, k, noise, rule)
+    with torch.cuda.device_of(rows.array):  # Triton and graphs run on the current device
+        if len(runs) == 1:
+            run_ahead(rows, candidates[0], runs[0], k, noise, rule)
+        elif not any(run.indices for run in runs):
+            run_together(rows, candidates, runs, k, noise, rule)

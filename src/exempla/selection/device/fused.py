@@ -1,4 +1,4 @@
-"""`sweep` in Triton: a tile of rows times all directions in registers, only maxima written.
+"""`sweep` in Triton: a tile of rows times all directions in registers.
 
 Products are float32 to nearly its precision (each factor in two TF32 parts); c and n are float64.
 """
@@ -19,9 +19,9 @@ except ImportError:  # the kernels are then plain functions that nobody calls
     triton, tl = None, None
 
 from exempla.selection.device.state import State
-from exempla.selection.device.sweep import LIMIT, Checks, Found
+from exempla.selection.device.sweep import LIMIT, Checks
 
-__all__ = ["ERROR", "fused_guess", "fused_sweep", "installed"]
+__all__ = ["ERROR", "fused_guess", "fused_products", "fused_sweep", "installed"]
 
 ERROR = 16 * 2.0**-24
 """Bound used for the error of a product, in units of ‖f‖. The largest seen on an H200, over rows of
@@ -42,13 +42,23 @@ def _jit(kernel: Any) -> Any:
 
 @_jit
 def _kernel(
-    F, Q, steps, c, n, lengths, floor, scale, counts, near, hope, t, p, b, keep, size,
+    F, Q, steps, right, tried, c, n, lengths, floor, scale, counts, near, hope, t, p,
     RULE: tl.constexpr, LIMIT: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < t
     columns = tl.arange(0, COLUMNS)
+    # What was right of the last pass comes first.
+    coefs, ones = tl.load(right + columns), tl.load(right + COLUMNS + columns)
+    places = tried + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
+    waiting = inside[:, None] & (ones > 0)[None, :]
+    old = tl.load(places, mask=waiting, other=0.0).to(tl.float64)
+    cs = tl.load(c + rows, mask=inside, other=0.0) - tl.sum(old * coefs[None, :], 1)
+    ns = tl.load(n + rows, mask=inside, other=-float("inf")) - tl.sum(old * old, 1)
+    tl.store(c + rows, cs, mask=inside)
+    tl.store(n + rows, ns, mask=inside)
+    tl.debug_barrier()  # all have read before anyone writes there
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
     lines = F + rows[:, None].to(tl.int64) * p
     for i in range(0, p, DEPTH):
@@ -56,22 +66,17 @@ def _kernel(
         f = tl.load(lines + at[None, :], mask=inside[:, None] & (at < p)[None, :], other=0.0)
         q = tl.load(Q + at[:, None] * COLUMNS + columns[None, :], mask=(at < p)[:, None], other=0.0)
         sums = tl.dot(f, q, sums, input_precision=PRECISION)
-    cs = tl.load(c + rows, mask=inside, other=0.0)
-    ns = tl.load(n + rows, mask=inside, other=-float("inf"))
+    tl.store(places, sums, mask=inside[:, None])
     length = tl.load(lengths + rows, mask=inside, other=0.0)
     lowest = tl.load(floor + rows, mask=inside, other=0.0)
     factor = tl.load(scale + rows, mask=inside, other=0.0)
-    kept_c, kept_n = cs, ns
     best = tl.full((ROWS,), -float("inf"), tl.float64)
-    for s in range(b):
+    for s in range(COLUMNS):
         v = tl.sum(tl.where((columns == s)[None, :], sums, 0.0), 1).to(tl.float64)
-        coef, sign = tl.load(steps + s), tl.load(steps + size + s)
-        bar = tl.load(steps + 2 * size + s)
-        more, less = tl.load(steps + 3 * size + s), tl.load(steps + 4 * size + s)
+        coef, bar = tl.load(steps + s), tl.load(steps + COLUMNS + s)
+        more, less = tl.load(steps + 2 * COLUMNS + s), tl.load(steps + 3 * COLUMNS + s)
         cs = cs - coef * v
-        ns = ns - sign * v * v
-        kept_c = tl.where(s < keep, cs, kept_c)
-        kept_n = tl.where(s < keep, ns, kept_n)
+        ns = ns - v * v
         most = tl.abs(cs) + more * length
         error = less * length * length
         wanted = tl.where(inside, bar, float("inf"))
@@ -84,32 +89,46 @@ def _kernel(
             reach = (most * most * factor >= bar) & asked
             share = most * most * factor / bar
         best = tl.where(asked, tl.maximum(best, share), best)
-        ones = tl.full((ROWS,), 1, tl.int64)
-        place = tl.atomic_add(counts + s + tl.zeros((ROWS,), tl.int64), ones, mask=reach)
+        ones_too = tl.full((ROWS,), 1, tl.int64)
+        place = tl.atomic_add(counts + s + tl.zeros((ROWS,), tl.int64), ones_too, mask=reach)
         tl.store(near + s * LIMIT + place, rows.to(tl.int64), mask=reach & (place < LIMIT))
-    tl.store(c + rows, kept_c, mask=inside)
-    tl.store(n + rows, kept_n, mask=inside)
     tl.store(hope + rows, best.to(tl.float32), mask=inside)
 
 
-def fused_sweep(state: State, checks: Checks, keep: int) -> Found:
+def fused_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     """`sweep.sweep` as one launch."""
     b, (t, p) = len(checks), state.F.shape
-    columns = max(16, triton.next_power_of_2(b))
     device = state.F.device
-    Q = torch.zeros((p, columns), dtype=torch.float32, device=device)
-    Q[:, :b] = checks.directions.T
-    steps = torch.stack([checks.coefs, checks.signs, checks.bars, checks.slack_c, checks.slack_n])
+    Q = checks.directions.T.to(torch.float32, memory_format=torch.contiguous_format)
+    steps = torch.stack([checks.coefs, checks.bars, checks.slack_c, checks.slack_n])
     counts = torch.zeros(b, dtype=torch.int64, device=device)
     near = torch.full((b, LIMIT), -1, dtype=torch.int64, device=device)
-    hope = torch.empty(t, dtype=torch.float32, device=device)
     _kernel[(triton.cdiv(t, ROWS),)](
-        state.F, Q, steps, state.c, state.n, state.lengths, state.floor, state.scale,
-        counts, near, hope, t, p, b, keep, b,
+        state.F, Q, steps, state.right, state.tried, state.c, state.n, state.lengths, state.floor,
+        state.scale, counts, near, state.hope, t, p,
         RULE=int(state.rule), LIMIT=LIMIT, PRECISION=PRECISION, ROWS=ROWS, DEPTH=DEPTH,
-        COLUMNS=columns, num_warps=WARPS, num_stages=STAGES,
+        COLUMNS=b, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
-    return Found(counts, near, hope)
+    return counts, near
+
+
+@_jit
+def _product(F, r, out, t, p, ROWS: tl.constexpr, DEPTH: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < t
+    lines = F + rows[:, None].to(tl.int64) * p
+    sums = tl.zeros((ROWS, DEPTH), tl.float64)
+    for i in range(0, p, DEPTH):
+        at = i + tl.arange(0, DEPTH)
+        f = tl.load(lines + at[None, :], mask=inside[:, None] & (at < p)[None, :], other=0.0)
+        sums += f.to(tl.float64) * tl.load(r + at, mask=at < p, other=0.0)[None, :]
+    tl.store(out + rows, tl.sum(sums, 1), mask=inside)
+
+
+def fused_products(F: Any, vector: Any, out: Any) -> None:
+    """F · vector in float64, in one reading of the rows."""
+    t, p = F.shape
+    _product[(triton.cdiv(t, 32),)](F, vector, out, t, p, ROWS=32, DEPTH=128, num_warps=4)
 
 
 @_jit

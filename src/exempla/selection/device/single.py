@@ -1,13 +1,13 @@
 """Running ahead on the device, for one target: `ahead.Scout` with its pool as matrices.
 
 The products of all pool rows with each other are one matrix, so that guessing b picks is b small
-steps on vectors, with nothing asked of the host. The host hears once a pass which guesses may have
-been beaten and settles those in float64.
+steps on vectors, with nothing asked of the host. A pass is one graph: it takes in what was right of
+the last one, guesses on and checks all in one reading of the rows. The host says four numbers,
+hears which guesses may have been beaten and settles those in float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ import torch
 
 from exempla.selection.candidates.base import Rule
 from exempla.selection.device.guess import guess_in
-from exempla.selection.device.state import SPARE, State, scores
-from exempla.selection.device.sweep import LIMIT, Checks, error_of, sweep
+from exempla.selection.device.recorded import Recorded
+from exempla.selection.device.state import SPARE, Guess, State, scores
+from exempla.selection.device.sweep import LIMIT, Checks, error_of, fused, sweep
 from exempla.selection.run import FALL, RESIDUAL, Run
 from exempla.selection.ties import ROUNDING, TIE, first_of_best, just_below
 
@@ -24,36 +25,27 @@ __all__ = ["MOST_PICKS", "run_ahead"]
 
 POOL, MANY = (1024, 2048), 200_000
 """Rows to guess among, of few and of many."""
-MOST_AHEAD, FIRST, FEWEST = 32, 16, 4
-PANEL = 16
+AHEAD, LONG = (16, 32), 512
+"""Picks to guess at a time, of short rows and of long ones: in more directions guesses hold longer,
+and reading the rows costs more beside them."""
+BLOCK = 1024
+"""Directions are multiplied in whole blocks: a graph has one size."""
 MOST_PICKS = 4096
 """Picks whose directions are kept on the device."""
-
-
-@dataclass(frozen=True)
-class Guess:
-    """b guessed steps and the guess after them, on the device."""
-
-    picks: Any
-    """(b + 1,) rows."""
-    valid: Any
-    """(b + 1,) whether the guess has anything new, and all before it."""
-    checks: Checks
-    lower: Any
-    """(b, m + b) rows of L."""
-    residuals: Any
-    """(b, p) after each step."""
 
 
 def run_ahead(
     rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule
 ) -> None:
     """Pick until k, or until a step that only the loop on the host can take."""
-    ahead = Ahead(State(rows, candidates, run, k, noise, rule), k)
+    b = AHEAD[rows.p >= LONG]
+    state = State(rows, candidates, run, k, noise, rule, b, fused(rows.array))
+    ahead = Ahead(state, k)
     winner = ahead.lead()
     while winner is not None and len(run.indices) < k:
         winner = ahead.advance(winner)
-    ahead.state.finished()
+    ahead.catch_up()
+    state.finished()
 
 
 class Ahead:
@@ -61,24 +53,28 @@ class Ahead:
 
     def __init__(self, state: State, k: int) -> None:
         self.state, self.k, self.run = state, k, state.run
-        self.usual = float(FIRST)
-        self.owed: Checks | None = None
-        self.hope = state.alive_scores()
         self.error = error_of(state.rows)
+        b = state.ahead
+        self.guess = Guess.none(b, state.rows.p, state.room, state.kwargs)
+        self.waiting = 0
+        """How many guesses of the last pass were right and are not taken in yet."""
+        self.said = torch.zeros(4, **state.kwargs)
+        """By the host: the certain pick, how many guesses wait, directions so far, drift."""
+        self.heard = torch.zeros(b * (LIMIT + 3) + 2 * (b + 1), **state.kwargs)
+        """By the host: all it needs to know of a pass."""
+        self.recorded = Recorded(self._pass, state.F.device)
 
     # -- deciding -----------------------------------------------------------------------------
 
     def lead(self) -> int | None:
         """The next pick from c and n as they are; None if the host must look."""
+        self.catch_up()
         state = self.state
-        if self.owed is not None:
-            sweep(state, self.owed, len(self.owed))
-            self.owed = None
         found = state.alive_scores()
         best = int(torch.argmax(found))
         if not float(found[best]) > -np.inf:
             return None
-        self.hope = found
+        state.hope.copy_(found)
         lowest, _ = self._bounds([best], state.Q[: state.m], state.residual)
         slack_c, slack_n = self._slack(self.run.drift, state.m)
         most = state.c.abs() + slack_c * state.lengths
@@ -113,130 +109,129 @@ class Ahead:
     # -- a pass -------------------------------------------------------------------------------
 
     def advance(self, first: int) -> int | None:
-        """Take the certain pick in, guess on, check all in one pass; the next pick, if known."""
-        state = self.state
-        room = self._room()
-        guess = self._guess(first, max(1, room))
-        checks, owed = guess.checks, len(self.owed or ())
-        if room < 1:  # the last pick
-            valid = bool(guess.valid[0])
-            if valid:
-                self._keep(guess, [first], 1)
+        """Take the certain pick, guess on, check all in one pass; the next pick, if known."""
+        state, run = self.state, self.run
+        left = self.k - len(run.indices)
+        self._say(first)
+        size = min(state.room, -(-(state.m + self.waiting + state.ahead) // BLOCK) * BLOCK)
+        if left == 1:  # nothing comes after it that could be checked
+            self._pass(size, check=False)
+        else:
+            self.recorded(size, worth=left > 3 * state.ahead)
+        state.m, self.waiting = state.m + self.waiting, 0
+        picks, coefs, norms, right, winner = self._checked(left)
+        if right == 0:
             return None
-        trust = int(np.clip(round(self.usual / 1.5), 1, room))
-        every = self.owed.and_then(checks) if self.owed else checks
-        found = sweep(state, every, owed + trust)
-        self.hope = found.hope
-        kept, winner, picks = self._check(guess, found, owed)
-        if kept == 0:
-            self.owed = checks.part(0, trust, -1.0)
-            sweep(state, self.owed, trust)
-            self.owed = None
+        run.indices.extend(picks[:right])
+        run.drift += float(np.abs(coefs[:right]).sum())
+        self.waiting = right
+        norm = norms[right - 1]
+        if right == left or (state.noise == 0.0 and norm < RESIDUAL * state.target_norm):
             return None
-        self._keep(guess, picks[:kept], kept)
-        self.owed = None
-        if kept != trust:
-            ends = (trust, kept, 1.0) if kept > trust else (kept, trust, -1.0)
-            self.owed = checks.part(*ends)
-        self.usual = 0.5 * (self.usual + 1.5 * kept) if kept < room else max(self.usual, 2.0 * kept)
-        norm = self.norms[kept - 1]
-        self.run.drift += float(np.abs(self.coefs[:kept]).sum())
-        if state.noise == 0.0 and norm < RESIDUAL * state.target_norm:
-            return None
-        if norm <= FALL * self.run.fresh_norm:
-            if self.owed is not None:
-                sweep(state, self.owed, len(self.owed))
-                self.owed = None
+        if norm <= FALL * run.fresh_norm:
+            self.catch_up()
             state.refresh()
             return self.lead()
         return self.lead() if winner is None else winner
 
-    def _room(self) -> int:
-        left = self.k - len(self.run.indices) - 1
-        want = float(np.clip(self.usual, FEWEST, MOST_AHEAD))
-        owed = len(self.owed or ())
-        panels = max(1, round((owed + want) / PANEL))
-        return min(left, max(FEWEST, panels * PANEL - owed))
+    def catch_up(self) -> None:
+        """Take in what waits, without a pass."""
+        if self.waiting:
+            self._say(0)
+            self.state.take(self.guess, self.said[1:2].long(), self.said[2:3].long())
+            self.state.catch_up()
+            self.state.m, self.waiting = self.state.m + self.waiting, 0
 
-    def _keep(self, guess: Guess, picks: list[int], kept: int) -> None:
-        m = self.state.m
-        checks = guess.checks
-        lower = guess.lower[:kept, : m + kept]
-        self.state.keep(picks, checks.directions[:kept], lower, checks.coefs[:kept])
+    def _say(self, first: int) -> None:
+        numbers = [first, self.waiting, self.state.m, self.run.drift]
+        self.said.copy_(torch.tensor(numbers, dtype=torch.float64))
 
-    def _check(self, guess: Guess, found: Any, owed: int) -> tuple[int, int | None, list[int]]:
-        """How many guesses were right, and the pick after them."""
-        norms2 = (guess.residuals * guess.residuals).sum(1)
-        numbers = torch.cat([guess.checks.coefs, norms2, guess.valid.double()]).cpu().numpy()
-        whole = torch.cat([guess.picks, found.counts[owed:], found.near[owed:].flatten()])
-        whole = whole.cpu().numpy()
-        b = len(norms2)
-        self.coefs, self.norms = numbers[:b], np.sqrt(numbers[b : 2 * b])
-        valid = numbers[2 * b :] > 0
-        picks, counts = whole[: b + 1].tolist(), whole[b + 1 : 2 * b + 1]
-        near = whole[2 * b + 1 :].reshape(b, LIMIT)
+    def _pass(self, size: int, check: bool = True) -> None:
+        """All of a pass on the device; `size` directions are multiplied."""
+        state, b = self.state, self.state.ahead
+        first, waiting, m = (self.said[i : i + 1].long() for i in range(3))
+        state.take(self.guess, waiting, m)
+        guess, checks, after, valid = self._guessed(first, m + waiting, self.said[3], size)
+        counts, near = sweep(state, checks) if check else (guess.picks, guess.picks[:0])
+        self.guess.copy_(guess)
+        norms = torch.linalg.vector_norm(guess.residuals, dim=1)
+        picks = torch.cat([guess.picks, after])
+        parts = [guess.coefs, norms, valid, picks, counts, near.flatten()]
+        heard = torch.cat([part.double() for part in parts])
+        self.heard[: len(heard)].copy_(heard)
+
+    def _checked(self, left: int) -> tuple[list[int], np.ndarray, np.ndarray, int, int | None]:
+        """What was guessed, how much of it was right, and the pick after that, if known."""
+        state, b = self.state, self.state.ahead
+        ends = np.cumsum([b, b, b + 1, b + 1, b])
+        coefs, norms, valid, rows, counts, near = np.split(self.heard.cpu().numpy(), ends)
+        near = near.reshape(b, LIMIT).astype(np.int64)
+        picks = rows.astype(np.int64).tolist()
         if not valid[0]:
-            return 0, None, picks
-        state, m = self.state, self.state.m
+            return picks, coefs, norms, 0, None
         small = RESIDUAL * state.target_norm
         for s in range(b):
-            matched = state.noise == 0.0 and self.norms[s] < small
-            if matched or not valid[s + 1] or counts[s] > LIMIT:
-                return s + 1, None, picks
-            others = set(near[s, : counts[s]].tolist()) - set(picks[: s + 1]) - {picks[s + 1]}
+            matched = state.noise == 0.0 and norms[s] < small
+            if s + 1 == left or matched or not valid[s + 1] or counts[s] > LIMIT:
+                return picks, coefs, norms, s + 1, None
+            others = set(near[s, : int(counts[s])].tolist()) - set(picks[: s + 2])
             if others:
-                Q = torch.cat([state.Q[:m], guess.checks.directions[: s + 1]])
-                winner = self._settle(list(others), picks[s + 1], Q, guess.residuals[s])
+                Q = torch.cat([state.Q[: state.m], self.guess.directions[: s + 1]])
+                winner = self._settle(list(others), picks[s + 1], Q, self.guess.residuals[s])
                 if winner != picks[s + 1]:
-                    return s + 1, winner, picks
-        return b, picks[b], picks
+                    return picks, coefs, norms, s + 1, winner
+        return picks, coefs, norms, b, picks[b]
 
     # -- guessing -----------------------------------------------------------------------------
 
-    def _guess(self, first: int, b: int) -> Guess:
-        """Run ahead in the pool; everything stays on the device."""
-        state, m = self.state, self.state.m
-        self.hope[first] = -torch.inf
-        size = min(POOL[len(self.hope) > MANY], len(self.hope))
-        others = torch.topk(self.hope, size - 1, sorted=False).indices
-        pool = torch.cat([state.rows.here(np.array([first])), others])
+    def _guessed(self, first: Any, m: Any, drift: Any, size: int) -> tuple[Guess, Checks, Any, Any]:
+        """Run ahead in the pool: steps, what to look for, the pick after them, how far all is new.
+
+        Numbers on the device decide where, so that nothing here depends on them.
+        """
+        state, hope = self.state, self.state.hope
+        hope.index_fill_(0, first, -torch.inf)
+        most = min(POOL[len(hope) > MANY], len(hope))
+        others = torch.topk(hope, most - 1, sorted=False).indices
+        pool = torch.cat([first, others])
         P = state.F[pool].double()
-        Q = state.Q[:m]
-        A = P @ Q.T
+        A = P @ state.Q[:size].T
         G = P @ P.T - A @ A.T
         c = P @ state.residual
         out = state.n[pool] == -torch.inf
-        out[1:] |= pool[1:] == first  # where few rows are left, it is among the others, too
+        out[1:] |= others == first  # where few rows are left, it is among the others, too
         n = torch.where(out, -torch.inf, torch.diagonal(G) + state.noise)
-        at, taken, V = guess_in(state, (G, c, n, state.floor[pool], state.scale[pool]), b)
-        return self._steps(pool, at, taken, P, A, V, b)
+        at, taken, V = guess_in(state, (G, c, n, state.floor[pool], state.scale[pool]), state.ahead)
+        return self._steps(pool[at], taken, P[at[:-1]], A[at[:-1]], V[:, at[:-1]], m, drift)
 
-    def _steps(self, pool: Any, at: Any, taken: Any, P: Any, A: Any, V: Any, b: int) -> Guess:
-        """Directions, and what the pass has to look for, from the guessed positions."""
-        state, m = self.state, self.state.m
+    def _steps(
+        self, picks: Any, taken: Any, rows: Any, A: Any, V: Any, m: Any, drift: Any
+    ) -> tuple[Guess, Checks, Any, Any]:
+        """Directions, and what the pass has to look for, from the guessed rows."""
+        state, b = self.state, self.state.ahead
         c, n, fresh = taken.T
         valid = torch.cumprod(fresh, 0)
         ok = valid[:b]
         root = torch.sqrt(torch.where(ok > 0, n[:b], 1.0))
         coefs = torch.where(ok > 0, c[:b] / root, 0.0)
-        S = at[:b]
-        inside = torch.tril(V[:, S].T, -1) * ok[:, None]
-        lower = inside + torch.diag(root)
-        Q, rows = state.Q[:m], P[S]
-        U = rows - A[S] @ Q
+        block = torch.tril(V.T, -1) * ok[:, None] + torch.diag(root)
+        Q = state.Q[: A.shape[1]]
+        U = rows - A @ Q
         if state.noise == 0.0:
             U = U - (U @ Q.T) @ Q
-        q = torch.linalg.solve_triangular(lower, U, upper=False) * ok[:, None]
+        q = torch.linalg.solve_triangular(block, U, upper=False) * ok[:, None]
         residuals = state.residual - torch.cumsum(coefs[:, None] * q, 0)
-        picks = pool[at]
+        lower = torch.zeros_like(self.guess.lower)
+        lower[:, : A.shape[1]] = A
+        steps = torch.arange(b, device=state.F.device)
+        lower.index_copy_(1, m + steps, block)
         norms2 = state.norms2[picks]
         sizes = c.abs() - SPARE * state.target_norm * torch.sqrt(norms2)
         least = scores(
             state.rule, torch.clamp(sizes, min=0.0), n + SPARE * norms2, state.scale[picks]
         )
         bars = torch.where(valid > 0, least * (1 - TIE), torch.inf)[1:]
-        drift = self.run.drift + torch.cumsum(coefs.abs(), 0)
-        count = torch.arange(m + 1, m + b + 1, **state.kwargs)
-        slack_c, slack_n = self._slack(drift, count)
-        checks = Checks(q, coefs, torch.ones_like(coefs), bars, slack_c, slack_n)
-        return Guess(picks, valid, checks, torch.cat([A[S], lower], 1), residuals)
+        counts = (m + 1 + steps).double()
+        slack_c, slack_n = self._slack(drift + torch.cumsum(coefs.abs(), 0), counts)
+        guess = Guess(picks[:b], coefs, q, lower, residuals)
+        return guess, Checks(q, coefs, bars, slack_c, slack_n), picks[b:], valid

@@ -3,10 +3,15 @@
 What `basis.Basis` does pick by pick on the host is done here for several picks at once: their
 products are matrices, and nothing is asked of the host in between. L is the Cholesky factor of
 K_SS + σ²I; everything else about the basis follows from it (`finished`).
+
+Guesses become part of the run one pass later than they are made: a pass first takes in what was
+right of the last one. So every pass does the same to tensors of the same sizes in the same places,
+and can be recorded (`recorded`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +21,13 @@ from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Rule
 from exempla.selection.run import Run
 
-__all__ = ["SPARE", "State", "scores"]
+__all__ = ["SPARE", "Guess", "State", "scores"]
 
 SPARE = 1e-10
 """What block-wise float64 arithmetic may do to a product of unit vectors, generously: rows that are
 picked have at least 1e-5 of their length outside the span."""
+ROWS = 1 << 18
+"""Rows whose c and n are brought up to date at a time."""
 
 
 def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
@@ -28,26 +35,63 @@ def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
     return c * c / n if rule is Rule.GAIN else c * c * scale
 
 
+@dataclass(frozen=True)
+class Guess:
+    """b guessed steps, on the device."""
+
+    picks: Any
+    """(b,) rows."""
+    coefs: Any
+    """(b,) coefficient of each new direction."""
+    directions: Any
+    """(b, p)"""
+    lower: Any
+    """(b, room) rows of L."""
+    residuals: Any
+    """(b, p) after each step."""
+
+    @classmethod
+    def none(cls, b: int, p: int, room: int, kwargs: dict[str, Any]) -> Guess:
+        sizes = ((b,), (b, p), (b, room), (b, p))
+        picks = torch.zeros(b, dtype=torch.int64, device=kwargs["device"])
+        return cls(picks, *(torch.zeros(size, **kwargs) for size in sizes))
+
+    def copy_(self, other: Guess) -> None:
+        """Become another guess, in place."""
+        for own, new in zip(vars(self).values(), vars(other).values(), strict=True):
+            own.copy_(new)
+
+
 class State:
     """Directions, coefficients, residual, and the race of one run, on the device of the rows."""
 
     def __init__(
-        self, rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule
-    ) -> None:
-        self.rows, self.run, self.noise, self.rule = rows, run, noise, rule
+        self, rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule,
+        ahead: int, single: bool,
+    ) -> None:  # fmt: skip
+        self.rows, self.run, self.noise, self.rule, self.ahead = rows, run, noise, rule, ahead
         self.F = rows.array
         kwargs: dict[str, Any] = {"dtype": torch.float64, "device": rows.array.device}
-        self.kwargs = kwargs
+        self.kwargs, self.single = kwargs, single
         self.norms2 = rows.norms2_here
         self.lengths = torch.sqrt(self.norms2)
         self.floor = self.norms2 * rows.tolerance
         self.scale = rows.here(rule.scale(rows.norms2, noise))
         self.target_norm = float(np.linalg.norm(run.basis.target))
         self.m = run.basis.size
-        self.Q = torch.zeros((k, rows.p), **kwargs)
-        self.L = torch.zeros((k, k), **kwargs)
-        self.coefs = torch.zeros(k, **kwargs)
+        """Directions taken in."""
+        self.room = k + ahead
+        self.Q = torch.zeros((self.room, rows.p), **kwargs)
+        """Zero from the m-th on."""
+        self.L = torch.zeros((self.room, self.room), **kwargs)
+        self.coefs = torch.zeros(self.room, **kwargs)
         self._load(run.basis)
+        self.tried = torch.zeros(
+            (rows.t, ahead), dtype=torch.float32 if single else torch.float64, device=self.F.device
+        )
+        """Products of all rows with the directions of the last pass."""
+        self.right = torch.zeros((2, ahead), **kwargs)
+        """Coefficients of those that were right, and ones; c and n do not have them yet."""
         kept = rows.here(candidates & (rows.norms2 > 0))
         n = self.norms2 + noise
         if self.m:
@@ -56,18 +100,25 @@ class State:
         if run.indices:
             self.n[rows.here(np.array(run.indices))] = -torch.inf
         self.c = torch.empty_like(self.n)
+        self.hope = torch.empty(rows.t, dtype=torch.float32, device=self.F.device)
+        """How near each row came to being picked; −inf if it is out."""
         self.refresh()
 
     def _load(self, basis: Basis) -> None:
         here, m = self.rows.here, self.m
-        self.residual = here(basis.residual)
+        self.residual = here(basis.residual).clone()  # changed in place
         self.Q[:m] = here(basis.directions)
         self.L[:m, :m] = here(basis.lower)
         self.coefs[:m] = here(basis.coefs)
 
     def refresh(self) -> None:
         """c anew, in float64."""
-        self.c[:] = self.rows.products(self.residual[None])[0]
+        if self.single:
+            from exempla.selection.device.fused import fused_products
+
+            fused_products(self.F, self.residual, self.c)
+        else:
+            self.c[:] = self.rows.products(self.residual[None])[0]
         self.run.fresh_norm, self.run.drift = self.residual_norm, 0.0
 
     @property
@@ -86,16 +137,31 @@ class State:
         n = squared + self.noise - (inside * inside).sum(1)
         return tuple(torch.stack([rows @ residual, n, squared]).cpu().numpy())
 
-    def keep(self, picks: list[int], q: Any, lower: Any, coefs: Any) -> None:
-        """Take picks in: directions (b, p), their rows of L (b, m + b), coefficients (b,)."""
-        m, b = self.m, len(picks)
-        self.Q[m : m + b] = q
-        self.L[m : m + b, : m + b] = lower
-        self.coefs[m : m + b] = coefs
-        self.residual = self.residual - coefs @ q
-        self.n[self.rows.here(np.array(picks))] = -torch.inf
-        self.run.indices.extend(picks)
-        self.m += b
+    def take(self, guess: Guess, count: Any, m: Any) -> None:
+        """The first `count` guesses become part of the basis, after its m directions.
+
+        Both numbers are on the device, and what is not taken is written as zeros: all is of one
+        size. c and n hear of it in the next pass, or from `catch_up`.
+        """
+        steps = torch.arange(self.ahead, device=self.F.device)
+        taken = (steps < count).double()
+        self.Q.index_copy_(0, m + steps, guess.directions * taken[:, None])
+        self.L.index_copy_(0, m + steps, guess.lower * taken[:, None])
+        self.coefs.index_copy_(0, m + steps, guess.coefs * taken)
+        last = guess.residuals.index_select(0, torch.clamp(count - 1, min=0))[0]
+        self.residual.copy_(torch.where(count > 0, last, self.residual))
+        self.n.index_add_(0, guess.picks, torch.where(steps < count, -torch.inf, 0.0).double())
+        self.right.copy_(torch.stack([guess.coefs * taken, taken]))
+
+    def catch_up(self) -> None:
+        """c and n with the steps that were right; none is waiting afterwards."""
+        coefs, ones = self.right
+        for start in range(0, len(self.c), ROWS):
+            part = slice(start, start + ROWS)
+            V = self.tried[part].double()
+            self.c[part] -= V @ coefs
+            self.n[part] -= (V * V) @ ones
+        self.right.zero_()
 
     def finished(self) -> None:
         """Hand the basis over to the run."""
