@@ -105,7 +105,7 @@ def price(embedding: Embedding, examples: Examples, labels: Labels) -> float:
     work = tuple(f.work for f in one.factors)
     job = Job(oracle.n_parameters, n, 1.0, work)
     gram = sum(f.work.gram for f in compact.factors)
-    passes = -(-len(examples) * held_bytes(compact) // ROOM)
+    passes = -(-len(examples) * compact.nbytes // ROOM)
     total = passes * job.passes(n) + float(n) * len(examples) * gram
     return 0.0 if total <= ALWAYS else total / job.passes(n)
 
@@ -134,16 +134,12 @@ def groups(batches: Iterator[ScoreRows]) -> Iterator[ScoreRows]:
     held: list[ScoreRows] = []
     size = 0
     for batch in map(ScoreRows.compact, batches):
-        held, size = [*held, batch], size + held_bytes(batch)
+        held, size = [*held, batch], size + batch.nbytes
         if size >= ROOM:
             yield ScoreRows.join(held)
             held, size = [], 0
     if held:
         yield ScoreRows.join(held)
-
-
-def held_bytes(rows: ScoreRows) -> int:
-    return sum(f.nbytes for f in rows.factors)
 
 
 def energy_outside(embedding: Embedding) -> np.ndarray:

@@ -17,8 +17,9 @@ __all__ = ["left_out_scale"]
 
 LOOKED_AT, LOOKED_AT_LONG = 4096, 256
 """Training examples among which Fisher rows are drawn, and of those with `MANY` positions."""
-DRAWN = 64
-"""Fisher rows drawn; all their products are taken."""
+DRAWN, LEAST_DRAWN, HELD_BYTES = 64, 8, 2**31
+"""Fisher rows drawn, all of whose products are taken; fewer where they take more memory, since one
+row of a language model can take more than a GiB."""
 
 
 def left_out_scale(embedding: Embedding, seed: int = 0) -> float:
@@ -47,15 +48,17 @@ def drawn_rows(embedding: Embedding, rng: np.random.Generator) -> ScoreRows:
     order = rng.permutation(len(train))
     first = next(oracle.fisher_rows(train.take(order[:1])), None)
     long = first is not None and len(first) and first.thinnest(oracle.layers) >= MANY
+    size = first.nbytes // len(first) if first is not None and len(first) else 0
+    count = int(np.clip(HELD_BYTES // max(size, 1), LEAST_DRAWN, DRAWN))
     some = np.sort(order[: LOOKED_AT_LONG if long else LOOKED_AT])
     kept: ScoreRows | None = None
     keys = np.zeros(0)
     for batch in oracle.fisher_rows(train.take(some)):
         fresh = np.log(rng.random(len(batch))) / np.maximum(batch.norm2(), 1e-30)
-        best = np.argsort(-fresh)[:DRAWN]
+        best = np.argsort(-fresh)[:count]
         joined = batch.take(best) if kept is None else ScoreRows.join([kept, batch.take(best)])
         keys = np.concatenate([keys, fresh[best]])
-        order = np.argsort(-keys)[:DRAWN]
+        order = np.argsort(-keys)[:count]
         kept, keys = joined.take(order), keys[order]
     assert kept is not None
     return kept

@@ -65,6 +65,11 @@ class ScoreRows:
     def __len__(self) -> int:
         return len(self.sample)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the factors take."""
+        return sum(f.nbytes for f in self.factors)
+
     def take(self, positions: np.ndarray) -> ScoreRows:
         """Some of the rows, in this order."""
         return ScoreRows(self.sample[positions], tuple(f.take(positions) for f in self.factors))

@@ -253,7 +253,7 @@ def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -
     """All rows joined, or None as soon as they are more than the dual form should hold."""
     groups, total, size = [], 0, 0
     for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):
-        total, size = total + len(batch), size + sum(f.nbytes for f in batch.factors)
+        total, size = total + len(batch), size + batch.nbytes
         if total > DUAL_LIMIT or size > room:
             return None
         groups.append(batch)

@@ -51,10 +51,10 @@ class SpanSketch(Sketch):
             self.fisher_sum = self.score_rows = None
             self._span(ScoreRows.join([self.landmarks, scores.take(np.flatnonzero(outside))]))
         self.width = len(self.lower)
-        held = sum(f.nbytes for f in self.landmarks.factors)
+        held = self.landmarks.nbytes
         self.kept_bytes = self.lower.nbytes + held
         # the Gram matrix of all rows, their sum of squares, and the factor; with all their factors
-        given = sum(f.nbytes for f in (*start.factors, *scores.factors))
+        given = start.nbytes + scores.nbytes
         self.built_bytes = 8 * len(start) ** 2 + 2 * self.lower.nbytes + held + given
         self.note = f"exact: the span of {self.width} scores (dual form)"
         self.outside = max(float(layer.penalty.max()) for layer in layers)

@@ -81,6 +81,7 @@ def test_a_loader_is_read_in_batches_that_suit_the_machine(items: Any, size: int
     oracle = torch_oracle(mlp())
     train = oracle.read(DataLoader(items, batch_size=size, shuffle=True), role="train")
     assert [len(r) for r in oracle.scores(train)] == [N]
+    assert train.source.batch_size == size, "it tells what a training step may take"
 
 
 def test_part_of_the_examples() -> None:

@@ -1,6 +1,7 @@
 """`sweep` in Triton: a tile of rows times all directions in registers.
 
-Products are float32 to nearly its precision (each factor in two TF32 parts); c and n are float64.
+Each factor is cut into two or three bfloat16 parts, and products of small parts are left out: on a
+Hopper chip three such products of a tile take no longer than reading it. c and n are float64.
 """
 
 # Triton comes with torch where there is a GPU, and its kernels are no ordinary functions.
@@ -21,14 +22,27 @@ except ImportError:  # the kernels are then plain functions that nobody calls
 from exempla.selection.device.state import State
 from exempla.selection.device.sweep import LIMIT, Checks
 
-__all__ = ["ERROR", "fused_guess", "fused_products", "fused_sweep", "installed"]
+__all__ = [
+    "error_bound",
+    "fused_catch_up",
+    "fused_guess",
+    "fused_products",
+    "fused_sweep",
+    "installed",
+]
 
-ERROR = 16 * 2.0**-24
-"""Bound used for the error of a product, in units of ‖f‖. The largest seen on an H200, over rows of
-256 and 2048 entries, was 0.9 · 2⁻²⁴, and 6.1 · 2⁻²⁴ where all entries have one sign."""
-PRECISION = "tf32x3"
-ROWS, DEPTH, WARPS, STAGES = 128, 64, 4, 3
+ROWS, DEPTH, WARPS, STAGES = 128, 32, 4, 4
 AT_ONCE, GUESS_WARPS = 8, 8
+
+
+def error_bound(parts: int, p: int) -> float:
+    """Bound on the error of a product of rows of p entries, in units of ‖f‖.
+
+    With two parts, each factor lacks 2⁻¹⁸ of itself, and the product of both second parts is left
+    out, as much again: 192 · 2⁻²⁴. The rest is rounding: of sums of `DEPTH` products, which stay
+    in the matrix unit, and of one more sum for each of those.
+    """
+    return ((192.0 if parts == 2 else 0.0) + 16.0 + p / DEPTH) * 2.0**-24
 
 
 def installed() -> bool:
@@ -42,31 +56,38 @@ def _jit(kernel: Any) -> Any:
 
 @_jit
 def _kernel(
-    F, Q, steps, right, tried, c, n, lengths, floor, scale, counts, near, hope, t, p,
-    RULE: tl.constexpr, LIMIT: tl.constexpr, PRECISION: tl.constexpr,
+    F, Q, steps, tried, c, n, lengths, floor, scale, counts, near, hope, t, p,
+    RULE: tl.constexpr, LIMIT: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < t
     columns = tl.arange(0, COLUMNS)
-    # What was right of the last pass comes first.
-    coefs, ones = tl.load(right + columns), tl.load(right + COLUMNS + columns)
-    places = tried + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
-    waiting = inside[:, None] & (ones > 0)[None, :]
-    old = tl.load(places, mask=waiting, other=0.0).to(tl.float64)
-    cs = tl.load(c + rows, mask=inside, other=0.0) - tl.sum(old * coefs[None, :], 1)
-    ns = tl.load(n + rows, mask=inside, other=-float("inf")) - tl.sum(old * old, 1)
-    tl.store(c + rows, cs, mask=inside)
-    tl.store(n + rows, ns, mask=inside)
-    tl.debug_barrier()  # all have read before anyone writes there
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
     lines = F + rows[:, None].to(tl.int64) * p
     for i in range(0, p, DEPTH):
         at = i + tl.arange(0, DEPTH)
         f = tl.load(lines + at[None, :], mask=inside[:, None] & (at < p)[None, :], other=0.0)
-        q = tl.load(Q + at[:, None] * COLUMNS + columns[None, :], mask=(at < p)[:, None], other=0.0)
-        sums = tl.dot(f, q, sums, input_precision=PRECISION)
-    tl.store(places, sums, mask=inside[:, None])
+        places = Q + at[:, None] * COLUMNS + columns[None, :]
+        there = (at < p)[:, None]
+        q0 = tl.load(places, mask=there, other=0.0)
+        q1 = tl.load(places + p * COLUMNS, mask=there, other=0.0)
+        f0 = f.to(tl.bfloat16)
+        rest = f - f0.to(tl.float32)
+        f1 = rest.to(tl.bfloat16)
+        # The matrix unit cuts sums off, so that long ones drift: they are made outside of it.
+        if PARTS == 3:
+            q2 = tl.load(places + 2 * p * COLUMNS, mask=there, other=0.0)
+            f2 = (rest - f1.to(tl.float32)).to(tl.bfloat16)
+            little = tl.dot(f0, q2, tl.dot(f1, q1, tl.dot(f2, q0)))
+            little = tl.dot(f0, q1, tl.dot(f1, q0, little))
+        else:
+            little = tl.dot(f0, q1, tl.dot(f1, q0))
+        sums += tl.dot(f0, q0, little)
+    there = tried + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
+    tl.store(there, sums, mask=inside[:, None])
+    cs = tl.load(c + rows, mask=inside, other=0.0)
+    ns = tl.load(n + rows, mask=inside, other=-float("inf"))
     length = tl.load(lengths + rows, mask=inside, other=0.0)
     lowest = tl.load(floor + rows, mask=inside, other=0.0)
     factor = tl.load(scale + rows, mask=inside, other=0.0)
@@ -89,8 +110,8 @@ def _kernel(
             reach = (most * most * factor >= bar) & asked
             share = most * most * factor / bar
         best = tl.where(asked, tl.maximum(best, share), best)
-        ones_too = tl.full((ROWS,), 1, tl.int64)
-        place = tl.atomic_add(counts + s + tl.zeros((ROWS,), tl.int64), ones_too, mask=reach)
+        ones = tl.full((ROWS,), 1, tl.int64)
+        place = tl.atomic_add(counts + s + tl.zeros((ROWS,), tl.int64), ones, mask=reach)
         tl.store(near + s * LIMIT + place, rows.to(tl.int64), mask=reach & (place < LIMIT))
     tl.store(hope + rows, best.to(tl.float32), mask=inside)
 
@@ -98,18 +119,47 @@ def _kernel(
 def fused_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     """`sweep.sweep` as one launch."""
     b, (t, p) = len(checks), state.F.shape
-    device = state.F.device
-    Q = checks.directions.T.to(torch.float32, memory_format=torch.contiguous_format)
+    state.catch_up()
     steps = torch.stack([checks.coefs, checks.bars, checks.slack_c, checks.slack_n])
-    counts = torch.zeros(b, dtype=torch.int64, device=device)
-    near = torch.full((b, LIMIT), -1, dtype=torch.int64, device=device)
+    counts = torch.zeros(b, dtype=torch.int64, device=state.F.device)
+    near = torch.full((b, LIMIT), -1, dtype=torch.int64, device=state.F.device)
     _kernel[(triton.cdiv(t, ROWS),)](
-        state.F, Q, steps, state.right, state.tried, state.c, state.n, state.lengths, state.floor,
-        state.scale, counts, near, state.hope, t, p,
-        RULE=int(state.rule), LIMIT=LIMIT, PRECISION=PRECISION, ROWS=ROWS, DEPTH=DEPTH,
+        state.F, parts_of(checks.directions.T, state.parts), steps, state.tried, state.c, state.n,
+        state.lengths, state.floor, state.scale, counts, near, state.hope, t, p,
+        RULE=int(state.rule), LIMIT=LIMIT, PARTS=state.parts, ROWS=ROWS, DEPTH=DEPTH,
         COLUMNS=b, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return counts, near
+
+
+def parts_of(values: Any, count: int) -> Any:
+    """(count, …) bfloat16 numbers that sum to the values, nearly."""
+    parts = torch.empty((count, *values.shape), dtype=torch.bfloat16, device=values.device)
+    for part in parts:
+        part.copy_(values)
+        values = values - part
+    return parts
+
+
+@_jit
+def _catch_up(tried, right, c, n, t, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < t
+    columns = tl.arange(0, COLUMNS)
+    coefs, ones = tl.load(right + columns), tl.load(right + COLUMNS + columns)
+    there = tried + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
+    v = tl.load(there, mask=inside[:, None] & (ones > 0)[None, :], other=0.0).to(tl.float64)
+    cs, ns = tl.load(c + rows, mask=inside), tl.load(n + rows, mask=inside)
+    tl.store(c + rows, cs - tl.sum(v * coefs[None, :], 1), mask=inside)
+    tl.store(n + rows, ns - tl.sum(v * v, 1), mask=inside)
+
+
+def fused_catch_up(state: State) -> None:
+    """c and n with the steps that were right, in one launch."""
+    t, b = state.tried.shape
+    _catch_up[(triton.cdiv(t, ROWS),)](
+        state.tried, state.right, state.c, state.n, t, ROWS=ROWS, COLUMNS=b, num_warps=4
+    )
 
 
 @_jit

@@ -30,6 +30,8 @@ AHEAD, LONG = (16, 32), 512
 and reading the rows costs more beside them."""
 BLOCK = 1024
 """Directions are multiplied in whole blocks: a graph has one size."""
+FEW = 16
+"""Rows that may beat a guess and are measured within the pass; of more the host asks by itself."""
 MOST_PICKS = 4096
 """Picks whose directions are kept on the device."""
 
@@ -39,7 +41,7 @@ def run_ahead(
 ) -> None:
     """Pick until k, or until a step that only the loop on the host can take."""
     b = AHEAD[rows.p >= LONG]
-    state = State(rows, candidates, run, k, noise, rule, b, fused(rows.array))
+    state = State(rows, candidates, run, k, noise, rule, b, 2 if fused(rows.array) else 0)
     ahead = Ahead(state, k)
     winner = ahead.lead()
     while winner is not None and len(run.indices) < k:
@@ -53,16 +55,15 @@ class Ahead:
 
     def __init__(self, state: State, k: int) -> None:
         self.state, self.k, self.run = state, k, state.run
-        self.error = error_of(state.rows)
         b = state.ahead
         self.guess = Guess.none(b, state.rows.p, state.room, state.kwargs)
         self.waiting = 0
         """How many guesses of the last pass were right and are not taken in yet."""
         self.said = torch.zeros(4, **state.kwargs)
         """By the host: the certain pick, how many guesses wait, directions so far, drift."""
-        self.heard = torch.zeros(b * (LIMIT + 3) + 2 * (b + 1), **state.kwargs)
+        self.heard = torch.zeros(b * (LIMIT + 3 * FEW + 6) + 2 * (b + 1), **state.kwargs)
         """By the host: all it needs to know of a pass."""
-        self.recorded = Recorded(self._pass, state.F.device)
+        self.recorded = Recorded(state.F.device)
 
     # -- deciding -----------------------------------------------------------------------------
 
@@ -82,6 +83,10 @@ class Ahead:
         score = scores(state.rule, most, torch.clamp(state.n - error, min=1e-300), state.scale)
         reach = (score >= float(just_below(lowest[0]))) & (state.n + error > state.floor)
         near = torch.nonzero(reach)[: LIMIT + 1, 0].tolist()
+        if len(near) > LIMIT and state.parts == 2:
+            state.sharpen()
+            self.recorded = Recorded(state.F.device)
+            return self.lead()
         if len(near) > LIMIT or lowest[0] == -np.inf:
             return None
         return self._settle(near, best, state.Q[: state.m], state.residual)
@@ -91,20 +96,31 @@ class Ahead:
         near = sorted({*near, guess})
         if len(near) == 1:
             return guess
-        best = first_of_best(*self._bounds(near, Q, residual))
-        return near[best] if best >= 0 else None
+        return self._best(np.array(near), *self._bounds(near, Q, residual))
+
+    def _best(self, near: np.ndarray, lowest: np.ndarray, highest: np.ndarray) -> int | None:
+        order = np.argsort(near)
+        best = first_of_best(lowest[order], highest[order])
+        return int(near[order[best]]) if best >= 0 else None
 
     def _bounds(self, near: list[int], Q: Any, residual: Any) -> tuple[np.ndarray, np.ndarray]:
         state = self.state
-        c, n, norms2 = state.measure(state.rows.here(np.array(near)), Q, residual)
+        return self._bounded(*state.measure(state.rows.here(np.array(near)), Q, residual))
+
+    def _bounded(
+        self, c: np.ndarray, n: np.ndarray, norms2: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the scores of rows measured in float64 are at least and at most."""
+        state = self.state
         alive = n > state.rows.tolerance * norms2
         lengths = ROUNDING * state.target_norm
         found = state.rule.bounds(c, n, norms2, state.noise, lengths, ROUNDING)
         return np.where(alive, found[0], -np.inf), np.where(alive, found[1], -np.inf)
 
     def _slack(self, drift: Any, m: Any) -> tuple[Any, Any]:
-        slack_c = self.error * drift + SPARE * self.state.target_norm
-        return slack_c, 2.0 * self.error * m**0.5 + SPARE
+        error = error_of(self.state)
+        slack_c = error * drift + SPARE * self.state.target_norm
+        return slack_c, 2.0 * error * m**0.5 + SPARE
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -117,7 +133,7 @@ class Ahead:
         if left == 1:  # nothing comes after it that could be checked
             self._pass(size, check=False)
         else:
-            self.recorded(size, worth=left > 3 * state.ahead)
+            self.recorded(self._pass, size, worth=left > 3 * state.ahead)
         state.m, self.waiting = state.m + self.waiting, 0
         picks, coefs, norms, right, winner = self._checked(left)
         if right == 0:
@@ -148,24 +164,40 @@ class Ahead:
 
     def _pass(self, size: int, check: bool = True) -> None:
         """All of a pass on the device; `size` directions are multiplied."""
-        state, b = self.state, self.state.ahead
+        state = self.state
         first, waiting, m = (self.said[i : i + 1].long() for i in range(3))
         state.take(self.guess, waiting, m)
         guess, checks, after, valid = self._guessed(first, m + waiting, self.said[3], size)
-        counts, near = sweep(state, checks) if check else (guess.picks, guess.picks[:0])
+        counts, near = sweep(state, checks) if check else (guess.picks, None)
         self.guess.copy_(guess)
         norms = torch.linalg.vector_norm(guess.residuals, dim=1)
         picks = torch.cat([guess.picks, after])
-        parts = [guess.coefs, norms, valid, picks, counts, near.flatten()]
+        parts = [guess.coefs, norms, valid, picks, counts]
+        if check:
+            rivals = torch.cat([picks[1:, None], near[:, :FEW]], 1)
+            parts += [near.flatten(), self._measured(rivals, guess, size).flatten()]
         heard = torch.cat([part.double() for part in parts])
         self.heard[: len(heard)].copy_(heard)
+
+    def _measured(self, rivals: Any, guess: Guess, size: int) -> Any:
+        """(3, b, some) c, n and ‖f‖² of rows after each step, in float64 (−1 is any row)."""
+        state, b = self.state, self.state.ahead
+        rows = state.F[torch.clamp(rivals, min=0).flatten()].double()
+        squared, before = (rows * rows).sum(1), rows @ state.Q[:size].T
+        since = torch.cumsum((rows @ guess.directions.T) ** 2, 1)
+        c, since = (
+            torch.diagonal(x.reshape(b, -1, b), dim1=0, dim2=2).T  # of each row after its own step
+            for x in (rows @ guess.residuals.T, since)
+        )
+        n = (squared + state.noise - (before * before).sum(1)).reshape(b, -1) - since
+        return torch.stack([c, n, squared.reshape(b, -1)])
 
     def _checked(self, left: int) -> tuple[list[int], np.ndarray, np.ndarray, int, int | None]:
         """What was guessed, how much of it was right, and the pick after that, if known."""
         state, b = self.state, self.state.ahead
-        ends = np.cumsum([b, b, b + 1, b + 1, b])
-        coefs, norms, valid, rows, counts, near = np.split(self.heard.cpu().numpy(), ends)
-        near = near.reshape(b, LIMIT).astype(np.int64)
+        ends = np.cumsum([b, b, b + 1, b + 1, b, b * LIMIT])
+        coefs, norms, valid, rows, counts, near, known = np.split(self.heard.cpu().numpy(), ends)
+        near, known = near.reshape(b, LIMIT).astype(np.int64), known.reshape(3, b, FEW + 1)
         picks = rows.astype(np.int64).tolist()
         if not valid[0]:
             return picks, coefs, norms, 0, None
@@ -174,12 +206,19 @@ class Ahead:
             matched = state.noise == 0.0 and norms[s] < small
             if s + 1 == left or matched or not valid[s + 1] or counts[s] > LIMIT:
                 return picks, coefs, norms, s + 1, None
-            others = set(near[s, : int(counts[s])].tolist()) - set(picks[: s + 2])
-            if others:
+            reached = near[s, : int(counts[s])]
+            others = np.flatnonzero(~np.isin(reached, picks[: s + 2]))
+            if len(others) == 0:
+                continue
+            if len(reached) <= FEW:
+                rivals = np.array([picks[s + 1], *reached[others]])
+                winner = self._best(rivals, *self._bounded(*known[:, s, [0, *(1 + others)]]))
+            else:
                 Q = torch.cat([state.Q[: state.m], self.guess.directions[: s + 1]])
-                winner = self._settle(list(others), picks[s + 1], Q, self.guess.residuals[s])
-                if winner != picks[s + 1]:
-                    return picks, coefs, norms, s + 1, winner
+                rivals = reached[others].tolist()
+                winner = self._settle(rivals, picks[s + 1], Q, self.guess.residuals[s])
+            if winner != picks[s + 1]:
+                return picks, coefs, norms, s + 1, winner
         return picks, coefs, norms, b, picks[b]
 
     # -- guessing -----------------------------------------------------------------------------

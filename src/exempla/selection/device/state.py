@@ -26,8 +26,6 @@ __all__ = ["SPARE", "Guess", "State", "scores"]
 SPARE = 1e-10
 """What block-wise float64 arithmetic may do to a product of unit vectors, generously: rows that are
 picked have at least 1e-5 of their length outside the span."""
-ROWS = 1 << 18
-"""Rows whose c and n are brought up to date at a time."""
 
 
 def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
@@ -67,12 +65,13 @@ class State:
 
     def __init__(
         self, rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule,
-        ahead: int, single: bool,
+        ahead: int, parts: int,
     ) -> None:  # fmt: skip
         self.rows, self.run, self.noise, self.rule, self.ahead = rows, run, noise, rule, ahead
         self.F = rows.array
         kwargs: dict[str, Any] = {"dtype": torch.float64, "device": rows.array.device}
-        self.kwargs, self.single = kwargs, single
+        self.kwargs, self.parts = kwargs, parts
+        """Parts of eight bits that products are made of, in float32; 0: all is float64."""
         self.norms2 = rows.norms2_here
         self.lengths = torch.sqrt(self.norms2)
         self.floor = self.norms2 * rows.tolerance
@@ -87,16 +86,14 @@ class State:
         self.coefs = torch.zeros(self.room, **kwargs)
         self._load(run.basis)
         self.tried = torch.zeros(
-            (rows.t, ahead), dtype=torch.float32 if single else torch.float64, device=self.F.device
+            (rows.t, ahead), dtype=torch.float32 if parts else torch.float64, device=self.F.device
         )
         """Products of all rows with the directions of the last pass."""
         self.right = torch.zeros((2, ahead), **kwargs)
         """Coefficients of those that were right, and ones; c and n do not have them yet."""
         kept = rows.here(candidates & (rows.norms2 > 0))
-        n = self.norms2 + noise
-        if self.m:
-            n = n - rows.here(rows.energy(run.basis.directions))
-        self.n = torch.where(kept, n, -torch.inf)
+        self.n = torch.where(kept, 0.0, -torch.inf).double()
+        self._deflate()
         if run.indices:
             self.n[rows.here(np.array(run.indices))] = -torch.inf
         self.c = torch.empty_like(self.n)
@@ -111,9 +108,23 @@ class State:
         self.L[:m, :m] = here(basis.lower)
         self.coefs[:m] = here(basis.coefs)
 
+    def _deflate(self) -> None:
+        """n anew, in float64."""
+        n = self.norms2 + self.noise
+        for part, block in self.rows.blocks() if self.m else ():
+            inside = block @ self.Q[: self.m].T
+            n[part] -= (inside * inside).sum(1)
+        self.n.copy_(torch.where(self.n > -torch.inf, n, -torch.inf))
+
+    def sharpen(self) -> None:
+        """Products of three parts from now on, and c and n anew."""
+        self.parts = 3
+        self._deflate()
+        self.refresh()
+
     def refresh(self) -> None:
         """c anew, in float64."""
-        if self.single:
+        if self.parts:
             from exempla.selection.device.fused import fused_products
 
             fused_products(self.F, self.residual, self.c)
@@ -155,12 +166,13 @@ class State:
 
     def catch_up(self) -> None:
         """c and n with the steps that were right; none is waiting afterwards."""
-        coefs, ones = self.right
-        for start in range(0, len(self.c), ROWS):
-            part = slice(start, start + ROWS)
-            V = self.tried[part].double()
-            self.c[part] -= V @ coefs
-            self.n[part] -= (V * V) @ ones
+        if self.parts:
+            from exempla.selection.device.fused import fused_catch_up
+
+            fused_catch_up(self)
+        else:
+            self.c -= self.tried @ self.right[0]
+            self.n -= (self.tried * self.tried) @ self.right[1]
         self.right.zero_()
 
     def finished(self) -> None:

@@ -36,13 +36,13 @@ class Checks:
         return len(self.coefs)
 
 
-def error_of(rows: Any) -> float:
+def error_of(state: State) -> float:
     """Bound on the error of a product in `sweep`, in units of ‖f‖."""
-    if not fused(rows.array):
+    if not state.parts:
         return 0.0
-    from exempla.selection.device.fused import ERROR
+    from exempla.selection.device.fused import error_bound
 
-    return ERROR
+    return error_bound(state.parts, state.rows.p)
 
 
 def fused(array: Any) -> bool:
@@ -60,7 +60,7 @@ def sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     Returns how many rows may reach each bar (b,) and the first of them (b, LIMIT), in no order.
     `state.hope` is the largest share of a bar that a row came up to, `state.tried` the products.
     """
-    if fused(state.F):
+    if state.parts:
         from exempla.selection.device.fused import fused_sweep
 
         return fused_sweep(state, checks)

@@ -187,13 +187,14 @@ def source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> Exa
             "this DataLoader reads only part of its dataset: give DataLoader(Subset(dataset, "
             "indices)) instead of a subset sampler, so that positions are those of the subset."
         )
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     source = source_of(dataset, pad) if plain else None
     if isinstance(source, ArraySource):
+        source.batch_size = size
         return source
     if len(dataset) == 0:
         raise ExemplaError("the data is empty: there is no example to score.")
     collate = collate_of(dataset, pad) if plain else loader.collate_fn
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     return ItemSource(dataset, collate, size)
 
 
