@@ -19,8 +19,9 @@ try:
 except ImportError:  # the kernels are then plain functions that nobody calls
     triton, tl = None, None
 
-from exempla.selection.device.state import State
+from exempla.selection.device.state import SPARE, State
 from exempla.selection.device.sweep import LIMIT, Checks
+from exempla.selection.ties import TIE
 
 __all__ = [
     "error_bound",
@@ -56,7 +57,7 @@ def _jit(kernel: Any) -> Any:
 
 @_jit
 def _kernel(
-    F, Q, steps, tried, c, n, lengths, floor, scale, counts, near, hope, t, p,
+    F, Q, marks, picks, tried, c, n, lengths, floor, scale, counts, near, hope, t, p,
     RULE: tl.constexpr, LIMIT: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -92,10 +93,13 @@ def _kernel(
     lowest = tl.load(floor + rows, mask=inside, other=0.0)
     factor = tl.load(scale + rows, mask=inside, other=0.0)
     best = tl.full((ROWS,), -float("inf"), tl.float64)
+    known = rows < 0
     for s in range(COLUMNS):
         v = tl.sum(tl.where((columns == s)[None, :], sums, 0.0), 1).to(tl.float64)
-        coef, bar = tl.load(steps + s), tl.load(steps + COLUMNS + s)
-        more, less = tl.load(steps + 2 * COLUMNS + s), tl.load(steps + 3 * COLUMNS + s)
+        coef, bar = tl.load(marks + s), tl.load(marks + (COLUMNS + 1) + s)
+        more = tl.load(marks + 2 * (COLUMNS + 1) + s)
+        less = tl.load(marks + 3 * (COLUMNS + 1) + s)
+        known = known | (rows == tl.load(picks + s))
         cs = cs - coef * v
         ns = ns - v * v
         most = tl.abs(cs) + more * length
@@ -110,6 +114,7 @@ def _kernel(
             reach = (most * most * factor >= bar) & asked
             share = most * most * factor / bar
         best = tl.where(asked, tl.maximum(best, share), best)
+        reach = reach & (known == 0) & (rows != tl.load(picks + s + 1))
         ones = tl.full((ROWS,), 1, tl.int64)
         place = tl.atomic_add(counts + s + tl.zeros((ROWS,), tl.int64), ones, mask=reach)
         tl.store(near + s * LIMIT + place, rows.to(tl.int64), mask=reach & (place < LIMIT))
@@ -118,14 +123,14 @@ def _kernel(
 
 def fused_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     """`sweep.sweep` as one launch."""
-    b, (t, p) = len(checks), state.F.shape
+    b, (t, p) = len(checks.directions), state.F.shape
     state.catch_up()
-    steps = torch.stack([checks.coefs, checks.bars, checks.slack_c, checks.slack_n])
     counts = torch.zeros(b, dtype=torch.int64, device=state.F.device)
     near = torch.full((b, LIMIT), -1, dtype=torch.int64, device=state.F.device)
     _kernel[(triton.cdiv(t, ROWS),)](
-        state.F, parts_of(checks.directions.T, state.parts), steps, state.tried, state.c, state.n,
-        state.lengths, state.floor, state.scale, counts, near, state.hope, t, p,
+        state.F, parts_of(checks.directions.T, state.parts), checks.marks, checks.picks,
+        state.tried, state.c, state.n, state.lengths, state.floor, state.scale, counts, near,
+        state.hope, t, p,
         RULE=int(state.rule), LIMIT=LIMIT, PARTS=state.parts, ROWS=ROWS, DEPTH=DEPTH,
         COLUMNS=b, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
@@ -228,7 +233,7 @@ def fused_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any
     """`guess.guess_in` as one launch of one program."""
     G, c, n, floor, scale = (part.contiguous() for part in pool)
     size, device = len(c), c.device
-    V = torch.zeros((b, size), dtype=torch.float64, device=device)
+    V = torch.empty((b, size), dtype=torch.float64, device=device)
     at = torch.empty(b + 1, dtype=torch.int64, device=device)
     taken = torch.empty((b + 1, 3), dtype=torch.float64, device=device)
     lanes = triton.next_power_of_2(size)
@@ -237,3 +242,53 @@ def fused_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any
         RULE=int(rule), LANES=lanes, AT_ONCE=AT_ONCE, num_warps=GUESS_WARPS, num_stages=1,
     )  # fmt: skip
     return at, taken, V
+
+
+@_jit
+def _mark(
+    taken, V, picks, norms2, scale, said, marks, block, norm, error, spare, tie,
+    RULE: tl.constexpr, B: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    i = tl.arange(0, LANES)
+    inside = i <= B
+    c = tl.load(taken + 3 * i, mask=inside, other=0.0)
+    n = tl.load(taken + 3 * i + 1, mask=inside, other=1.0)
+    fresh = tl.load(taken + 3 * i + 2, mask=inside, other=0.0)
+    valid = tl.cumsum((fresh == 0.0).to(tl.int32), 0) == 0
+    root = tl.sqrt(tl.where(valid, n, 1.0))
+    coef = tl.where(valid, c / root, 0.0)
+    pick = tl.load(picks + i, mask=inside, other=0)
+    squared = tl.load(norms2 + pick, mask=inside, other=0.0)
+    size = tl.maximum(tl.abs(c) - spare * norm * tl.sqrt(squared), 0.0)
+    if RULE == 0:
+        least = size * size / (n + spare * squared)
+    else:
+        least = size * size * tl.load(scale + pick, mask=inside, other=0.0)
+    bar = tl.where(valid, least * (1.0 - tie), float("inf"))
+    drift = tl.load(said + 3) + tl.cumsum(tl.abs(coef), 0)
+    count = tl.load(said + 1) + tl.load(said + 2) + (i + 1).to(tl.float64)
+    tl.store(marks + i, coef, mask=inside)
+    tl.store(marks + (B + 1) + i - 1, bar, mask=inside & (i > 0))
+    tl.store(marks + (B + 1) + B + i, bar, mask=i == 0)  # the first bar is nobody's
+    tl.store(marks + 2 * (B + 1) + i, error * drift + spare * norm, mask=inside)
+    tl.store(marks + 3 * (B + 1) + i, 2.0 * error * tl.sqrt(count) + spare, mask=inside)
+    tl.store(marks + 4 * (B + 1) + i, tl.where(valid, 1.0, 0.0).to(tl.float64), mask=inside)
+    j = tl.arange(0, B)
+    below = tl.load(V + j[None, :] * B + i[:, None], mask=(i < B)[:, None], other=0.0)
+    below = tl.where((j[None, :] < i[:, None]) & valid[:, None], below, 0.0)
+    whole = tl.where(j[None, :] == i[:, None], root[:, None], below)
+    tl.store(block + i[:, None] * B + j[None, :], whole, mask=(i < B)[:, None])
+
+
+def fused_mark(
+    state: State, taken: Any, V: Any, picks: Any, said: Any, error: float
+) -> tuple[Any, Any]:
+    """`guess.mark` as one launch of one program."""
+    b = len(V)
+    marks, block = torch.empty((5, b + 1), **state.kwargs), torch.empty((b, b), **state.kwargs)
+    _mark[(1,)](
+        taken, V.contiguous(), picks, state.norms2, state.scale, said, marks, block,
+        state.target_norm, error, SPARE, TIE,
+        RULE=int(state.rule), B=b, LANES=triton.next_power_of_2(b + 1), num_warps=1,
+    )  # fmt: skip
+    return marks, block

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from exempla.selection.candidates.base import Rule
-from exempla.selection.device.guess import guess_in
+from exempla.selection.device.guess import guess_in, mark
 from exempla.selection.device.recorded import Recorded
 from exempla.selection.device.state import SPARE, Guess, State, scores
 from exempla.selection.device.sweep import LIMIT, Checks, error_of, fused, sweep
 from exempla.selection.run import FALL, RESIDUAL, Run
-from exempla.selection.ties import ROUNDING, TIE, first_of_best, just_below
+from exempla.selection.ties import ROUNDING, first_of_best, just_below
 
 __all__ = ["MOST_PICKS", "run_ahead"]
 
@@ -30,7 +30,7 @@ AHEAD, LONG = (16, 32), 512
 and reading the rows costs more beside them."""
 BLOCK = 1024
 """Directions are multiplied in whole blocks: a graph has one size."""
-FEW = 16
+FEW = 8
 """Rows that may beat a guess and are measured within the pass; of more the host asks by itself."""
 MOST_PICKS = 4096
 """Picks whose directions are kept on the device."""
@@ -56,12 +56,15 @@ class Ahead:
     def __init__(self, state: State, k: int) -> None:
         self.state, self.k, self.run = state, k, state.run
         b = state.ahead
-        self.guess = Guess.none(b, state.rows.p, state.room, state.kwargs)
+        self.guess = Guess(b, state.rows.p, state.room, state.kwargs)
+        self.guess.residuals[0] = state.residual
+        self.near = torch.full((b, LIMIT), -1, device=state.F.device)
         self.waiting = 0
         """How many guesses of the last pass were right and are not taken in yet."""
         self.said = torch.zeros(4, **state.kwargs)
         """By the host: the certain pick, how many guesses wait, directions so far, drift."""
-        self.heard = torch.zeros(b * (LIMIT + 3 * FEW + 6) + 2 * (b + 1), **state.kwargs)
+        self.upto = torch.tril(torch.ones((b, b), **state.kwargs))
+        self.heard = torch.zeros(2 * b + 6 * (b + 1) + b * (FEW + 3 * (FEW + 1)), **state.kwargs)
         """By the host: all it needs to know of a pass."""
         self.recorded = Recorded(state.F.device)
 
@@ -154,9 +157,11 @@ class Ahead:
         """Take in what waits, without a pass."""
         if self.waiting:
             self._say(0)
-            self.state.take(self.guess, self.said[1:2].long(), self.said[2:3].long())
+            numbers = self.said.long()
+            self.state.take(self.guess, numbers[1:2], numbers[2:3])
             self.state.catch_up()
             self.state.m, self.waiting = self.state.m + self.waiting, 0
+            self.guess.residuals[0] = self.state.residual
 
     def _say(self, first: int) -> None:
         numbers = [first, self.waiting, self.state.m, self.run.drift]
@@ -164,30 +169,29 @@ class Ahead:
 
     def _pass(self, size: int, check: bool = True) -> None:
         """All of a pass on the device; `size` directions are multiplied."""
-        state = self.state
-        first, waiting, m = (self.said[i : i + 1].long() for i in range(3))
-        state.take(self.guess, waiting, m)
-        guess, checks, after, valid = self._guessed(first, m + waiting, self.said[3], size)
-        counts, near = sweep(state, checks) if check else (guess.picks, None)
-        self.guess.copy_(guess)
-        norms = torch.linalg.vector_norm(guess.residuals, dim=1)
-        picks = torch.cat([guess.picks, after])
-        parts = [guess.coefs, norms, valid, picks, counts]
+        state, guess = self.state, self.guess
+        numbers = self.said.long()
+        first, waiting, m = numbers[:1], numbers[1:2], numbers[2:3]
+        state.take(guess, waiting, m)
+        marks = self._guessed(first, m + waiting, size)
+        parts = [marks.flatten(), guess.picks, torch.linalg.vector_norm(guess.residuals[1:], dim=1)]
         if check:
-            rivals = torch.cat([picks[1:, None], near[:, :FEW]], 1)
-            parts += [near.flatten(), self._measured(rivals, guess, size).flatten()]
+            counts, near = sweep(state, Checks(guess.directions, guess.picks, marks))
+            self.near.copy_(near)
+            rivals = torch.cat([guess.picks[1:, None], near[:, :FEW]], 1)
+            parts += [counts, near[:, :FEW].flatten(), self._measured(rivals, size).flatten()]
         heard = torch.cat([part.double() for part in parts])
         self.heard[: len(heard)].copy_(heard)
 
-    def _measured(self, rivals: Any, guess: Guess, size: int) -> Any:
+    def _measured(self, rivals: Any, size: int) -> Any:
         """(3, b, some) c, n and ‖f‖² of rows after each step, in float64 (−1 is any row)."""
-        state, b = self.state, self.state.ahead
+        state, guess, b = self.state, self.guess, self.state.ahead
         rows = state.F[torch.clamp(rivals, min=0).flatten()].double()
         squared, before = (rows * rows).sum(1), rows @ state.Q[:size].T
         since = torch.cumsum((rows @ guess.directions.T) ** 2, 1)
         c, since = (
             torch.diagonal(x.reshape(b, -1, b), dim1=0, dim2=2).T  # of each row after its own step
-            for x in (rows @ guess.residuals.T, since)
+            for x in (rows @ guess.residuals[1:].T, since)
         )
         n = (squared + state.noise - (before * before).sum(1)).reshape(b, -1) - since
         return torch.stack([c, n, squared.reshape(b, -1)])
@@ -195,9 +199,10 @@ class Ahead:
     def _checked(self, left: int) -> tuple[list[int], np.ndarray, np.ndarray, int, int | None]:
         """What was guessed, how much of it was right, and the pick after that, if known."""
         state, b = self.state, self.state.ahead
-        ends = np.cumsum([b, b, b + 1, b + 1, b, b * LIMIT])
-        coefs, norms, valid, rows, counts, near, known = np.split(self.heard.cpu().numpy(), ends)
-        near, known = near.reshape(b, LIMIT).astype(np.int64), known.reshape(3, b, FEW + 1)
+        ends = np.cumsum([5 * (b + 1), b + 1, b, b, b * FEW])
+        marks, rows, norms, counts, near, known = np.split(self.heard.cpu().numpy(), ends)
+        coefs, *_, valid = marks.reshape(5, b + 1)
+        near, known = near.reshape(b, FEW).astype(np.int64), known.reshape(3, b, FEW + 1)
         picks = rows.astype(np.int64).tolist()
         if not valid[0]:
             return picks, coefs, norms, 0, None
@@ -206,71 +211,55 @@ class Ahead:
             matched = state.noise == 0.0 and norms[s] < small
             if s + 1 == left or matched or not valid[s + 1] or counts[s] > LIMIT:
                 return picks, coefs, norms, s + 1, None
-            reached = near[s, : int(counts[s])]
-            others = np.flatnonzero(~np.isin(reached, picks[: s + 2]))
-            if len(others) == 0:
+            count = int(counts[s])
+            if count == 0:
                 continue
-            if len(reached) <= FEW:
-                rivals = np.array([picks[s + 1], *reached[others]])
-                winner = self._best(rivals, *self._bounded(*known[:, s, [0, *(1 + others)]]))
+            if count <= FEW:
+                rivals = np.array([picks[s + 1], *near[s, :count]])
+                winner = self._best(rivals, *self._bounded(*known[:, s, : count + 1]))
             else:
                 Q = torch.cat([state.Q[: state.m], self.guess.directions[: s + 1]])
-                rivals = reached[others].tolist()
-                winner = self._settle(rivals, picks[s + 1], Q, self.guess.residuals[s])
+                rivals = self.near[s, :count].tolist()
+                winner = self._settle(rivals, picks[s + 1], Q, self.guess.residuals[s + 1])
             if winner != picks[s + 1]:
                 return picks, coefs, norms, s + 1, winner
         return picks, coefs, norms, b, picks[b]
 
     # -- guessing -----------------------------------------------------------------------------
 
-    def _guessed(self, first: Any, m: Any, drift: Any, size: int) -> tuple[Guess, Checks, Any, Any]:
-        """Run ahead in the pool: steps, what to look for, the pick after them, how far all is new.
+    def _guessed(self, first: Any, m: Any, size: int) -> Any:
+        """Run ahead in the pool: the guess is written where it stays; the marks (`mark`).
 
         Numbers on the device decide where, so that nothing here depends on them.
         """
-        state, hope = self.state, self.state.hope
+        state, guess, hope = self.state, self.guess, self.state.hope
+        b, p = state.ahead, state.rows.p
         hope.index_fill_(0, first, -torch.inf)
         most = min(POOL[len(hope) > MANY], len(hope))
         others = torch.topk(hope, most - 1, sorted=False).indices
         pool = torch.cat([first, others])
-        P = state.F[pool].double()
-        A = P @ state.Q[:size].T
-        G = P @ P.T - A @ A.T
-        c = P @ state.residual
+        P, Q = state.F[pool].double(), state.Q[:size]
+        A = P @ Q.T
+        G = (P @ P.T).addmm_(A, A.T, alpha=-1)
         out = state.n[pool] == -torch.inf
         out[1:] |= others == first  # where few rows are left, it is among the others, too
         n = torch.where(out, -torch.inf, torch.diagonal(G) + state.noise)
-        at, taken, V = guess_in(state, (G, c, n, state.floor[pool], state.scale[pool]), state.ahead)
-        return self._steps(pool[at], taken, P[at[:-1]], A[at[:-1]], V[:, at[:-1]], m, drift)
-
-    def _steps(
-        self, picks: Any, taken: Any, rows: Any, A: Any, V: Any, m: Any, drift: Any
-    ) -> tuple[Guess, Checks, Any, Any]:
-        """Directions, and what the pass has to look for, from the guessed rows."""
-        state, b = self.state, self.state.ahead
-        c, n, fresh = taken.T
-        valid = torch.cumprod(fresh, 0)
-        ok = valid[:b]
-        root = torch.sqrt(torch.where(ok > 0, n[:b], 1.0))
-        coefs = torch.where(ok > 0, c[:b] / root, 0.0)
-        block = torch.tril(V.T, -1) * ok[:, None] + torch.diag(root)
-        Q = state.Q[: A.shape[1]]
-        U = rows - A @ Q
+        floor, scale = state.floor[pool], state.scale[pool]
+        at, taken, V = guess_in(state, (G, P @ state.residual, n, floor, scale), b)
+        chosen = at[:-1]
+        torch.index_select(pool, 0, at, out=guess.picks)
+        A = A[chosen]
+        marks, block = mark(state, taken, V[:, chosen], guess.picks, self.said, error_of(state))
+        U = torch.addmm(P[chosen], A, Q, alpha=-1)
         if state.noise == 0.0:
-            U = U - (U @ Q.T) @ Q
-        q = torch.linalg.solve_triangular(block, U, upper=False) * ok[:, None]
-        residuals = state.residual - torch.cumsum(coefs[:, None] * q, 0)
-        lower = torch.zeros_like(self.guess.lower)
-        lower[:, : A.shape[1]] = A
-        steps = torch.arange(b, device=state.F.device)
-        lower.index_copy_(1, m + steps, block)
-        norms2 = state.norms2[picks]
-        sizes = c.abs() - SPARE * state.target_norm * torch.sqrt(norms2)
-        least = scores(
-            state.rule, torch.clamp(sizes, min=0.0), n + SPARE * norms2, state.scale[picks]
-        )
-        bars = torch.where(valid > 0, least * (1 - TIE), torch.inf)[1:]
-        counts = (m + 1 + steps).double()
-        slack_c, slack_n = self._slack(drift + torch.cumsum(coefs.abs(), 0), counts)
-        guess = Guess(picks[:b], coefs, q, lower, residuals)
-        return guess, Checks(q, coefs, bars, slack_c, slack_n), picks[b:], valid
+            U = torch.addmm(U, U @ Q.T, Q, alpha=-1)
+        q = torch.linalg.solve_triangular(block, U, upper=False)
+        coefs = marks[0, :b]
+        guess.lines[:, :p] = q
+        guess.lines[:, p : p + size] = A
+        guess.lines.index_copy_(1, p + m + state.steps, block)
+        guess.lines[:, -1] = coefs
+        guess.right[0] = coefs
+        guess.residuals[0] = state.residual
+        torch.addmm(state.residual, self.upto * coefs, q, alpha=-1, out=guess.residuals[1:])
+        return marks

@@ -11,7 +11,6 @@ and can be recorded (`recorded`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,31 +32,19 @@ def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
     return c * c / n if rule is Rule.GAIN else c * c * scale
 
 
-@dataclass(frozen=True)
 class Guess:
-    """b guessed steps, on the device."""
+    """b guessed steps, in places that stay."""
 
-    picks: Any
-    """(b,) rows."""
-    coefs: Any
-    """(b,) coefficient of each new direction."""
-    directions: Any
-    """(b, p)"""
-    lower: Any
-    """(b, room) rows of L."""
-    residuals: Any
-    """(b, p) after each step."""
-
-    @classmethod
-    def none(cls, b: int, p: int, room: int, kwargs: dict[str, Any]) -> Guess:
-        sizes = ((b,), (b, p), (b, room), (b, p))
-        picks = torch.zeros(b, dtype=torch.int64, device=kwargs["device"])
-        return cls(picks, *(torch.zeros(size, **kwargs) for size in sizes))
-
-    def copy_(self, other: Guess) -> None:
-        """Become another guess, in place."""
-        for own, new in zip(vars(self).values(), vars(other).values(), strict=True):
-            own.copy_(new)
+    def __init__(self, b: int, p: int, room: int, kwargs: dict[str, Any]) -> None:
+        self.picks = torch.zeros(b + 1, dtype=torch.int64, device=kwargs["device"])
+        """Rows; the last is the guess after all steps."""
+        self.lines = torch.zeros((b, p + room + 1), **kwargs)
+        """Of each step its direction, its row of L and its coefficient."""
+        self.directions, self.lower = self.lines[:, :p], self.lines[:, p:-1]
+        self.residuals = torch.zeros((b + 1, p), **kwargs)
+        """After none, one, … of the steps."""
+        self.right = torch.ones((2, b), **kwargs)
+        """Coefficients, and ones."""
 
 
 class State:
@@ -80,10 +67,12 @@ class State:
         self.m = run.basis.size
         """Directions taken in."""
         self.room = k + ahead
-        self.Q = torch.zeros((self.room, rows.p), **kwargs)
-        """Zero from the m-th on."""
-        self.L = torch.zeros((self.room, self.room), **kwargs)
-        self.coefs = torch.zeros(self.room, **kwargs)
+        self.lines = torch.zeros((self.room, rows.p + self.room + 1), **kwargs)
+        """Of each direction itself, its row of L, its coefficient; zero from the m-th on."""
+        self.Q, self.L = self.lines[:, : rows.p], self.lines[:, rows.p : -1]
+        self.coefs = self.lines[:, -1]
+        self.steps = torch.arange(ahead, device=self.F.device)
+        self.gone, self.here = (torch.full((), x, **kwargs) for x in (-torch.inf, 0.0))
         self._load(run.basis)
         self.tried = torch.zeros(
             (rows.t, ahead), dtype=torch.float32 if parts else torch.float64, device=self.F.device
@@ -154,15 +143,13 @@ class State:
         Both numbers are on the device, and what is not taken is written as zeros: all is of one
         size. c and n hear of it in the next pass, or from `catch_up`.
         """
-        steps = torch.arange(self.ahead, device=self.F.device)
-        taken = (steps < count).double()
-        self.Q.index_copy_(0, m + steps, guess.directions * taken[:, None])
-        self.L.index_copy_(0, m + steps, guess.lower * taken[:, None])
-        self.coefs.index_copy_(0, m + steps, guess.coefs * taken)
-        last = guess.residuals.index_select(0, torch.clamp(count - 1, min=0))[0]
-        self.residual.copy_(torch.where(count > 0, last, self.residual))
-        self.n.index_add_(0, guess.picks, torch.where(steps < count, -torch.inf, 0.0).double())
-        self.right.copy_(torch.stack([guess.coefs * taken, taken]))
+        right = self.steps < count
+        taken = right.double()
+        self.lines.index_copy_(0, m + self.steps, guess.lines * taken[:, None])
+        self.residual.copy_(guess.residuals.index_select(0, count)[0])
+        out = torch.where(right, self.gone, self.here)
+        self.n.index_add_(0, guess.picks[:-1], out)
+        torch.mul(guess.right, taken, out=self.right)
 
     def catch_up(self) -> None:
         """c and n with the steps that were right; none is waiting afterwards."""

@@ -24,16 +24,13 @@ LIMIT = 128
 
 @dataclass(frozen=True)
 class Checks:
-    """`candidates.base.Steps` on the device."""
+    """What a pass has to look for, on the device; `marks` are those of `guess`."""
 
     directions: Any
-    coefs: Any
-    bars: Any
-    slack_c: Any
-    slack_n: Any
-
-    def __len__(self) -> int:
-        return len(self.coefs)
+    """(b, p)"""
+    picks: Any
+    """(b + 1,) rows that are known of: after a step only others than the next are looked for."""
+    marks: Any
 
 
 def error_of(state: State) -> float:
@@ -57,8 +54,9 @@ def fused(array: Any) -> bool:
 def sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     """Bring c and n up to date and try the steps from there.
 
-    Returns how many rows may reach each bar (b,) and the first of them (b, LIMIT), in no order.
-    `state.hope` is the largest share of a bar that a row came up to, `state.tried` the products.
+    Returns how many other rows may reach each bar (b,) and the first of them (b, LIMIT), in no
+    order. `state.hope` is the largest share of a bar that a row came up to, `state.tried` the
+    products.
     """
     if state.parts:
         from exempla.selection.device.fused import fused_sweep
@@ -69,30 +67,33 @@ def sweep(state: State, checks: Checks) -> tuple[Any, Any]:
 
 def plain_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     """The same in torch: the fallback, and the reference for tests."""
-    b, device = len(checks), state.F.device
+    b, device = len(checks.directions), state.F.device
+    coefs, bars, slack_c, slack_n = checks.marks[:4, :b]
     state.catch_up()
     reached = [[] for _ in range(b)]
+    known = checks.picks.tolist()
     Q = checks.directions.T
     for part, block in state.rows.blocks():
         V = block @ Q
         state.tried[part] = V.to(state.tried.dtype)
         lengths, norms2 = state.lengths[part, None], state.norms2[part, None]
-        c = state.c[part, None] - torch.cumsum(checks.coefs * V, 1)
+        c = state.c[part, None] - torch.cumsum(coefs * V, 1)
         n = state.n[part, None] - torch.cumsum(V * V, 1)
-        most, error = c.abs() + checks.slack_c * lengths, checks.slack_n * norms2
+        most, error = c.abs() + slack_c * lengths, slack_n * norms2
         alive = n + error > state.floor[part, None]
         if state.rule is Rule.GAIN:
-            reach = (most * most >= checks.bars * (n - error)) & alive
+            reach = (most * most >= bars * (n - error)) & alive
         else:
-            reach = (most * most * state.scale[part, None] >= checks.bars) & alive
-        asked = checks.bars < torch.inf
+            reach = (most * most * state.scale[part, None] >= bars) & alive
+        asked = bars < torch.inf
         least = torch.clamp(n - error, min=1e-300)
         score = most * most * state.scale[part, None]
         score = most * most / least if state.rule is Rule.GAIN else score
-        share = torch.where(alive & asked, score / checks.bars, -torch.inf)
+        share = torch.where(alive & asked, score / bars, -torch.inf)
         state.hope[part] = share.amax(1).float()
         for row, step in torch.nonzero(reach & asked).tolist():
-            reached[step].append(part.start + row)
+            if part.start + row not in known[: step + 2]:
+                reached[step].append(part.start + row)
     near = torch.full((b, LIMIT), -1, dtype=torch.int64, device=device)
     for step, rows in enumerate(reached):
         near[step, : min(LIMIT, len(rows))] = torch.tensor(rows[:LIMIT], device=device)
