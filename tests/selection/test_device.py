@@ -158,8 +158,8 @@ def test_fused_marks_are_the_plain_ones(rule):
     V = torch.randn(b, b, device="cuda", dtype=torch.float64)
     picks = torch.randperm(400, device="cuda")[: b + 1]
     said = torch.tensor([3.0, 5.0, 7.0, 0.25], device="cuda", dtype=torch.float64)
-    marks, block = fused.fused_mark(state, taken, V, picks, said, 1e-6)
-    plain, wanted = guess.plain_mark(state, taken, V, picks, said, 1e-6)
+    marks, block = fused.fused_mark(state, taken, V, picks, said)
+    plain, wanted = guess.plain_mark(state, taken, V, picks, said)
     torch.testing.assert_close(marks, plain, rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(block, wanted, rtol=1e-12, atol=0)
     assert plain[4].sum() == 20

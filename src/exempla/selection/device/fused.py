@@ -19,9 +19,8 @@ try:
 except ImportError:  # the kernels are then plain functions that nobody calls
     triton, tl = None, None
 
-from exempla.selection.device.state import SPARE, State
+from exempla.selection.device.state import State
 from exempla.selection.device.sweep import LIMIT, Checks
-from exempla.selection.ties import TIE
 
 __all__ = [
     "error_bound",
@@ -246,9 +245,12 @@ def fused_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any
 
 @_jit
 def _mark(
-    taken, V, picks, norms2, scale, said, marks, block, norm, error, spare, tie,
+    taken, V, picks, norms2, scale, said, marks, block, constants,
     RULE: tl.constexpr, B: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
+    # Numbers given to a kernel would be float32.
+    norm, error = tl.load(constants), tl.load(constants + 1)
+    spare, tie = tl.load(constants + 2), tl.load(constants + 3)
     i = tl.arange(0, LANES)
     inside = i <= B
     c = tl.load(taken + 3 * i, mask=inside, other=0.0)
@@ -280,15 +282,13 @@ def _mark(
     tl.store(block + i[:, None] * B + j[None, :], whole, mask=(i < B)[:, None])
 
 
-def fused_mark(
-    state: State, taken: Any, V: Any, picks: Any, said: Any, error: float
-) -> tuple[Any, Any]:
+def fused_mark(state: State, taken: Any, V: Any, picks: Any, said: Any) -> tuple[Any, Any]:
     """`guess.mark` as one launch of one program."""
     b = len(V)
     marks, block = torch.empty((5, b + 1), **state.kwargs), torch.empty((b, b), **state.kwargs)
     _mark[(1,)](
         taken, V.contiguous(), picks, state.norms2, state.scale, said, marks, block,
-        state.target_norm, error, SPARE, TIE,
+        state.constants,
         RULE=int(state.rule), B=b, LANES=triton.next_power_of_2(b + 1), num_warps=1,
     )  # fmt: skip
     return marks, block

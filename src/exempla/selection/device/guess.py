@@ -49,7 +49,7 @@ def plain_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any
     return torch.cat(at), torch.stack(taken), V
 
 
-def mark(state: State, taken: Any, V: Any, picks: Any, said: Any, error: float) -> tuple[Any, Any]:
+def mark(state: State, taken: Any, V: Any, picks: Any, said: Any) -> tuple[Any, Any]:
     """What the guessed steps are, and what other rows would have to reach.
 
     `taken` as from `guess_in`, V (b, b) its products with the picks, `said` as in `single`. Returns
@@ -59,13 +59,11 @@ def mark(state: State, taken: Any, V: Any, picks: Any, said: Any, error: float) 
     if state.parts:
         from exempla.selection.device.fused import fused_mark
 
-        return fused_mark(state, taken, V, picks, said, error)
-    return plain_mark(state, taken, V, picks, said, error)
+        return fused_mark(state, taken, V, picks, said)
+    return plain_mark(state, taken, V, picks, said)
 
 
-def plain_mark(
-    state: State, taken: Any, V: Any, picks: Any, said: Any, error: float
-) -> tuple[Any, Any]:
+def plain_mark(state: State, taken: Any, V: Any, picks: Any, said: Any) -> tuple[Any, Any]:
     """The same in torch: the fallback, and the reference for tests."""
     b = len(V)
     c, n, fresh = taken.T
@@ -79,6 +77,5 @@ def plain_mark(
     bars = torch.where(valid > 0, least * (1 - TIE), torch.inf).roll(-1)
     drift = said[3] + torch.cumsum(coefs.abs(), 0)
     count = said[1] + said[2] + torch.arange(1, b + 2, device=c.device)
-    slack_c = error * drift + SPARE * state.target_norm
-    slack_n = 2.0 * error * torch.sqrt(count) + SPARE
+    slack_c, slack_n = state.slack(drift, count)
     return torch.stack([coefs, bars, slack_c, slack_n, valid]), block

@@ -16,8 +16,8 @@ import torch
 from exempla.selection.candidates.base import Rule
 from exempla.selection.device.guess import guess_in, mark
 from exempla.selection.device.recorded import Recorded
-from exempla.selection.device.state import SPARE, Guess, State, scores
-from exempla.selection.device.sweep import LIMIT, Checks, error_of, fused, sweep
+from exempla.selection.device.state import Guess, State, scores
+from exempla.selection.device.sweep import LIMIT, Checks, fused, sweep
 from exempla.selection.run import FALL, RESIDUAL, Run
 from exempla.selection.ties import ROUNDING, first_of_best, just_below
 
@@ -80,7 +80,7 @@ class Ahead:
             return None
         state.hope.copy_(found)
         lowest, _ = self._bounds([best], state.Q[: state.m], state.residual)
-        slack_c, slack_n = self._slack(self.run.drift, state.m)
+        slack_c, slack_n = state.slack(self.run.drift, state.m)
         most = state.c.abs() + slack_c * state.lengths
         error = slack_n * state.norms2
         score = scores(state.rule, most, torch.clamp(state.n - error, min=1e-300), state.scale)
@@ -119,11 +119,6 @@ class Ahead:
         lengths = ROUNDING * state.target_norm
         found = state.rule.bounds(c, n, norms2, state.noise, lengths, ROUNDING)
         return np.where(alive, found[0], -np.inf), np.where(alive, found[1], -np.inf)
-
-    def _slack(self, drift: Any, m: Any) -> tuple[Any, Any]:
-        error = error_of(self.state)
-        slack_c = error * drift + SPARE * self.state.target_norm
-        return slack_c, 2.0 * error * m**0.5 + SPARE
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -249,7 +244,7 @@ class Ahead:
         chosen = at[:-1]
         torch.index_select(pool, 0, at, out=guess.picks)
         A = A[chosen]
-        marks, block = mark(state, taken, V[:, chosen], guess.picks, self.said, error_of(state))
+        marks, block = mark(state, taken, V[:, chosen], guess.picks, self.said)
         U = torch.addmm(P[chosen], A, Q, alpha=-1)
         if state.noise == 0.0:
             U = torch.addmm(U, U @ Q.T, Q, alpha=-1)

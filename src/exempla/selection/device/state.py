@@ -19,6 +19,7 @@ import torch
 from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Rule
 from exempla.selection.run import Run
+from exempla.selection.ties import TIE
 
 __all__ = ["SPARE", "Guess", "State", "scores"]
 
@@ -57,13 +58,13 @@ class State:
         self.rows, self.run, self.noise, self.rule, self.ahead = rows, run, noise, rule, ahead
         self.F = rows.array
         kwargs: dict[str, Any] = {"dtype": torch.float64, "device": rows.array.device}
-        self.kwargs, self.parts = kwargs, parts
-        """Parts of eight bits that products are made of, in float32; 0: all is float64."""
+        self.kwargs = kwargs
         self.norms2 = rows.norms2_here
         self.lengths = torch.sqrt(self.norms2)
         self.floor = self.norms2 * rows.tolerance
         self.scale = rows.here(rule.scale(rows.norms2, noise))
         self.target_norm = float(np.linalg.norm(run.basis.target))
+        self.use_parts(parts)
         self.m = run.basis.size
         """Directions taken in."""
         self.room = k + ahead
@@ -105,9 +106,23 @@ class State:
             n[part] -= (inside * inside).sum(1)
         self.n.copy_(torch.where(self.n > -torch.inf, n, -torch.inf))
 
+    def slack(self, drift: Any, m: Any) -> tuple[Any, Any]:
+        """Bounds on the errors of c, in units of ‖f‖, and of n, in units of ‖f‖² (`run.slack`)."""
+        slack_c = self.error * drift + SPARE * self.target_norm
+        return slack_c, 2.0 * self.error * m**0.5 + SPARE
+
+    def use_parts(self, parts: int) -> None:
+        """Products of so many parts of eight bits, in float32; with 0 all is float64."""
+        self.parts, self.error = parts, 0.0
+        if parts:
+            from exempla.selection.device.fused import error_bound
+
+            self.error = error_bound(parts, self.rows.p)
+        self.constants = torch.tensor([self.target_norm, self.error, SPARE, TIE], **self.kwargs)
+
     def sharpen(self) -> None:
         """Products of three parts from now on, and c and n anew."""
-        self.parts = 3
+        self.use_parts(3)
         self._deflate()
         self.refresh()
 

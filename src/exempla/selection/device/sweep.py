@@ -16,7 +16,7 @@ import torch
 from exempla.selection.candidates.base import Rule
 from exempla.selection.device.state import State
 
-__all__ = ["LIMIT", "Checks", "error_of", "fused", "sweep"]
+__all__ = ["LIMIT", "Checks", "fused", "sweep"]
 
 LIMIT = 128
 """Rows that may reach a bar and are handed out, after each step."""
@@ -31,15 +31,6 @@ class Checks:
     picks: Any
     """(b + 1,) rows that are known of: after a step only others than the next are looked for."""
     marks: Any
-
-
-def error_of(state: State) -> float:
-    """Bound on the error of a product in `sweep`, in units of ‖f‖."""
-    if not state.parts:
-        return 0.0
-    from exempla.selection.device.fused import error_bound
-
-    return error_bound(state.parts, state.rows.p)
 
 
 def fused(array: Any) -> bool:
