@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from exempla import Explainer, progress
 from exempla.fisher import estimate
@@ -130,6 +131,23 @@ def test_the_memory_of_a_pass_is_counted(job):
     held = LENGTH * (8 + 8 + 8 + WORDS) * 4
     size = oracle.network.batch_size(None)
     assert size * held <= oracle.pass_bytes <= 6 * size * held
+
+
+def test_the_memory_of_a_pass_is_that_of_the_loaders_batches(job, monkeypatch):
+    """Known before the first pass, when it is said."""
+    from exempla.oracles.torch.tape import network
+
+    monkeypatch.setitem(network.SPARED, "cpu", 0)
+    model, data = job
+    taken = []
+    for batch in (4, 16, 64):
+        oracle = make_oracle(model, likelihood="tokens")
+        oracle.read(DataLoader(TensorDataset(*data), batch_size=batch), role="train")
+        gradients = sum(p.nbytes for p in model.parameters())
+        row = oracle.network.row_bytes // network.PASS_TIMES
+        assert 0 < oracle.pass_bytes <= network.STEPS * (gradients + batch * row)
+        taken.append(oracle.pass_bytes)
+    assert taken[0] < taken[1] < taken[2]
 
 
 def test_a_model_that_checkpoints_its_activations_is_scored_alike():

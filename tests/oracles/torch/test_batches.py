@@ -129,7 +129,7 @@ def test_a_pass_stays_beside_a_training_step(monkeypatch: pytest.MonkeyPatch) ->
         gradients = sum(p.nbytes for p in seen.parameters.values())
         for loader in (8, 64):
             size = seen.batch_size(loader)
-            step = gradients + network.STEP_TIMES * loader * row_bytes
+            step = gradients + loader * row_bytes
             assert size * seen.row_bytes <= network.STEPS * step < (size + 1) * seen.row_bytes
             assert seen.batch_size(loader, fixed=True) == loader
     seen.found = replace(seen.found, row_bytes=network.CPU_BUDGET)

@@ -30,7 +30,7 @@ from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.examples import CallForm, TorchExamples, warn_of_augmentation
 from exempla.oracles.torch.inputs.holders import Reader
 from exempla.oracles.torch.inputs.parameters import refuse_absent, select_parameters, unwrap
-from exempla.oracles.torch.inputs.sources import ArraySource, source_of
+from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, source_of
 from exempla.oracles.torch.inputs.usable import refuse_rows, refuse_weights
 from exempla.oracles.torch.likelihood.choose import choose_head
 from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
@@ -160,8 +160,7 @@ class TorchOracle(Oracle):
 
     @property
     def pass_bytes(self) -> int:
-        size = self.scorer.batch_size or self.network.batch_size()
-        return 0 if self.device.type == "cuda" else size * self.network.row_bytes
+        return (self.scorer.batch_size or self.network.batch_size()) * self.network.row_bytes
 
     @property
     def theta_squares(self) -> list[tuple[int, float]]:
@@ -222,6 +221,7 @@ class TorchOracle(Oracle):
             with scorer.restorer.watching():
                 scorer.network.survey(scorer.run, first)
         if role == "train":
+            self._choose_batches(examples.source)
             self._fit_variance(examples)
         move_whole(examples)
 
@@ -302,10 +302,7 @@ class TorchOracle(Oracle):
         if not scorer.network.surveyed:  # an oracle from storage, asked of what it read before
             with scorer.restorer.borrowed(gradients=False):
                 self._prepare(examples, "test")
-        source = examples.source
-        if scorer.batch_size is None:
-            size = scorer.network.batch_size(source.batch_size, source.fixed)
-            scorer.batch_size = source.whole_batches(size)
+        self._choose_batches(examples.source)
         start = 0
         while start < len(examples):
             stop = min(start + scorer.batch_size, len(examples))
@@ -316,6 +313,12 @@ class TorchOracle(Oracle):
                     batches = list(examples.read(start, stop))
                 yield from batches
             start = stop
+
+    def _choose_batches(self, source: ExampleSource) -> None:
+        """The size of all batches, by the first data: what a pass will take is said before it."""
+        if self.scorer.batch_size is None:
+            size = self.network.batch_size(source.batch_size, source.fixed)
+            self.scorer.batch_size = source.whole_batches(size)
 
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
         scorer = self.scorer

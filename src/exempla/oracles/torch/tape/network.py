@@ -32,9 +32,8 @@ GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
 LEAST = {"cpu": 4, "cuda": 16}
 """Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
-PASS_TIMES, STEP_TIMES = 3, 1.5
-"""Memory of a pass in units of its factors; and of a training step beside its gradients, of which
-1.5 to 1.7 were seen with language models."""
+PASS_TIMES = 3
+"""Memory of a pass in units of its factors."""
 STEPS = 2
 """Training steps whose memory a pass may take, where a loader says how large a step is …"""
 SPARED = {"cpu": 2**24, "cuda": 2**28}
@@ -144,8 +143,8 @@ class TapedNetwork:
         wanted = int(np.clip(GOOD_SIZE[kind] / row, LEAST[kind], 2048))
         if loader is not None:
             gradients = sum(p.nbytes for p in self.parameters.values())
-            room = max(STEPS * (gradients + STEP_TIMES * loader * row), SPARED[kind])
-            wanted = loader if fixed else min(wanted, int(room // (PASS_TIMES * row)))
+            room = max(STEPS * (gradients + loader * row), SPARED[kind])
+            wanted = loader if fixed else min(wanted, room // (PASS_TIMES * row))
         if device.type == "cuda":
             budget = torch.cuda.mem_get_info(device)[0] // 4
         else:
