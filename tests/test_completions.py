@@ -43,6 +43,23 @@ def test_prompts_lose_their_beginning_and_completions_their_end():
     assert data.counted(1) == [1, 2, 3]
 
 
+def test_long_texts_in_pieces_count_every_token_once():
+    given = [("12", "3456789"), ("1", "2"), "123456"]
+    data = Completions(tokenizer(), given, max_length=4, long="pieces")
+    assert data.origin == [0, 0, 0, 0, 1, 2, 2, 2]
+    assert ["".join(data.pieces(row)) for row in range(4)] == ["1234", "3456", "5678", "789<|>"]
+    assert data.texts[1] == ("34", "56")
+    for text, (prompt, completion) in enumerate([*given[:2], ("", given[2])]):
+        rows = [row for row, origin in enumerate(data.origin) if origin == text]
+        counted = [data[row]["labels"] for row in rows]
+        tokens = [x for labels in counted for x in labels if x != -100]
+        whole = Completions(tokenizer(), [(prompt, completion)])[0]["labels"]
+        assert tokens == [x for x in whole if x != -100]
+        assert all(len(labels) <= 4 for labels in counted)
+    with pytest.raises(ExemplaError, match="long is 'words'"):
+        Completions(tokenizer(), ["12"], long="words")
+
+
 def test_one_text_per_token_and_they_are_all_of_it():
     data = Completions(tokenizer(), [("1+1=", "2")])
     each = data.token_by_token(0)

@@ -7,8 +7,8 @@ label −100, which stands for "does not count" in PyTorch and Hugging Face alik
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -34,6 +34,10 @@ class Completions(Sequence):
         the tokenizer says.
     end : bool
         Whether the end-of-text token belongs to a completion, where the tokenizer has one.
+    long : {"cut", "pieces"}
+        What becomes of texts longer than that: they are cut, with a warning; or every piece is an
+        example of its own (`origin` says of which text), which counts the tokens that no piece
+        before it has counted, after up to half the length of what stands before them.
 
     >>> class Letters:  # a tokenizer in a line: every letter is a token
     ...     def __call__(self, text, **options): return {"input_ids": [ord(c) for c in text]}
@@ -52,6 +56,7 @@ class Completions(Sequence):
         *,
         max_length: int | None = None,
         end: bool = True,
+        long: Literal["cut", "pieces"] = "cut",
     ) -> None:
         if not callable(tokenizer):
             raise ExemplaError(
@@ -62,18 +67,25 @@ class Completions(Sequence):
             raise ExemplaError("a single text was given: put it in a list.")
         if max_length is not None and (not whole_number(max_length) or max_length < 2):
             raise ExemplaError(f"max_length is {max_length!r}: give a whole number of at least 2.")
+        if long not in ("cut", "pieces"):
+            raise ExemplaError(f"long is {long!r}: give 'cut' or 'pieces'.")
         self.tokenizer: Any = tokenizer
-        self.texts = [self._pair(text, row) for row, text in enumerate(texts)]
-        if not self.texts:
+        given = [self._pair(text, row) for row, text in enumerate(texts)]
+        if not given:
             raise ExemplaError("there are no texts: give at least one.")
         self._end = _end_token(tokenizer) if end else None
         self._longest = max_length or _longest(tokenizer)
-        self._rows = [self._tokenized(row) for row in range(len(self.texts))]
-        cut = sum(cut for _, _, cut in self._rows)
-        if cut:
+        self.texts: list[tuple[str, str]] = []
+        """Prompt and completion of every example."""
+        self.origin: list[int] = []
+        """Position of the text, among those given, that every example comes from."""
+        self._rows: list[tuple[tuple[int, ...], int]] = []
+        longer = sum(self._add(row, pair, long) for row, pair in enumerate(given))
+        if longer and long == "cut":
             warnings.warn(
-                f"{cut:,} of {len(self):,} texts are longer than {self._longest:,} tokens and were "
-                "cut: give max_length= if the model can take more.",
+                f"{longer:,} of {len(self):,} texts are longer than {self._longest:,} tokens and "
+                "were cut: give max_length= if the model can take more, or long='pieces' to have "
+                "every piece as an example.",
                 ExemplaWarning,
                 stacklevel=2,
             )
@@ -85,17 +97,17 @@ class Completions(Sequence):
         """The tokens of a text and which of them count; a list of such for a slice."""
         if isinstance(row, slice):
             return [self[i] for i in range(*row.indices(len(self)))]
-        ids, prompt, _ = self._rows[row]
+        ids, prompt = self._rows[row]
         return {"input_ids": list(ids), "labels": [IGNORED] * prompt + list(ids[prompt:])}
 
     def counted(self, row: int) -> list[int]:
         """Places of the tokens that the model is asked to predict."""
-        ids, prompt, _ = self._rows[row]
+        ids, prompt = self._rows[row]
         return list(range(max(prompt, 1), len(ids)))
 
     def token_by_token(self, row: int) -> list[dict[str, list[int]]]:
         """The text once for every token that counts, with that token alone counting."""
-        ids, _, _ = self._rows[row]
+        ids, _ = self._rows[row]
         out = []
         for place in self.counted(row):
             labels = [IGNORED] * len(ids)
@@ -105,7 +117,7 @@ class Completions(Sequence):
 
     def pieces(self, row: int) -> tuple[str, ...]:
         """The text of every token; joined they are the text as the tokenizer writes it."""
-        ids, _, _ = self._rows[row]
+        ids, _ = self._rows[row]
         # a letter may be spread over tokens: what a token adds to the text before it is its own
         so_far = [self._decoded(ids[:stop]) for stop in range(len(ids) + 1)]
         return tuple(
@@ -153,17 +165,16 @@ class Completions(Sequence):
         )
         return before, messages[-1]["content"]
 
-    def _tokenized(self, row: int) -> tuple[tuple[int, ...], int, bool]:
-        """(tokens, how many of them are prompt, whether some were cut off)."""
-        prompt, completion = self.texts[row]
-        # a chat template has written its own special tokens; elsewhere the tokenizer adds them
-        before = self._ids(prompt, add_special_tokens=True) if prompt else self._begin()
-        after = self._ids(completion, add_special_tokens=False)
-        after += [] if self._end is None or after[-1:] == [self._end] else [self._end]
-        if before and before[-1] == self._end:
-            before = before[:-1]  # tokenizers that close every text close prompts as well
-        whole = len(before) + len(after)
-        room = self._longest or whole
+    def _add(self, row: int, pair: tuple[str, str], long: str) -> bool:
+        """One example or several of a text; whether it is longer than an example may be."""
+        before, after = self._tokenized(*pair)
+        room = self._longest or len(before) + len(after)
+        longer = len(before) + len(after) > room
+        if longer and long == "pieces":
+            for ids, prompt in pieces_of(before, after, room):
+                texts = (self._decoded(ids[:prompt]), self._decoded(ids[prompt:]))
+                self._append(row, texts, ids, prompt)
+            return True
         after = after[:room]
         before = before[max(0, len(before) - (room - len(after))) :]
         if len(before) + len(after) < 2:
@@ -171,7 +182,22 @@ class Completions(Sequence):
                 f"text {row} is a single token: nothing stands before it to predict it from; give "
                 "a prompt."
             )
-        return (*before, *after), len(before), whole > room
+        self._append(row, pair, (*before, *after), len(before))
+        return longer
+
+    def _append(self, row: int, pair: tuple[str, str], ids: tuple[int, ...], prompt: int) -> None:
+        self.origin.append(row)
+        self.texts.append(pair)
+        self._rows.append((ids, prompt))
+
+    def _tokenized(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+        # a chat template has written its own special tokens; elsewhere the tokenizer adds them
+        before = self._ids(prompt, add_special_tokens=True) if prompt else self._begin()
+        after = self._ids(completion, add_special_tokens=False)
+        after += [] if self._end is None or after[-1:] == [self._end] else [self._end]
+        if before and before[-1] == self._end:
+            before = before[:-1]  # tokenizers that close every text close prompts as well
+        return before, after
 
     def _begin(self) -> list[int]:
         first = getattr(self.tokenizer, "bos_token_id", None)
@@ -179,6 +205,18 @@ class Completions(Sequence):
 
     def _ids(self, text: str, **options: Any) -> list[int]:
         return [int(token) for token in self.tokenizer(text, **options)["input_ids"]]
+
+
+def pieces_of(
+    before: list[int], after: list[int], room: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """(tokens, how many of them are prompt) of each piece of a text; `after` counts once in all."""
+    whole, start = [*before, *after], len(before)
+    while start < len(whole):
+        context = whole[max(0, start - room // 2) : start]
+        stop = start + room - len(context)
+        yield (*context, *whole[start:stop]), len(context)
+        start = stop
 
 
 def _end_token(tokenizer: Any) -> int | None:

@@ -95,11 +95,11 @@ def speed_gpu() -> list[str]:
             kind = str(x.what).removeprefix("exempla").strip()
             if x.unit == "seconds":
                 title = f"{kind} × {k} picks, {rows} × {p}"
-                out.append(line(title, f"{x.low:g} s in all", "").replace("|  |", "| |"))
+                out.append(line(title, f"{x.low} to {x.high} s in all", "").replace("|  |", "| |"))
                 continue
-            title = f"{rows} × {p}, k = {k}" + (f", `{kind}`" if kind else "")
-            span = f"{x.low:g}" if x.low == x.high else f"{x.low:g} to {x.high:g}"
-            out.append(line(title, f"{span} {x.unit}", f"{plain.low.iloc[0]:g}"))
+            title = f"{rows} × {p}, k = {k}, `{kind}`"
+            spans = (f"{y.low:.2f} to {y.high:.2f}" for y in (x, next(plain.itertuples())))
+            out.append(line(title, *spans))
     return out
 
 
