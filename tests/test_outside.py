@@ -16,7 +16,7 @@ from exempla.embedding import Embedding
 from exempla.fisher import resolve_damping
 from exempla.fisher.full import FullMetric
 from exempla.influence import each_influence
-from exempla.outside import counts, energy_outside, kernel_with, raw_products
+from exempla.outside import counts, kernel_with, raw_products
 from tests.reference import dense_rows
 
 DAMPING = 0.01
@@ -74,7 +74,9 @@ def test_the_kernel_is_the_sketch_and_one_number_for_the_rest(rough: Embedding) 
 def test_raw_products_lose_nothing(rough: Embedding) -> None:
     asked = asked_of(rough)
     S, T = (dense_rows(rough.oracle.scores(x)) for x in (rough.train, asked))
-    np.testing.assert_allclose(raw_products(rough, asked), S @ T.T, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(
+        raw_products(rough.oracle, rough.train, asked), S @ T.T, rtol=1e-8, atol=1e-12
+    )
     # with damping far above the Fisher the kernel is the raw product
     huge = 1e6 * rough.evidence.trace
     whole = kernel_with(rough, asked, huge).values * huge
@@ -100,7 +102,12 @@ def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone_or_damping_alone
     asked, _ = rough.embed(asked_of(rough), "true")
     inside = np.asarray(rough.rows @ rough.metric.solve(asked, damping).T)
     naive = (
-        inside + (raw_products(rough, asked_of(rough)) - np.asarray(rough.rows @ asked.T)) / damping
+        inside
+        + (
+            raw_products(rough.oracle, rough.train, asked_of(rough))
+            - np.asarray(rough.rows @ asked.T)
+        )
+        / damping
     )
     error = np.linalg.norm(found - truth.values)
     assert error < 0.7 * np.linalg.norm(inside - truth.values)
@@ -121,8 +128,10 @@ def test_little_room_and_a_high_price_change_nothing_but_the_way(
     mix = np.random.default_rng(0).random((30, 1))
     plain = kernel_with(rough, asked_of(rough), DAMPING).values
     monkeypatch.setattr(outside, "ROOM", 1)  # a pass for every batch of questions
-    raw = raw_products(rough, asked_of(rough)) @ mix
-    np.testing.assert_allclose(raw_products(rough, asked_of(rough), mix=mix), raw, atol=1e-10)
+    raw = raw_products(rough.oracle, rough.train, asked_of(rough)) @ mix
+    np.testing.assert_allclose(
+        raw_products(rough.oracle, rough.train, asked_of(rough), mix), raw, atol=1e-10
+    )
     monkeypatch.setattr(outside, "ALWAYS", 0.0)
     monkeypatch.setattr(outside, "ALONG", along)
     monkeypatch.setattr(outside, "PASSES", np.inf)
@@ -193,7 +202,7 @@ def test_self_influence_is_the_diagonal_of_influence() -> None:
     embedding = explainer.embeddings[0]
     norms = (dense_rows(embedding.oracle.scores(embedding.train)) ** 2).sum(1)
     inside = (np.asarray(embedding.rows) ** 2).sum(1)
-    np.testing.assert_allclose(energy_outside(embedding), norms - inside, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(embedding.outside_energy, norms - inside, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("fisher", ["empirical", "diagonal", "identity"])
@@ -203,7 +212,9 @@ def test_every_metric_goes_through(fisher: str) -> None:
     found = explainer.influence(ASKED)
     assert np.isfinite(found).all()
     if fisher == "identity":  # plain products of whole scores, whatever the sketch keeps
-        np.testing.assert_allclose(found * 100, raw_products(embedding, asked_of(embedding)))
+        np.testing.assert_allclose(
+            found * 100, raw_products(embedding.oracle, embedding.train, asked_of(embedding))
+        )
 
 
 def test_a_model_without_an_operator_has_its_rest_counted_in_a_set() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any, Literal
@@ -13,6 +12,7 @@ import numpy as np
 
 from exempla.agreement import disagreement
 from exempla.arrays import Array, real_numbers, to_numpy
+from exempla.beyond import Beyond
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
 from exempla.embedding import Embedding, check_fisher, check_part, embed_models
@@ -217,10 +217,9 @@ class Explainer:
         weights = None if weights is None else real_numbers(weights, "weights")
         if weights is not None and weights.ndim > 1:
             raise ExemplaError("explain answers one question: use explain_each for several.")
-        mean = partial(mean_embedding, weights=weights)
         with showing(self.progress):
             asked = self._asked(test, labels)
-            found = self._answers(asked, k, side, selector, mean)[0]
+            found = self._answers(asked, k, side, selector, weights, each=False)[0]
             counted, chosen = shares(weights, found.n_test), self._influence_dampings()
             effect = predicted_effect(
                 self.embeddings, asked.rows, asked.examples[0], asked.labels, chosen, counted,
@@ -247,9 +246,9 @@ class Explainer:
         weights = None if weights is None else real_numbers(weights, "weights")
         if weights is not None and weights.ndim != 2:
             raise ExemplaError("explain_each takes a line of weights per question, (T, n_test).")
-        means = partial(mean_embedding, weights=weights) if weights is not None else None
         with showing(self.progress):
-            return self._answers(self._asked(test, labels), k, side, selector, means)
+            asked = self._asked(test, labels)
+            return self._answers(asked, k, side, selector, weights, each=weights is None)
 
     def _answers(
         self,
@@ -257,18 +256,18 @@ class Explainer:
         k: int,
         side: Side | Sequence[Side],
         selector: Selector | None,
-        targets_of: Callable[[Array], Array] | None,
+        weights: np.ndarray | None,
+        each: bool,
     ) -> list[Explanation]:
-        """An explanation per target; `targets_of` makes one (p,) or some (T, p) of the rows."""
+        """An explanation per question: of all examples as `weights` count them, or of each."""
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         features = self.features_for(self._use)
-        rows = self._test_rows(asked.rows, features)
-        targets = targets_of(rows) if targets_of else rows
+        rows, targets = self._kernel(asked, features, weights, each)
         question = Question(self, asked.examples[0], asked.test)
         answers = []
-        for selection, mu, proof in chosen_and_certified(features.rows, targets, k, selector, side):
-            alignment = to_numpy(features.rows[selection.indices] @ mu).astype(np.float64)
+        for selection, mu, proof in chosen_and_certified(rows, targets, k, selector, side):
+            alignment = to_numpy(rows[selection.indices] @ mu).astype(np.float64)
             answers.append(
                 Explanation.of(
                     selection,
@@ -282,6 +281,20 @@ class Explainer:
                 )
             )
         return answers
+
+    def _kernel(
+        self, asked: Asked, features: Features, weights: np.ndarray | None, each: bool
+    ) -> tuple[Array, Array]:
+        """Training rows, and one question (p,) or several (T, p), whose products are the kernel."""
+        beyond, count = Beyond(self.embeddings, self.damping, self._use), len(asked.examples[0])
+        one = not each and (weights is None or weights.ndim == 1)
+        several = count if weights is None else len(weights)
+        if beyond and beyond.affordable(asked, 1 if one else several):
+            counted = np.eye(count) if each else np.atleast_2d(shares(weights, count))
+            wider, targets = beyond.toward(features, asked, counted)
+            return wider, targets[0] if one else targets
+        rows = self._test_rows(asked.rows, features)
+        return features.rows, rows if each else mean_embedding(rows, weights)
 
     def circumstances(
         self, indices: np.ndarray, question: Question, labels: Labels, k: int
@@ -344,8 +357,13 @@ class Explainer:
         read = isinstance(test, Examples)
         examples, labels = ([test], labels) if read else self._questioned(test, labels, [])
         features = self.features_for(self._use)
-        questioned = self._test_rows(scored(self.embeddings, examples, labels), features)
-        found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)
+        asked = Asked(test, examples, labels, scored(self.embeddings, examples, labels), [])
+        beyond = Beyond(self.embeddings, self.damping, self._use)
+        if beyond and beyond.affordable(asked):
+            found = beyond.kernel(features, chosen, asked)
+        else:
+            questioned = self._test_rows(asked.rows, features)
+            found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)
         return refuse_overflow(found, "the kernel")
 
     def save(self, path: str | Path) -> Path:

@@ -24,7 +24,7 @@ from exempla.fisher import check_damping
 from exempla.fisher.conjugate import conjugate_gradients
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels, Oracle
-from exempla.outside import counts, energy_outside, kernel_with, squares
+from exempla.outside import counts, kernel_with, squares
 from exempla.progress import say, track
 from exempla.sketch.identity import IdentitySketch
 from exempla.sketch.kronecker import KroneckerSketch
@@ -87,7 +87,7 @@ def self_outside(embeddings: list[Embedding], dampings: list[float]) -> np.ndarr
     total: np.ndarray | float = 0.0
     for e, damping in zip(embeddings, dampings, strict=True):
         if counts(e):
-            total = total + energy_outside(e) * e.metric.outside(e.left_out_scale, damping)
+            total = total + e.outside_energy * e.metric.outside(e.left_out_scale, damping)
     return total / (len(embeddings) * len(embeddings[0].train))
 
 

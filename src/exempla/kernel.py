@@ -22,7 +22,7 @@ from exempla.oracles.base import Examples, Labels
 from exempla.progress import counter
 from exempla.results import Features
 from exempla.store import RowSet, StoredRows, failing_disk, read_seal, shard_height
-from exempla.target import unit_rows
+from exempla.target import scaled_rows, unit_rows, unit_scale
 
 __all__ = [
     "Asked",
@@ -56,17 +56,21 @@ def joined(parts: list[Array]) -> Array:
 def training_features(embeddings: list[Embedding], wanted: str | float, use: Use) -> Features:
     """Every training row, whitened at the damping of this use."""
     chosen = dampings(embeddings, wanted, use)
-    values = [d.value for d in chosen]
+    values, lengths = [d.value for d in chosen], None
     if isinstance(embeddings[0].rows, StoredRows):
         rows = whitened_on_disk(embeddings, values, use)
     else:
         pairs = zip(embeddings, values, strict=True)
         rows = joined([e.metric.whiten(e.rows_near_model(), value) for e, value in pairs])
         if use == "selection":
+            scale = unit_scale(rows)
+            lengths = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
             # whitened rows are nobody else's; those of the identity metric are the embedding's own
-            rows = unit_rows(rows, overwrite=all(rows is not e.rows for e in embeddings))
+            own = all(rows is not e.rows for e in embeddings)
+            rows = scaled_rows(rows, scale, overwrite=own)
     return Features(
         rows=rows,
+        lengths=lengths,
         damping=float(np.mean(values)),
         damping_rule=chosen[0].rule,
         share=float(np.mean([e.evidence.share for e in embeddings])),

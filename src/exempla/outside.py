@@ -21,14 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, products, to_numpy
-from exempla.embedding import Embedding
-from exempla.oracles.base import Examples, Labels, ScoreRows
+from exempla.arrays import as_like, products
+from exempla.embedding import Embedding, energy_of, squares
+from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
 from exempla.progress import track_rows
 from exempla.sketch.cost import Job
-from exempla.store import StoredRows
 
-__all__ = ["Kernel", "counts", "energy_outside", "kernel_with", "raw_products", "squares"]
+__all__ = ["Kernel", "counts", "energy_of", "kernel_with", "price", "raw_products", "squares"]
 
 KEPT = 0.99
 """Where a sketch keeps this share of the Fisher's trace, what it leaves out changed no answer by as
@@ -88,7 +87,7 @@ def kernel_with(
             f"as long as {passes:,.0f} passes over the training set",
         )
     if operator is None:
-        raw = raw_products(embedding, examples, labels, mix)
+        raw = raw_products(embedding.oracle, embedding.train, examples, mix, ("true", labels))
     else:
         raw = operator.along_scores(operator.score_sums(examples, labels, mix))
     beyond = raw - products(train, rows)
@@ -111,19 +110,19 @@ def price(embedding: Embedding, examples: Examples, labels: Labels) -> float:
 
 
 def raw_products(
-    embedding: Embedding,
-    examples: Examples,
-    labels: Labels = "true",
+    oracle: Oracle,
+    left: Examples,
+    right: Examples,
     mix: np.ndarray | None = None,
+    labels: tuple[Labels, Labels] = ("true", "true"),
 ) -> np.ndarray:
-    """s_i·s_j over all parameters, (n_train, n_test), one more pass over the training set for each
-    group of questioned examples. `mix` as for `kernel_with`."""
-    oracle, train = embedding.oracle, embedding.train
+    """s_i·s_j over all parameters, (n_left, n_right), a pass over the left examples for each group
+    of those on the right. `mix` as for `kernel_with`; `labels` of either side."""
     columns, start = [], 0
-    for asked in groups(oracle.scores(examples, labels)):
+    for asked in groups(oracle.scores(right, labels[1])):
         own = None if mix is None else mix[start : start + len(asked)]
         start += len(asked)
-        batches = track_rows(oracle.scores(train), "beyond the sketch", len(train))
+        batches = track_rows(oracle.scores(left, labels[0]), "beyond the sketch", len(left))
         found = (batch.gram(asked) for batch in batches)
         columns.append(np.concatenate([part if own is None else part @ own for part in found]))
     return np.concatenate(columns, axis=1) if mix is None else np.sum(columns, axis=0)
@@ -140,18 +139,3 @@ def groups(batches: Iterator[ScoreRows]) -> Iterator[ScoreRows]:
             held, size = [], 0
     if held:
         yield ScoreRows.join(held)
-
-
-def energy_outside(embedding: Embedding) -> np.ndarray:
-    """‖s_i‖² − ‖Vᵀs_i‖² of every training example, (n_train,): one more pass over them."""
-    oracle, train = embedding.oracle, embedding.train
-    batches = track_rows(oracle.scores(train), "beyond the sketch", len(train))
-    whole = np.concatenate([batch.norm2() for batch in batches])
-    return np.maximum(whole - squares(embedding.rows), 0.0)
-
-
-def squares(rows: Array | StoredRows) -> np.ndarray:
-    """Squared length of every row, (t,)."""
-    if isinstance(rows, StoredRows):
-        return rows.squares()
-    return to_numpy((rows * rows).sum(1))

@@ -41,6 +41,8 @@ class Features:
         How that value was chosen, in words.
     share : float
         Share of the Fisher's trace that the rows can express (1.0 = exact).
+    lengths : (t,) array
+        How long rows were that were brought to unit length; None otherwise.
 
     >>> import exempla
     >>> from sklearn.datasets import load_iris
@@ -56,6 +58,7 @@ class Features:
     damping: float
     damping_rule: str
     share: float = 1.0
+    lengths: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -7,7 +7,7 @@ import numpy as np
 from exempla.arrays import Array, as_like, real_numbers, to_numpy
 from exempla.errors import ExemplaError
 
-__all__ = ["mean_embedding", "shares", "unit_rows", "unit_scale"]
+__all__ = ["mean_embedding", "scaled_rows", "shares", "unit_rows", "unit_scale"]
 
 
 SQUARED = 65_536
@@ -20,7 +20,11 @@ def unit_rows(rows: Array, outside: np.ndarray | None = None, *, overwrite: bool
     `outside` is each row's squared norm in directions the rows do not show. The rows are used up
     if they may be overwritten.
     """
-    scale = unit_scale(rows, outside)
+    return scaled_rows(rows, unit_scale(rows, outside), overwrite=overwrite)
+
+
+def scaled_rows(rows: Array, scale: np.ndarray, *, overwrite: bool = False) -> Array:
+    """Each row times a number of its own, in place if the rows may be overwritten."""
     if overwrite:
         rows *= as_like(scale, rows)[:, None]
         return rows

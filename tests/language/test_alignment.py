@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import exempla
-from exempla import Completions, ExemplaError
+from exempla import Completions, ExemplaError, beyond
 from exempla.language import TokenAlignment
 from exempla.report import marked_text, write_report
 
@@ -34,8 +34,12 @@ def test_the_line_that_taught_it_comes_first(answer):
     assert (answer.alignment > 0).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"sketch": 200}])
-def test_parts_of_tokens_sum_to_the_alignment(train, options):
+@pytest.mark.parametrize("little", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "options", [{}, {"normalize": False}, {"sketch": 200}, {"sketch": 20, "normalize": False}]
+)
+def test_parts_of_tokens_sum_to_the_alignment(train, options, little, monkeypatch):
+    monkeypatch.setattr(beyond, "LITTLE", little)  # whether what a sketch leaves out counts
     asked = Completions(tokenizer(), [("1+7=", "8"), ("2+3=", "5")])
     weights = np.array([3.0, 1.0])
     found = exempla.explain(
@@ -49,7 +53,16 @@ def test_parts_of_tokens_sum_to_the_alignment(train, options):
         assert (parts[:4] == 0).all()  # the prompt is given, not learned
 
 
-def test_parts_of_a_questioned_text_sum_to_what_the_picked_ones_say_of_it(answer):
+@pytest.mark.parametrize("little", [0.0, 1.0])
+@pytest.mark.parametrize("sketch", ["auto", 50])
+def test_parts_of_a_questioned_text_sum_to_what_the_picked_ones_say_of_it(
+    train, sketch, little, monkeypatch
+):
+    monkeypatch.setattr(beyond, "LITTLE", little)
+    asked = Completions(tokenizer(), [("1+7=", "9")])
+    answer = exempla.explain(
+        model(), train, asked, k=4, side="proponents", sketch=sketch, progress=False
+    )
     explainer = answer.question.explainer
     bearing = explainer.affinity(answer.indices, answer.question.test)[:, 0]
     parts = TokenAlignment(answer).test(0)

@@ -13,6 +13,7 @@ checks, arrays, errors.
 from exempla.embedding.evidence import typical_square
 from exempla.embedding.forecast import forecast_bytes, forecast_stored, forecasting
 from exempla.embedding.gather import in_one_array
+from exempla.embedding.left_out import energy_of, squares
 from exempla.embedding.models import embed_models
 from exempla.embedding.prepare import FISHERS, check_fisher
 from exempla.embedding.stored import check_part
@@ -20,5 +21,6 @@ from exempla.embedding.whole import Embedding, embed_training_set
 
 __all__ = [
     "FISHERS", "Embedding", "check_fisher", "check_part", "embed_models", "embed_training_set",
-    "forecast_bytes", "forecast_stored", "forecasting", "in_one_array", "typical_square",
+    "energy_of", "forecast_bytes", "forecast_stored", "forecasting", "in_one_array", "squares",
+    "typical_square",
 ]  # fmt: skip

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from exempla.arrays import to_numpy
+from exempla.arrays import Array, to_numpy
 from exempla.factors import MANY
-from exempla.oracles.base import ScoreRows
+from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
+from exempla.progress import track_rows
+from exempla.store import StoredRows
 
 if TYPE_CHECKING:
     from exempla.embedding.whole import Embedding
 
-__all__ = ["left_out_scale"]
+__all__ = ["energy_of", "left_out_scale", "squares"]
 
 LOOKED_AT, LOOKED_AT_LONG = 4096, 256
 """Training examples among which Fisher rows are drawn, and of those with `MANY` positions."""
@@ -62,3 +64,19 @@ def drawn_rows(embedding: Embedding, rng: np.random.Generator) -> ScoreRows:
         kept, keys = joined.take(order), keys[order]
     assert kept is not None
     return kept
+
+
+def energy_of(
+    oracle: Oracle, examples: Examples, rows: Array | StoredRows, labels: Labels = "true"
+) -> np.ndarray:
+    """‖s_i‖² − ‖Vᵀs_i‖² of examples with these rows, (n,): a pass over them."""
+    batches = track_rows(oracle.scores(examples, labels), "beyond the sketch", len(examples))
+    whole = np.concatenate([batch.norm2() for batch in batches])
+    return np.maximum(whole - squares(rows), 0.0)
+
+
+def squares(rows: Array | StoredRows) -> np.ndarray:
+    """Squared length of every row, (t,)."""
+    if isinstance(rows, StoredRows):
+        return rows.squares()
+    return to_numpy((rows * rows).sum(1))

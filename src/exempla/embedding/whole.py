@@ -13,7 +13,7 @@ from exempla.arrays import Array, concatenate, is_tensor, to_numpy
 from exempla.embedding.evidence import Seen, refuse_unusable, with_rows
 from exempla.embedding.forecast import wanted_forecast
 from exempla.embedding.gather import in_one_array
-from exempla.embedding.left_out import left_out_scale
+from exempla.embedding.left_out import energy_of, left_out_scale
 from exempla.embedding.prepare import Preparing
 from exempla.fisher.base import Metric
 from exempla.fisher.damping import FisherEvidence
@@ -42,6 +42,11 @@ class Embedding:
     def left_out_scale(self) -> float:
         """ρ, the mean eigenvalue of the Fisher outside the sketch; 0 where nothing is outside."""
         return left_out_scale(self)
+
+    @cached_property
+    def outside_energy(self) -> np.ndarray:
+        """Squared length of every training score outside the sketch, (n_train,)."""
+        return energy_of(self.oracle, self.train, self.rows)
 
     def rows_near_model(self) -> Any:
         """The training rows on the model's GPU, if it has one with room for them and a copy; stored

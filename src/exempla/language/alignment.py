@@ -9,16 +9,18 @@ picked training texts speak for, and which against.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from exempla.arrays import Array, as_like, to_numpy
+from exempla.beyond import Beyond, Some, read
 from exempla.completions import Completions
 from exempla.errors import ExemplaError
-from exempla.kernel import Scored, Use, questioned_rows, scored, whitened_rows
-from exempla.results import Explanation
+from exempla.kernel import Asked, Use, questioned_rows, scored, whitened_rows
+from exempla.results import Explanation, Features
 from exempla.target import unit_scale
 
 __all__ = ["TokenAlignment"]
@@ -58,41 +60,78 @@ class TokenAlignment:
         return self._parts(self.test_texts, place, self._picked, seen=False)
 
     @cached_property
-    def _features(self) -> Array:
+    def _features(self) -> Features:
         """The training rows that the answer was picked from."""
-        return self.explainer.features_for(self._use).rows
+        return self.explainer.features_for(self._use)
 
     @cached_property
-    def _question(self) -> Array:
+    def _beyond(self) -> Beyond | None:
+        """What the sketches leave out, where the answer was picked with it."""
+        explainer = self.explainer
+        beyond = Beyond(explainer.embeddings, explainer.damping, self._use)
+        return beyond if beyond and beyond.affordable(self._asked) else None
+
+    @cached_property
+    def _asked(self) -> Asked:
+        return self._read(self.test_texts)
+
+    @cached_property
+    def _question(self) -> Sum:
         """μ, as the answer was made from it."""
-        asked = self._scored(self.test_texts)
-        rows = questioned_rows(
-            self.explainer.embeddings, asked, self.explainer.damping, self._use, self._features
-        )
-        return as_like(self.shares, rows) @ rows
+        explainer, asked, rows = self.explainer, self._asked, self._features.rows
+        given = (explainer.embeddings, asked.rows, explainer.damping, self._use, rows)
+        if self._beyond is None:
+            unit = questioned_rows(*given)
+            return Sum(as_like(self.shares, unit) @ unit)
+        rows, _ = whitened_rows(*given)
+        some, shares = read(asked.examples, asked.rows, asked.labels), self.shares
+        if self._use == "selection":
+            shares = shares / self._beyond.lengths(some, rows)
+        return Sum(as_like(shares, rows) @ rows, some, shares)
 
     @cached_property
-    def _picked(self) -> Array:
+    def _picked(self) -> Sum:
         """The picked training rows, each by the size of its weight."""
-        sizes = as_like(np.abs(self.answer.weights), self._features)
-        return sizes @ self._features[self.answer.indices]
+        chosen, sizes, rows = self.answer.indices, np.abs(self.answer.weights), self._features.rows
+        if self._beyond is None:
+            return Sum(as_like(sizes, rows) @ rows[chosen])
+        some, inside = self._beyond.training(chosen), sizes
+        if self._features.lengths is not None:
+            sizes = sizes / self._beyond.training_lengths(self._features)[chosen]
+            inside = sizes * self._features.lengths[chosen]
+        return Sum(as_like(inside, rows) @ rows[chosen], some, sizes)
 
-    def _scored(self, texts: Any) -> Scored:
+    def _read(self, texts: Any) -> Asked:
         embeddings = self.explainer.embeddings
         examples = [e.oracle.read(texts, role="test") for e in embeddings]
         labels: Any = self.answer.labels
-        return scored(embeddings, examples, labels)
+        return Asked(texts, examples, labels, scored(embeddings, examples, labels), [])
 
-    def _parts(self, texts: Completions, row: int, direction: Array, seen: bool) -> np.ndarray:
+    def _parts(self, texts: Completions, row: int, other: Sum, seen: bool) -> np.ndarray:
         explainer, whole = self.explainer, texts[row]
         # the text itself comes last: its length is what its tokens are divided by
-        asked = self._scored([*texts.token_by_token(row), whole])
+        asked = self._read([*texts.token_by_token(row), whole])
         rows, outside = whitened_rows(
-            explainer.embeddings, asked, explainer.damping, self._use, direction
+            explainer.embeddings, asked.rows, explainer.damping, self._use, other.inside
         )
-        parts = to_numpy(rows[:-1] @ direction).astype(np.float64)
-        if self._use == "selection":
-            parts *= unit_scale(rows[-1:], None if seen else outside[-1:])[0]
+        parts, length = to_numpy(rows[:-1] @ other.inside).astype(np.float64), 1.0
+        if self._beyond is not None:
+            some = read(asked.examples, asked.rows, asked.labels)
+            parts += self._beyond.products(some, other.some, other.counted[:, None])[:-1, 0]
+            length = self._beyond.lengths([one.last() for one in some], rows[-1:])
+        elif self._use == "selection":
+            length = 1.0 / unit_scale(rows[-1:], None if seen else outside[-1:])[0]
+        parts = parts / length if self._use == "selection" else parts
         out = np.zeros(len(whole["labels"]))
         out[texts.counted(row)] = parts
         return out
+
+
+class Sum(NamedTuple):
+    """A sum of examples that tokens are multiplied with."""
+
+    inside: Array
+    """Whitened, in sketch space."""
+    some: Sequence[Some] = ()
+    counted: Any = None
+    """The examples, and how much each of them counts, where what sketches leave out counts."""

@@ -1,0 +1,171 @@
+"""What sketches leave out, counted towards a question: the kernel that `explain` selects with.
+
+Where a sketch keeps less than half of the Fisher, as of large networks, rows in sketch space are
+not the kernel. Of what lies outside, a question sees one direction, that of its own score s_μ. So
+the products of all training scores with s_μ, one pass over the training set, are one more
+coordinate of every row (`Beyond.toward`): with the question the kernel is then whole, one mean
+eigenvalue standing in for the Fisher outside (`exempla.outside`), and between training rows it has
+what bears on the question. Unit rows are as long as their whole scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from exempla.arrays import Array, as_like, concatenate, products, to_numpy
+from exempla.embedding import Embedding
+from exempla.kernel import Asked, Scored, Use, dampings, whitened_rows
+from exempla.oracles.base import Examples, Labels
+from exempla.outside import ALONG, counts, energy_of, price, raw_products
+from exempla.results import Features
+from exempla.store import StoredRows
+
+__all__ = ["Beyond", "Some", "read"]
+
+LITTLE = 0.5
+"""Where a sketch keeps less than this share of the Fisher's trace, its rows are not enough to
+select with. Above it a pass over the training set for every question costs more than it brings."""
+WIDER = 4
+"""Questions may add one coordinate for so many that the rows have."""
+TINY = 1e-6
+"""Directions with less than this of the strongest one's energy are none of their own."""
+
+
+class Some(NamedTuple):
+    """Examples as one model reads and embeds them."""
+
+    examples: Examples
+    rows: Array
+    """In sketch space."""
+    labels: Labels = "true"
+
+    def last(self) -> Some:
+        """The last of them alone."""
+        place = np.array([len(self.examples) - 1])
+        return Some(self.examples.take(place), self.rows[place], self.labels)
+
+
+class Beyond:
+    """The part of the kernel that sketches leave out; false where it is left at that.
+
+    Examples are given as a list, `Some` for each model.
+    """
+
+    def __init__(self, embeddings: list[Embedding], wanted: str | float, use: Use) -> None:
+        self.embeddings, self.wanted = embeddings, wanted
+        self.use: Use = use
+        values = [d.value for d in dampings(embeddings, wanted, use)]
+        self.parts = [
+            (place, e, e.metric.outside(e.left_out_scale, value) / len(embeddings))
+            for place, (e, value) in enumerate(zip(embeddings, values, strict=True))
+            if little(e)
+        ]
+        """Places of those whose sketch keeps little, they, and 1 / metric outside."""
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def affordable(self, asked: Asked, questions: int = 1) -> bool:
+        """Whether so many questions about these examples make the rows little wider, and take a few
+        passes over the training set at most."""
+        return all(
+            questions <= max(1, e.rows.shape[1] // WIDER)
+            and price(e, asked.examples[i], asked.labels) <= ALONG
+            for i, e, _ in self.parts
+        )
+
+    def training(self, chosen: np.ndarray) -> list[Some]:
+        """Some of the training examples."""
+        return [Some(e.train.take(chosen), e.rows[chosen]) for e in self.embeddings]
+
+    def products(
+        self, left: Sequence[Some], right: Sequence[Some], mix: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The kernel outside, (n_left, n_right), or (n_left, T) with sums of the right by `mix`."""
+        found: Any = 0.0
+        for i, e, scale in self.parts:
+            found = found + scale * outside_products(e, left[i], right[i], mix)
+        return found
+
+    def lengths(self, some: Sequence[Some], rows: Array) -> np.ndarray:
+        """How long the whole score of each example is, (n,); `rows` are whitened."""
+        total = to_numpy((rows * rows).sum(1)).astype(np.float64)
+        for i, e, scale in self.parts:
+            total = total + scale * energy_of(e.oracle, *some[i])
+        return np.sqrt(np.maximum(total, np.finfo(float).tiny))
+
+    def training_lengths(self, features: Features) -> np.ndarray:
+        """The same of every training example: a pass over them, the first time."""
+        assert features.lengths is not None  # unit rows know how long they were
+        total = features.lengths**2
+        for _, e, scale in self.parts:
+            total = total + scale * e.outside_energy
+        return np.sqrt(np.maximum(total, np.finfo(float).tiny))
+
+    def kernel(self, features: Features, chosen: np.ndarray, asked: Asked) -> np.ndarray:
+        """The whole kernel of some training examples and each questioned one, (k, n_test)."""
+        some = read(asked.examples, asked.rows, asked.labels)
+        rows, _ = whitened_rows(self.embeddings, asked.rows, self.wanted, self.use, features.rows)
+        inside = to_numpy(features.rows[chosen] @ rows.T).astype(np.float64)
+        outside = self.products(self.training(chosen), some)
+        if self.use == "influence":
+            return inside + outside
+        assert features.lengths is not None
+        whole = self.training_lengths(features)[chosen, None]
+        found = inside * features.lengths[chosen, None] + outside
+        return found / whole / self.lengths(some, rows)
+
+    def toward(self, features: Features, asked: Asked, shares: np.ndarray) -> tuple[Array, Array]:
+        """Training rows with a coordinate more for each question, and the questions themselves;
+        `shares` (T, n_test) are those of the questioned examples in each question."""
+        like, some = features.rows, read(asked.examples, asked.rows, asked.labels)
+        rows, _ = whitened_rows(self.embeddings, asked.rows, self.wanted, self.use, like)
+        if self.use == "selection":
+            shares = shares / self.lengths(some, rows)
+        columns, targets = [], [as_like(shares, rows) @ rows]
+        mix = np.ascontiguousarray(shares.T)
+        for i, e, scale in self.parts:
+            root, inverse = roots(mix.T @ outside_products(e, some[i], some[i], mix))
+            found = outside_products(e, Some(e.train, e.rows), some[i], mix) @ inverse
+            columns.append(np.sqrt(scale) * found)
+            targets.append(as_like(np.sqrt(scale) * root, like))
+        if self.use == "selection":
+            whole = self.training_lengths(features)
+            like = like * as_like(features.lengths / whole, like)[:, None]
+            columns = [column / whole[:, None] for column in columns]
+        wider = concatenate([like, *(as_like(column, like) for column in columns)], axis=1)
+        return wider, concatenate(targets, axis=1)
+
+
+def little(embedding: Embedding) -> bool:
+    """Whether a sketch keeps too little to select with; rows in a store stay as they are."""
+    in_memory = not isinstance(embedding.rows, StoredRows)
+    return in_memory and counts(embedding) and embedding.evidence.share < LITTLE
+
+
+def read(examples: list[Examples], scored: Scored, labels: Labels) -> list[Some]:
+    """Examples that every model has read and embedded."""
+    return [Some(x, rows, labels) for x, (rows, _) in zip(examples, scored, strict=True)]
+
+
+def outside_products(
+    embedding: Embedding, left: Some, right: Some, mix: np.ndarray | None
+) -> np.ndarray:
+    """s_i·s_j less what the sketch has of it."""
+    labels = (left.labels, right.labels)
+    raw = raw_products(embedding.oracle, left.examples, right.examples, mix, labels)
+    other = right.rows if mix is None else as_like(mix.T, right.rows) @ right.rows
+    return raw - products(left.rows, as_like(to_numpy(other), left.rows))
+
+
+def roots(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """R and S with R Rᵀ = gram and Rᵀ S = 1, of as many directions as there are."""
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    kept = values > TINY * max(values[-1], 0.0)
+    if not kept.any():
+        return np.zeros((len(gram), 1)), np.zeros((len(gram), 1))
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, vectors[:, kept] / root

@@ -1,0 +1,134 @@
+"""What sketches leave out counts towards a question: against kernels written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exempla import Explainer, beyond
+from exempla.beyond import Beyond, roots
+from exempla.kernel import dampings
+from exempla.target import mean_embedding
+from tests.reference import dense_rows
+from tests.test_outside import ASKED, TRAIN, network
+
+FEW = 6
+
+
+@pytest.fixture(autouse=True)
+def all_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beyond, "LITTLE", 0.999)
+
+
+def fitted(sketch: Any = 20, models: int = 1, **more: Any) -> Explainer:
+    networks = [network(seed) for seed in range(models)]
+    return Explainer(networks, sketch=sketch, progress=False, **more).fit(TRAIN)
+
+
+def written_out(explainer: Explainer, use: str) -> np.ndarray:
+    """The whole kernel of all training and all questioned examples, from scores written out."""
+    total, own_i, own_j = np.zeros((3, 1))
+    chosen = dampings(explainer.embeddings, explainer.damping, use)  # type: ignore[arg-type]
+    for e, damping in zip(explainer.embeddings, chosen, strict=True):
+        asked = e.oracle.read(ASKED, role="test")
+        S, T = (dense_rows(e.oracle.scores(x)) for x in (e.train, asked))
+        rows, other = np.asarray(e.rows), np.asarray(e.embed(asked, "true")[0])
+        metric = e.metric.matrix + damping.value * np.eye(rows.shape[1])  # type: ignore[attr-defined]
+        outside = e.left_out_scale + damping.value
+
+        def kernel(a, x, b, y, metric=metric, outside=outside):
+            return x @ np.linalg.solve(metric, y.T) + (a @ b.T - x @ y.T) / outside
+
+        total = total + kernel(S, rows, T, other)
+        own_i = own_i + np.diag(kernel(S, rows, S, rows))
+        own_j = own_j + np.diag(kernel(T, other, T, other))
+    if use == "influence":
+        return total / len(explainer.embeddings)
+    return total / np.sqrt(np.outer(own_i, own_j))
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_alignment_and_affinity_are_the_whole_kernel(models: int, normalize: bool) -> None:
+    explainer = fitted(models=models, normalize=normalize)
+    K = written_out(explainer, "selection" if normalize else "influence")
+    weights = np.linspace(0.5, 2.0, len(ASKED[1]))
+    for given in (None, weights):
+        found = explainer.explain(ASKED, FEW, side="both", weights=given)
+        c = K @ (np.full(len(weights), 1 / len(weights)) if given is None else given / given.sum())
+        np.testing.assert_allclose(found.alignment, c[found.indices], rtol=1e-6, atol=1e-9)
+        assert abs(c[found.indices[0]]) == pytest.approx(np.abs(c).max()) or not normalize
+    some = np.array([3, 50, 99])
+    np.testing.assert_allclose(explainer.affinity(some, ASKED), K[some], rtol=1e-6, atol=1e-9)
+
+
+def test_each_question_has_a_direction_of_its_own() -> None:
+    explainer = fitted(sketch=20)
+    few = (ASKED[0][:5], ASKED[1][:5])
+    K = written_out(explainer, "selection")[:, :5]
+    for j, found in enumerate(explainer.explain_each(few, FEW)):
+        np.testing.assert_allclose(found.alignment, K[found.indices, j], rtol=1e-5, atol=1e-8)
+        alone = explainer.explain((few[0][j : j + 1], few[1][j : j + 1]), FEW)
+        np.testing.assert_allclose(alone.alignment, K[alone.indices, j], rtol=1e-5, atol=1e-8)
+        assert found.indices[0] in alone.indices
+    weights = np.array([[1.0, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
+    for line, found in zip(weights, explainer.explain_each(few, 3, weights=weights), strict=True):
+        np.testing.assert_allclose(
+            found.alignment, K[found.indices] @ (line / line.sum()), rtol=1e-5, atol=1e-8
+        )
+
+
+def test_many_questions_and_dear_ones_are_asked_of_the_sketch_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    explainer = fitted(sketch=20)
+    assert len(ASKED[1]) > 20 // beyond.WIDER
+    features = explainer.features_for("selection")
+
+    def by_the_sketch() -> np.ndarray:
+        asked = explainer._asked(ASKED, "true")
+        return np.asarray(explainer._test_rows(asked.rows, features))
+
+    found = explainer.explain_each(ASKED, 3)[0]
+    wanted = np.asarray(features.rows)[found.indices] @ by_the_sketch()[0]
+    np.testing.assert_allclose(found.alignment, wanted)
+    monkeypatch.setattr(beyond, "ALONG", -1.0)
+    one = explainer.explain(ASKED, 3)
+    wanted = np.asarray(features.rows)[one.indices] @ mean_embedding(by_the_sketch())
+    np.testing.assert_allclose(one.alignment, wanted)
+
+
+def test_it_counts_only_where_a_sketch_keeps_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    rough, exact = fitted(20), fitted("exact")
+    assert Beyond(rough.embeddings, rough.damping, "selection")
+    assert not Beyond(exact.embeddings, exact.damping, "selection")
+    monkeypatch.setattr(beyond, "LITTLE", rough.embeddings[0].evidence.share)
+    assert not Beyond(rough.embeddings, rough.damping, "selection")
+
+
+def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone() -> None:
+    def aligned(explainer: Explainer) -> np.ndarray:
+        found = explainer.explain(ASKED, 100, side="both")
+        out = np.zeros(100)
+        out[found.indices] = found.alignment
+        return out
+
+    exact, whole = aligned(fitted("exact")), aligned(fitted(20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beyond, "LITTLE", 0.0)
+        alone = aligned(fitted(20))
+    near = [float(np.corrcoef(exact, c)[0, 1]) for c in (alone, whole)]
+    assert near[0] < 0.85
+    assert near[1] > 0.9
+
+
+def test_roots_of_questions_that_say_the_same() -> None:
+    directions = np.array([[1.0, 0, 0], [1, 0, 0], [0, 2, 0]])
+    gram = directions @ directions.T
+    root, inverse = roots(gram)
+    assert root.shape == (3, 2)
+    np.testing.assert_allclose(root @ root.T, gram, atol=1e-12)
+    np.testing.assert_allclose(root.T @ inverse, np.eye(2), atol=1e-12)
+    assert not roots(np.zeros((2, 2)))[0].any()
