@@ -57,6 +57,7 @@ def test_alignment_and_affinity_are_the_whole_kernel(models: int, normalize: boo
     weights = np.linspace(0.5, 2.0, len(ASKED[1]))
     for given in (None, weights):
         found = explainer.explain(ASKED, FEW, side="both", weights=given)
+        assert found.beyond_sketch
         c = K @ (np.full(len(weights), 1 / len(weights)) if given is None else given / given.sum())
         np.testing.assert_allclose(found.alignment, c[found.indices], rtol=1e-6, atol=1e-9)
         assert abs(c[found.indices[0]]) == pytest.approx(np.abs(c).max()) or not normalize
@@ -96,6 +97,7 @@ def test_many_questions_and_dear_ones_are_asked_of_the_sketch_alone(
     np.testing.assert_allclose(found.alignment, wanted)
     monkeypatch.setattr(beyond, "ALONG", -1.0)
     one = explainer.explain(ASKED, 3)
+    assert not one.beyond_sketch
     wanted = np.asarray(features.rows)[one.indices] @ mean_embedding(by_the_sketch())
     np.testing.assert_allclose(one.alignment, wanted)
 

@@ -275,6 +275,7 @@ class Explainer:
                     certificate=proof.to_dict(),
                     damping=features.damping,
                     damping_rule=features.damping_rule,
+                    beyond_sketch=rows is not features.rows,
                     state=None,
                     **self.circumstances(selection.indices, question, asked.labels, k),
                     warnings=(*asked.notes, *selection.warnings),

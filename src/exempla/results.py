@@ -256,6 +256,8 @@ class Explanation(Selection):
     seed: int
     version: str
     fisher: str = "true"
+    beyond_sketch: bool = False
+    """Whether what the sketch leaves out counted towards the question (`exempla.beyond`)."""
     certificate: dict[str, Any] = field(default_factory=dict)
     removal: dict[str, Any] = field(default_factory=dict)
     """What removing these examples is predicted to do (`exempla.effect.Effect`); empty where it was

@@ -157,13 +157,10 @@ def trust(found: Selection, about: About) -> list[Trust]:
         return [*lines, ("Selection", f"{found.selector}{noise}", found.finding)]
     lines.append(("Damping", f"{found.damping:.3g}", found.damping_rule))
     exact = found.share >= 0.9995
-    lines.append(
-        (
-            "Kept of the Fisher information",
-            "all" if exact else percent(found.share),
-            "exact" if exact else "the rest was left out by the sketch",
-        )
-    )
+    rest = "the rest counts along the question, by its mean eigenvalue"
+    rest = rest if found.beyond_sketch else "the rest was left out by the sketch"
+    kept = "all" if exact else percent(found.share)
+    lines.append(("Kept of the Fisher information", kept, "exact" if exact else rest))
     lines.append(("Selection", f"{found.selector}{noise}", _selected(found)))
     lines += _certified(found)
     return lines
