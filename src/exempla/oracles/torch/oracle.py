@@ -305,6 +305,7 @@ class TorchOracle(Oracle):
         self._choose_batches(examples.source)
         start = 0
         while start < len(examples):
+            assert scorer.batch_size is not None  # a pass may make it smaller, never forget it
             stop = min(start + scorer.batch_size, len(examples))
             if isinstance(examples.source, ArraySource):
                 yield from examples.read(start, stop)
