@@ -8,7 +8,8 @@ Each figure comes from a process of its own. "epoch" is forward + backward over 
 batches of --batch, without an optimiser, in processor seconds on a CPU; "scores" is the scoring
 pass of `Explainer.fit`, "fit" all of it, given a loader of the same batches, from which exempla
 takes batches of a size of its own. Memory is what a process takes at its peak beyond the model and
-the data: of the main memory (Linux), or of the GPU. Weights and tokens are random: no step looks at what they say.
+the data: of the main memory (Linux), or of the GPU. Weights and tokens are random: no step looks at
+what they say.
 
 "error" and "correlation" are those of the sketch's own products against `influence`, whose products
 of what the sketch leaves out are exact, for a few questions about fresh tokens.

@@ -90,7 +90,7 @@ def test_many_questions_and_dear_ones_are_asked_of_the_sketch_alone(
 
     def by_the_sketch() -> np.ndarray:
         asked = explainer._asked(ASKED, "true")
-        return np.asarray(explainer._test_rows(asked.rows, features))
+        return np.asarray(explainer._beyond.inside(features, asked))
 
     found = explainer.explain_each(ASKED, 3)[0]
     wanted = np.asarray(features.rows)[found.indices] @ by_the_sketch()[0]

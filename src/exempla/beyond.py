@@ -17,13 +17,14 @@ import numpy as np
 
 from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.embedding import Embedding
-from exempla.kernel import Asked, Scored, Use, dampings, whitened_rows
+from exempla.kernel import Asked, Scored, Use, dampings, questioned_rows, whitened_rows
 from exempla.oracles.base import Examples, Labels
 from exempla.outside import ALONG, counts, energy_of, price, raw_products
 from exempla.results import Features
 from exempla.store import StoredRows
+from exempla.target import mean_embedding, shares
 
-__all__ = ["Beyond", "Some", "read"]
+__all__ = ["Beyond", "Some", "affinity", "kernel_of", "read"]
 
 LITTLE = 0.5
 """Where a sketch keeps less than this share of the Fisher's trace, its rows are not enough to
@@ -77,6 +78,11 @@ class Beyond:
             for i, e, _ in self.parts
         )
 
+    def inside(self, features: Features, asked: Asked) -> Array:
+        """The questioned examples in sketch space, as they are where that is all."""
+        given = (self.embeddings, asked.rows, self.wanted, self.use, features.rows)
+        return questioned_rows(*given)
+
     def training(self, chosen: np.ndarray) -> list[Some]:
         """Some of the training examples."""
         return [Some(e.train.take(chosen), e.rows[chosen]) for e in self.embeddings]
@@ -118,15 +124,15 @@ class Beyond:
         found = inside * features.lengths[chosen, None] + outside
         return found / whole / self.lengths(some, rows)
 
-    def toward(self, features: Features, asked: Asked, shares: np.ndarray) -> tuple[Array, Array]:
+    def toward(self, features: Features, asked: Asked, counted: np.ndarray) -> tuple[Array, Array]:
         """Training rows with a coordinate more for each question, and the questions themselves;
-        `shares` (T, n_test) are those of the questioned examples in each question."""
+        `counted` (T, n_test) are the shares of the questioned examples in each question."""
         like, some = features.rows, read(asked.examples, asked.rows, asked.labels)
         rows, _ = whitened_rows(self.embeddings, asked.rows, self.wanted, self.use, like)
         if self.use == "selection":
-            shares = shares / self.lengths(some, rows)
-        columns, targets = [], [as_like(shares, rows) @ rows]
-        mix = np.ascontiguousarray(shares.T)
+            counted = counted / self.lengths(some, rows)
+        columns, targets = [], [as_like(counted, rows) @ rows]
+        mix = np.ascontiguousarray(counted.T)
         for i, e, scale in self.parts:
             root, inverse = roots(mix.T @ outside_products(e, some[i], some[i], mix))
             found = outside_products(e, Some(e.train, e.rows), some[i], mix) @ inverse
@@ -138,6 +144,30 @@ class Beyond:
             columns = [column / whole[:, None] for column in columns]
         wider = concatenate([like, *(as_like(column, like) for column in columns)], axis=1)
         return wider, concatenate(targets, axis=1)
+
+
+def kernel_of(
+    beyond: Beyond, features: Features, asked: Asked, weights: np.ndarray | None, each: bool
+) -> tuple[Array, Array]:
+    """Training rows, and one question (p,) or several (T, p), whose products are the kernel: about
+    all questioned examples as `weights` count them, or about each."""
+    count = len(asked.examples[0])
+    one = not each and (weights is None or weights.ndim == 1)
+    several = count if weights is None else len(weights)
+    if beyond and beyond.affordable(asked, 1 if one else several):
+        counted = np.eye(count) if each else np.atleast_2d(shares(weights, count))
+        wider, targets = beyond.toward(features, asked, counted)
+        return wider, targets[0] if one else targets
+    rows = beyond.inside(features, asked)
+    return features.rows, rows if each else mean_embedding(rows, weights)
+
+
+def affinity(beyond: Beyond, features: Features, chosen: np.ndarray, asked: Asked) -> np.ndarray:
+    """The kernel of some training examples and each questioned one, (k, n_test)."""
+    if beyond and beyond.affordable(asked):
+        return beyond.kernel(features, chosen, asked)
+    rows = beyond.inside(features, asked)
+    return to_numpy(features.rows[chosen] @ rows.T).astype(np.float64)
 
 
 def little(embedding: Embedding) -> bool:

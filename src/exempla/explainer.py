@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.agreement import disagreement
-from exempla.arrays import Array, real_numbers, to_numpy
-from exempla.beyond import Beyond
+from exempla.arrays import real_numbers, to_numpy
+from exempla.beyond import Beyond, affinity, kernel_of
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.effect import predicted_effect
 from exempla.embedding import Embedding, check_fisher, check_part, embed_models
@@ -28,7 +28,7 @@ from exempla.influence import (
     set_influence,
     sketch_influence,
 )
-from exempla.kernel import Asked, Scored, Use, dampings, questioned_rows, scored, training_features
+from exempla.kernel import Asked, Use, dampings, scored, training_features
 from exempla.oracles import make_oracles, opened, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
@@ -37,7 +37,7 @@ from exempla.selection import SBQ, Selector
 from exempla.selection.certificate import chosen_and_certified
 from exempla.sketch import check_sketch
 from exempla.store import StoredRows, read_object, write_object
-from exempla.target import mean_embedding, shares
+from exempla.target import shares
 from exempla.version import __version__
 
 __all__ = ["Explainer", "Side"]
@@ -263,7 +263,7 @@ class Explainer:
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
         features = self.features_for(self._use)
-        rows, targets = self._kernel(asked, features, weights, each)
+        rows, targets = kernel_of(self._beyond, features, asked, weights, each)
         question = Question(self, asked.examples[0], asked.test)
         answers = []
         for selection, mu, proof in chosen_and_certified(rows, targets, k, selector, side):
@@ -282,20 +282,6 @@ class Explainer:
                 )
             )
         return answers
-
-    def _kernel(
-        self, asked: Asked, features: Features, weights: np.ndarray | None, each: bool
-    ) -> tuple[Array, Array]:
-        """Training rows, and one question (p,) or several (T, p), whose products are the kernel."""
-        beyond, count = Beyond(self.embeddings, self.damping, self._use), len(asked.examples[0])
-        one = not each and (weights is None or weights.ndim == 1)
-        several = count if weights is None else len(weights)
-        if beyond and beyond.affordable(asked, 1 if one else several):
-            counted = np.eye(count) if each else np.atleast_2d(shares(weights, count))
-            wider, targets = beyond.toward(features, asked, counted)
-            return wider, targets[0] if one else targets
-        rows = self._test_rows(asked.rows, features)
-        return features.rows, rows if each else mean_embedding(rows, weights)
 
     def circumstances(
         self, indices: np.ndarray, question: Question, labels: Labels, k: int
@@ -359,12 +345,7 @@ class Explainer:
         examples, labels = ([test], labels) if read else self._questioned(test, labels, [])
         features = self.features_for(self._use)
         asked = Asked(test, examples, labels, scored(self.embeddings, examples, labels), [])
-        beyond = Beyond(self.embeddings, self.damping, self._use)
-        if beyond and beyond.affordable(asked):
-            found = beyond.kernel(features, chosen, asked)
-        else:
-            questioned = self._test_rows(asked.rows, features)
-            found = to_numpy(features.rows[chosen] @ questioned.T).astype(np.float64)
+        found = affinity(self._beyond, features, chosen, asked)
         return refuse_overflow(found, "the kernel")
 
     def save(self, path: str | Path) -> Path:
@@ -394,6 +375,10 @@ class Explainer:
         """What the rows of an explanation are for: unit rows are damped for selection."""
         return "selection" if self.normalize else "influence"
 
+    @property
+    def _beyond(self) -> Beyond:
+        return Beyond(self.embeddings, self.damping, self._use)
+
     def _questioned(
         self, test: Any, labels: Labels, notes: list[str]
     ) -> tuple[list[Examples], Labels]:
@@ -418,6 +403,3 @@ class Explainer:
         examples, labels = self._questioned(test, labels, notes)
         notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
         return Asked(test, examples, labels, scored(self.embeddings, examples, labels), notes)
-
-    def _test_rows(self, asked: Scored, features: Features) -> Array:
-        return questioned_rows(self.embeddings, asked, self.damping, self._use, features.rows)
