@@ -73,7 +73,7 @@ class Beyond:
         """Whether so many questions about these examples make the rows little wider, and take a few
         passes over the training set at most."""
         return all(
-            questions <= max(1, e.rows.shape[1] // WIDER)
+            0 < questions <= max(1, e.rows.shape[1] // WIDER)
             and price(e, asked.examples[i], asked.labels) <= ALONG
             for i, e, _ in self.parts
         )
@@ -152,12 +152,13 @@ def kernel_of(
     """Training rows, and one question (p,) or several (T, p), whose products are the kernel: about
     all questioned examples as `weights` count them, or about each."""
     count = len(asked.examples[0])
-    one = not each and (weights is None or weights.ndim == 1)
-    several = count if weights is None else len(weights)
-    if beyond and beyond.affordable(asked, 1 if one else several):
-        counted = np.eye(count) if each else np.atleast_2d(shares(weights, count))
-        wider, targets = beyond.toward(features, asked, counted)
-        return wider, targets[0] if one else targets
+    counted = np.zeros((0, count)) if each else shares(weights, count)  # refuses what is no weight
+    questions = count if each else len(np.atleast_2d(counted))
+    if beyond and beyond.affordable(asked, questions):
+        wider, targets = beyond.toward(
+            features, asked, np.eye(count) if each else np.atleast_2d(counted)
+        )
+        return wider, targets if each or counted.ndim > 1 else targets[0]
     rows = beyond.inside(features, asked)
     return features.rows, rows if each else mean_embedding(rows, weights)
 
