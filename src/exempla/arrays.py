@@ -28,6 +28,7 @@ __all__ = [
     "pivoted_cholesky",
     "products",
     "real_numbers",
+    "row_squares",
     "refuse_masked",
     "solve_lower",
     "to_numpy",
@@ -188,6 +189,20 @@ def solve_lower(
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:
     """rows @ matrix on the rows' device and in the rows' precision."""
     return rows @ as_like(matrix, rows)
+
+
+SQUARED = 65_536
+"""Rows squared at a time."""
+
+
+def row_squares(rows: Array) -> np.ndarray:
+    """Squared length of every row, (t,), summed in the rows' own precision.
+
+    >>> row_squares(np.array([[3.0, 4.0], [0.0, 1.0]]))
+    array([25.,  1.])
+    """
+    blocks = (rows[start : start + SQUARED] for start in range(0, len(rows), SQUARED))
+    return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
 
 
 def available_memory() -> int:

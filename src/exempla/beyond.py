@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, concatenate, products, to_numpy
+from exempla.arrays import Array, as_like, concatenate, products, row_squares, to_numpy
 from exempla.embedding import Embedding
-from exempla.kernel import Asked, Scored, Use, dampings, questioned_rows, whitened_rows
+from exempla.kernel import Asked, Use, dampings, questioned_rows, whitened_rows
 from exempla.oracles.base import Examples, Labels
 from exempla.outside import ALONG, counts, energy_of, price, raw_products
 from exempla.results import Features
@@ -96,54 +96,54 @@ class Beyond:
             found = found + scale * outside_products(e, left[i], right[i], mix)
         return found
 
+    def questioned(self, features: Features, asked: Asked) -> tuple[list[Some], Array, np.ndarray]:
+        """The questioned examples, their rows, whitened, and what each is divided by."""
+        some = read(asked)
+        given = (self.embeddings, asked.rows, self.wanted, self.use, features.rows)
+        rows, _ = whitened_rows(*given)
+        return some, rows, self.lengths(some, rows)
+
     def lengths(self, some: Sequence[Some], rows: Array) -> np.ndarray:
-        """How long the whole score of each example is, (n,); `rows` are whitened."""
-        total = to_numpy((rows * rows).sum(1)).astype(np.float64)
+        """What each example is divided by, (n,): for selection the length of its whole score, of
+        which `rows` have the part inside."""
+        if self.use == "influence":
+            return np.ones(len(rows))
+        total = row_squares(rows).astype(np.float64)
         for i, e, scale in self.parts:
             total = total + scale * energy_of(e.oracle, *some[i])
         return np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
-    def training_lengths(self, features: Features) -> np.ndarray:
-        """The same of every training example: a pass over them, the first time."""
-        assert features.lengths is not None  # unit rows know how long they were
+    def training_lengths(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
+        """What training rows were divided by, and what they are to be: for selection the length of
+        the whole score. A pass over the training set, the first time."""
+        if features.lengths is None:
+            return np.ones(len(features.rows)), np.ones(len(features.rows))
         total = features.lengths**2
         for _, e, scale in self.parts:
             total = total + scale * e.outside_energy
-        return np.sqrt(np.maximum(total, np.finfo(float).tiny))
+        return features.lengths, np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
     def kernel(self, features: Features, chosen: np.ndarray, asked: Asked) -> np.ndarray:
         """The whole kernel of some training examples and each questioned one, (k, n_test)."""
-        some = read(asked.examples, asked.rows, asked.labels)
-        rows, _ = whitened_rows(self.embeddings, asked.rows, self.wanted, self.use, features.rows)
-        inside = to_numpy(features.rows[chosen] @ rows.T).astype(np.float64)
-        outside = self.products(self.training(chosen), some)
-        if self.use == "influence":
-            return inside + outside
-        assert features.lengths is not None
-        whole = self.training_lengths(features)[chosen, None]
-        found = inside * features.lengths[chosen, None] + outside
-        return found / whole / self.lengths(some, rows)
+        some, rows, lengths = self.questioned(features, asked)
+        own, whole = (x[chosen, None] for x in self.training_lengths(features))
+        inside = to_numpy(features.rows[chosen] @ rows.T).astype(np.float64) * own
+        return (inside + self.products(self.training(chosen), some)) / whole / lengths
 
     def toward(self, features: Features, asked: Asked, counted: np.ndarray) -> tuple[Array, Array]:
         """Training rows with a coordinate more for each question, and the questions themselves;
         `counted` (T, n_test) are the shares of the questioned examples in each question."""
-        like, some = features.rows, read(asked.examples, asked.rows, asked.labels)
-        rows, _ = whitened_rows(self.embeddings, asked.rows, self.wanted, self.use, like)
-        if self.use == "selection":
-            counted = counted / self.lengths(some, rows)
-        columns, targets = [], [as_like(counted, rows) @ rows]
-        mix = np.ascontiguousarray(counted.T)
+        some, rows, lengths = self.questioned(features, asked)
+        own, whole = self.training_lengths(features)
+        like = features.rows * as_like(own / whole, features.rows)[:, None]
+        mix = np.ascontiguousarray((counted / lengths).T)
+        columns, targets = [like], [as_like(mix.T, rows) @ rows]
         for i, e, scale in self.parts:
             root, inverse = roots(mix.T @ outside_products(e, some[i], some[i], mix))
             found = outside_products(e, Some(e.train, e.rows), some[i], mix) @ inverse
-            columns.append(np.sqrt(scale) * found)
+            columns.append(as_like(np.sqrt(scale) * found / whole[:, None], like))
             targets.append(as_like(np.sqrt(scale) * root, like))
-        if self.use == "selection":
-            whole = self.training_lengths(features)
-            like = like * as_like(features.lengths / whole, like)[:, None]
-            columns = [column / whole[:, None] for column in columns]
-        wider = concatenate([like, *(as_like(column, like) for column in columns)], axis=1)
-        return wider, concatenate(targets, axis=1)
+        return concatenate(columns, axis=1), concatenate(targets, axis=1)
 
 
 def kernel_of(
@@ -177,9 +177,10 @@ def little(embedding: Embedding) -> bool:
     return in_memory and counts(embedding) and embedding.evidence.share < LITTLE
 
 
-def read(examples: list[Examples], scored: Scored, labels: Labels) -> list[Some]:
+def read(asked: Asked) -> list[Some]:
     """Examples that every model has read and embedded."""
-    return [Some(x, rows, labels) for x, (rows, _) in zip(examples, scored, strict=True)]
+    pairs = zip(asked.examples, asked.rows, strict=True)
+    return [Some(examples, rows, asked.labels) for examples, (rows, _) in pairs]
 
 
 def outside_products(

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, real_numbers, to_numpy
+from exempla.arrays import Array, as_like, real_numbers, row_squares
 from exempla.errors import ExemplaError
 
 __all__ = ["mean_embedding", "scaled_rows", "shares", "unit_rows", "unit_scale"]
-
-
-SQUARED = 65_536
-"""Rows squared at a time."""
 
 
 def unit_rows(rows: Array, outside: np.ndarray | None = None, *, overwrite: bool = False) -> Array:
@@ -33,9 +29,7 @@ def scaled_rows(rows: Array, scale: np.ndarray, *, overwrite: bool = False) -> A
 
 def unit_scale(rows: Array, outside: np.ndarray | None = None) -> np.ndarray:
     """What each row is multiplied by to have unit length; 0 for a zero row."""
-    starts = range(0, len(rows), SQUARED)
-    parts = [to_numpy((rows[i : i + SQUARED] ** 2).sum(1)) for i in starts] or [np.zeros(0)]
-    norm2 = np.concatenate(parts).astype(np.float64)
+    norm2 = row_squares(rows).astype(np.float64)
     if outside is not None:
         norm2 = norm2 + outside
     return np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from exempla.arrays import Array, to_numpy
+from exempla.arrays import Array, row_squares, to_numpy
 from exempla.factors import MANY
 from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
 from exempla.progress import track_rows
@@ -49,10 +49,11 @@ def drawn_rows(embedding: Embedding, rng: np.random.Generator) -> ScoreRows:
     oracle, train = embedding.oracle, embedding.train
     order = rng.permutation(len(train))
     first = next(oracle.fisher_rows(train.take(order[:1])), None)
-    long = first is not None and len(first) and first.thinnest(oracle.layers) >= MANY
-    size = first.nbytes // len(first) if first is not None and len(first) else 0
-    count = int(np.clip(HELD_BYTES // max(size, 1), LEAST_DRAWN, DRAWN))
-    some = np.sort(order[: LOOKED_AT_LONG if long else LOOKED_AT])
+    count, looked_at = DRAWN, LOOKED_AT
+    if first is not None and len(first):
+        count = int(np.clip(HELD_BYTES // max(first.nbytes // len(first), 1), LEAST_DRAWN, DRAWN))
+        looked_at = LOOKED_AT_LONG if first.thinnest(oracle.layers) >= MANY else LOOKED_AT
+    some = np.sort(order[:looked_at])
     kept: ScoreRows | None = None
     keys = np.zeros(0)
     for batch in oracle.fisher_rows(train.take(some)):
@@ -79,4 +80,4 @@ def squares(rows: Array | StoredRows) -> np.ndarray:
     """Squared length of every row, (t,)."""
     if isinstance(rows, StoredRows):
         return rows.squares()
-    return to_numpy((rows * rows).sum(1))
+    return row_squares(rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, concatenate, is_tensor, to_numpy
+from exempla.arrays import Array, concatenate, is_tensor, row_squares, to_numpy
 from exempla.embedding.evidence import Seen, refuse_unusable, with_rows
 from exempla.embedding.forecast import wanted_forecast
 from exempla.embedding.gather import in_one_array
@@ -76,7 +76,7 @@ class Embedding:
             rows = self.sketch.project(batch)
             parts.append(rows)
             if self.sketch.outside is not None:
-                inside = to_numpy((rows * rows).sum(1)).astype(np.float64)
+                inside = row_squares(rows).astype(np.float64)
                 outside.append(np.maximum(batch.norm2() - inside, 0.0))
             else:
                 outside.append(np.zeros(len(rows)))

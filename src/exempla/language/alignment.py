@@ -78,16 +78,14 @@ class TokenAlignment:
     @cached_property
     def _question(self) -> Sum:
         """μ, as the answer was made from it."""
-        explainer, asked, rows = self.explainer, self._asked, self._features.rows
-        given = (explainer.embeddings, asked.rows, explainer.damping, self._use, rows)
         if self._beyond is None:
+            explainer, rows = self.explainer, self._features.rows
+            given = (explainer.embeddings, self._asked.rows, explainer.damping, self._use, rows)
             unit = questioned_rows(*given)
             return Sum(as_like(self.shares, unit) @ unit)
-        rows, _ = whitened_rows(*given)
-        some, shares = read(asked.examples, asked.rows, asked.labels), self.shares
-        if self._use == "selection":
-            shares = shares / self._beyond.lengths(some, rows)
-        return Sum(as_like(shares, rows) @ rows, some, shares)
+        some, rows, lengths = self._beyond.questioned(self._features, self._asked)
+        counted = self.shares / lengths
+        return Sum(as_like(counted, rows) @ rows, some, counted)
 
     @cached_property
     def _picked(self) -> Sum:
@@ -95,11 +93,10 @@ class TokenAlignment:
         chosen, sizes, rows = self.answer.indices, np.abs(self.answer.weights), self._features.rows
         if self._beyond is None:
             return Sum(as_like(sizes, rows) @ rows[chosen])
-        some, inside = self._beyond.training(chosen), sizes
-        if self._features.lengths is not None:
-            sizes = sizes / self._beyond.training_lengths(self._features)[chosen]
-            inside = sizes * self._features.lengths[chosen]
-        return Sum(as_like(inside, rows) @ rows[chosen], some, sizes)
+        own, whole = (x[chosen] for x in self._beyond.training_lengths(self._features))
+        counted = sizes / whole
+        inside = as_like(counted * own, rows) @ rows[chosen]
+        return Sum(inside, self._beyond.training(chosen), counted)
 
     def _read(self, texts: Any) -> Asked:
         embeddings = self.explainer.embeddings
@@ -114,14 +111,13 @@ class TokenAlignment:
         rows, outside = whitened_rows(
             explainer.embeddings, asked.rows, explainer.damping, self._use, other.inside
         )
-        parts, length = to_numpy(rows[:-1] @ other.inside).astype(np.float64), 1.0
+        parts = to_numpy(rows[:-1] @ other.inside).astype(np.float64)
         if self._beyond is not None:
-            some = read(asked.examples, asked.rows, asked.labels)
+            some = read(asked)
             parts += self._beyond.products(some, other.some, other.counted[:, None])[:-1, 0]
-            length = self._beyond.lengths([one.last() for one in some], rows[-1:])
+            parts /= self._beyond.lengths([one.last() for one in some], rows[-1:])
         elif self._use == "selection":
-            length = 1.0 / unit_scale(rows[-1:], None if seen else outside[-1:])[0]
-        parts = parts / length if self._use == "selection" else parts
+            parts *= unit_scale(rows[-1:], None if seen else outside[-1:])[0]
         out = np.zeros(len(whole["labels"]))
         out[texts.counted(row)] = parts
         return out

@@ -11,7 +11,7 @@ from exempla.selection.basis import Basis, Mark
 from exempla.selection.candidates.base import Race, Rule
 from exempla.selection.ties import ROUNDING, first_of_best
 
-__all__ = ["FALL", "RESIDUAL", "Run", "best_row", "score_bounds", "slack"]
+__all__ = ["FALL", "RESIDUAL", "Run", "best_row", "measured_bounds", "score_bounds", "slack"]
 
 FALL = 0.1
 """c is recomputed when ‖r‖ has fallen to this share of what it was at the last recomputation."""
@@ -83,8 +83,18 @@ def score_bounds(
 
     c and n are free of the race's errors here: what is left is rounding.
     """
-    c, n, norms2 = basis.measure(rows)
+    return measured_bounds(basis.measure(rows), basis.noise, basis.target_norm, tolerance, rule)
+
+
+def measured_bounds(
+    measured: tuple[np.ndarray, ...],
+    noise: float,
+    target_norm: float,
+    tolerance: float,
+    rule: Rule,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of rows whose (c, n, ‖f‖²) are known."""
+    c, n, norms2 = measured
     alive = n > tolerance * norms2
-    slack_c = ROUNDING * basis.target_norm
-    lowest, highest = rule.bounds(c, n, norms2, basis.noise, slack_c, ROUNDING)
+    lowest, highest = rule.bounds(c, n, norms2, noise, ROUNDING * target_norm, ROUNDING)
     return np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)

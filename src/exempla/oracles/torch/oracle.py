@@ -30,7 +30,7 @@ from exempla.oracles.torch.inputs.batch import Batch, tree_map
 from exempla.oracles.torch.inputs.examples import CallForm, TorchExamples, warn_of_augmentation
 from exempla.oracles.torch.inputs.holders import Reader
 from exempla.oracles.torch.inputs.parameters import refuse_absent, select_parameters, unwrap
-from exempla.oracles.torch.inputs.sources import ArraySource, ExampleSource, source_of
+from exempla.oracles.torch.inputs.sources import ArraySource, source_of
 from exempla.oracles.torch.inputs.usable import refuse_rows, refuse_weights
 from exempla.oracles.torch.likelihood.choose import choose_head
 from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
@@ -221,7 +221,7 @@ class TorchOracle(Oracle):
             with scorer.restorer.watching():
                 scorer.network.survey(scorer.run, first)
         if role == "train":
-            self._choose_batches(examples.source)
+            self.scorer.choose_batches(examples.source)
             self._fit_variance(examples)
         move_whole(examples)
 
@@ -302,7 +302,7 @@ class TorchOracle(Oracle):
         if not scorer.network.surveyed:  # an oracle from storage, asked of what it read before
             with scorer.restorer.borrowed(gradients=False):
                 self._prepare(examples, "test")
-        self._choose_batches(examples.source)
+        scorer.choose_batches(examples.source)
         start = 0
         while start < len(examples):
             assert scorer.batch_size is not None  # a pass may make it smaller, never forget it
@@ -314,12 +314,6 @@ class TorchOracle(Oracle):
                     batches = list(examples.read(start, stop))
                 yield from batches
             start = stop
-
-    def _choose_batches(self, source: ExampleSource) -> None:
-        """The size of all batches, by the first data: what a pass will take is said before it."""
-        if self.scorer.batch_size is None:
-            size = self.network.batch_size(source.batch_size, source.fixed)
-            self.scorer.batch_size = source.whole_batches(size)
 
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
         scorer = self.scorer

@@ -16,6 +16,7 @@ from exempla.likelihoods import Custom
 from exempla.oracles.base import Labels, ScoreRows
 from exempla.oracles.torch.inputs.batch import Batch
 from exempla.oracles.torch.inputs.examples import CallForm
+from exempla.oracles.torch.inputs.sources import ExampleSource
 from exempla.oracles.torch.inputs.usable import refuse_rows
 from exempla.oracles.torch.likelihood.choose import outputs_of
 from exempla.oracles.torch.likelihood.heads import Head
@@ -47,6 +48,12 @@ class Scorer:
         self.network = TapedNetwork(model, parameters)
         self.restorer = ModelRestorer(model, {id(p) for p in parameters.values()})
         self.batch_size: int | None = None
+
+    def choose_batches(self, source: ExampleSource) -> None:
+        """The size of all batches, by the first data: what a pass will take is said before it."""
+        if self.batch_size is None:
+            size = self.network.batch_size(source.batch_size, source.fixed)
+            self.batch_size = source.whole_batches(size)
 
     def borrowed(self) -> AbstractContextManager[None]:
         # a likelihood of the user's own may draw; a network was watched during the survey

@@ -157,8 +157,11 @@ def trust(found: Selection, about: About) -> list[Trust]:
         return [*lines, ("Selection", f"{found.selector}{noise}", found.finding)]
     lines.append(("Damping", f"{found.damping:.3g}", found.damping_rule))
     exact = found.share >= 0.9995
-    rest = "the rest counts along the question, by its mean eigenvalue"
-    rest = rest if found.beyond_sketch else "the rest was left out by the sketch"
+    rest = (
+        "the rest counts along the question, by its mean eigenvalue"
+        if found.beyond_sketch
+        else "the rest was left out by the sketch"
+    )
     kept = "all" if exact else percent(found.share)
     lines.append(("Kept of the Fisher information", kept, "exact" if exact else rest))
     lines.append(("Selection", f"{found.selector}{noise}", _selected(found)))

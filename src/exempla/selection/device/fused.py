@@ -26,6 +26,7 @@ __all__ = [
     "error_bound",
     "fused_catch_up",
     "fused_guess",
+    "fused_mark",
     "fused_products",
     "fused_sweep",
     "installed",

@@ -14,8 +14,8 @@ import torch
 
 from exempla.selection.basis import Basis
 from exempla.selection.candidates.base import Rule
-from exempla.selection.device.state import scores
-from exempla.selection.run import FALL, RESIDUAL, Run
+from exempla.selection.device.state import measure, scores
+from exempla.selection.run import FALL, RESIDUAL, Run, measured_bounds
 from exempla.selection.ties import ROUNDING, TIE, first_of_best
 
 __all__ = ["run_together"]
@@ -129,13 +129,9 @@ class Together:
         at = torch.tensor([best], device=self.c.device)
         near = torch.nonzero(self._reach(part, at, self._least(part, at)[:, None])[0])[:, 0]
         rows = self.rows.array[near].double()
-        inside, squared = rows @ self.Q[i, :m].T, (rows * rows).sum(1)
-        n = squared + self.noise - (inside * inside).sum(1)
-        c, n, norms2 = torch.stack([rows @ self.residual[i], n, squared]).cpu().numpy()
-        alive = n > self.rows.tolerance * norms2
-        slack = ROUNDING * float(self.sizes[i])
-        lowest, highest = self.rule.bounds(c, n, norms2, self.noise, slack, ROUNDING)
-        which = first_of_best(np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf))
+        found = measure(rows, self.Q[i, :m], self.residual[i], self.noise)
+        size, tolerance = float(self.sizes[i]), self.rows.tolerance
+        which = first_of_best(*measured_bounds(found, self.noise, size, tolerance, self.rule))
         return int(near[which]) if which >= 0 else -1
 
     # -- taking in ----------------------------------------------------------------------------

@@ -16,10 +16,10 @@ import torch
 from exempla.selection.candidates.base import Rule
 from exempla.selection.device.guess import guess_in, mark
 from exempla.selection.device.recorded import Recorded
-from exempla.selection.device.state import Guess, State, scores
+from exempla.selection.device.state import Guess, State, measure, scores
 from exempla.selection.device.sweep import LIMIT, Checks, fused, sweep
-from exempla.selection.run import FALL, RESIDUAL, Run
-from exempla.selection.ties import ROUNDING, first_of_best, just_below
+from exempla.selection.run import FALL, RESIDUAL, Run, measured_bounds
+from exempla.selection.ties import first_of_best, just_below
 
 __all__ = ["MOST_PICKS", "run_ahead"]
 
@@ -108,17 +108,14 @@ class Ahead:
 
     def _bounds(self, near: list[int], Q: Any, residual: Any) -> tuple[np.ndarray, np.ndarray]:
         state = self.state
-        return self._bounded(*state.measure(state.rows.here(np.array(near)), Q, residual))
+        rows = state.F[state.rows.here(np.array(near))].double()
+        return self._bounded(measure(rows, Q, residual, state.noise))
 
-    def _bounded(
-        self, c: np.ndarray, n: np.ndarray, norms2: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _bounded(self, measured: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
         """What the scores of rows measured in float64 are at least and at most."""
         state = self.state
-        alive = n > state.rows.tolerance * norms2
-        lengths = ROUNDING * state.target_norm
-        found = state.rule.bounds(c, n, norms2, state.noise, lengths, ROUNDING)
-        return np.where(alive, found[0], -np.inf), np.where(alive, found[1], -np.inf)
+        known = (state.noise, state.target_norm, state.rows.tolerance, state.rule)
+        return measured_bounds(measured, *known)
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -211,7 +208,7 @@ class Ahead:
                 continue
             if count <= FEW:
                 rivals = np.array([picks[s + 1], *near[s, :count]])
-                winner = self._best(rivals, *self._bounded(*known[:, s, : count + 1]))
+                winner = self._best(rivals, *self._bounded(tuple(known[:, s, : count + 1])))
             else:
                 Q = torch.cat([state.Q[: state.m], self.guess.directions[: s + 1]])
                 rivals = self.near[s, :count].tolist()

@@ -21,7 +21,7 @@ from exempla.selection.candidates.base import Rule
 from exempla.selection.run import Run
 from exempla.selection.ties import TIE
 
-__all__ = ["SPARE", "Guess", "State", "scores"]
+__all__ = ["SPARE", "Guess", "State", "measure", "scores"]
 
 SPARE = 1e-10
 """What block-wise float64 arithmetic may do to a product of unit vectors, generously: rows that are
@@ -33,6 +33,13 @@ def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
     return c * c / n if rule is Rule.GAIN else c * c * scale
 
 
+def measure(rows: Any, Q: Any, residual: Any, noise: float) -> tuple[np.ndarray, ...]:
+    """(c, n, ‖f‖²) of float64 rows, on the host, given directions and residual."""
+    squared, inside = (rows * rows).sum(1), rows @ Q.T
+    n = squared + noise - (inside * inside).sum(1)
+    return tuple(torch.stack([rows @ residual, n, squared]).cpu().numpy())
+
+
 class Guess:
     """b guessed steps, in places that stay."""
 
@@ -41,7 +48,7 @@ class Guess:
         """Rows; the last is the guess after all steps."""
         self.lines = torch.zeros((b, p + room + 1), **kwargs)
         """Of each step its direction, its row of L and its coefficient."""
-        self.directions, self.lower = self.lines[:, :p], self.lines[:, p:-1]
+        self.directions = self.lines[:, :p]
         self.residuals = torch.zeros((b + 1, p), **kwargs)
         """After none, one, … of the steps."""
         self.right = torch.ones((2, b), **kwargs)
@@ -73,7 +80,7 @@ class State:
         self.Q, self.L = self.lines[:, : rows.p], self.lines[:, rows.p : -1]
         self.coefs = self.lines[:, -1]
         self.steps = torch.arange(ahead, device=self.F.device)
-        self.gone, self.here = (torch.full((), x, **kwargs) for x in (-torch.inf, 0.0))
+        self.gone, self.stays = (torch.full((), x, **kwargs) for x in (-torch.inf, 0.0))
         self._load(run.basis)
         self.tried = torch.zeros(
             (rows.t, ahead), dtype=torch.float32 if parts else torch.float64, device=self.F.device
@@ -145,13 +152,6 @@ class State:
         found = scores(self.rule, self.c, self.n, self.scale)
         return torch.where(self.n > self.floor, found, -torch.inf)
 
-    def measure(self, indices: Any, Q: Any, residual: Any) -> tuple[np.ndarray, ...]:
-        """(c, n, ‖f‖²) of these rows on the host, given directions and residual, in float64."""
-        rows = self.F[indices].double()
-        squared, inside = (rows * rows).sum(1), rows @ Q.T
-        n = squared + self.noise - (inside * inside).sum(1)
-        return tuple(torch.stack([rows @ residual, n, squared]).cpu().numpy())
-
     def take(self, guess: Guess, count: Any, m: Any) -> None:
         """The first `count` guesses become part of the basis, after its m directions.
 
@@ -162,7 +162,7 @@ class State:
         taken = right.double()
         self.lines.index_copy_(0, m + self.steps, guess.lines * taken[:, None])
         self.residual.copy_(guess.residuals.index_select(0, count)[0])
-        out = torch.where(right, self.gone, self.here)
+        out = torch.where(right, self.gone, self.stays)
         self.n.index_add_(0, guess.picks[:-1], out)
         torch.mul(guess.right, taken, out=self.right)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import as_like, concatenate, to_numpy
+from exempla.arrays import as_like, concatenate, row_squares, to_numpy
 from exempla.embedding import Embedding, embed_models, embed_training_set
 from exempla.fisher.damping import per_row
 from exempla.oracles import make_oracle
@@ -170,7 +170,7 @@ def unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
 
     Scores of labels the model is sure of are tiny, down to 1e-40: float32 would lose them.
     """
-    norm = np.sqrt(to_numpy((rows * rows).sum(1)).astype(np.float64) + outside)
+    norm = np.sqrt(row_squares(rows).astype(np.float64) + outside)
     return rows / as_like(np.where(norm > 0, norm, 1.0), rows)[:, None], norm
 
 
