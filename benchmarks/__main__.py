@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks import selection, speed
 from benchmarks.jobs import page
 from benchmarks.peers.environments import ROOT
-from exempla.cli.shared.console import Console
-from exempla.cli.shared.failures import exit_code
+from exempla.cli.console import Console
+from exempla.cli.options import exit_code
 from exempla.errors import ExemplaError
 
 

@@ -22,11 +22,18 @@ from unittest import mock
 import numpy as np
 
 from exempla.selection import SBQ, select
-from exempla.selection.inputs import wrap
-from exempla.selection.shards import Exchange, Part, Parts, ShardedRows
-from exempla.selection.shards.backend import cuts_of
-from exempla.selection.shards.exchange import Effect, packed, unpacked
-from exempla.selection.shards.rows import ShardedRace
+from exempla.selection.select import wrap
+from exempla.selection.sharded import cuts_of
+from exempla.selection.shards import (
+    Effect,
+    Exchange,
+    Part,
+    Parts,
+    ShardedRace,
+    ShardedRows,
+    packed,
+    unpacked,
+)
 
 LATENCY = 0.5e-3
 """Seconds of a round trip through Ray between two machines of one rack; 1 to 2 ms under load."""

@@ -134,7 +134,7 @@ def target_of(rows: object) -> np.ndarray:
 
 def job_select(folder: Path, count: int, in_memory: bool) -> dict:
     import exempla
-    from exempla.selection.inputs import as_rows
+    from exempla.selection.select import as_rows
     from exempla.store import StoredRows
 
     paths = sorted(folder.glob("rows-*.npy"))[: count // SHARD]

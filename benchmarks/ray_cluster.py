@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.exchange import rows_of
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_exchange import RayExchange
+from exempla.distributed.ray_backend import RayExchange
 from exempla.selection import SBQ, select
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -101,7 +101,7 @@ def _judged(data: str, kind: str, rate: float, folder: Path, seed: int) -> dict[
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
 
-    from exempla.tasks.fix_labels import fix_labels
+    from exempla.tasks.labels.fix_labels import fix_labels
 
     X, y = _LOAD[data](folder, seed)
     trusted, rest = np.arange(CURATED), np.arange(CURATED, len(y))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.reviews --data DATA --cache CACHE [--reviews 200]
 
-Each review uses the page's own code (`exempla.review.design`, `exempla.review.learning`): sixty
+Each review uses the page's own code (`exempla.review.session`, `exempla.review.learning`): sixty
 decisions, twenty of them spot checks, by a person who is always right. A review counts as covered
 if the number of wrong labels left lies in its 90 % interval. Then, with every row listed: decisions
 until 90 % of the wrong labels are found, in the analysis's own order, in the learned order without
@@ -26,11 +26,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.review_cases import KINDS, RATES, Case, real_cases, synthetic_case
-from exempla.review.design.course import Course, Settled, Standing
-from exempla.review.design.frame import sample_rest
-from exempla.review.design.left import Left
-from exempla.review.listing import ListedSuspect
+from exempla.review.folder import ListedSuspect
 from exempla.review.log import Draw
+from exempla.review.sampling import Left, sample_rest
+from exempla.review.session import Course, Settled, Standing
 
 REFIT = 5
 FIELDS = (
@@ -159,7 +158,7 @@ def false_stops(share: float, seeds: int, rows: int = 20_000, most: int = 900) -
 
     Every decision is a spot check, and the page looks after each: the most looks that there can be.
     """
-    from exempla.review.design.left import BETS
+    from exempla.review.sampling import BETS
 
     wrong = int(1.02 * share * rows)
     stopped = 0

@@ -23,7 +23,7 @@ from benchmarks.exchange import measured as exchanged
 from benchmarks.exchange import rows_of
 from benchmarks.speed import so_many_threads
 from exempla.selection import SBQ, select
-from exempla.selection.inputs import as_rows
+from exempla.selection.select import as_rows
 
 POOLS = 256, 1024
 

@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from exempla.selection import SBQ, MatchingPursuit, NonNegative, StochasticGreedy, select
 from exempla.selection.basis import Basis
-from exempla.selection.candidates.base import Rule
-from exempla.selection.candidates.fused import FusedRows
 from exempla.selection.engine import Run, greedy
+from exempla.selection.fused import FusedRows
+from exempla.selection.rows import Rule
 
 PICKS = 100
 """Several picks are checked in one pass, so that a few would not tell."""

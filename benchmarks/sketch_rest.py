@@ -32,12 +32,12 @@ import numpy as np
 import exempla
 from benchmarks.sketch_truths import CHOSEN_ON, TRUTHS, SketchTruth, load
 from exempla.arrays import products
-from exempla.fisher.damping import resolve_damping
 from exempla.influence import self_influence
+from exempla.kernel.damping import resolve_damping
+from exempla.kernel.moments import Moments
+from exempla.kernel.residual import kernel_with
 from exempla.oracles.base import ScoreRows, in_float64
 from exempla.oracles.torch.oracle import torch_oracle
-from exempla.outside import kernel_with
-from exempla.sketch.moments import Moments
 
 WIDTHS = (128, 512, 2048, 8192)
 GRID = (0.1, 1.0, 10.0)

@@ -31,10 +31,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.selection import engine, plain_numpy, read
-from exempla.selection import SBQ, select
-from exempla.selection.candidates import fused
-from exempla.selection.candidates.fused import FusedRows
-from exempla.selection.candidates.threads import available, in_parts
+from exempla.selection import SBQ, fused, select
+from exempla.selection.compiled import available, in_parts
+from exempla.selection.fused import FusedRows
 
 Row = dict[str, Any]
 SIZES = [

@@ -21,9 +21,8 @@ import torch
 
 from exempla.selection import SBQ, select
 from exempla.selection.basis import Basis
-from exempla.selection.candidates.arrays import ArrayRows
-from exempla.selection.candidates.base import Rule
 from exempla.selection.engine import Run, greedy
+from exempla.selection.rows import ArrayRows, Rule
 
 SIZES = [(1_000_000, 1024, 500), (60_000, 2048, 300), (400_000, 256, 200)]
 

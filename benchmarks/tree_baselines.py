@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from exempla.oracles.trees.oracle import TreeOracle
 
 __all__ = ["Stages", "boost_in", "leaf_influence", "tree_sim"]

@@ -32,7 +32,7 @@ import exempla
 from benchmarks.tree_baselines import Stages, boost_in, leaf_influence, tree_sim
 from benchmarks.tree_tables import CATEGORIES, TABLES, adult
 from exempla.metrics import lds
-from exempla.oracles.trees.stages import earlier_stages
+from exempla.oracles.trees.oracle import earlier_stages
 
 ROWS, ASKED = 1000, 200
 OUT = Path(__file__).parents[1] / "docs" / "experiments"

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
-from exempla.cli.shared.console import Console
-from exempla.cli.shared.failures import exit_code
+from exempla.cli.console import Console
+from exempla.cli.options import exit_code
 from exempla.errors import ExemplaError
 from experiments.catalogue import EXPERIMENTS, missing
 

@@ -203,7 +203,7 @@ def as_kind(values: np.ndarray, like: Any) -> Any:
 
 def flipped(problem: Problem, X: Any, rows: np.ndarray) -> np.ndarray:
     """Which of these test images the model trained on X gets wrong (all were right before)."""
-    from exempla.tasks.retrain import refit
+    from exempla.tasks.verify import refit
 
     model = refit(problem.model, X, problem.train[1], None, problem.fit, 0)
     images, labels = problem.part(rows)

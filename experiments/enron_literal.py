@@ -13,11 +13,11 @@ import numpy as np
 
 from exempla.arrays import to_numpy
 from exempla.data import take_rows
-from exempla.embedding import embed_training_set
 from exempla.errors import ExemplaWarning
+from exempla.kernel.embed import embed_training_set
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ, select
-from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.labels.evidence import Evidence
 
 __all__ = ["literal_sbq"]
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from exempla.tasks.fix_labels import fix_labels_from, gather
+from exempla.tasks.labels.fix_labels import fix_labels_from, gather
 from experiments.label_cases import KINDS, REPORT, Case, load
 from experiments.label_noise_page import write
 

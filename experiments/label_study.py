@@ -21,8 +21,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from exempla.data import stack_rows
-from exempla.tasks.fix_labels import fix_labels_from, gather
-from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.fix_labels import fix_labels_from, gather
 from experiments.baselines.labels import LABEL_BASELINES
 
 __all__ = ["OURS", "Trial", "paired", "plot", "run_trial", "summary", "tables"]

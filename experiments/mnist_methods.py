@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from exempla import SBQ, ExemplaWarning, Explainer, select
-from exempla.fisher.damping import resolve_damping
-from exempla.kernel import Use, questioned_rows, scored
-from exempla.outside import kernel_with
-from exempla.target import unit_rows
+from exempla.kernel.damping import resolve_damping
+from exempla.kernel.query import Use, questioned_rows, scored, unit_rows
+from exempla.kernel.residual import kernel_with
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 

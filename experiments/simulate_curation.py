@@ -8,8 +8,8 @@ import numpy as np
 
 from exempla.data import stack_rows, take_rows
 from exempla.errors import ExemplaError
-from exempla.tasks.fix_labels import fix_labels
-from exempla.tasks.fix_labels.problem import read_problem
+from exempla.tasks.labels.fix_labels import fix_labels
+from exempla.tasks.labels.problem import read_problem
 
 if TYPE_CHECKING:
     import pandas as pd

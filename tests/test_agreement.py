@@ -9,8 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import exempla
-from exempla.agreement import _KNOWN, disagreement
 from exempla.explainer import Explainer
+from exempla.quality import _KNOWN, disagreement
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3)) + 3 * np.eye(3)[np.arange(240) % 3]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from exempla.atomic import MANIFEST, make_folder, probe, publishing, write_text
 from exempla.errors import ExemplaError
+from exempla.io import MANIFEST, make_folder, probe, publishing, write_text
 
 NAMES = ("a.csv", "b.json", "c.html")
 

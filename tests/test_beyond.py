@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exempla import Explainer, beyond
-from exempla.beyond import Beyond, roots
-from exempla.kernel import dampings
-from exempla.target import mean_embedding
+from exempla import Explainer
+from exempla.kernel.query import dampings, mean_embedding
+from exempla.kernel.query import residual as beyond
+from exempla.kernel.residual import Beyond, roots
 from tests.reference import dense_rows
 from tests.test_outside import ASKED, TRAIN, network
 

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import scale
 
 import exempla
-from exempla import effect
-from exempla.sketch.identity import IdentitySketch
+from exempla import influence as effect
+from exempla.kernel.basis import IdentitySketch
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from exempla.embedding import forecast_bytes, in_one_array
+from exempla.kernel.embed import forecast_bytes, in_one_array
 
 JOB = """
 import sys

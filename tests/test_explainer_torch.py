@@ -118,8 +118,8 @@ def test_an_ensemble_whose_models_are_embedded_in_different_ways(job, monkeypatc
         sure[-1].weight.mul_(10)  # few classes carry probability: few Fisher rows
     parts = []
     for one, limit in ((model, 0), (sure, 10**6)):  # sketched, and exact in the dual
-        monkeypatch.setattr("exempla.sketch.choose.PRIMAL_LIMIT", 0)
-        monkeypatch.setattr("exempla.sketch.choose.DUAL_LIMIT", limit)
+        monkeypatch.setattr("exempla.kernel.sketch.PRIMAL_LIMIT", 0)
+        monkeypatch.setattr("exempla.kernel.sketch.DUAL_LIMIT", limit)
         parts.append(Explainer(one, progress=False).fit(train).embeddings[0])
     assert {type(part.rows) for part in parts} == {np.ndarray, torch.Tensor}
     answers = []

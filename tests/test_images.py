@@ -13,8 +13,8 @@ from PIL import Image
 import exempla.images
 from exempla import ExemplaError
 from exempla.images import ImageError, as_image, as_pixels, thumbnail
-from exempla.report.drawings.thumbnails import Gallery
-from exempla.review.images import image_bytes, write_image
+from exempla.report.plots import Gallery
+from exempla.review.folder import image_bytes, write_image
 from exempla.tables import load_images
 
 RAMP = (np.arange(16 * 12).reshape(12, 16) + 30).astype(np.uint8)

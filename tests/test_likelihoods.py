@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm, poisson
 
 from exempla.errors import ExemplaError
-from exempla.likelihoods import (
+from exempla.oracles.likelihoods import (
     Bernoulli,
     Categorical,
     Gaussian,

@@ -11,12 +11,13 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
-from exempla import Explainer, outside
-from exempla.embedding import Embedding
-from exempla.fisher import resolve_damping
-from exempla.fisher.full import FullMetric
+from exempla import Explainer
 from exempla.influence import each_influence
-from exempla.outside import counts, kernel_with, raw_products
+from exempla.kernel.damping import resolve_damping
+from exempla.kernel.embed import Embedding
+from exempla.kernel.fisher import FullMetric
+from exempla.kernel.query import residual as outside
+from exempla.kernel.residual import counts, kernel_with, raw_products
 from tests.reference import dense_rows
 
 DAMPING = 0.01

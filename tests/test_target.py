@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from exempla import ExemplaError
-from exempla.target import mean_embedding, unit_rows
+from exempla.kernel.query import mean_embedding, unit_rows
 
 ROWS = np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]])
 

@@ -21,7 +21,7 @@ import exempla
 from benchmarks.truths.exact import DAMPINGS
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import Truth, load_truth
-from exempla.kernel import dampings
+from exempla.kernel.query import dampings
 
 MOMENTS = (0, 1, 2, 4, 6, 7)
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -29,8 +29,8 @@ from torch import Tensor
 from benchmarks.truths.exact import rows_of
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import MOMENTS, Truth, load_truth
-from exempla.embedding import typical_square
-from exempla.fisher.damping import SHARE_IN_A_RUN
+from exempla.kernel.damping import SHARE_IN_A_RUN
+from exempla.kernel.embed import typical_square
 from exempla.oracles import make_oracle
 
 MULTIPLES = (0.3, 1.0, 3.0)

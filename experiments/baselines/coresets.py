@@ -18,12 +18,11 @@ from sklearn.cluster import MiniBatchKMeans
 from exempla.arrays import is_sparse
 from exempla.checks import check_k
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.likelihoods import Bernoulli
+from exempla.oracles.likelihoods import Bernoulli
 from exempla.results import Selection
+from exempla.tasks.summarize import best_total, left_out
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
-from exempla.tasks.summarize.posterior import posterior
-from exempla.tasks.summarize.refit import refitter
-from exempla.tasks.summarize.totals import best_total, left_out
+from exempla.tasks.summarize.posterior import posterior, refitter
 
 __all__ = ["hilbert_coreset", "random_summary", "sensitivity_coreset"]
 

@@ -24,13 +24,12 @@ from sklearn.model_selection import GridSearchCV
 
 from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError
-from exempla.tasks.fix_labels import gather
-from exempla.tasks.fix_labels.crossfit import FOLDS, predicted, stratified_folds
-from exempla.tasks.fix_labels.evidence import Evidence
-from exempla.tasks.fix_labels.fisher import FisherView
-from exempla.tasks.fix_labels.sbq import MULTIPLES, separation
-from exempla.tasks.retrain import Fit
-from exempla.tasks.ties import TIE
+from exempla.tasks.explain import TIE
+from exempla.tasks.labels.crossfit import FOLDS, predicted, stratified_folds
+from exempla.tasks.labels.evidence import Evidence, FisherView
+from exempla.tasks.labels.fix_labels import gather
+from exempla.tasks.labels.sbq import MULTIPLES, separation
+from exempla.tasks.verify import Fit
 from experiments.baselines.rbf import rbf_sbq
 
 __all__ = ["LABEL_BASELINES", "rank", "scores"]

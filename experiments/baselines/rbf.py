@@ -17,10 +17,10 @@ from sklearn.metrics.pairwise import euclidean_distances
 from exempla.arrays import to_numpy
 from exempla.data import as_matrix, take_rows
 from exempla.errors import ExemplaWarning
+from exempla.kernel.query import unit_rows
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.selection import SBQ, select
-from exempla.target import unit_rows
-from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.labels.evidence import Evidence
 
 __all__ = ["rbf_sbq"]
 

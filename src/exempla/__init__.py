@@ -25,7 +25,7 @@ from exempla.version import __version__
 
 if TYPE_CHECKING:
     from exempla import metrics
-    from exempla.completions import Completions
+    from exempla.data import Completions
     from exempla.errors import ExemplaError, ExemplaWarning
     from exempla.estimator import FisherExplainer
     from exempla.explainer import Explainer
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from exempla.tables.models.surrogate import Surrogate, surrogate
     from exempla.tasks.attack import Attack, attack
     from exempla.tasks.clean import Cleaning, clean
-    from exempla.tasks.explain import explain
-    from exempla.tasks.explain_errors import explain_errors
-    from exempla.tasks.fix_labels import LabelFixes, fix_labels
-    from exempla.tasks.label_jobs import ClassFixes, NumberFixes, PartFixes
+    from exempla.tasks.explain import explain, explain_errors
+    from exempla.tasks.labels.fix_labels import fix_labels
+    from exempla.tasks.labels.result import ClassFixes, LabelFixes, NumberFixes, PartFixes
     from exempla.tasks.summarize import Summary, summarize
     from exempla.tasks.verify import Verification
 
@@ -61,10 +60,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "exempla.explainer": "Explainer",
     "exempla.results": "Answer Explanation Features Selection",
-    "exempla.tasks.explain": "explain",
-    "exempla.tasks.explain_errors": "explain_errors",
-    "exempla.tasks.fix_labels": "fix_labels LabelFixes",
-    "exempla.tasks.label_jobs": "ClassFixes NumberFixes PartFixes",
+    "exempla.tasks.explain": "explain explain_errors",
+    "exempla.tasks.labels.fix_labels": "fix_labels LabelFixes",
+    "exempla.tasks.labels.jobs": "ClassFixes NumberFixes PartFixes",
     "exempla.tasks.clean": "clean Cleaning",
     "exempla.tasks.summarize": "summarize Summary",
     "exempla.tasks.attack": "attack Attack",
@@ -73,7 +71,7 @@ _HOMES = {
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
     "exempla.influence": "hessian_influence",
-    "exempla.completions": "Completions",
+    "exempla.data": "Completions",
     "exempla.recorder": "Recorder",
     "exempla.estimator": "FisherExplainer",
     "exempla.tables.models.surrogate": "surrogate Surrogate",

@@ -39,7 +39,7 @@ Array = Any
 
 SOLVED = 16_384
 """Rows solved at a time where they are of another precision than the factor."""
-UNKNOWN_MEMORY = 2**32
+_UNKNOWN_MEMORY = 2**32
 """Bytes taken to be free where the system does not say."""
 
 
@@ -216,4 +216,4 @@ def available_memory() -> int:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return UNKNOWN_MEMORY
+        return _UNKNOWN_MEMORY

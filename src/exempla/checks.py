@@ -31,9 +31,9 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LARGEST_SEED = 2**32 - 1
+_LARGEST_SEED = 2**32 - 1
 """What NumPy, torch and scikit-learn all accept."""
-MOST_TIMES = 1_000_000
+_MOST_TIMES = 1_000_000
 """Steps, rounds or trainings that somebody may have meant."""
 
 
@@ -65,9 +65,9 @@ def check_times(name: str, value: Any) -> int:
     >>> check_times("seeds", 5)
     5
     """
-    if not whole_number(value) or not 1 <= value <= MOST_TIMES:
+    if not whole_number(value) or not 1 <= value <= _MOST_TIMES:
         raise ExemplaError(
-            f"{name} is {value!r}: give a whole number of at least 1 and at most {MOST_TIMES}."
+            f"{name} is {value!r}: give a whole number of at least 1 and at most {_MOST_TIMES}."
         )
     return int(value)
 
@@ -93,9 +93,9 @@ def check_seed(seed: Any) -> int:
     >>> check_seed(7)
     7
     """
-    if not whole_number(seed) or not 0 <= seed <= LARGEST_SEED:
+    if not whole_number(seed) or not 0 <= seed <= _LARGEST_SEED:
         raise ExemplaError(
-            f"seed is {seed!r}; give a whole number of at least 0 and at most {LARGEST_SEED}"
+            f"seed is {seed!r}; give a whole number of at least 0 and at most {_LARGEST_SEED}"
         )
     return int(seed)
 

@@ -6,7 +6,7 @@ import re
 
 __all__ = ["ExemplaError", "ExemplaWarning", "UnfittedModelError", "UnsupportedModelError"]
 
-LONGEST = 2000
+_LONGEST = 2000
 """Characters of a message: a value shown in it may be of any size."""
 
 
@@ -24,7 +24,9 @@ class ExemplaError(ValueError):
     def __str__(self) -> str:
         """One line, however many the values named in it have, and not a page long."""
         said = re.sub(r"\s*\n\s*", " ", super().__str__().strip())
-        return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 4 :]}"
+        return (
+            said if len(said) <= _LONGEST else f"{said[: _LONGEST // 2]} … {said[-_LONGEST // 4 :]}"
+        )
 
 
 class UnsupportedModelError(ExemplaError):

@@ -10,17 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.agreement import disagreement
 from exempla.arrays import real_numbers, to_numpy
-from exempla.beyond import Beyond, affinity, kernel_of
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
-from exempla.effect import predicted_effect
-from exempla.embedding import Embedding, check_fisher, check_part, embed_models
 from exempla.errors import ExemplaError
-from exempla.fisher import check_damping
 from exempla.influence import (
     SetInfluence,
     each_influence,
+    predicted_effect,
     refuse_overflow,
     relative_influence,
     self_influence,
@@ -28,16 +24,20 @@ from exempla.influence import (
     set_influence,
     sketch_influence,
 )
-from exempla.kernel import Asked, Use, dampings, scored, training_features
+from exempla.kernel.damping import check_damping
+from exempla.kernel.embed import Embedding, check_fisher
+from exempla.kernel.query import Asked, Use, dampings, scored, shares, training_features
+from exempla.kernel.residual import Beyond, affinity, kernel_of
+from exempla.kernel.sketch import check_sketch
+from exempla.kernel.stored import check_part, embed_models
 from exempla.oracles import make_oracles, opened, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
+from exempla.quality import disagreement
 from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector
 from exempla.selection.certificate import chosen_and_certified
-from exempla.sketch import check_sketch
 from exempla.store import StoredRows, read_object, write_object
-from exempla.target import shares
 from exempla.version import __version__
 
 __all__ = ["Explainer", "Side"]
@@ -60,7 +60,7 @@ class Explainer:
         state dicts (torch), files of them, or the folder a `Recorder` filled: `[model, "run/"]`.
     likelihood : str, function or likelihood
         "auto", the name of the likelihood the model was trained with, or for a torch model one of
-        your own: log_prob(model, batch), see `exempla.likelihoods.Custom`.
+        your own: log_prob(model, batch), see `exempla.oracles.likelihoods.Custom`.
     fisher : {"true", "empirical", "diagonal", "identity"}
         The metric: expectation over the model's own labels, over the given labels, only its
         diagonal, or none (the paper's practical kernel).
@@ -308,7 +308,7 @@ class Explainer:
 
         Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
         helps, the whole matrix because you asked for it. What a sketch leaves out counts by one
-        mean eigenvalue (`exempla.outside`). `past_sketch` solves with the Fisher of all
+        mean eigenvalue (`exempla.kernel.residual`). `past_sketch` solves with the Fisher of all
         parameters, as `set_influence` does, in some passes over the training set. `relative`
         divides by the root of each training example's own influence: who speaks about this
         question, where plain influence also names those that have a say in everything.

@@ -21,11 +21,11 @@ from exempla.errors import ExemplaError
 
 __all__ = ["ImageError", "as_image", "as_pixels", "fitted", "thumbnail", "webp"]
 
-DECODERS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_DECODERS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """Only these: Pillow's rarer decoders are rarely tested, and one of them starts a program."""
 MOST_PIXELS = 100_000_000
 """Of one picture: a small file can claim to be a wall of pixels that fills the memory."""
-DEEPEST = 65_535.0
+_DEEPEST = 65_535.0
 """White, where a pixel has 16 bits."""
 
 
@@ -103,7 +103,7 @@ def _from_file(path: Path, largest: int | None) -> Image.Image:
         raise ImageError(f"{path.name} is SVG, which can carry scripts; convert it to PNG.")
     if not path.is_file():
         raise ImageError(f"{path.name} cannot be read as an image: it is no file.")
-    with _readable(path.name), Image.open(path, formats=DECODERS) as opened:
+    with _readable(path.name), Image.open(path, formats=_DECODERS) as opened:
         return _decoded(opened, largest)
 
 
@@ -185,7 +185,7 @@ def _as_bytes(values: np.ndarray) -> np.ndarray:
     if low < 0:
         base, top = low, max(high, low + 1e-12)
     elif values.dtype.kind != "f":
-        top = next((t for t in (1.0, 255.0, DEEPEST) if high <= t), high)
+        top = next((t for t in (1.0, 255.0, _DEEPEST) if high <= t), high)
     with np.errstate(over="ignore", invalid="ignore"):
         share = np.nan_to_num((deep - base) / (top - base), nan=0.0, posinf=1.0, neginf=0.0)
     return np.rint(share * 255).astype(np.uint8)

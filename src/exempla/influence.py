@@ -6,6 +6,17 @@ is what test point j's log-likelihood loses, to first order, when training point
 With M the Hessian of the mean penalised loss this is Koh and Liang's influence; with M the model's
 own Fisher it is the Fisher kernel over n. For models with a canonical link the two are one, at any
 θ; elsewhere (a perceptron) they differ, and the Fisher is the one that is always positive.
+
+What removing some training examples is predicted to do to the questioned predictions.
+
+Removing training examples S takes their scores and their part of the Fisher away. One Newton step
+from the trained weights to those of the rest is, with M the metric and R the Fisher rows of S,
+
+    Δθ = −(nM − RᵀR)⁻¹ Σ_S s_i = −(x + M⁻¹Rᵀ(n − R M⁻¹Rᵀ)⁻¹ R x)/n,    x = M⁻¹ Σ_S s_i
+
+whose first term alone is the sum of the influences; the second matters where many examples go that
+share a direction. For a model of classes the change is carried over in log-odds, so that no
+probability passes 1. As many rows drawn by chance are the measure of how much that is.
 """
 
 from __future__ import annotations
@@ -17,42 +28,27 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, concatenate, to_numpy
-from exempla.embedding import Embedding
+from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.errors import ExemplaError
-from exempla.fisher import check_damping
-from exempla.fisher.conjugate import conjugate_gradients
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch
+from exempla.kernel.damping import check_damping
+from exempla.kernel.embed import Embedding, squares
+from exempla.kernel.query import Scored, shares
+from exempla.kernel.residual import conjugate_gradients, counts, kernel_with
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Labels, Oracle
-from exempla.outside import counts, kernel_with, squares
 from exempla.progress import say, track
-from exempla.sketch.identity import IdentitySketch
-from exempla.sketch.kronecker import KroneckerSketch
 from exempla.store import StoredRows
-from exempla.target import shares
 
-__all__ = [
-    "SetInfluence",
-    "each_influence",
-    "hessian",
-    "hessian_influence",
-    "refuse_overflow",
-    "relative_influence",
-    "self_influence",
-    "self_outside",
-    "set_influence",
-    "sketch_influence",
-]
-
-CG_STEPS, CG_TOLERANCE = 25, 1e-2
+_CG_STEPS, _CG_TOLERANCE = 25, 1e-2
 """Passes over the data that conjugate gradients may take, and the residual they stop at."""
 LEVELLING = 0.5
 """How far the moments of one training are made equal in size: 0 a plain mean, 1 one vote each.
 Chosen out of five on the `choose` half of the truths (`benchmarks.truths.moments`)."""
-TINY = 1e-30
+_TINY = 1e-30
 BLOCK_BYTES = 2**28
 """What the columns solved together may take, ten numbers a parameter and column."""
-HESSIAN_LIMIT = 4096
+_HESSIAN_LIMIT = 4096
 """Most parameters whose Hessian is written out."""
 
 
@@ -114,13 +110,13 @@ def set_influence(
     labels: Labels,
     dampings: list[float],
     weights: Any = None,
-    limit: int = CG_STEPS,
+    limit: int = _CG_STEPS,
 ) -> SetInfluence:
     """Influence on the (weighted) mean log-likelihood of a set, averaged over the models."""
     share = shares(weights, len(examples[0]))
     if share.ndim != 1:
         raise ExemplaError("a set is one question: give one weight per questioned example.")
-    found = past_the_sketch(embeddings, examples, labels, dampings, share[:, None], limit)
+    found = _past_the_sketch(embeddings, examples, labels, dampings, share[:, None], limit)
     return replace(found, values=found.values[:, 0])
 
 
@@ -128,10 +124,10 @@ def sketch_influence(
     embeddings: list[Embedding], examples: list[Examples], labels: Labels, dampings: list[float]
 ) -> SetInfluence:
     """Influence on every questioned example by itself, (n_train, n_test), with nothing solved: the
-    sketch, and what it leaves out by its mean eigenvalue (`exempla.outside`)."""
+    sketch, and what it leaves out by its mean eigenvalue (`exempla.kernel.residual`)."""
     each = zip(embeddings, examples, dampings, strict=True)
-    found = (by_the_sketch(e, x, labels, d) for e, x, d in each)
-    return average(found, of_network_run(embeddings))
+    found = (_by_the_sketch(e, x, labels, d) for e, x, d in each)
+    return average(found, _of_network_run(embeddings))
 
 
 def each_influence(
@@ -143,9 +139,9 @@ def each_influence(
     width = int(np.clip(BLOCK_BYTES // (40 * parameters), 1, count))
     blocks = [np.arange(start, min(start + width, count)) for start in range(0, count, width)]
     parts = [
-        past_the_sketch(
+        _past_the_sketch(
             embeddings, [x.take(block) for x in examples], labels, dampings, np.eye(len(block)),
-            CG_STEPS,
+            _CG_STEPS,
         )
         for block in blocks
     ]  # fmt: skip
@@ -157,7 +153,7 @@ def each_influence(
     )
 
 
-def past_the_sketch(
+def _past_the_sketch(
     embeddings: list[Embedding],
     examples: list[Examples],
     labels: Labels,
@@ -173,11 +169,11 @@ def past_the_sketch(
     sketch, and one mean eigenvalue for what that leaves out.
     """
     each = zip(embeddings, examples, dampings, strict=True)
-    found = (one_influence(e, x, labels, mix, d, limit) for e, x, d in each)
-    return average(found, of_network_run(embeddings))
+    found = (_one_influence(e, x, labels, mix, d, limit) for e, x, d in each)
+    return average(found, _of_network_run(embeddings))
 
 
-def of_network_run(embeddings: list[Embedding]) -> bool:
+def _of_network_run(embeddings: list[Embedding]) -> bool:
     """Whether these are moments of one network's training: that was looked at, not the stages of
     a boosted model nor those of a linear one."""
     evidence = embeddings[0].evidence
@@ -206,10 +202,10 @@ def average(found: Iterable[SetInfluence], of_run: bool) -> SetInfluence:
 def sizes(values: np.ndarray) -> np.ndarray:
     """Root of the mean square of each column; next to nothing for one of zeros."""
     squares = np.einsum("ij,ij->j", values, values, dtype=np.float64)
-    return np.maximum(np.sqrt(squares / len(values)), TINY)
+    return np.maximum(np.sqrt(squares / len(values)), _TINY)
 
 
-def by_the_sketch(
+def _by_the_sketch(
     embedding: Embedding,
     examples: Examples,
     labels: Labels,
@@ -225,7 +221,7 @@ def by_the_sketch(
     return SetInfluence(found.values / len(embedding.train), found.said, residual, 0)
 
 
-def one_influence(
+def _one_influence(
     embedding: Embedding,
     examples: Examples,
     labels: Labels,
@@ -234,14 +230,14 @@ def one_influence(
     limit: int,
 ) -> SetInfluence:
     """Of one model."""
-    operator = operator_of(embedding)
+    operator = _operator_of(embedding)
     if operator is None:
-        return by_the_sketch(embedding, examples, labels, damping, mix)
+        return _by_the_sketch(embedding, examples, labels, damping, mix)
     steps = conjugate_gradients(
         lambda v: operator.product(v) + damping * v,
         operator.score_sums(examples, labels, mix),
-        sketch_inverse(embedding, damping),
-        CG_TOLERANCE,
+        _sketch_inverse(embedding, damping),
+        _CG_TOLERANCE,
         limit,
     )
     steps = track(steps, "solving, a pass over the training set a step", limit)
@@ -252,14 +248,14 @@ def one_influence(
     return SetInfluence(values, said, found.residual, found.steps)
 
 
-def operator_of(embedding: Embedding) -> Any:
+def _operator_of(embedding: Embedding) -> Any:
     """The Fisher of all parameters as an operator, where a sketch leaves some out; else None."""
     if isinstance(embedding.sketch, KroneckerSketch) and embedding.metric.name == "full":
         return embedding.oracle.gauss_newton(embedding.train)
     return None
 
 
-def sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]:
+def _sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Any], Any]:
     """V ↦ about (F + δ)⁻¹ V: the sketch's inverse inside it, one mean eigenvalue outside."""
     sketch, evidence = embedding.sketch, embedding.evidence
     assert isinstance(sketch, KroneckerSketch)
@@ -288,10 +284,10 @@ def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:
     Central differences of the mean score: no assumption on the model, 2P passes over the data.
     """
     theta = oracle.theta
-    if len(theta) > HESSIAN_LIMIT:
+    if len(theta) > _HESSIAN_LIMIT:
         raise ExemplaError(
             f"a Hessian of {len(theta)} parameters is too large to write out (the limit is "
-            f"{HESSIAN_LIMIT}): use Explainer.influence, whose metric is the Fisher."
+            f"{_HESSIAN_LIMIT}): use Explainer.influence, whose metric is the Fisher."
         )
     columns = []
     for j in range(len(theta)):
@@ -342,3 +338,91 @@ def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -
     except np.linalg.LinAlgError:
         raise ExemplaError("the Hessian has no inverse: give a damping above zero.") from None
     return refuse_overflow(found, "influence")
+
+
+CLASSES = ("bernoulli", "categorical")
+"""Likelihoods of one class out of several."""
+MOST_ROWS = 2048
+"""Fisher rows of the removed examples that the second term is worked out for."""
+_SURE = 1e-9
+"""Closest that a probability comes to 0 and 1 where its log-odds are taken."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Predicted, not observed: `verify` trains again and looks."""
+
+    removed: int
+    """Training examples removed."""
+    log_likelihood: float
+    """Change of the questioned predictions' mean log-likelihood."""
+    by_chance: float
+    """The same for as many training examples drawn by chance: the mean over draws …"""
+    by_chance_sd: float
+    """… and the standard deviation."""
+    mended: int | None = None
+    """Predictions whose own label is less likely than not, and would become likelier than not;
+    None where labels are no classes."""
+    spoiled: int | None = None
+    """Predictions whose own label would cease to be likelier than not."""
+
+
+def predicted_effect(
+    embeddings: list[Embedding],
+    asked: Scored,
+    examples: Examples,
+    labels: Labels,
+    dampings: list[float],
+    shares: np.ndarray,
+    picked: np.ndarray,
+) -> Effect:
+    """The effect of removing `picked` on questioned examples that count by `shares`.
+
+    `asked` are their rows by each model, `examples` themselves as the first one reads them. Several
+    models are averaged, as their kernels are.
+    """
+    if not len(picked):
+        return Effect(0, 0.0, 0.0, 0.0)
+    n, models = len(embeddings[0].train), len(embeddings)
+    change, everyone = np.zeros(len(examples)), np.zeros(n)
+    for e, (rows, _), damping in zip(embeddings, asked, dampings, strict=True):
+        train = e.rows_near_model()
+        change += products(rows, _newton_step(e, train, picked, damping)[None])[:, 0] / models
+        together = e.metric.solve(as_like(shares[None, :], rows) @ rows, damping)
+        everyone += products(train, together)[:, 0] / (n * models)
+    k = len(picked)
+    chance, spread = -k * float(everyone.mean()), float(np.sqrt(k * (1 - k / n)) * everyone.std())
+    first = embeddings[0].oracle
+    if first.likelihood not in CLASSES or labels != "true" or examples.labels is None:
+        return Effect(k, float(shares @ change), chance, spread)
+    before = first.log_likelihood(examples)
+    p = np.clip(np.exp(before), _SURE, 1 - _SURE)
+    odds = np.log(p) - np.log1p(-p)
+    moved = odds + change / (1 - p)
+    after = -np.logaddexp(0.0, -moved)
+    return Effect(
+        k,
+        float(shares @ (after - np.log(p))),
+        chance,
+        spread,
+        mended=int(np.sum((odds <= 0) & (moved > 0))),
+        spoiled=int(np.sum((odds > 0) & (moved <= 0))),
+    )
+
+
+def _newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping: float) -> Array:
+    """Δθ of removing these training examples, in the sketch."""
+    solve, n = embedding.metric.solve, len(train)
+    x = solve(train[picked].sum(0)[None], damping)[0]
+    if embedding.metric.name != "full":
+        return x / -n
+    parts: list[Array] = []
+    for batch in embedding.oracle.fisher_rows(embedding.train.take(picked)):
+        parts.append(embedding.sketch.project(batch))
+        if sum(map(len, parts)) > MOST_ROWS:
+            return x / -n
+    R = to_numpy(concatenate(parts))
+    solved = to_numpy(solve(as_like(R, x), damping)).astype(np.float64)
+    left = n * np.eye(len(R)) - R @ solved.T
+    more = np.linalg.solve(left, R @ to_numpy(x)) @ solved
+    return as_like(to_numpy(x) + more, x) / -n

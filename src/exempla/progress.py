@@ -36,7 +36,7 @@ DELAY = 2.0
 BETWEEN_LINES = 10.0
 """Seconds between two lines where the output is no terminal."""
 
-LONG = 20.0
+_LONG = 20.0
 """Seconds from which on work is announced with an estimate as soon as there is one."""
 
 MUCH_MEMORY = 2**28
@@ -84,7 +84,7 @@ class Lines:
         """Whether the first piece already tells that this will take long: an estimate is due."""
         if self.said or not self.total or not self.done:
             return False
-        return seconds * self.total / self.done > LONG
+        return seconds * self.total / self.done > _LONG
 
     def _how_far(self, seconds: float) -> str:
         if not self.total or not self.done:

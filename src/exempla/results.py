@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.atomic import replacing, write_text
+from exempla.io import replacing, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,7 @@ class Answer:
         return f"{type(self).__name__}: {self.finding}"
 
     def __str__(self) -> str:
-        from exempla.report.words.sentences import terminal_text
+        from exempla.report.words import terminal_text
 
         return terminal_text(self)
 
@@ -257,10 +257,10 @@ class Explanation(Selection):
     version: str
     fisher: str = "true"
     beyond_sketch: bool = False
-    """Whether what the sketch leaves out counted towards the question (`exempla.beyond`)."""
+    """Whether what the sketch leaves out counted towards the query."""
     certificate: dict[str, Any] = field(default_factory=dict)
     removal: dict[str, Any] = field(default_factory=dict)
-    """What removing these examples is predicted to do (`exempla.effect.Effect`); empty where it was
+    """What removing these examples is predicted to do (`influence.Effect`); empty where it was
     not worked out, as for each of many questions."""
     question: Question | None = field(default=None, repr=False, compare=False)
 
@@ -277,7 +277,7 @@ class Explanation(Selection):
     @property
     def finding(self) -> str:
         """What the picks are predicted to have done, in one sentence."""
-        from exempla.report.words.sentences import removal_sentence
+        from exempla.report.words import removal_sentence
 
         return removal_sentence(self)
 
@@ -301,12 +301,12 @@ class Explanation(Selection):
 
     def plot(self) -> Figure:
         """Weights and explained share as a matplotlib figure."""
-        from exempla.report.drawings.plots import plot_explanation
+        from exempla.report.plots import plot_explanation
 
         return plot_explanation(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from exempla.report.html import explanation_fragment
+        from exempla.report.page import explanation_fragment
 
         return explanation_fragment(self)

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli.shared import checkout
-from exempla.cli.shared.checkout import find_checkout
+from exempla.cli import options as checkout
+from exempla.cli.options import find_checkout
 from exempla.errors import ExemplaError
 from tests.cli.case import CONTRACT, run
 

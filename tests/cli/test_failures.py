@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from exempla.cli.commands import explain
-from exempla.cli.shared.console import Console, plain
+from exempla.cli.console import Console, plain
 from exempla.version import __version__
 from tests.cli.case import run
 

@@ -39,9 +39,9 @@ def run(*words: object) -> int:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A hundredth of the training: the labels, not the network, are tried here."""
-    import exempla.tables.models.cnn
+    import exempla.tables.models.image
 
-    monkeypatch.setattr(exempla.tables.models.cnn, "STEPS", 15)
+    monkeypatch.setattr(exempla.tables.models.image, "STEPS", 15)
 
 
 def folders_of(root: Path, rows: list[int]) -> list[str]:
@@ -132,8 +132,8 @@ def test_labels_of_an_npz_of_images_stay_what_they_are(tmp_path):
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory):
     """Random pixels in random folders, judged with the network and the folds watched."""
-    import exempla.tables.models.cnn as cnn
-    from exempla.tasks.fix_labels.evidence import Evidence
+    import exempla.tables.models.image as cnn
+    from exempla.tasks.labels.evidence import Evidence
 
     root, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
     for row in range(60):
@@ -195,7 +195,7 @@ def asked_models(monkeypatch) -> list[int]:
 
 
 def test_explain_asks_the_network_s_own_checkpoints_too(tmp_path, monkeypatch):
-    import exempla.oracles.torch.tape.network as network
+    import exempla.oracles.torch.network as network
 
     monkeypatch.setattr(network, "available_memory", lambda: 2**36)  # whatever else runs here
     root, out = tmp_path / "pictures", tmp_path / "out"
@@ -207,7 +207,7 @@ def test_explain_asks_the_network_s_own_checkpoints_too(tmp_path, monkeypatch):
 
 
 def test_explain_asks_the_network_alone_where_memory_is_short(tmp_path, monkeypatch, capsys):
-    import exempla.oracles.torch.tape.network as network
+    import exempla.oracles.torch.network as network
 
     root, out = tmp_path / "pictures", tmp_path / "out"
     write_digits(root, ["dog", "cat"], wrong=3)
@@ -221,7 +221,7 @@ def test_explain_asks_the_network_alone_where_memory_is_short(tmp_path, monkeypa
 def test_the_network_records_a_few_evenly_spread_moments():
     import torch
 
-    from exempla.tables.models.cnn import SmallCNN
+    from exempla.tables.models.image import SmallCNN
 
     X = np.random.default_rng(0).random((32, 1, 8, 8), dtype=np.float32)
     y = np.arange(32) % 2

@@ -15,8 +15,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli.shared import output
-from exempla.cli.userdata import userfile
+from exempla.cli import output, userfile
 from exempla.version import __version__
 from tests.cli.case import pictures, run
 

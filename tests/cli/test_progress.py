@@ -13,8 +13,8 @@ import pytest
 
 from exempla import progress
 from exempla.cli import main as door
+from exempla.cli.console import Console
 from exempla.cli.main import main
-from exempla.cli.shared.console import Console
 from tests.cli.case import pictures, run
 
 
@@ -81,7 +81,7 @@ def test_the_time_told_begins_with_the_process(monkeypatch, tmp_path, capsys):
 
 def test_a_process_is_as_old_as_the_clock_says():
     code = (
-        "import time; time.sleep(0.6); from exempla.cli.shared.started import process_age;"
+        "import time; time.sleep(0.6); from exempla.cli.options import process_age;"
         "print(process_age())"
     )
     before = time.perf_counter()

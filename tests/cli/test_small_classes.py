@@ -56,7 +56,7 @@ def test_a_class_of_one_image(tmp_path, capsys):
 
 
 def test_images_of_a_test_folder_are_made_like_those_of_training(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("exempla.tables.models.cnn.STEPS", 15)
+    monkeypatch.setattr("exempla.tables.models.image.STEPS", 15)
     rng = np.random.default_rng(0)
 
     def folder(name: str, *labels: str, mode: str, size: int) -> None:

@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 import exempla
 from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_exchange import RayExchange
+from exempla.distributed.ray_backend import RayExchange
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from exempla.distributed import in_files
-from exempla.distributed.worker import Worker
+from exempla.distributed.ray_backend import Worker
 from exempla.errors import ExemplaError
-from exempla.selection.candidates.base import Rule
-from exempla.selection.shards import Call
-from exempla.selection.shards.exchange import Effect, packed, unpacked
+from exempla.selection.rows import Rule
+from exempla.selection.shards import Call, Effect, packed, unpacked
 from exempla.store import StoredRows
 
 

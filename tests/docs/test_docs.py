@@ -138,8 +138,8 @@ def test_every_public_name_is_in_the_reference():
 
 def test_numbers_of_the_method_are_those_of_the_code():
     from exempla.explainer import DEFAULT_NOISE
-    from exempla.fisher.damping import AUTO, RULES
-    from exempla.sketch.choose import DUAL_LIMIT, PRIMAL_LIMIT, WIDEST, WIDTH
+    from exempla.kernel.damping import AUTO, RULES
+    from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, WIDEST, WIDTH
     from exempla.tasks.summarize.posterior import DRAWS
 
     method, scaling = text_of("how-it-works.md"), text_of("scaling.md")

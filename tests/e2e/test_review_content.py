@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exempla.report.words.chance import chance
+from exempla.report.words import chance
 from exempla.review import Content, ReviewedFile, Suspect, write_review
 from tests.e2e.review_page import READY, open_review, row, state, wait_for_row
 from tests.review.case import make_folder, make_framed, served

@@ -74,7 +74,7 @@ class Store(Scenario):
     def check(self, folder: Path, code: int) -> list[str]:
         import warnings
 
-        from exempla.store.sealed import verified
+        from exempla.io import verified
 
         before = {}
         for path in (folder / "store").rglob("*.npy"):
@@ -246,7 +246,7 @@ class EmbedStore(Embed):
         return main([*words, *out, "--quiet"])
 
     def check(self, folder: Path, code: int) -> list[str]:
-        from exempla.store.sealed import verified
+        from exempla.io import verified
 
         before = {}
         for path in (folder / "store-5").rglob("*.npy"):
@@ -371,7 +371,7 @@ class Record(Scenario):
         self.train(folder, 7)
 
     def check(self, folder: Path, code: int) -> list[str]:
-        from exempla.recorder.files import read_run
+        from exempla.recorder.weights import read_run
 
         model = LogisticRegression(max_iter=500).fit(X, Y)
         used = exempla.Explainer([model, folder / "run"], progress=False)  # it can be used

@@ -8,8 +8,8 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import exempla
-from exempla.embedding import typical_square
-from exempla.kernel import dampings
+from exempla.kernel.embed import typical_square
+from exempla.kernel.query import dampings
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -10,7 +10,7 @@ import torch
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from exempla import ExemplaError
-from exempla.fisher.damping import (
+from exempla.kernel.damping import (
     FisherEvidence,
     check_damping,
     per_effective_row,
@@ -18,8 +18,7 @@ from exempla.fisher.damping import (
     resolve_damping,
     shrinkage,
 )
-from exempla.fisher.diagonal import DiagonalMetric
-from exempla.fisher.full import FullMetric
+from exempla.kernel.fisher import DiagonalMetric, FullMetric
 from tests.threads import hammered
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import exempla
-from exempla import Completions, ExemplaError, beyond
+from exempla import Completions, ExemplaError
+from exempla.kernel.query import residual as beyond
 from exempla.language import TokenAlignment
 from exempla.report import marked_text, write_report
 

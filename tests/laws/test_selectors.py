@@ -263,6 +263,4 @@ def test_the_examples_of_every_module_run():
         result = doctest.testmod(importlib.import_module(name))
         assert result.failed == 0, name
         tried[name] = result.attempted
-    with_a_selector = [name for name in walked if ".selectors." in name]
-    assert len(with_a_selector) == 8
-    assert all(tried[name] > 0 for name in with_a_selector)
+    assert tried["exempla.selection.selectors"] > 7 and tried["exempla.selection.sharded"] > 0

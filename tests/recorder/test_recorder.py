@@ -17,8 +17,14 @@ from torch import nn
 
 import exempla
 from exempla.recorder import recorder as module
-from exempla.recorder.files import read_run
-from exempla.recorder.torch_weights import copied, encoded, nbytes, plain_names, read_tensors
+from exempla.recorder.weights import (
+    copied,
+    encoded_tensors,
+    nbytes,
+    plain_names,
+    read_run,
+    read_tensors,
+)
 
 X, Y = load_iris(return_X_y=True)
 
@@ -175,7 +181,7 @@ def test_the_size_of_a_file_is_not_underrated(width):
     model = nn.ModuleList([nn.Linear(width, 1) for _ in range(40)])
     model[1].weight = model[0].weight
     made = copied(model)
-    assert len(encoded(made)) <= nbytes(made)
+    assert len(encoded_tensors(made)) <= nbytes(made)
 
 
 # ---- going on

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exempla.recorder.thinning import Thinning
+from exempla.recorder.recorder import Thinning
 
 
 def trained(thinning: Thinning, length: int) -> tuple[list[int], int]:

@@ -16,13 +16,11 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.report import About, ImageView, TableView, View, render_report
-from exempla.report.decisive import decisive_parts
-from exempla.report.drawings.effects import EffectPlot
+from exempla.report import words as unseen
+from exempla.report.evidence import decisive_parts
 from exempla.report.page import FIRST, FIRST_CARDS, PAGE, PAGE_OF_CARDS
-from exempla.report.words import unseen
-from exempla.report.words.sentences import percent
-from exempla.report.words.trusting import poor_model, stands_out
-from exempla.report.words.unseen import on_unseen_rows
+from exempla.report.plots import EffectPlot
+from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
 from tests.report.test_report import Page
 
 COMPUTED = ("Damping", "Kept of the Fisher information", "Selection", "Certificate")

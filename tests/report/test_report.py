@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 
 import exempla
 from exempla import ExemplaError
+from exempla.images import as_image
 from exempla.report import (
     About,
     ImageView,
@@ -30,10 +31,8 @@ from exempla.report import (
     render_report,
     write_report,
 )
-from exempla.report.decisive import decisive_parts
-from exempla.report.drawings.curve import explained_shares
-from exempla.report.drawings.thumbnails import BUDGET, Gallery, as_image
-from exempla.report.evidence import strongest
+from exempla.report.evidence import decisive_parts, strongest
+from exempla.report.plots import BUDGET, Gallery, explained_shares
 from exempla.report.views import LONGEST_TEXT, MOST_CELLS
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)>" onmouseover="alert(3)'

@@ -18,9 +18,9 @@ import numpy as np
 
 from exempla.report.views import mark_words
 from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
-from exempla.review.design.frame import sample_rest
 from exempla.review.gate import Keys
 from exempla.review.log import DecisionLog
+from exempla.review.sampling import sample_rest
 from exempla.review.server import listen, make_server
 
 CLASSES = ("ham", "spam", "news")

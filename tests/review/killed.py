@@ -22,9 +22,7 @@ from typing import Any
 from exempla.review import logfile, read_review
 from exempla.review.export import export_review
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.recover import recover_log
-from exempla.tables.corrections import export as once  # noqa: F401 - not anew in every run
-from exempla.tables.corrections import patch as too  # noqa: F401
+from exempla.review.logfile import recover_log
 
 CHANGING = {
     "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate",

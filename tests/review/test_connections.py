@@ -10,8 +10,8 @@ import uuid
 
 import pytest
 
-from exempla.review import connections
-from exempla.review.connections import LINES, MOST, Connection, sparing_logs
+from exempla.review import log as connections
+from exempla.review.log import LINES, MOST, Connection, sparing_logs
 from tests.review.case import make_folder, running, served, signed_in
 
 
@@ -221,7 +221,7 @@ def test_of_two_exports_at_once_one_waits_its_turn_in_words(tmp_path, monkeypatc
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path, monkeypatch):
     import errno
 
-    from exempla import atomic
+    from exempla import io as atomic
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

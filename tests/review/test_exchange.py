@@ -15,8 +15,7 @@ import pytest
 
 from exempla.errors import ExemplaError
 from exempla.review import ReviewedFile, Suspect, read_review, write_review
-from exempla.review.exchange import export_review_items
-from exempla.review.exchange.decisions import import_decisions
+from exempla.review.integrations import export_review_items, import_decisions
 from exempla.review.log import DecisionLog, RowDecision
 from exempla.review.suspects import item_of
 from tests.review.case import make_folder

@@ -23,7 +23,7 @@ from exempla.review.export import (
     write_corrected,
 )
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.tables.corrections.patch import apply_patch
+from exempla.tables.corrections import apply_patch
 from tests.review.case import make_folder, served, signed_in
 
 

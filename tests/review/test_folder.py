@@ -10,7 +10,7 @@ import pytest
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
-from exempla.review.images import image_bytes
+from exempla.review.folder import image_bytes
 from exempla.review.suspects import content_json
 from tests.review.case import make_folder, plain
 

@@ -8,11 +8,11 @@ import json
 import pytest
 
 from exempla.errors import ExemplaError
-from exempla.report.words.chance import chance
+from exempla.report.words import chance
 from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.export import export_review
 from exempla.review.suspects import item_of, row_of
-from exempla.tables.corrections.patch import apply_patch
+from exempla.tables.corrections import apply_patch
 from tests.review.case import served, signed_in
 from tests.review.test_app import decide
 

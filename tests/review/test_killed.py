@@ -15,7 +15,7 @@ from exempla.errors import ExemplaError
 from exempla.review import read_review
 from exempla.review.export import export_review
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.recover import salvage
+from exempla.review.logfile import salvage
 from tests.review.case import make_folder
 from tests.review.test_export import SOME, decide, images_case
 from tests.review.test_logfile import answer, fill

@@ -14,8 +14,7 @@ import pytest
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.logfile import open_log
-from exempla.review.recover import recover_log, salvage
+from exempla.review.logfile import open_log, recover_log, salvage
 from tests.review.case import make_folder
 
 FLIPS = int(os.environ.get("EXEMPLA_FUZZ_FLIPS", "280"))

@@ -12,7 +12,7 @@ import pytest
 
 from exempla.cli.main import main
 from exempla.review import read_review
-from exempla.review.key import earlier_key
+from exempla.review.gate import earlier_key
 from exempla.review.log import DecisionLog, RowDecision
 from tests.review.case import served, signed_in
 

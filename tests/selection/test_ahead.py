@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
+from exempla.selection import compiled as panel
+from exempla.selection import compiled as passes
 from exempla.selection.basis import Basis
-from exempla.selection.candidates import panel, passes
-from exempla.selection.candidates.arrays import FLOAT32_ERROR, ArrayRows
-from exempla.selection.candidates.base import Pool, Rule, Steps
-from exempla.selection.candidates.fused import FusedRace, FusedRows
-from exempla.selection.shards.rows import ShardedRace
+from exempla.selection.fused import FusedRace, FusedRows
+from exempla.selection.rows import FLOAT32_ERROR, ArrayRows, Pool, Rule, Steps
+from exempla.selection.shards import ShardedRace
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -127,7 +127,7 @@ def test_a_sweep_hands_out_nothing_where_there_is_too_much():
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
     monkeypatch.setenv("EXEMPLA_THREADS", threads)
-    monkeypatch.setattr("exempla.selection.candidates.threads.FEWEST", 100)
+    monkeypatch.setattr("exempla.selection.compiled.FEWEST", 100)
     rng = np.random.default_rng(2)
     rows = FusedRows(rng.standard_normal((700, 40)).astype(np.float32))
     race = a_race(rows, Rule.GAIN)
@@ -143,7 +143,7 @@ def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr("exempla.selection.candidates.threads.FEWEST", 100)
+    monkeypatch.setattr("exempla.selection.compiled.FEWEST", 100)
     rng = np.random.default_rng(3)
     array, steps = rng.standard_normal((1001, 33)).astype(np.float32), random_steps(rng, 33, 17)
     seen = []
@@ -242,7 +242,7 @@ def test_guesses_save_passes():
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    with using("numba"), mock.patch("exempla.selection.candidates.fused.FusedRace.sweep", counted):
+    with using("numba"), mock.patch("exempla.selection.fused.FusedRace.sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 

@@ -18,10 +18,10 @@ from exempla.selection import (
     Random,
     StochasticGreedy,
     TopInfluence,
-    bounds,
     select,
 )
 from exempla.selection import certificate as theory
+from exempla.selection import engine as bounds
 from exempla.selection.certificate import certificate
 from tests.selection.reference import best_set
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from exempla.selection import SBQ, select
-from exempla.selection.candidates.base import Rule
+from exempla.selection.rows import Rule
 
 torch = pytest.importorskip("torch")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -61,7 +61,7 @@ def test_recorded_passes_pick_what_the_host_picks(p, noise):
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_where_little_of_the_rows_is_left_products_are_sharpened(monkeypatch):
     """Rows of few directions and a little else: soon all n are small beside the errors."""
-    from exempla.selection.device.state import State
+    from exempla.selection.device.several import State
 
     sharpened = []
     real = State.sharpen
@@ -79,7 +79,8 @@ def test_where_little_of_the_rows_is_left_products_are_sharpened(monkeypatch):
 @gpu
 def test_the_fused_sweep_is_the_plain_one():
     pytest.importorskip("triton")
-    from exempla.selection.device import fused, sweep
+    from exempla.selection.device import several as sweep
+    from exempla.selection.device import single as fused
 
     b = 16
     torch.manual_seed(0)
@@ -102,9 +103,9 @@ def test_the_fused_sweep_is_the_plain_one():
 def begun(rows, ahead, parts):
     """The state of a run that has picked nothing yet."""
     from exempla.selection.basis import Basis
-    from exempla.selection.candidates.arrays import ArrayRows
-    from exempla.selection.device.state import State
-    from exempla.selection.run import Run
+    from exempla.selection.device.several import State
+    from exempla.selection.engine import Run
+    from exempla.selection.rows import ArrayRows
 
     t, p = rows.shape
     run = Run(Basis(np.ones(p), 0.0, 1e-5), t)
@@ -113,7 +114,7 @@ def begun(rows, ahead, parts):
 
 def looking(directions, coef, bar, slack):
     """Checks with the same marks for every step; the first rows are known of."""
-    from exempla.selection.device.sweep import Checks
+    from exempla.selection.device.several import Checks
 
     b, device = len(directions), directions.device
     marks = torch.tensor([coef, bar, slack, slack, 1.0], dtype=torch.float64, device=device)
@@ -126,7 +127,7 @@ def looking(directions, coef, bar, slack):
 @pytest.mark.parametrize("p", [256, 1000, 4096])
 def test_products_of_a_pass_are_as_near_as_promised(p, parts, same_sign):
     pytest.importorskip("triton")
-    from exempla.selection.device import fused
+    from exempla.selection.device import single as fused
 
     b = 16
     torch.manual_seed(p)
@@ -147,7 +148,8 @@ def test_products_of_a_pass_are_as_near_as_promised(p, parts, same_sign):
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 def test_fused_marks_are_the_plain_ones(rule):
     pytest.importorskip("triton")
-    from exempla.selection.device import fused, guess
+    from exempla.selection.device import several as guess
+    from exempla.selection.device import single as fused
 
     b = 32
     torch.manual_seed(2)
@@ -168,8 +170,8 @@ def test_fused_marks_are_the_plain_ones(rule):
 
 def test_steps_that_were_right_reach_c_and_n_by_either_way():
     """One pass later, or at once by `catch_up`."""
-    from exempla.selection.device import sweep
-    from exempla.selection.device.state import Guess
+    from exempla.selection.device import several as sweep
+    from exempla.selection.device.several import Guess
 
     b = 16
     torch.manual_seed(1)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exempla.selection import SBQ, MatchingPursuit, Sharded, inputs, select
+from exempla.selection import SBQ, MatchingPursuit, Sharded, fused, select
 from exempla.selection import engine as engine_module
-from exempla.selection.candidates import fused
-from exempla.selection.candidates.arrays import ArrayRows
-from exempla.selection.candidates.fused import FusedRows
+from exempla.selection import select as inputs
+from exempla.selection.fused import FusedRows
+from exempla.selection.rows import ArrayRows
 from tests.selection.reference import (
     candidates_of,
     grow_inverse,
@@ -225,9 +225,7 @@ def test_without_numba_the_numpy_path_takes_over(monkeypatch):
     rows, target = big(t=50_000)
     assert isinstance(inputs.as_rows(rows), FusedRows)
     expected = select(rows, target, 6)
-    monkeypatch.setitem(
-        sys.modules, "exempla.selection.candidates.fused", None
-    )  # importing it now fails
+    monkeypatch.setitem(sys.modules, "exempla.selection.fused", None)  # importing it now fails
     held = inputs.as_rows(rows)
     assert type(held) is ArrayRows
     assert held.single

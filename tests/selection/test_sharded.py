@@ -17,12 +17,12 @@ from exempla.selection import (
     Sharded,
     StochasticGreedy,
     TopInfluence,
-    inputs,
     select,
 )
-from exempla.selection.candidates.arrays import ArrayRows
-from exempla.selection.candidates.fused import FusedRows
-from exempla.selection.shards import BACKENDS, Local
+from exempla.selection import select as inputs
+from exempla.selection.fused import FusedRows
+from exempla.selection.rows import ArrayRows
+from exempla.selection.sharded import BACKENDS, Local
 
 SELECTORS = [
     SBQ(),

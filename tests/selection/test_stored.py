@@ -15,11 +15,10 @@ from exempla import (
     TopInfluence,
     select,
 )  # fmt: skip
-from exempla.selection import inputs
-from exempla.selection.candidates.fused import StoredFusedRows
-from exempla.selection.candidates.stored import StoredArrayRows
+from exempla.selection import select as inputs
 from exempla.selection.certificate import certificate
-from exempla.selection.inputs import as_rows
+from exempla.selection.fused import StoredArrayRows, StoredFusedRows
+from exempla.selection.select import as_rows
 from exempla.store import StoredRows, shards
 
 SELECTORS = [

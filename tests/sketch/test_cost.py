@@ -12,14 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.mlp_from_weights import mlp_classifier_from_weights
 from benchmarks.mnist_truth import small_cnn
 from exempla import Explainer, progress
-from exempla.embedding import embed_training_set
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch
+from exempla.kernel.embed import embed_training_set
+from exempla.kernel.query import sketch as choose
+from exempla.kernel.sketch import Price, choose_sketch, look_at
 from exempla.oracles import make_oracle
-from exempla.sketch import choose
-from exempla.sketch.choose import Price, choose_sketch
-from exempla.sketch.cost import look_at
-from exempla.sketch.identity import IdentitySketch
-from exempla.sketch.kronecker import KroneckerSketch
-from exempla.sketch.span import SpanSketch
 from tests.oracles.torch.resnet import ResNet
 
 N, CLASSES = 24, 4
@@ -182,8 +179,8 @@ def test_a_dropped_exact_form_is_said(job, monkeypatch, capsys):
 
 
 def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
-    from exempla.oracles.torch.factors.conv import ConvFactors
-    from exempla.sketch.moments import Moments
+    from exempla.kernel.moments import Moments
+    from exempla.oracles.torch.factors import ConvFactors
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))

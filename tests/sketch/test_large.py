@@ -7,12 +7,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from exempla import Explainer, progress
-from exempla.fisher import estimate
+from exempla.kernel.basis import KroneckerSketch, SpanSketch
+from exempla.kernel.query import fisher as estimate
+from exempla.kernel.query import moments
+from exempla.kernel.query import sketch as choose
 from exempla.oracles import make_oracle
-from exempla.oracles.torch.likelihood.heads import draw
-from exempla.sketch import choose, moments
-from exempla.sketch.kronecker import KroneckerSketch
-from exempla.sketch.span import SpanSketch
+from exempla.oracles.torch.likelihood import draw
 
 LENGTH, WORDS = 40, 50
 
@@ -45,7 +45,7 @@ def test_labels_are_drawn_by_their_probability():
 
 
 def test_drawn_in_pieces_or_at_once(monkeypatch):
-    from exempla.oracles.torch.likelihood import heads
+    from exempla.oracles.torch import likelihood as heads
 
     p = torch.rand(100, 7)
     once = draw(p, torch.Generator().manual_seed(3))
@@ -135,7 +135,7 @@ def test_the_memory_of_a_pass_is_counted(job):
 
 def test_the_memory_of_a_pass_is_that_of_the_loaders_batches(job, monkeypatch):
     """Known before the first pass, when it is said."""
-    from exempla.oracles.torch.tape import network
+    from exempla.oracles.torch import network
 
     monkeypatch.setitem(network.SPARED, "cpu", 0)
     model, data = job

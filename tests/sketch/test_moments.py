@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from exempla.factors import Factors
+from exempla.kernel.moments import Moments
+from exempla.kernel.query import moments
 from exempla.oracles.base import Layer, ScoreRows
-from exempla.sketch import moments
-from exempla.sketch.moments import Moments
+from exempla.oracles.factors import Factors
 
 
 def batches(rng, d_in, d_out, sizes=(30, 20)):

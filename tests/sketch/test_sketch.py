@@ -8,12 +8,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from exempla import ExemplaError, Explainer
-from exempla.embedding import embed_training_set
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch, strongest
+from exempla.kernel.embed import embed_training_set
+from exempla.kernel.moments import Spectrum
 from exempla.oracles import make_oracle
-from exempla.sketch.identity import IdentitySketch
-from exempla.sketch.kronecker import KroneckerSketch, strongest
-from exempla.sketch.moments import Spectrum
-from exempla.sketch.span import SpanSketch
 from tests.reference import dense_kernel, dense_rows
 
 
@@ -135,7 +133,7 @@ def test_unknown_sketch_is_refused(digits, sketch):
 
 
 def test_exact_is_refused_where_it_does_not_fit(monkeypatch, digits, mlp):
-    from exempla.sketch import choose
+    from exempla.kernel.query import sketch as choose
 
     monkeypatch.setattr(choose, "PRIMAL_LIMIT", 100)
     monkeypatch.setattr(choose, "DUAL_LIMIT", 50)

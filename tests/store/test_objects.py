@@ -10,8 +10,8 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
 from exempla import ExemplaError, Explainer
-from exempla.store import objects as store
 from exempla.store import read_object, write_object
+from exempla.store import shards as store
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_a_save_that_fails_leaves_the_good_file(tmp_path, monkeypatch, iris, how
     good = path.read_bytes()
     other = Explainer(model, fisher="identity", progress=False).fit(data)
     with monkeypatch.context() as patch:
-        patch.setattr(f"exempla.atomic.os.{step}", how)
+        patch.setattr(f"exempla.io.os.{step}", how)
         with pytest.raises(error):
             other.save(path)
     assert path.read_bytes() == good

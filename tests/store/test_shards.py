@@ -7,7 +7,7 @@ import pytest
 
 from exempla import ExemplaError
 from exempla.store import StoredRows, shards
-from exempla.store.reading import Range, read_ahead
+from exempla.store.shards import Range, read_ahead
 
 
 @pytest.fixture

@@ -16,8 +16,13 @@ from sklearn.tree import DecisionTreeClassifier
 import exempla
 from exempla.tables import CrossValidation, choose_model, infer_columns, read_table, split
 from exempla.tables.models import choose, surrogate
-from exempla.tables.models.boosted import boosted_model
-from exempla.tables.models.choose import Compared, can_explain, compared_rows, simplest
+from exempla.tables.models.choose import (
+    Compared,
+    boosted_model,
+    can_explain,
+    compared_rows,
+    simplest,
+)
 from tests.cli.case import run
 
 assert surrogate.COMPARED  # loaded before any test changes what can be explained

@@ -14,7 +14,7 @@ import pytest
 
 from exempla import ExemplaError
 from exempla.tables import feature_frame, infer_columns, read_table, show_columns
-from exempla.tables.columns.infer import Column, label_of
+from exempla.tables.infer import Column, label_of
 
 N = 120
 

@@ -31,8 +31,8 @@ from exempla.tables import (
     read_table,
     split,
 )
-from exempla.tables.columns.arrow import to_numbers
-from exempla.tables.formats.limits import DEFAULTS, limit
+from exempla.tables.formats.encoding import DEFAULTS, limit
+from exempla.tables.table import to_numbers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))

@@ -19,8 +19,8 @@ from exempla.tables import (
     read_table,
     split,
 )
-from exempla.tables.columns.label import same_labels
-from exempla.tables.models.crossval import make_folds
+from exempla.tables.infer import same_labels
+from exempla.tables.models.choose import make_folds
 
 
 def mixed(n: int = 400, seed: int = 0) -> pd.DataFrame:

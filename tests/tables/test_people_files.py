@@ -13,7 +13,7 @@ import pytest
 
 from exempla import ExemplaError
 from exempla.tables import Decision, corrected, infer_columns, label_of, read_table
-from exempla.tables.columns.label import label_values
+from exempla.tables.infer import label_values
 from tests.cli.case import run
 
 ROWS = "size,colour,the label\n" + "3,red,ham\n4,blue,spam\n3,red,ham\n5,green,spam\n" * 6

@@ -13,8 +13,12 @@ from sklearn.preprocessing import StandardScaler, scale
 import exempla
 from exempla import ExemplaError, Explainer
 from exempla.tasks.attack import input_scores, weak_points
-from exempla.tasks.attack.ascent import Box, distance_objective, influence_objective
-from exempla.tasks.attack.scores import conjugate_gradient
+from exempla.tasks.attack.ascent import (
+    Box,
+    conjugate_gradient,
+    distance_objective,
+    influence_objective,
+)
 
 
 def cancer() -> tuple[tuple, tuple]:

@@ -12,7 +12,7 @@ from sklearn.preprocessing import scale
 import exempla
 from exempla import ExemplaError, ExemplaWarning, Explainer
 from exempla.tasks.clean import clean_from
-from exempla.tasks.retrain import refit
+from exempla.tasks.verify import refit
 from experiments.mnist_methods import FisherRankings
 from experiments.paper_cnn import PaperCNN, Recipe, predict, train_cnn
 

@@ -20,7 +20,8 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.tasks.fix_labels import LabelFixes, fix_labels
+from exempla.tasks.labels.fix_labels import fix_labels
+from exempla.tasks.labels.result import LabelFixes
 from experiments.simulate_curation import simulate_curation
 
 

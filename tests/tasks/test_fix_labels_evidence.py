@@ -14,10 +14,15 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from exempla.data import stack_rows, take_rows
 from exempla.errors import ExemplaError
-from exempla.tasks.fix_labels import gather
-from exempla.tasks.fix_labels.calibrated import pooled, ranked
-from exempla.tasks.fix_labels.calibration import fit_calibrator, share_in_doubt, share_wrong
-from exempla.tasks.fix_labels.crossfit import stratified_folds
+from exempla.tasks.labels.calibrate import (
+    fit_calibrator,
+    pooled,
+    ranked,
+    share_in_doubt,
+    share_wrong,
+)
+from exempla.tasks.labels.crossfit import stratified_folds
+from exempla.tasks.labels.fix_labels import gather
 
 
 def scattered(n: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -13,14 +13,14 @@ from sklearn.linear_model import LogisticRegression
 
 import exempla
 from exempla import progress
-from exempla.tasks.fix_labels.memory import row_bytes
+from exempla.tasks.labels.fix_labels import row_bytes
 
 MEASURE = """
 import re, sys
 import numpy as np
 from sklearn.linear_model import LogisticRegression
-from exempla.tasks.fix_labels import fix_labels_from, gather
-from exempla.tasks.fix_labels.memory import expected_peak
+from exempla.tasks.labels.fix_labels import fix_labels_from, gather
+from exempla.tasks.labels.fix_labels import expected_peak
 
 columns, curated, method = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 rng = np.random.default_rng(0)

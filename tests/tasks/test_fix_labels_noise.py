@@ -15,11 +15,10 @@ from sklearn.preprocessing import scale
 
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
-from exempla.tasks.fix_labels import fix_labels
-from exempla.tasks.fix_labels.learn import refit
-from exempla.tasks.fix_labels.nearby.conflicts import conflicts
-from exempla.tasks.fix_labels.noise.kinds import fit_noise
-from exempla.tasks.fix_labels.noise.posterior import fit_posterior, support
+from exempla.tasks.labels.calibrate import refit_after_decisions
+from exempla.tasks.labels.fix_labels import fix_labels
+from exempla.tasks.labels.neighbours import conflicts
+from exempla.tasks.labels.noise import fit_noise, fit_posterior, support
 from experiments.label_cases import KINDS, mislabel
 from experiments.label_study import Trial
 
@@ -62,7 +61,7 @@ def test_right_labels_have_hardly_any_mistakes() -> None:
 
 
 def test_slopes_of_the_likelihood_are_right() -> None:
-    from exempla.tasks.fix_labels.noise.kinds import _Likelihood
+    from exempla.tasks.labels.noise import _Likelihood
 
     rng = np.random.default_rng(0)
     log_q = np.log(rng.dirichlet([0.5] * 3, 50))
@@ -158,7 +157,7 @@ def test_decisions_move_the_probabilities_of_the_rest() -> None:
     p = rng.uniform(0.01, 0.3, 500)
     wrong = rng.random(500) < 3 * p
     decided = rng.choice(500, 60, replace=False)
-    again = refit(None, p, decided, wrong[decided])
+    again = refit_after_decisions(None, p, decided, wrong[decided])
     rest = np.setdiff1d(np.arange(500), decided)
     assert again[rest].sum() == pytest.approx(wrong[rest].sum(), rel=0.35)
     assert p[rest].sum() < 0.5 * wrong[rest].sum()

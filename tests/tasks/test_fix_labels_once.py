@@ -15,10 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.fix_labels import fix_labels, fix_labels_from, gather
-from exempla.tasks.fix_labels.label_blind import without_blind_steps
-from exempla.tasks.fix_labels.nearby.neighbours import nearest
-from exempla.tasks.fix_labels.recorded import moved, recorded_margins, worth_of_margins
+from exempla.tasks.labels.evidence import moved, recorded_margins, worth_of_margins
+from exempla.tasks.labels.fix_labels import fix_labels, fix_labels_from, gather
+from exempla.tasks.labels.neighbours import nearest
+from exempla.tasks.labels.problem import without_blind_steps
 
 WORDS = ["cheap", "pills", "offer", "meeting", "agenda", "lunch", "report", "winner"]
 

@@ -15,11 +15,11 @@ from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 from exempla.data import take_rows
-from exempla.tasks.fix_labels import fix_labels_from, gather
-from exempla.tasks.fix_labels.calibration import share_in_doubt
-from exempla.tasks.fix_labels.fisher import FisherView
-from exempla.tasks.fix_labels.learner import Learner
-from exempla.tasks.ties import first_largest, levels
+from exempla.tasks.explain import first_largest, levels
+from exempla.tasks.labels.calibrate import share_in_doubt
+from exempla.tasks.labels.evidence import FisherView
+from exempla.tasks.labels.fix_labels import fix_labels_from, gather
+from exempla.tasks.labels.problem import Learner
 
 
 def texts(n: int = 150) -> tuple[list[str], np.ndarray]:

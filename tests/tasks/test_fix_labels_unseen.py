@@ -13,8 +13,8 @@ from sklearn.neural_network import MLPClassifier
 
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
-from exempla.tasks.fix_labels import gather
-from exempla.tasks.fix_labels.evidence import Evidence
+from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.fix_labels import gather
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

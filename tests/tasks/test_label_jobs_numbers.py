@@ -11,8 +11,8 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.label_jobs.mixture import Case, assess, exchanged, repaired
-from exempla.tasks.label_jobs.residuals import Numbers, residuals_of
+from exempla.tasks.labels.mixture import Case, assess, exchanged, repaired
+from exempla.tasks.labels.regression import Numbers, residuals_of
 
 
 def model():

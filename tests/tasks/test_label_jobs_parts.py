@@ -15,10 +15,10 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.label_jobs.kinds import job_of
-from exempla.tasks.label_jobs.many import levels_apart
-from exempla.tasks.label_jobs.predictions import room
-from exempla.tasks.label_jobs.softmax import SoftmaxRegression
+from exempla.tasks.labels.class_noise import levels_apart
+from exempla.tasks.labels.crossfit import room
+from exempla.tasks.labels.jobs import job_of
+from exempla.tasks.labels.mixture import SoftmaxRegression
 
 
 def several(rate=0.05, seed=0, n=600):

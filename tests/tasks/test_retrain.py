@@ -17,9 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.fresh import redraw
-from exempla.tasks.retrain import check_fit, refit
-from exempla.tasks.summarize.refit import refitter
+from exempla.tasks.summarize.posterior import refitter
+from exempla.tasks.verify import check_fit, redraw, refit
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

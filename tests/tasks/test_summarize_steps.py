@@ -10,12 +10,15 @@ import scipy.sparse as sp
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
-from exempla.tasks.summarize.classes import stratified_sample, with_every_class
+from exempla.tasks.summarize import best_total, fit_weights, left_out
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
-from exempla.tasks.summarize.pool import candidates, first_equal
-from exempla.tasks.summarize.posterior import posterior
-from exempla.tasks.summarize.totals import best_total, left_out
-from exempla.tasks.summarize.weights import fit_weights
+from exempla.tasks.summarize.posterior import (
+    candidates,
+    first_equal,
+    posterior,
+    stratified_sample,
+    with_every_class,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((90, 4))

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from exempla.cli.shared.console import plain
-from exempla.cli.shared.failures import exit_code
-from exempla.cli.shared.started import process_age
+from exempla.cli.console import plain
+from exempla.cli.options import exit_code, process_age
 from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
@@ -22,22 +21,22 @@ COMMANDS = (
 )  # fmt: skip
 """Modules of `exempla.cli.commands`, in the order the help lists them."""
 
-DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
-EPILOG = """\
+_DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
+_EPILOG = """\
 Start with `exempla demo`, then `exempla explain YOURFILE --label COLUMN`.
 Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input,
 3 a fault of exempla itself, with a crash report.
 """
 
 
-class Parser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
     """A parser that prints nothing a terminal would obey."""
 
     def error(self, message: str) -> NoReturn:
         super().error(plain(message, sys.stderr))
 
 
-class OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
+class _OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
     """Help with room for the longest command beside its explanation."""
 
     def __init__(self, prog: str) -> None:
@@ -52,11 +51,11 @@ def build_parser() -> argparse.ArgumentParser:
     >>> build_parser().parse_args(["demo", "--quiet"]).command
     'demo'
     """
-    parser = Parser(
+    parser = _Parser(
         prog="exempla",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=OneLinePerCommand,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=_OneLinePerCommand,
     )
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -7,9 +7,7 @@ out the embedding. ray and torch are imported when used.
 Imports: explainer, selection's shards, store, progress.
 """
 
-from exempla.distributed.embedding import fit_on_ray, fit_ranks, rank_rows
-from exempla.distributed.files import in_files
-from exempla.distributed.ray_backend import OnRay
-from exempla.distributed.torch_backend import OnTorch
+from exempla.distributed.ray_backend import OnRay, in_files
+from exempla.distributed.torch_backend import OnTorch, fit_on_ray, fit_ranks, rank_rows
 
 __all__ = ["OnRay", "OnTorch", "fit_on_ray", "fit_ranks", "in_files", "rank_rows"]

@@ -1,31 +1,283 @@
-"""Parts on a Ray cluster: an actor for each share of the files."""
+"""Parts on a Ray cluster: an actor for each share of the files.
+
+Messages to actors and back, and what to do when one of them is lost.
+
+The driver keeps every message that changed the state of an actor since the race began. Ray starts a
+lost actor again, wherever there is room; it is then told all of them once more. Messages are the
+directions of the picks, so this log is about as large as the basis of the selection.
+
+What runs on the other machine: parts opened from files, and a count of what was done to them.
+
+A worker that is started again has lost its race. The count tells: whoever asks says how many
+changes it has seen answered, and a worker that has made another number of them answers None. It is
+then given all messages of the race again and stands where it stood.
+
+Rows as files that every machine can open.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import is_real, whole_number
-from exempla.distributed.files import absolute, in_files
-from exempla.distributed.ray_exchange import RayExchange
 from exempla.errors import ExemplaError
+from exempla.io import replacing
 from exempla.progress import say
-from exempla.selection.candidates.arrays import ArrayRows
-from exempla.selection.inputs import refuse_unusable
-from exempla.selection.shards import Backend, ShardedRows
-from exempla.selection.shards.backend import cuts_of
+from exempla.selection.rows import ArrayRows
+from exempla.selection.select import refuse_unusable, wrap
+from exempla.selection.sharded import Backend, cuts_of
+from exempla.selection.shards import Effect, Exchange, Part, Parts, ShardedRows, packed, unpacked
 from exempla.store import StoredRows
 
-__all__ = ["OnRay", "cluster", "ray_module"]
+
+def absolute(rows: StoredRows) -> StoredRows:
+    """The same rows, under names that mean the same in any folder."""
+    return StoredRows(tuple(replace(s, path=s.path.absolute()) for s in rows.shards))
+
+
+def _check_visible(rows: StoredRows) -> None:
+    """Refuse files that cannot be read on this machine, by its name."""
+    here = socket.gethostname()
+    for shard in rows.shards:
+        if not shard.path.exists():
+            raise ExemplaError(
+                f"{shard.path} is not there on {here}: keep the rows in a folder that every "
+                "machine of the cluster sees under this name."
+            )
+        if len(shard.rows) < shard.stop - shard.start:
+            raise ExemplaError(
+                f"{shard.path} has fewer rows on {here} than it should: it is another file, or "
+                "not whole."
+            )
+
+
+def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
+    """The rows of an array, written to the folder in as many files.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.path.name for path in in_files(np.eye(4), folder, 2).shards]
+    ['rows-0.npy', 'rows-1.npy']
+    """
+    folder = Path(folder).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
+            paths.append(folder / f"rows-{i}.npy")
+            with replacing(paths[-1]) as file:
+                np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise ExemplaError(f"rows cannot be written to {folder}: {why}.") from None
+    return StoredRows.of(paths)
+
+
+class Worker:
+    """Holds a share of stored rows: in the files, or on a GPU."""
+
+    def __init__(self, share: StoredRows, gpu: bool = False) -> None:
+        self.share, self.gpu = share, gpu
+        self.done = 0
+        """Messages that changed something, since the race began."""
+        self.last: bytes | None = None
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The share, opened when it is first needed: so that an error reaches who asks."""
+        _check_visible(self.share)
+        return Parts([Part(wrap(_on_gpu(self.share) if self.gpu else self.share))])
+
+    def answer(self, done: int, message: bytes, effect: Effect) -> bytes | None:
+        """The packed answers to packed calls; None if the state is not the one that is meant."""
+        if effect is Effect.BEGINS:
+            self.done = done = 0
+        if effect is Effect.CHANGES and self.done == done + 1 and self.last is not None:
+            return self.last  # it was asked before, and the answer was lost on its way
+        if self.done != done:
+            return None
+        answer = packed(self.parts.answer(unpacked(message)))
+        if effect is not Effect.NONE:
+            self.done, self.last = done + 1, answer
+        return answer
+
+    def replay(self, messages: Sequence[bytes]) -> bool:
+        """Stand where a worker stands that has answered all of these; True when it does."""
+        for message in messages:
+            self.parts.answer(unpacked(message))
+        for part in self.parts.parts:
+            part.forget()
+        self.done, self.last = len(messages), None
+        return True
+
+
+def _on_gpu(share: StoredRows) -> Any:
+    """The rows in the memory of this worker's GPU, brought there a piece at a time."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ExemplaError(
+            "a worker was given a GPU that torch cannot use: install torch with CUDA on every "
+            "machine, or leave gpus at 0."
+        )
+    try:
+        kind = {"float32": torch.float32, "float64": torch.float64}[share.dtype.name]
+        out = torch.empty(share.shape, dtype=kind, device="cuda")
+        for here, rows in share.stream():
+            out[here] = torch.from_numpy(np.array(rows)).cuda()
+        return out
+    except torch.cuda.OutOfMemoryError:
+        size = share.nbytes / 2**30
+        raise ExemplaError(
+            f"{size:.1f} GiB of rows do not fit on a worker's GPU: give more shards."
+        ) from None
+
+
+_INLINE = 100 * 1024
+"""Bytes from which on a message is put into Ray's store once, instead of being sent to each."""
+_PAUSE = 0.2, 5.0
+"""Seconds between two looks for a lost actor, at first and at most."""
+
+
+class RayExchange(Exchange):
+    """A place is an actor."""
+
+    def __init__(
+        self,
+        ray: Any,
+        shares: list[StoredRows],
+        *,
+        cpus: float,
+        gpus: float,
+        restarts: int,
+        patience: float,
+    ) -> None:
+        super().__init__(list(range(len(shares) + 1)))
+        self.shares = shares
+        self.ray, self.patience = ray, patience
+        actor = ray.remote(Worker).options(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )  # fmt: skip
+        self.actors = [actor.remote(share, gpus > 0) for share in shares]
+        self.logs: list[list[bytes]] = [[] for _ in shares]
+
+    def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
+        if effect is Effect.BEGINS:
+            for place in messages:
+                self.logs[place] = []
+        refs, answers = self._sent(messages, effect), {}
+        for place, ref in refs.items():
+            answer = self._answer(place, ref)
+            while answer is None:
+                self._replay(place)
+                again = self._sent({place: messages[place]}, effect)
+                answer = self._answer(place, again[place])
+            answers[place] = answer
+            if effect is not Effect.NONE:
+                self.logs[place].append(messages[place])
+        return answers
+
+    def _sent(self, messages: dict[int, bytes], effect: Effect) -> dict[int, Any]:
+        """The answers to come. A message that is the same for all is stored once."""
+        stored: dict[int, Any] = {}
+        refs = {}
+        for place, message in messages.items():
+            carried: Any = message
+            if len(message) > _INLINE:
+                if id(message) not in stored:
+                    stored[id(message)] = self.ray.put(message)
+                carried = stored[id(message)]
+            done = len(self.logs[place])
+            refs[place] = self.actors[place].answer.remote(done, carried, effect)
+        return refs
+
+    def _answer(self, place: int, ref: Any) -> Any:
+        """What the actor answers; None if it has been lost, and runs again without its state."""
+        from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+
+        try:
+            return self.ray.get(ref)
+        except RayTaskError as problem:
+            raise self._explained(place, problem) from None
+        except ActorDiedError as problem:
+            raise ExemplaError(self._died(place, str(problem))) from None
+        except RayActorError:
+            self._wait_for(place)
+            return None
+
+    def _replay(self, place: int) -> None:
+        """Bring an actor that lost its state back to where it was."""
+        self.traffic.restarts += 1
+        say(f"the worker of {self._named(place)} was lost: another one catches up")
+        while self._answer(place, self.actors[place].replay.remote(self.logs[place])) is None:
+            pass
+
+    def _wait_for(self, place: int) -> None:
+        """Until the actor runs again, wherever Ray finds room for it."""
+        from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+
+        deadline, pause = monotonic() + self.patience, _PAUSE[0]
+        while True:
+            try:
+                self.ray.get(self.actors[place].__ray_ready__.remote(), timeout=self.patience)
+                return
+            except ActorDiedError as problem:
+                raise ExemplaError(self._died(place, str(problem))) from None
+            except (RayActorError, GetTimeoutError):
+                if monotonic() > deadline:
+                    raise ExemplaError(
+                        f"the worker of {self._named(place)} did not come back within "
+                        f"{self.patience:g} s: the cluster has no room for it; add a machine and "
+                        "run again."
+                    ) from None
+                sleep(pause)
+                pause = min(1.5 * pause, _PAUSE[1])
+
+    def _named(self, place: int) -> Path:
+        """What an actor is called by: the first of its files."""
+        return self.shares[place].shards[0].path
+
+    def _explained(self, place: int, problem: Any) -> Exception:
+        """What went wrong in an actor, as if it had happened here."""
+        cause = getattr(problem, "cause", None)
+        if isinstance(cause, ExemplaError):
+            return ExemplaError(str(cause))
+        if isinstance(cause, MemoryError):
+            return ExemplaError(self._died(place, "out of memory"))
+        return problem
+
+    def _died(self, place: int, why: str) -> str:
+        first = self._named(place)
+        if "memory" in why.lower():
+            return (
+                f"the worker of {first} ran out of memory: give more shards, or machines with "
+                "more memory."
+            )
+        said = next((line for line in why.splitlines() if line.strip()), "no reason is known")
+        return (
+            f"the worker of {first} died and may not be started again ({said}): see to the "
+            "machine, or allow more with OnRay(restarts=…)."
+        )
+
+    def close(self) -> None:
+        """End the actors."""
+        for actor in self.actors:
+            self.ray.kill(actor, no_restart=True)
+        self.actors = []
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from exempla.arrays import Array, as_like, to_numpy
-from exempla.beyond import Beyond, Some, read
-from exempla.completions import Completions
+from exempla.data import Completions
 from exempla.errors import ExemplaError
-from exempla.kernel import Asked, Use, questioned_rows, scored, whitened_rows
+from exempla.kernel.query import Asked, Use, questioned_rows, scored, unit_scale, whitened_rows
+from exempla.kernel.residual import Beyond, Some, read
 from exempla.results import Explanation, Features
-from exempla.target import unit_scale
 
 __all__ = ["TokenAlignment"]
 
@@ -76,27 +75,27 @@ class TokenAlignment:
         return self._read(self.test_texts)
 
     @cached_property
-    def _question(self) -> Sum:
+    def _question(self) -> _Sum:
         """μ, as the answer was made from it."""
         if self._beyond is None:
             explainer, rows = self.explainer, self._features.rows
             given = (explainer.embeddings, self._asked.rows, explainer.damping, self._use, rows)
             unit = questioned_rows(*given)
-            return Sum(as_like(self.shares, unit) @ unit)
+            return _Sum(as_like(self.shares, unit) @ unit)
         some, rows, lengths = self._beyond.questioned(self._features, self._asked)
         counted = self.shares / lengths
-        return Sum(as_like(counted, rows) @ rows, some, counted)
+        return _Sum(as_like(counted, rows) @ rows, some, counted)
 
     @cached_property
-    def _picked(self) -> Sum:
+    def _picked(self) -> _Sum:
         """The picked training rows, each by the size of its weight."""
         chosen, sizes, rows = self.answer.indices, np.abs(self.answer.weights), self._features.rows
         if self._beyond is None:
-            return Sum(as_like(sizes, rows) @ rows[chosen])
+            return _Sum(as_like(sizes, rows) @ rows[chosen])
         own, whole = (x[chosen] for x in self._beyond.training_lengths(self._features))
         counted = sizes / whole
         inside = as_like(counted * own, rows) @ rows[chosen]
-        return Sum(inside, self._beyond.training(chosen), counted)
+        return _Sum(inside, self._beyond.training(chosen), counted)
 
     def _read(self, texts: Any) -> Asked:
         embeddings = self.explainer.embeddings
@@ -104,7 +103,7 @@ class TokenAlignment:
         labels: Any = self.answer.labels
         return Asked(texts, examples, labels, scored(embeddings, examples, labels), [])
 
-    def _parts(self, texts: Completions, row: int, other: Sum, seen: bool) -> np.ndarray:
+    def _parts(self, texts: Completions, row: int, other: _Sum, seen: bool) -> np.ndarray:
         explainer, whole = self.explainer, texts[row]
         # the text itself comes last: its length is what its tokens are divided by
         asked = self._read([*texts.token_by_token(row), whole])
@@ -123,7 +122,7 @@ class TokenAlignment:
         return out
 
 
-class Sum(NamedTuple):
+class _Sum(NamedTuple):
     """A sum of examples that tokens are multiplied with."""
 
     inside: Array

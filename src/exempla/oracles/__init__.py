@@ -15,7 +15,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 
 if TYPE_CHECKING:
-    from exempla.likelihoods import Likelihood
+    from exempla.oracles.likelihoods import Likelihood
 
 __all__ = ["is_checkpoint", "make_oracle", "make_oracles", "opened", "with_runs"]
 
@@ -35,8 +35,8 @@ def make_oracle(
     if isinstance(model, Oracle):
         return model
     if _is_module(opened(model)):
-        from exempla.oracles.torch.inputs.holders import reader_of
         from exempla.oracles.torch.oracle import torch_oracle
+        from exempla.oracles.torch.trainers import reader_of
 
         reader = reader_of(model)
         return torch_oracle(opened(model), likelihood, parameters, device, reader=reader)
@@ -79,7 +79,7 @@ def opened(model: Any) -> Any:
         return model
     if not hasattr(model, "model") and not hasattr(model, "lightning_module"):
         return model
-    from exempla.oracles.torch.inputs.holders import module_of
+    from exempla.oracles.torch.trainers import module_of
 
     inside = module_of(model)
     return model if inside is None else inside
@@ -113,7 +113,7 @@ def with_runs(models: list[Any]) -> list[Any]:
 
 def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     """The snapshots of a run that are not the model itself."""
-    from exempla.recorder.files import read_run
+    from exempla.recorder.weights import read_run
 
     run = read_run(folder)
     base = opened(next((model for model in models if not is_checkpoint(model)), None))
@@ -122,9 +122,9 @@ def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     if not run.snapshots:
         raise ExemplaError(f"the run in {folder} has no snapshot yet.")
     if _is_module(base):
-        from exempla.oracles.torch.inputs.checkpoints import has_weights
+        from exempla.oracles.torch.trainers import has_weights
     else:
-        from exempla.oracles.sklearn.checkpoints import has_weights
+        from exempla.oracles.sklearn.unwrap import has_weights
     paths = [snapshot.checked(folder) for snapshot in run.snapshots]
     return [path for path in paths if not has_weights(base, path)]
 
@@ -151,9 +151,8 @@ def make_oracles(
     """
     inside = opened(models)
     if any(_is_module(model) for model in inside):
-        from exempla.oracles.torch.inputs.checkpoints import with_checkpoints
-        from exempla.oracles.torch.inputs.holders import reader_of
         from exempla.oracles.torch.oracle import torch_oracle
+        from exempla.oracles.torch.trainers import reader_of, with_checkpoints
 
         reader = next((r for r in map(reader_of, models) if r is not None), None)
         return [
@@ -161,7 +160,7 @@ def make_oracles(
             for model in with_checkpoints(inside)
         ]
     if len(models) > 1:
-        from exempla.oracles.sklearn.checkpoints import with_checkpoints
+        from exempla.oracles.sklearn.unwrap import with_checkpoints
 
         models = with_checkpoints(models)
     return [make_oracle(model, likelihood, parameters, device) for model in models]

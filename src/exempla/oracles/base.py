@@ -19,7 +19,7 @@ import numpy as np
 
 from exempla.arrays import to_numpy
 from exempla.errors import ExemplaError
-from exempla.factors import Factors
+from exempla.oracles.factors import Factors
 
 __all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "ScoreRows"]
 
@@ -114,7 +114,7 @@ class ScoreRows:
         `done` is told of the share of the work that each step has been.
         """
         out = np.empty((len(self), len(other)))
-        blocks = gram_blocks(len(self), len(other), symmetric=other is self)
+        blocks = _gram_blocks(len(self), len(other), symmetric=other is self)
         step = 1.0 / max(len(blocks) * len(self.factors), 1)
         for i, j in blocks:
             left = self.take(np.arange(i, min(i + GRAM_BLOCK, len(self))))
@@ -130,7 +130,7 @@ class ScoreRows:
         return out
 
 
-def gram_blocks(n: int, m: int, symmetric: bool) -> list[tuple[int, int]]:
+def _gram_blocks(n: int, m: int, symmetric: bool) -> list[tuple[int, int]]:
     """First row and first column of each block; of a symmetric matrix only the lower ones."""
     rows, columns = range(0, n, GRAM_BLOCK), range(0, m, GRAM_BLOCK)
     return [(i, j) for i in rows for j in columns if not symmetric or j <= i]
@@ -229,7 +229,7 @@ class Oracle(ABC):
 
     def gauss_newton(self, train: Any) -> Any:
         """The Fisher of the training examples as an operator on all parameters; None where there
-        is none (see `exempla.oracles.torch.curvature`)."""
+        is none (see `exempla.oracles.torch.scorer`)."""
         return None
 
     @property

@@ -17,12 +17,12 @@ from exempla.arrays import real_numbers
 from exempla.checks import check_seed, whole_number
 from exempla.data import as_matrix, index_of, listing, n_rows, refuse_data, take_rows, unpack
 from exempla.errors import ExemplaError
-from exempla.factors import Factors
 from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.factors import Factors
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
 
-BATCH = 1024
+_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ScoreModel:
     draws: int = 4
     seed: int = 0
     penalty: float = 0.0
-    batch_size: int = BATCH
+    batch_size: int = _BATCH
 
     @classmethod
     def from_log_prob(
@@ -123,7 +123,7 @@ class ScoreModel:
 
 
 @dataclass(frozen=True)
-class ArrayExamples(Examples):
+class _ArrayExamples(Examples):
     """Scores, or the data of a ScoreModel, with labels and weights beside them."""
 
     X: Any
@@ -136,7 +136,7 @@ class ArrayExamples(Examples):
     def __len__(self) -> int:
         return n_rows(self.X)
 
-    def take(self, positions: np.ndarray) -> ArrayExamples:
+    def take(self, positions: np.ndarray) -> _ArrayExamples:
         """The examples at these positions, in this order."""
         at = np.asarray(positions)
         optional = ("labels", "weights", "ids", "fisher")
@@ -144,7 +144,7 @@ class ArrayExamples(Examples):
         taken = {name: part[at] for name, part in parts.items() if part is not None}
         return replace(self, X=take_rows(self.X, at), **taken)
 
-    def batches(self, size: int) -> Iterator[tuple[np.ndarray, ArrayExamples]]:
+    def batches(self, size: int) -> Iterator[tuple[np.ndarray, _ArrayExamples]]:
         for start in range(0, len(self), size):
             rows = np.arange(start, min(start + size, len(self)))
             yield rows, self.take(rows)
@@ -156,18 +156,18 @@ class ArrayOracle(Oracle):
     likelihood = "custom"
 
     def __init__(self, model: ArrayScores | ScoreModel) -> None:
-        refuse_options(model)
+        _refuse_options(model)
         self.model = model
         self.layers: tuple[Layer, ...] = ()
         given = isinstance(model, ArrayScores)
-        self._size = BATCH if given else model.batch_size
+        self._size = _BATCH if given else model.batch_size
         self._sample = None if given else model.sample
         self._density = False  # training data without labels: the model is a density p(x)
         self.fisher_note = "empirical: the given scores"
         if self._sample is not None and isinstance(model, ScoreModel):
             self.fisher_note = f"sampled: {model.draws} label(s) per example, seed {model.seed}"
 
-    def read(self, data: Any, *, role: Literal["train", "test"]) -> ArrayExamples:
+    def read(self, data: Any, *, role: Literal["train", "test"]) -> _ArrayExamples:
         """Check the data by scoring all of it once."""
         if isinstance(self.model, ArrayScores):
             examples = self._read_scores(data, role)
@@ -177,7 +177,7 @@ class ArrayOracle(Oracle):
             refuse_data(problems, role)
             if role == "train":
                 self._density = y is None
-            examples = ArrayExamples(
+            examples = _ArrayExamples(
                 X,
                 None if y is None else np.asarray(y),
                 weights if role == "train" else None,
@@ -199,7 +199,7 @@ class ArrayOracle(Oracle):
             )
         return examples
 
-    def _read_scores(self, data: Any, role: str) -> ArrayExamples:
+    def _read_scores(self, data: Any, role: str) -> _ArrayExamples:
         scores, fisher = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         try:
             matrix = np.asarray(as_matrix(scores), dtype=np.float64)
@@ -215,7 +215,7 @@ class ArrayOracle(Oracle):
             )
         if fisher is not None:
             fisher = self._check_fisher(fisher, matrix.shape)
-        return ArrayExamples(matrix, ids=index_of(scores), fisher=fisher, needs_labels=False)
+        return _ArrayExamples(matrix, ids=index_of(scores), fisher=fisher, needs_labels=False)
 
     def _check_fisher(self, fisher: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         rows = fisher[:, None, :] if fisher.ndim == 2 else fisher
@@ -230,7 +230,7 @@ class ArrayOracle(Oracle):
         self.fisher_note = "as given"
         return rows
 
-    def _probe(self, examples: ArrayExamples) -> tuple[int, np.ndarray]:
+    def _probe(self, examples: _ArrayExamples) -> tuple[int, np.ndarray]:
         """Number of parameters, and the rows whose scores are not finite."""
         width, bad = 0, []
         for rows, batch in examples.batches(self._size):
@@ -253,14 +253,14 @@ class ArrayOracle(Oracle):
             )
         return g
 
-    def scores(self, examples: ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+    def scores(self, examples: _ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """One row per example, in order, in batches."""
         for rows, batch in examples.batches(self._size):
             y = batch.labels if labels == "true" else self._predicted(batch)
             g = self._gradient(batch.X, y, len(rows))
             yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
 
-    def _predicted(self, batch: ArrayExamples) -> Any:
+    def _predicted(self, batch: _ArrayExamples) -> Any:
         if isinstance(self.model, ArrayScores):
             raise ExemplaError(
                 "Given scores already fix the labels they were taken at: pass scores computed "
@@ -268,7 +268,7 @@ class ArrayOracle(Oracle):
             )
         return self.predict(batch)
 
-    def fisher_rows(self, examples: ArrayExamples) -> Iterator[ScoreRows]:
+    def fisher_rows(self, examples: _ArrayExamples) -> Iterator[ScoreRows]:
         """The given Fisher rows, scores at sampled labels, or else the scores themselves."""
         draws = self.model.draws if isinstance(self.model, ScoreModel) and self._sample else 1
         rng = np.random.default_rng(getattr(self.model, "seed", 0))
@@ -285,7 +285,7 @@ class ArrayOracle(Oracle):
                     x, y = (drawn, None) if y is None else (x, drawn)
                 yield _dense(rows, self._gradient(x, y, len(rows)) * root / np.sqrt(draws))
 
-    def predict(self, examples: ArrayExamples) -> np.ndarray:
+    def predict(self, examples: _ArrayExamples) -> np.ndarray:
         """The user's own predictions."""
         predict = getattr(self.model, "predict", None)
         if predict is None:
@@ -297,7 +297,7 @@ class ArrayOracle(Oracle):
             [np.asarray(predict(batch.X)) for _, batch in examples.batches(self._size)]
         )
 
-    def log_likelihood(self, examples: ArrayExamples) -> np.ndarray:
+    def log_likelihood(self, examples: _ArrayExamples) -> np.ndarray:
         """log p(y | x, θ̂) of each example under its given label."""
         log_prob = getattr(self.model, "log_prob", None)
         if log_prob is None:
@@ -307,7 +307,7 @@ class ArrayOracle(Oracle):
         )
 
 
-def refuse_options(model: ArrayScores | ScoreModel) -> None:
+def _refuse_options(model: ArrayScores | ScoreModel) -> None:
     """Raise if an option is not what its name says."""
     penalty: Any = model.penalty
     number = isinstance(penalty, int | float | np.number) and not isinstance(penalty, bool)

@@ -21,7 +21,7 @@ __all__ = ["lightning_callback", "trainer_callback"]
 LIGHTNINGS = ("lightning.pytorch", "pytorch_lightning")
 
 
-def begin(recorder: Recorder, trained: Any, optimizer: Any, done: int, total: float) -> None:
+def _begin(recorder: Recorder, trained: Any, optimizer: Any, done: int, total: float) -> None:
     """Training of this module begins, or goes on after `done` of `total` steps."""
     if all(part is not bare(recorder.model) for part in trained.modules()):
         raise ExemplaError(
@@ -58,7 +58,7 @@ def trainer_callback(recorder: Recorder) -> Any:
             if state.is_world_process_zero:
                 trained = given.get("model", recorder.model)
                 optimizer, total = given.get("optimizer"), state.max_steps
-                begin(recorder, trained, optimizer, state.global_step, total)
+                _begin(recorder, trained, optimizer, state.global_step, total)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if state.is_world_process_zero:
@@ -87,7 +87,7 @@ def lightning_callback(recorder: Recorder) -> Any:
                 self.seen = trainer.global_step
                 optimizer = trainer.optimizers[0] if trainer.optimizers else None
                 total = trainer.estimated_stepping_batches
-                begin(recorder, pl_module, optimizer, self.seen, total)
+                _begin(recorder, pl_module, optimizer, self.seen, total)
 
         def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
             if trainer.is_global_zero and trainer.global_step > self.seen:

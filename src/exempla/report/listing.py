@@ -1,20 +1,23 @@
 """A page of training rows that are no explanation, but worth a look: by themselves, or with others
-beside them."""
+beside them.
+
+The report of suspicious labels: each suspect beside the rows that contradict it.
+
+The report of wrong numbers, labels of parts, and labels of very many classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from exempla.report.drawings.thumbnails import Gallery
-from exempla.report.html import save_page
-from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of
-from exempla.report.views import View
-from exempla.report.words.about import About, versions
-from exempla.report.words.sentences import Trust, trust_in_model
-
-__all__ = ["Listed", "write_listing"]
+from exempla.checks import renamed_options
+from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, made_of, save_page
+from exempla.report.plots import Gallery
+from exempla.report.views import Content, View
+from exempla.report.words import About, Trust, chance, trust_in_model, versions
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,202 @@ def _with_others(listed: Listed, view: View, gallery: Gallery) -> Comparison:
     others = tuple(card_of(view, row, gallery, bearing=said) for row, said in listed.neighbours)
     seen = len(others) if card.picture else WIDE_CAUSES
     return Comparison(card, others[:seen], others[seen:])
+
+
+_HEADING = "Suspicious labels, and the examples that contradict them"
+HELP = (
+    "On the left a training example whose label may be wrong; on the right {others} whose labels "
+    "it contradicts, with the share of its pull that each contradicts."
+)
+
+
+_MOST_PAIRS = 20
+
+
+@renamed_options(accuser_view="contradicting_view")
+def write_label_report(
+    fixes: Any,
+    path: str | Path,
+    *,
+    train_view: View,
+    contradicting_view: View,
+    about: About,
+    limit: int = 200,
+) -> Path:
+    """Write the result of `fix_labels` as one self-contained HTML file and return its path.
+
+    `contradicting_view` shows the rows that `fixes.contradicting` names: curated rows, or training
+    rows where there were none.
+
+    >>> import pathlib, tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> from exempla.report import About, TableView, write_label_report
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> fixes = exempla.fix_labels(LogisticRegression(max_iter=500), (X, y), k=5, progress=False)
+    >>> view = TableView(X, labels=y)
+    >>> page = write_label_report(fixes, pathlib.Path(tempfile.mkdtemp()) / "report.html",
+    ...     train_view=view, contradicting_view=view, about=About())
+    >>> "Which labels are wrong?" in page.read_text()
+    True
+    """
+    gallery = Gallery()
+    count = min(limit, len(fixes))
+    page = Page(
+        question=about.question or "Which labels are wrong?",
+        answer=about.answer or fixes.finding,
+        about=about,
+        trust=_trust(fixes, about),
+        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *_pairs(fixes)))),
+        comparisons=tuple(
+            _suspect(fixes, r, train_view, contradicting_view, gallery) for r in range(count)
+        ),
+        more_comparisons=len(fixes) - count,
+        pictures=gallery.encoded(),
+        versions=versions(),
+        made=made_of(fixes),
+        comparisons_heading=_HEADING,
+        comparisons_help=HELP.format(
+            others="trusted examples" if fixes.trusted else "other training examples"
+        ),
+    )
+    return save_page(page, path)
+
+
+def _pairs(fixes: Any) -> list[str]:
+    """Equal and nearly equal rows with different labels, a sentence each."""
+    said = [
+        f"Rows {pair.rows[0]} and {pair.rows[1]} are {'' if pair.cosine == 1.0 else 'nearly '}the "
+        f"same, but labelled {pair.labels[0]} and {pair.labels[1]}."
+        for pair in fixes.conflicts[:_MOST_PAIRS]
+    ]
+    more = len(fixes.conflicts) - len(said)
+    return [*said, f"{more:,} more such pairs."] if more > 0 else said
+
+
+def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
+    lines = [("Model", about.accuracy, about.model)] if about.accuracy else []
+    lines.append(("Method", fixes.method, fixes.selector))
+    if fixes.trusted:
+        told = "what the evidence is weighed by"
+        lines.append(("Trusted examples", f"{fixes.n_trusted:,}", told))
+    if fixes.expected_errors_interval is not None:
+        low, high = fixes.expected_errors_interval
+        told = "expected to be wrong, as far as the evidence carries (90 %)"
+        lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", told))
+    if fixes.damping > 0:
+        lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
+    return lines
+
+
+def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Comparison:
+    given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
+    remark = f"labelled {given}" + (f" → {better}" if better != given else "")
+    remark += f" · {chance(fixes.probabilities[rank])} wrong"
+    if len(fixes.alternative):
+        other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
+        remark += f" · models that have not seen it: {other} {chance(believed)}"
+    card = card_of(train, int(fixes.indices[rank]), gallery, remark=remark)
+    found = fixes.contradicting[rank]
+    causes = tuple(
+        card_of(others, int(place), gallery, side="opponent", bearing=f"−{weight:.2f}")
+        for place, weight in zip(found.indices, found.weights, strict=True)
+    )
+    seen = len(causes) if card.picture else WIDE_CAUSES
+    return Comparison(card, causes[:seen], causes[seen:])
+
+
+_JOB_HELP = {
+    "numbers": "The most suspicious first: the number, what models that have not seen it expect, "
+    "and how far right numbers usually lie from that.",
+    "labels": "The most suspicious first, each judged by models that have not seen it.",
+}
+
+
+@dataclass(frozen=True)
+class _RankedView(View):
+    """What to show of the suspect at each rank: its row, under the suspect's own name."""
+
+    rows: Any
+    view: Any
+
+    def show(self, index: int) -> Content:
+        """The row of the suspect at this rank."""
+        shown = self.view(index)
+        return replace(shown, label=None, predicted=None, name=shown.name or f"#{self.rows[index]}")
+
+
+def said_of(fixes: Any, rank: int) -> str:
+    """One line about a suspect: what it says, what it should, and how likely it is wrong.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> import exempla
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> y[7] *= 10
+    >>> said_of(exempla.fix_labels(Ridge(0.1), (X, y), k=1, progress=False), 0).partition(" · ")[0]
+    '630 → 63'
+    """
+    p = f"{chance(fixes.probabilities[rank])} wrong"
+    given, better = fixes.given[rank], fixes.suggested[rank]
+    if hasattr(fixes, "spread"):
+        better_said = f" → {better:.6g}" if better != given else ""
+        around = f"expected {fixes.expected[rank]:.4g} ± {fixes.spread[rank]:.2g}"
+        kind = f" · {fixes.kind[rank]}" if fixes.probabilities[rank] > 0.5 else ""
+        return f"{given:.6g}{better_said} · {around}{kind} · {p}"
+    part = f"{fixes.name[rank]}: " if hasattr(fixes, "part") else ""
+    if getattr(fixes, "parts", "") == "labels":
+        words = ("absent", "present")
+        given, better = words[int(given)], words[int(better)]
+    arrow = f" → {better}" if str(better) != str(given) else ""
+    return f"{part}{given}{arrow} · {p}"
+
+
+def write_job_report(
+    fixes: Any, path: str | Path, *, view: Any, about: About, limit: int = 200
+) -> Path:
+    """Write the result of a label job as one self-contained HTML file and return its path.
+
+    `view` gives the `Content` of the suspect at a rank.
+    """
+    count = min(limit, len(fixes))
+    noun = fixes.noun
+    return write_listing(
+        path,
+        [Listed(rank, said_of(fixes, rank)) for rank in range(count)],
+        view=_RankedView(fixes.indices, view),
+        about=replace(
+            about,
+            question=about.question or f"Which {noun} are wrong?",
+            answer=about.answer or fixes.finding,
+            warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
+            notes=(*about.notes, *_notes(fixes, count)),
+        ),
+        trust=_job_trust(fixes),
+        heading=f"Suspicious {noun}",
+        help=_JOB_HELP["numbers" if noun == "numbers" else "labels"],
+        seed=fixes.seed,
+    )
+
+
+def _notes(fixes: Any, shown: int) -> tuple[str, ...]:
+    more = len(fixes) - shown
+    return (f"{more:,} more are in the table beside this page and are not shown.",) if more else ()
+
+
+def _job_trust(fixes: Any) -> list[Trust]:
+    low, high = fixes.interval
+    lines = [(
+        "Expected to be wrong",
+        f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})",
+        f"of {fixes.n_labels:,} {fixes.noun}; the interval holds 90 %, by the same model",
+    )]  # fmt: skip
+    if hasattr(fixes, "tail"):
+        kind = "heavy tails" if fixes.tail < 5 else "moderate tails" if fixes.tail < 15 else (
+            "almost normal"
+        )  # fmt: skip
+        lines.append(("Noise of right numbers", kind, f"{fixes.spread_rule}, ν = {fixes.tail:.1f}"))
+    if fixes.n_trusted:
+        lines.append(("Trusted", f"{fixes.n_trusted:,}", "what right labels look like"))
+    return lines

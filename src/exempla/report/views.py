@@ -32,7 +32,7 @@ LONGEST_TEXT = 600
 MOST_CELLS = 6
 """Cells of one table row that are always visible; the others fold away."""
 
-Decisive = Callable[[int], Mapping[str, float]]
+_Decisive = Callable[[int], Mapping[str, float]]
 """What decided about example i: words or columns with signed strengths."""
 
 
@@ -150,7 +150,7 @@ class TextView(View):
     """
 
     texts: Any
-    decisive: Decisive | None = None
+    decisive: _Decisive | None = None
 
     def columns_of(self, index: int) -> dict[str, str | None]:
         """The whole text."""
@@ -171,7 +171,7 @@ class TableView(View):
     """
 
     table: Any
-    decisive: Decisive | None = None
+    decisive: _Decisive | None = None
 
     def columns_of(self, index: int) -> dict[str, str | None]:
         """The whole row."""
@@ -225,7 +225,7 @@ def _shorten(text: str, start: int, longest: int) -> str:
     return ("… " if start else "") + cut + (" …" if start + longest < len(text) else "")
 
 
-def _strengths(decisive: Decisive | None, index: int) -> dict[str, float]:
+def _strengths(decisive: _Decisive | None, index: int) -> dict[str, float]:
     """Strengths scaled so that the strongest is ±1."""
     raw = dict(decisive(index)) if decisive is not None else {}
     top = max((abs(v) for v in raw.values()), default=0.0)

@@ -18,29 +18,28 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from exempla.errors import ExemplaError
-from exempla.review.design.guide import FIELDS as LISTED
-from exempla.review.design.guide import RENEWED_EVERY, Guide
 from exempla.review.export import BusyError, StorageError, corrected_path, export_review
-from exempla.review.folder import Review
-from exempla.review.images import image_bytes
-from exempla.review.key import elsewhere
+from exempla.review.folder import Review, image_bytes
+from exempla.review.gate import elsewhere
 from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
 from exempla.review.logfile import DamagedError
+from exempla.review.session import FIELDS as LISTED
+from exempla.review.session import RENEWED_EVERY, Guide
 from exempla.review.suspects import is_number
 
 __all__ = ["build_app"]
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-Once = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
+_Once = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
 
 
-class Body(BaseModel):
+class _Body(BaseModel):
     """A request body: no unknown fields, no silent conversion."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Decide(Body):
+class _Decide(_Body):
     """Set a row's state, seen at a version."""
 
     row: int = Field(ge=0)
@@ -48,27 +47,27 @@ class Decide(Body):
     label: str | None = Field(default=None, max_length=4096)
     note: str = Field(default="", max_length=10_000)
     seen: int = Field(ge=0)
-    once: Once
+    once: _Once
 
 
-class Turn(Body):
+class _Turn(_Body):
     """Undo or redo the event last seen."""
 
     seen: int = Field(ge=0)
-    once: Once
+    once: _Once
 
 
-class Stop(Body):
+class _Stop(_Body):
     """The share of all rows below which the person wants to stop."""
 
     share: float = Field(gt=0, lt=1, allow_inf_nan=False)
 
 
-class Empty(Body):
+class _Empty(_Body):
     """A request that says nothing more than its address."""
 
 
-FIELDS = {*Decide.model_fields, *Turn.model_fields, "since", "space", "what", "share"}
+_FIELDS = {*_Decide.model_fields, *_Turn.model_fields, "since", "space", "what", "share"}
 Row = Annotated[int, Path(ge=0, le=2**53)]
 
 
@@ -97,7 +96,7 @@ def _add_problems(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
-        named = {str(part) for each in error.errors() for part in each["loc"]} & FIELDS
+        named = {str(part) for each in error.errors() for part in each["loc"]} & _FIELDS
         where = f" ({', '.join(sorted(named))})" if named else ""
         return _sentence(f"The request cannot be understood{where}; reload the page.", 422)
 
@@ -210,12 +209,12 @@ def _add_order(app: FastAPI, guide: Guide) -> None:
                 "chances": list(zip(items, chances, strict=True))}  # fmt: skip
 
     @app.post("/api/spot")
-    def spot(_: Empty) -> dict[str, Any]:
+    def spot(_: _Empty) -> dict[str, Any]:
         guide.draw_if_due(asked=True)
         return _status(guide, 0)
 
     @app.post("/api/stop")
-    def stop(body: Stop) -> dict[str, Any]:
+    def stop(body: _Stop) -> dict[str, Any]:
         guide.set_stop(body.share)
         return _status(guide, guide.log.version)
 
@@ -232,7 +231,7 @@ def _check_shown(guide: Guide, item: int) -> None:
         raise HTTPException(404, "That row is not among the suspects.")
 
 
-def _check_label(guide: Guide, body: Decide) -> None:
+def _check_label(guide: Guide, body: _Decide) -> None:
     if (body.action == "relabel") != (body.label is not None):
         raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
     if body.label is None:
@@ -252,24 +251,24 @@ def _add_deciding(app: FastAPI, guide: Guide) -> None:
         return {"state": asdict(done)} | _status(guide, done.version - 1)
 
     @app.post("/api/decide")
-    def decide(body: Decide) -> dict[str, Any]:
+    def decide(body: _Decide) -> dict[str, Any]:
         _check_shown(guide, body.row)
         _check_label(guide, body)
         state = RowDecision(body.row, body.action, body.label, body.note)
         return answer(log.decide(state, seen=body.seen, once=body.once))
 
     @app.post("/api/undo")
-    def undo(body: Turn) -> dict[str, Any]:
+    def undo(body: _Turn) -> dict[str, Any]:
         return answer(log.undo(seen=body.seen, once=body.once))
 
     @app.post("/api/redo")
-    def redo(body: Turn) -> dict[str, Any]:
+    def redo(body: _Turn) -> dict[str, Any]:
         return answer(log.redo(seen=body.seen, once=body.once))
 
 
 def _add_export(app: FastAPI, review: Review) -> None:
     @app.post("/api/export")
-    def export(_: Empty) -> dict[str, Any]:
+    def export(_: _Empty) -> dict[str, Any]:
         made = export_review(review)
         return {
             "decisions": len(made.decisions),

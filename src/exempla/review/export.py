@@ -13,18 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from exempla.atomic import alone_in, write_text
 from exempla.errors import ExemplaError
-from exempla.report.words.chance import chance
-from exempla.review.exchange.parts import layout_of, write_corrected_parts
+from exempla.io import alone_in, write_text
+from exempla.report.words import chance
 from exempla.review.folder import Review, read_review
-from exempla.review.key import elsewhere
+from exempla.review.formats import layout_of, write_corrected_parts
+from exempla.review.gate import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
 from exempla.review.suspects import FIRST_PART, row_of
 
 # Tables are imported where they are used: the page starts without all that they need.
 if TYPE_CHECKING:
-    from exempla.tables.corrections.patch import PatchLine
+    from exempla.tables.corrections import PatchLine
 
 __all__ = [
     "BusyError",
@@ -47,7 +47,7 @@ class StorageError(ExemplaError):
     """The disk is full, or does not let us write."""
 
 
-BUSY = "Another export is being written into this folder; wait for it, then export again."
+_BUSY = "Another export is being written into this folder; wait for it, then export again."
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     >>> folder.cleanup()
     """
     review = read_review(directory)
-    with alone_in(review.directory, BusyError(BUSY)):
+    with alone_in(review.directory, BusyError(_BUSY)):
         return _write_decisions(review)[0]
 
 
@@ -127,7 +127,7 @@ def export_review(review: Review) -> Exported:
     'mails.jsonl is gone; put the source file back and export again.'
     >>> folder.cleanup()
     """
-    with alone_in(review.directory, BusyError(BUSY)):
+    with alone_in(review.directory, BusyError(_BUSY)):
         decisions, others = _write_decisions(review)
         if any(s.kind == "part" for s in review.suspects) and layout_of(review) is None:
             return Exported(decisions, None, elsewhere=others, parts=True)
@@ -151,10 +151,13 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     `corrected`. What an earlier export left there is replaced; a folder that anybody else made, or
     changed, is not.
     """
-    from exempla.tables.corrections.decisions import Decision
-    from exempla.tables.corrections.export import export, refuse_input
-    from exempla.tables.corrections.fingerprint import fingerprint
-    from exempla.tables.corrections.tree import remove_leftovers
+    from exempla.tables.corrections import (
+        Decision,
+        export,
+        fingerprint,
+        refuse_input,
+        remove_leftovers,
+    )
     from exempla.tables.read import read_table
 
     path, target = review.source_path(), corrected_path(review)
@@ -187,7 +190,7 @@ def corrected_path(review: Review) -> Path:
     for a folder of images."""
     if review.source.format == "images":
         return review.directory / "corrected"
-    from exempla.tables.formats.suffix import PACKINGS, format_suffix
+    from exempla.tables.formats.encoding import PACKINGS, format_suffix
 
     suffix = format_suffix(PurePath(review.source.path).name)
     bare = suffix.lower() in ("", *PACKINGS)  # a name that does not speak of its format
@@ -207,9 +210,7 @@ def _storing(name: str) -> Iterator[None]:
 
 def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     """Write the list and the patch; the decisions, and a sentence about those of other data."""
-    from exempla.tables.corrections.export import refuse_input
-    from exempla.tables.corrections.patch import write_patch_lines
-    from exempla.tables.corrections.tree import remove_leftovers
+    from exempla.tables.corrections import refuse_input, remove_leftovers, write_patch_lines
 
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
@@ -235,7 +236,7 @@ def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:
 
 
 def _patch_line(review: Review, d: FinalDecision) -> PatchLine:
-    from exempla.tables.corrections.patch import PatchLine
+    from exempla.tables.corrections import PatchLine
 
     return PatchLine(
         row=d.row,

@@ -10,28 +10,34 @@ The page listens on 127.0.0.1, yet any site open in the same browser can send re
     on localhost counts as the same *site*), Origin must match, and what is posted must be JSON.
   - Another user of the machine: a token, valid once, is traded for the session key.
 Only the empty page and its scripts are served without the key: they hold nothing of the data.
+
+Which decisions belong together: those about one column of one file, read in one way.
+
+A decision says "row 17 is wrong". That means something only together with the bytes of the file,
+how they were cut into rows, the column whose label it is, and the classes to choose from. All of it
+is in the key that each decision is kept under, so one folder can hold decisions about several
+columns, or versions of a file, and never mixes them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CSP", "Gate", "Keys"]
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-HEADERS = {
+_HEADERS = {
     "content-security-policy": CSP,
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
@@ -40,9 +46,9 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-LARGEST_BODY = 65_536
-SESSION = "/api/session"
-DECISIVE = {"host", "origin", "sec-fetch-site", "content-type", "content-length", "x-exempla"}
+_LARGEST_BODY = 65_536
+_SESSION = "/api/session"
+_DECISIVE = {"host", "origin", "sec-fetch-site", "content-type", "content-length", "x-exempla"}
 
 
 @dataclass
@@ -85,7 +91,7 @@ class Gate:
         names = ("127.0.0.1", "localhost", "[::1]")
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         """Let a request pass, or answer it here."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
@@ -94,8 +100,8 @@ class Gate:
 
         async def guarded_send(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                kept = [(k, v) for k, v in message["headers"] if k.decode().lower() not in HEADERS]
-                message["headers"] = kept + [(k.encode(), v.encode()) for k, v in HEADERS.items()]
+                kept = [(k, v) for k, v in message["headers"] if k.decode().lower() not in _HEADERS]
+                message["headers"] = kept + [(k.encode(), v.encode()) for k, v in _HEADERS.items()]
             await send(message)
 
         head = _single_headers(scope)
@@ -103,11 +109,11 @@ class Gate:
             return await _refuse(guarded_send, "This address is not served here.")
         if problem := self._problem(scope, head):
             return await _refuse(guarded_send, *problem)
-        if scope["path"] == SESSION and scope["method"] == "POST":
+        if scope["path"] == _SESSION and scope["method"] == "POST":
             return await self._enter(head, guarded_send)
         return await self.app(scope, receive, guarded_send)
 
-    def _problem(self, scope: Scope, head: dict[str, str]) -> tuple[str, int] | None:
+    def _problem(self, scope: _Scope, head: dict[str, str]) -> tuple[str, int] | None:
         """Why a request is turned away, and with which status."""
         reading, path = scope["method"] in ("GET", "HEAD"), scope["path"]
         fetch_site = head.get("sec-fetch-site")
@@ -118,7 +124,7 @@ class Gate:
                 return "Requests from other pages are refused.", 403
         if reading and (path == "/" or path.startswith("/static/")):
             return None
-        entering = path == SESSION and scope["method"] == "POST"
+        entering = path == _SESSION and scope["method"] == "POST"
         if not entering and not _same(head.get("x-exempla", ""), self.keys.session):
             return "Open the address that `exempla review` printed when it started.", 403
         if reading:
@@ -128,11 +134,11 @@ class Gate:
         if head.get("content-type", "").split(";")[0].strip() != "application/json":
             return "Send JSON.", 415
         length = head.get("content-length", "")
-        if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST_BODY:
+        if not length.isdecimal() or len(length) > 9 or int(length) > _LARGEST_BODY:
             return "The request is too large.", 413
         return None
 
-    async def _enter(self, head: dict[str, str], send: Send) -> None:
+    async def _enter(self, head: dict[str, str], send: _Send) -> None:
         """Trade the token, which comes in the key's header, for the key."""
         if not self.keys.spend(head.get("x-exempla", "")):
             return await _refuse(
@@ -144,12 +150,12 @@ class Gate:
         return await _answer(send, body, 200, b"application/json")
 
 
-def _single_headers(scope: Scope) -> dict[str, str] | None:
+def _single_headers(scope: _Scope) -> dict[str, str] | None:
     """Headers by name; None if one that decides is sent twice."""
     head: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name = raw_name.decode("latin-1").lower()
-        if name in head and name in DECISIVE:
+        if name in head and name in _DECISIVE:
             return None
         head[name] = raw_value.decode("latin-1")
     return head
@@ -159,11 +165,66 @@ def _same(a: str, b: str) -> bool:
     return hmac.compare_digest(a.encode(), b.encode())
 
 
-async def _refuse(send: Send, why: str, status: int = 403) -> None:
+async def _refuse(send: _Send, why: str, status: int = 403) -> None:
     await _answer(send, why.encode(), status, b"text/plain; charset=utf-8")
 
 
-async def _answer(send: Send, body: bytes, status: int, kind: bytes) -> None:
+async def _answer(send: _Send, body: bytes, status: int, kind: bytes) -> None:
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def key_of(header: Mapping[str, Any]) -> str:
+    """The key of the review that a review.json describes; it names file and column in the open.
+
+    >>> source = {"name": "a.csv", "fingerprint": "4f", "label": "smoker", "options": {}}
+    >>> first = key_of({"source": source, "classes": ["no", "yes"]})
+    >>> other = key_of({"source": source | {"label": "diabetic"}, "classes": ["no", "yes"]})
+    >>> first != other, told(other)
+    (True, "the column 'diabetic' of 'a.csv'")
+    """
+    source = header["source"]
+    name, label = str(source["name"]), source["label"]
+    # Names of columns move no row, and the label's own is there anyway.
+    options = sorted((k, v) for k, v in dict(source["options"]).items() if k != "names")
+    meaning = [name, str(source["fingerprint"]), list(header["classes"]), label, options]
+    return f"{_digest(meaning)} {json.dumps([name, label])}"
+
+
+def earlier_key(header: Mapping[str, Any]) -> str:
+    """The key of the same review until the label column was part of it."""
+    source = header["source"]
+    return _digest([str(source["name"]), str(source["fingerprint"]), list(header["classes"])])
+
+
+def told(key: str) -> str:
+    """What a key is about, for a sentence.
+
+    >>> told("0123456789abcdef")
+    'an earlier analysis'
+    """
+    try:
+        name, label = json.loads(key.partition(" ")[2])
+    except ValueError:
+        return "an earlier analysis"
+    return f"the column {label!r} of {name!r}" if label else repr(name)
+
+
+def elsewhere(others: Mapping[str, int]) -> str:
+    """One sentence about decisions in the same folder that are about something else; "" if none.
+
+    >>> elsewhere({'4f ["a.csv", "smoker"]': 5}).partition(";")[0]
+    "Kept in this folder and not used here: 5 decisions about the column 'smoker' of 'a.csv'"
+    """
+    if not others:
+        return ""
+    parts = [f"{n:,} decision{'s' * (n != 1)} about {told(key)}" for key, n in others.items()]
+    return (
+        f"Kept in this folder and not used here: {', '.join(parts)}; they come back when that is "
+        "analysed into this folder again."
+    )
+
+
+def _digest(meaning: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:32]

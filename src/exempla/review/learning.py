@@ -27,13 +27,13 @@ import numpy as np
 
 __all__ = ["Learned", "Stated", "learn"]
 
-INTERCEPT_SD, SLOPE_SD, BUMP_SD, EVIDENCE_SD = 3.0, 0.25, 1.5, 0.5
-BUMPS = 8
-OFFSET_SDS = (0.1, 0.7, 2.0)
+_INTERCEPT_SD, _SLOPE_SD, _BUMP_SD, _EVIDENCE_SD = 3.0, 0.25, 1.5, 0.5
+_BUMPS = 8
+_OFFSET_SDS = (0.1, 0.7, 2.0)
 """Choices for τ_u and τ_v."""
-ISOTONIC_FROM, ISOTONIC_HALF = 30, 100
+_ISOTONIC_FROM, _ISOTONIC_HALF = 30, 100
 """Decisions from which on the isotonic fit counts, and those at which it counts one half."""
-EDGE = 1e-7
+_EDGE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
         raise AssertionError("there is always one choice")
     odds = features.all @ best.weights
     p = _sigmoid(odds)
-    if decided.size >= ISOTONIC_FROM:
-        share = decided.size / (decided.size + ISOTONIC_HALF)
+    if decided.size >= _ISOTONIC_FROM:
+        share = decided.size / (decided.size + _ISOTONIC_HALF)
         p = (1 - share) * p + share * _isotonic(odds[decided], y, p[decided], odds)
     return Learned(p, float(best.weights[0]), float(best.weights[1]), decided.size)
 
@@ -136,9 +136,9 @@ class _Features:
     def prior(self, class_sd: float, pair_sd: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and precision of each coefficient."""
         sds = np.concatenate([
-            [INTERCEPT_SD, SLOPE_SD],
-            np.full(BUMPS, BUMP_SD),
-            np.full(self.evidence, EVIDENCE_SD),
+            [_INTERCEPT_SD, _SLOPE_SD],
+            np.full(_BUMPS, _BUMP_SD),
+            np.full(self.evidence, _EVIDENCE_SD),
             np.full(self.classes, class_sd),
             np.full(self.pairs, pair_sd),
         ])  # fmt: skip
@@ -155,8 +155,8 @@ class _Fit:
 
 def _offset_choices(features: _Features) -> list[tuple[float, float]]:
     """(τ_u, τ_v) to try; with one class or pair an offset is only another intercept."""
-    classes = OFFSET_SDS if features.classes > 1 else OFFSET_SDS[:1]
-    pairs = OFFSET_SDS if features.pairs > features.classes else OFFSET_SDS[:1]
+    classes = _OFFSET_SDS if features.classes > 1 else _OFFSET_SDS[:1]
+    pairs = _OFFSET_SDS if features.pairs > features.classes else _OFFSET_SDS[:1]
     return [(u, v) for u in classes for v in pairs]
 
 
@@ -167,11 +167,11 @@ def _bumps(p: np.ndarray) -> np.ndarray:
     says something.
     """
     if not p.size:
-        return np.zeros((0, BUMPS))
+        return np.zeros((0, _BUMPS))
     rank = np.searchsorted(np.sort(p), p, side="left") + np.searchsorted(np.sort(p), p, "right")
     q = (rank / 2 + 0.5) / (p.size + 1)
     axis = np.log(q) - np.log1p(-q)
-    places = np.linspace(-1.0, np.log(p.size + 1.0), BUMPS)
+    places = np.linspace(-1.0, np.log(p.size + 1.0), _BUMPS)
     width = places[1] - places[0]
     return np.exp(-0.5 * ((axis[:, None] - places) / width) ** 2)
 
@@ -244,7 +244,7 @@ def _isotonic(odds: np.ndarray, y: np.ndarray, fitted: np.ndarray, at: np.ndarra
 
 
 def _logit(p: np.ndarray) -> np.ndarray:
-    p = np.clip(p, EDGE, 1 - EDGE)
+    p = np.clip(p, _EDGE, 1 - _EDGE)
     return np.log(p) - np.log1p(-p)
 
 

@@ -9,18 +9,31 @@ with `StaleError` and the row's present state: two open tabs cannot overwrite ea
 Each event carries the sender's key `once`: sending it again changes nothing.
 
 How the file is kept whole, and what happens if it is not: `exempla.review.logfile`.
+
+How many may connect, how long they may take, and how much is said about it.
+
+A page for one person needs a handful of connections, but any program on the machine may open some
+and leave them hanging, until no file handles are left and every attempt is logged. So a connection
+has `PATIENCE` seconds to send a whole request, and there are at most `MOST` of them: for each one
+more, the one that has kept us waiting longest is closed. Whoever comes last and speaks is heard.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from exempla.review.logfile import (
     BrokenChainError,
@@ -30,8 +43,6 @@ from exempla.review.logfile import (
     open_log,
     read_events,
 )
-
-__all__ = ["ACTIONS", "SETTLED", "DecisionLog", "Draw", "RowDecision", "StaleError"]
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
 SETTLED = ("keep", "relabel", "remove")
@@ -50,7 +61,7 @@ class RowDecision:
 
 
 @dataclass(frozen=True)
-class Step:
+class _Step:
     """One set event, as the undo and redo stacks keep it."""
 
     version: int
@@ -75,12 +86,12 @@ class StaleError(Exception):
 
 
 @dataclass
-class Ledger:
+class _Ledger:
     """What the events of one key add up to."""
 
     states: dict[int, RowDecision] = field(default_factory=dict)
-    done: list[Step] = field(default_factory=list)
-    undone: list[Step] = field(default_factory=list)
+    done: list[_Step] = field(default_factory=list)
+    undone: list[_Step] = field(default_factory=list)
     since: dict[int, int] = field(default_factory=dict)
     """Of each settled row: the event since which it has been so without a break."""
     design: str = ""
@@ -104,7 +115,7 @@ class Ledger:
             self.draws.append(Draw(event.row, event.version))
             return
         if event.kind == "set":
-            self.done.append(Step(event.version, self.state(event.row), now))
+            self.done.append(_Step(event.version, self.state(event.row), now))
             self.undone.clear()
         else:
             source, goal = (
@@ -142,7 +153,7 @@ class DecisionLog:
     def __init__(self, path: str | Path, key: str) -> None:
         self.path, self.key = Path(path), key
         self._lock = threading.RLock()
-        self._ledgers: dict[str, Ledger] = {key: Ledger()}
+        self._ledgers: dict[str, _Ledger] = {key: _Ledger()}
         self._version = 0  # the latest event of this key
         self._last = Event(0, "", "", 0, "", None, "", "", "")  # of any key
         self._count = 0
@@ -172,11 +183,11 @@ class DecisionLog:
         with self._lock:
             return [state for state in self._own.states.values() if state.version > since]
 
-    def undoable(self) -> Step | None:
+    def undoable(self) -> _Step | None:
         """What undo would take back."""
         return self._own.done[-1] if self._own.done else None
 
-    def redoable(self) -> Step | None:
+    def redoable(self) -> _Step | None:
         """What redo would bring back."""
         return self._own.undone[-1] if self._own.undone else None
 
@@ -197,7 +208,7 @@ class DecisionLog:
                 for event in read_events(
                     self._db, self._last.version, self._last.seal, self._count
                 ):
-                    self._ledgers.setdefault(event.key, Ledger()).take(event)
+                    self._ledgers.setdefault(event.key, _Ledger()).take(event)
                     self._last, self._count = event, self._count + 1
                     if event.key == self.key:
                         self._version = event.version
@@ -276,7 +287,7 @@ class DecisionLog:
             return {key: count for key, count in found.items() if count and key != self.key}
 
     @property
-    def _own(self) -> Ledger:
+    def _own(self) -> _Ledger:
         return self._ledgers[self.key]
 
     @contextmanager
@@ -335,3 +346,93 @@ class DecisionLog:
 
 def _clock() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+MOST = 64
+BACKLOG = 64
+"""Connections that the system holds for us; asyncio accepts as many in one go."""
+PATIENCE = 10.0
+LINES = 20
+"""Lines a minute that a logger may write."""
+
+
+class Connection(H11Protocol):
+    """HTTP on one connection, with an end to our patience."""
+
+    since = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for it, and begin to wait."""
+        super().connection_made(transport)
+        self._wait()
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to wait for any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._wait()
+        super().on_response_complete()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is the client's turn: no request, one that has not ended, or one answered."""
+        cycle: Any = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body
+
+    def _wait(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.since = self.loop.time()
+        self.timer = self.loop.call_later(PATIENCE, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.waiting:
+            self._drop()
+
+    def _make_room(self) -> None:
+        while len(self.connections) > MOST:
+            idle = [c for c in self.connections if isinstance(c, Connection) and c.waiting]
+            others = [c for c in idle if c is not self]
+            min(others, key=lambda c: c.since, default=self)._drop()
+
+    def _drop(self) -> None:
+        self.connections.discard(self)
+        self.transport.abort()
+
+
+class _Sparing(logging.Filter):
+    """The first lines of every minute, and then one that says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.minute, self.lines = 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now - self.minute > 60:
+            self.minute, self.lines = now, 0
+        self.lines += 1
+        if self.lines == LINES:
+            record.msg = f"{record.getMessage()} (what follows within this minute is left out)"
+            record.args = ()
+        return self.lines <= LINES
+
+
+@contextmanager
+def sparing_logs() -> Iterator[None]:
+    """While the server runs, no flood of requests becomes a flood of log lines."""
+    loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error")]
+    filters = [_Sparing() for _ in loggers]
+    for logger, spare in zip(loggers, filters, strict=True):
+        logger.addFilter(spare)
+    try:
+        yield
+    finally:
+        for logger, spare in zip(loggers, filters, strict=True):
+            logger.removeFilter(spare)

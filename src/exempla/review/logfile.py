@@ -9,29 +9,28 @@ and the table `head` the number of events and the last seal: whatever is altered
 breaks the chain. A log is made under another name and renamed when it is complete, so an empty file
 is never a new log. Logs of earlier versions, without seals or without a place for the design of
 spot checks, are given them when first opened.
+
+What can be read of a damaged decision log: its events from the first on, while seals hold.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from exempla.atomic import file_mode, flush_folder
 from exempla.errors import ExemplaError
+from exempla.io import file_mode, flush_folder, write_bytes
 
-__all__ = [
-    "COLUMNS", "DAMAGE", "PAGE", "UNSEALED", "BrokenChainError", "DamagedError", "Event",
-    "append", "is_unsealed", "open_log", "read_events", "whole_events", "write_log",
-]  # fmt: skip
-
-PAGE = 4096
+_PAGE = 4096
 SCHEMA = """
 CREATE TABLE events (
     version INTEGER PRIMARY KEY,
@@ -76,8 +75,8 @@ class Event(NamedTuple):
     seal: str = ""
 
 
-COLUMNS = ", ".join(Event._fields)
-UNSEALED = ", ".join(Event._fields[:-1])
+_COLUMNS = ", ".join(Event._fields)
+_UNSEALED = ", ".join(Event._fields[:-1])
 
 
 def open_log(path: Path) -> sqlite3.Connection:
@@ -88,7 +87,7 @@ def open_log(path: Path) -> sqlite3.Connection:
         if not path.exists():
             if _size(_beside(path, "-wal")):
                 raise _damaged(path, "the file is gone, and what belongs to it is there")
-            write_log(path)
+            _write_log(path)
         elif not path.is_file():
             raise ExemplaError(f"{path} is no file; move it away.")
         _check(path)
@@ -100,7 +99,7 @@ def open_log(path: Path) -> sqlite3.Connection:
         ) from error
 
 
-def write_log(path: Path, events: Iterable[Event] = (), *, replace: bool = False) -> int:
+def _write_log(path: Path, events: Iterable[Event] = (), *, replace: bool = False) -> int:
     """Make a log of these events, sealed anew, at `path`; how many there were.
 
     One that is there already stays, unless `replace`.
@@ -110,7 +109,7 @@ def write_log(path: Path, events: Iterable[Event] = (), *, replace: bool = False
     made = Path(name)
     try:
         with closing(sqlite3.connect(made, isolation_level=None)) as db:
-            db.execute(f"PRAGMA page_size = {PAGE}")
+            db.execute(f"PRAGMA page_size = {_PAGE}")
             db.execute("PRAGMA journal_mode = WAL")  # now, while nobody else has it open
             db.executescript(f"BEGIN;{SCHEMA}")
             count = 0
@@ -137,7 +136,7 @@ def append(db: sqlite3.Connection, event: Event) -> Event:
     event = event._replace(version=event.version or top + 1)
     event = event._replace(seal=seal(last, event))
     marks = ", ".join("?" * len(event))
-    db.execute(f"INSERT INTO events ({COLUMNS}) VALUES ({marks})", event)
+    db.execute(f"INSERT INTO events ({_COLUMNS}) VALUES ({marks})", event)
     db.execute("UPDATE head SET events = ?, seal = ?", (count + 1, event.seal))
     return event
 
@@ -160,9 +159,9 @@ def read_events(
         db.execute("BEGIN")
     try:
         rows = db.execute(
-            f"SELECT {COLUMNS} FROM events WHERE version > ? ORDER BY version", (after,)
+            f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (after,)
         )
-        events = list(whole_events(map(Event._make, rows), last))
+        events = list(_whole_events(map(Event._make, rows), last))
         head = db.execute("SELECT events, seal FROM head").fetchall()
     finally:
         if own:
@@ -172,7 +171,7 @@ def read_events(
     return events
 
 
-def whole_events(events: Iterable[Event], last: str = "") -> Iterator[Event]:
+def _whole_events(events: Iterable[Event], last: str = "") -> Iterator[Event]:
     """The events as they come; BrokenChainError at the first that does not follow from the last."""
     for event in events:
         if event.seal != seal(last, event):
@@ -185,11 +184,11 @@ class BrokenChainError(Exception):
     """An event that does not follow from the one before it."""
 
 
-DAMAGE = (sqlite3.Error, BrokenChainError, TypeError, ValueError)
+_DAMAGE = (sqlite3.Error, BrokenChainError, TypeError, ValueError)
 """What reading a damaged file raises; a message of SQLite's may itself be no text."""
 
 
-def is_unsealed(db: sqlite3.Connection) -> bool:
+def _is_unsealed(db: sqlite3.Connection) -> bool:
     """Whether an earlier version wrote this log."""
     names = [name for _, name, *_ in db.execute("PRAGMA table_info(events)")]
     return names == list(Event._fields[:-1])
@@ -203,7 +202,7 @@ def _check(path: Path) -> None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             db.execute("PRAGMA busy_timeout = 5000")
             _check_pages(db, path)
-            if not is_unsealed(db):
+            if not _is_unsealed(db):
                 if _schema(db) not in (_schema_of(SCHEMA), _schema_of(UNDESIGNED)):
                     raise BrokenChainError("its tables are not those of a log")
                 read_events(db)
@@ -211,7 +210,7 @@ def _check(path: Path) -> None:
         if "locked" in str(error) or "unable to open" in str(error):
             raise
         raise _damaged(path, str(error)) from error
-    except DAMAGE as error:
+    except _DAMAGE as error:
         raise _damaged(path, str(error)) from error
 
 
@@ -242,7 +241,7 @@ def _renew(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         if _schema(db) != _schema_of(SCHEMA):  # and no other process was quicker
-            rows = db.execute(f"SELECT {UNSEALED} FROM events ORDER BY version").fetchall()
+            rows = db.execute(f"SELECT {_UNSEALED} FROM events ORDER BY version").fetchall()
             settings = db.execute("SELECT name, value FROM settings").fetchall()
             for table in ("events", "settings", "head"):
                 db.execute(f"DROP TABLE IF EXISTS {table}")  # with its triggers
@@ -280,7 +279,6 @@ def _schema_of(script: str) -> frozenset[tuple[Any, ...]]:
 
 
 def _damaged(path: Path, why: str) -> DamagedError:
-    from exempla.review.recover import salvage
 
     count = len(salvage(path))
     whole = f"its first {count:,} events are" if count else "no event in it is"
@@ -308,3 +306,95 @@ def _beside(path: Path, ending: str) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
+
+
+@dataclass(frozen=True)
+class _Recovered:
+    """How many events were whole, and where the damaged file is kept; None: it was not damaged."""
+
+    events: int
+    kept: Path | None
+
+
+def recover_log(path: str | Path) -> _Recovered:
+    """Put a log of the whole events in the place of a damaged one, which is kept beside it.
+
+    >>> place = Path(tempfile.mkdtemp()) / "decisions.sqlite"
+    >>> place.write_bytes(b"")
+    0
+    >>> found = recover_log(place)
+    >>> found.events, found.kept.name, recover_log(place).kept
+    (0, 'decisions.sqlite.damaged', None)
+    """
+    path = Path(path)
+    try:
+        open_log(path).close()
+        return _Recovered(0, None)
+    except DamagedError:
+        pass
+    events = salvage(path)
+    kept = _free_name(path)
+    for ending in ("-wal", ""):  # copied before anything is taken away
+        source = path.with_name(path.name + ending)
+        if source.is_file():
+            write_bytes(kept.with_name(kept.name + ending), source.read_bytes())
+    for ending in ("-wal", "-shm"):  # they would be read into the new file
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    return _Recovered(_write_log(path, events, replace=True), kept)
+
+
+def salvage(path: Path) -> list[Event]:
+    """The longest run of whole events from the first on; the file itself is only copied."""
+    best: list[Event] = []
+    with tempfile.TemporaryDirectory(prefix="exempla-log-") as place:
+        for number, prepare in enumerate((_as_it_is, _without_wal, _with_a_new_first_page)):
+            copy = Path(place, str(number), path.name)
+            copy.parent.mkdir()
+            if path.is_file() and prepare(path, copy):
+                found = list(_readable(copy))
+                best = max(best, found, key=len)
+    return best
+
+
+def _as_it_is(path: Path, copy: Path) -> bool:
+    wal = path.with_name(path.name + "-wal")
+    if wal.is_file():
+        shutil.copyfile(wal, copy.with_name(wal.name))
+    return _without_wal(path, copy)
+
+
+def _without_wal(path: Path, copy: Path) -> bool:
+    shutil.copyfile(path, copy)
+    return True
+
+
+def _with_a_new_first_page(path: Path, copy: Path) -> bool:
+    """The first page says where all else lies, and is the same in every log but for its size."""
+    data = path.read_bytes()
+    _write_log(copy)
+    first = bytearray(copy.read_bytes()[:_PAGE])
+    first[28:32] = (len(data) // _PAGE).to_bytes(4, "big")
+    copy.write_bytes(bytes(first) + data[_PAGE:])
+    return len(data) > _PAGE
+
+
+def _readable(path: Path) -> Iterator[Event]:
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            if _is_unsealed(db):  # nothing to hold them against: as far as they can be read
+                for row in db.execute(f"SELECT {_UNSEALED} FROM events ORDER BY version"):
+                    yield Event(*row)
+            else:
+                # not by the index, which may be what is damaged
+                rows = db.execute(f"SELECT {_COLUMNS} FROM events NOT INDEXED ORDER BY version")
+                yield from _whole_events(map(Event._make, rows))
+    except _DAMAGE:
+        return
+
+
+def _free_name(path: Path) -> Path:
+    for number in range(1, 1000):
+        name = path.with_name(f"{path.name}.damaged{f'-{number}' if number > 1 else ''}")
+        if not name.exists():
+            return name
+    raise ExemplaError(f"{path.parent} holds a thousand damaged logs; move them away.")

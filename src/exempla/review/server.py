@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from exempla.errors import ExemplaError
 from exempla.review.folder import Review, read_review
-from exempla.review.gate import Gate, Keys
-from exempla.review.key import elsewhere
+from exempla.review.gate import Gate, Keys, elsewhere
 from exempla.review.log import DecisionLog
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-HOST = "127.0.0.1"
+_HOST = "127.0.0.1"
 
 
 def serve(
@@ -58,7 +57,7 @@ def serve(
             raise ExemplaError(
                 f"The review page needs {name}; install it with `pip install 'exempla[review]'`."
             )
-    from exempla.review.connections import sparing_logs
+    from exempla.review.log import sparing_logs
 
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
@@ -67,14 +66,14 @@ def serve(
         log.setting("port", str(port))
         keys = Keys()
         server = make_server(review, log, port, keys, stop_below)
-        place = f"http://{HOST}:{port}/?token="
+        place = f"http://{_HOST}:{port}/?token="
         address = f"{place}{keys.token}"
         announce(f"Review {len(review.suspects)} suspects at {address}")
         announce("The address works once. Decisions are saved at once; Ctrl-C ends the server.")
         if sys.stdin is not None and sys.stdin.isatty():
             announce("For another browser, press Enter here.")
             told = (sys.stdin, keys, place, announce)
-            threading.Thread(target=new_addresses, args=told, daemon=True).start()
+            threading.Thread(target=_new_addresses, args=told, daemon=True).start()
         if said := elsewhere(log.others()):
             announce(said)
         if open_browser:
@@ -86,12 +85,12 @@ def serve(
         log.close()
 
 
-def new_addresses(
+def _new_addresses(
     lines: Iterable[str], keys: Keys, place: str, announce: Callable[[str], object]
 ) -> None:
     """For each line that comes, announce an address that works once.
 
-    >>> new_addresses(["\\n"], Keys(), "http://127.0.0.1:80/?token=", lambda said: print(said[:34]))
+    >>> _new_addresses(["\\n"], Keys(), "http://127.0.0.1:80/?token=", lambda s: print(s[:34]))
     Another address, which works once:
     """
     for _ in lines:
@@ -105,7 +104,7 @@ def make_server(
     import uvicorn
 
     from exempla.review.app import build_app
-    from exempla.review.connections import BACKLOG, Connection
+    from exempla.review.log import BACKLOG, Connection
 
     config = uvicorn.Config(
         Gate(build_app(review, log, stop_below), port, keys),
@@ -134,7 +133,7 @@ def listen(port: int, log: DecisionLog) -> socket.socket:
         if os.name == "posix":  # elsewhere the option would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((HOST, choice))
+            listener.bind((_HOST, choice))
             # A port that another server listens on fails here at the latest.
             listener.listen(128)
             return listener

@@ -19,7 +19,7 @@ __all__ = [
 
 LONGEST_TEXT = 20_000
 """Characters of one text that reach the page; longer texts are cut, and the cut is shown."""
-LONGEST_CELL = 200_000
+_LONGEST_CELL = 200_000
 """Characters of one cell of the row as the file has it."""
 KINDS = ("class", "number", "part")
 PARTS, FIRST_PART = 1 << 20, 1 << 40
@@ -194,7 +194,7 @@ class Suspect:
             "span": None if self.span is None else [int(self.span[0]), int(self.span[1])],
             "expected": None if self.expected is None else float(self.expected),
             "spread": None if self.spread is None else _finite(self.spread, "the spread"),
-            "original": [[c, v and v[:LONGEST_CELL]] for c, v in self.original] or None,
+            "original": [[c, v and v[:_LONGEST_CELL]] for c, v in self.original] or None,
         }
         return self._stated() | {name: value for name, value in more.items() if value is not None}
 
@@ -236,7 +236,7 @@ class ReviewedFile:
 
     `label` is the column whose values are decided about; `options` are the keyword arguments of
     `exempla.tables.read_table` beside the path. `fingerprint` is that of the bytes the suspects
-    were found in (`exempla.tables.corrections.fingerprint`), worked out from the path if None.
+    were found in (`exempla.tables.corrections`), worked out from the path if None.
 
     >>> ReviewedFile("mails.jsonl", "jsonl", label="label").format
     'jsonl'

@@ -17,10 +17,9 @@ from exempla.arrays import Array
 from exempla.checks import check_k, whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
-from exempla.selection.bounds import Finished
-from exempla.selection.inputs import as_rows, as_targets, groups, side_of
-from exempla.selection.select import choose
-from exempla.selection.selector import Selector
+from exempla.selection.engine import Finished
+from exempla.selection.select import as_rows, as_targets, choose, groups, side_of
+from exempla.selection.selectors import Selector
 
 __all__ = ["Certificate", "VarianceCurve", "Statement", "certificate", "chosen_and_certified"]
 

@@ -15,15 +15,15 @@ from exempla.arrays import Array, real_numbers
 from exempla.checks import check_k, is_real
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
-from exempla.selection.candidates.base import Rule
+from exempla.selection.basis import ROUNDING, first_of_best, without_noise
 from exempla.selection.engine import RESIDUAL
-from exempla.selection.inputs import SIDES, check_lengths, side_of
-from exempla.selection.selector import check_noise
-from exempla.selection.ties import ROUNDING, first_of_best, without_noise
+from exempla.selection.rows import Rule
+from exempla.selection.select import SIDES, check_lengths, side_of
+from exempla.selection.selectors import check_noise
 
 __all__ = ["select_from_kernel"]
 
-TOLERANCE = 1e-11
+_TOLERANCE = 1e-11
 """A candidate is alive iff its remaining variance is above this share of k(j, j)."""
 
 Kernel = Callable[[int, np.ndarray], Any]
@@ -118,7 +118,7 @@ def _run(
     for step in range(k):
         if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / target_norm2 < RESIDUAL**2:
             return indices, columns[:step], coefs[:step], "residual"
-        alive = n > TOLERANCE * norms2
+        alive = n > _TOLERANCE * norms2
         if not alive.any():
             stopped = "candidates" if step >= candidates.sum() else "rank"
             return indices, columns[:step], coefs[:step], stopped

@@ -1,25 +1,247 @@
-"""The door to selection: `select`."""
+"""The door to selection: `select`.
+
+What users hand to `select`, checked once and turned into a Problem.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
 
-from exempla.arrays import Array
+from exempla.arrays import Array, is_tensor, refuse_masked
+from exempla.checks import check_k
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
-from exempla.selection.inputs import make_problem
-from exempla.selection.selector import Outcome, Problem, Selector
-from exempla.selection.selectors.sbq import SBQ
+from exempla.selection.fused import StoredArrayRows
+from exempla.selection.rows import SHORTEST, ArrayRows, Rows
+from exempla.selection.selectors import SBQ, Outcome, Problem, Selector
+from exempla.store import StoredRows
 
-__all__ = ["choose", "select"]
+SIDES = ("both", "opponents", "proponents")
+SMALL = 1 << 20
+"""Up to this many entries a float64 copy costs less than compiling the fused pass."""
+_TOGETHER = 1 << 31
+"""Bytes that the targets chosen for together may take."""
+_LONGEST = 1e60
+"""Rows and targets of this length are the longest whose products can be squared."""
 
-Vector = np.ndarray[tuple[int], Any] | Sequence[float]
-Matrix = np.ndarray[tuple[int, int], Any] | Sequence[Sequence[float]] | Sequence[np.ndarray]
+
+def as_rows(features: Array) -> Rows:
+    """Wrap features (t, p) in the fastest Rows there is for them; never change them."""
+    if isinstance(features, Rows):
+        return features  # several questions about the same rows are asked of one of these
+    array = features if isinstance(features, StoredRows) else _as_array(features, "features")
+    if array.ndim != 2:
+        raise ExemplaError(
+            f"features have shape {tuple(array.shape)}, but must be two-dimensional: "
+            "one row per training example"
+        )
+    if 0 in array.shape:
+        raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
+    rows = wrap(array)
+    refuse_unusable(rows, lambda: _any(array))
+    return rows
+
+
+def refuse_unusable(rows: Rows, nonzero: Callable[[], bool] = lambda: False) -> None:
+    """Rows with numbers nobody can compute with stop here; `nonzero` says whether there is a row
+    other than 0 where all of them are too short to tell."""
+    bad = np.flatnonzero(~np.isfinite(rows.norms2))
+    if len(bad):
+        which = ", ".join(str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
+        plural = "row" if len(bad) == 1 else "rows"
+        raise ExemplaError(
+            f"features have NaN, infinite or overflowing values in {len(bad)} {plural} "
+            f"({plural} {which}); remove or repair them"
+        )
+    longest = float(rows.norms2.max())
+    if longest or nonzero():
+        check_lengths("the longest row of the features", longest)
+
+
+def check_lengths(what: str, norm2: float) -> None:
+    """Squares of products of such lengths must stay within the range of floats."""
+    if not SHORTEST**2 <= norm2 <= _LONGEST**2:
+        raise ExemplaError(
+            f"{what} is shorter than {SHORTEST:g} or longer than {_LONGEST:g}, so that squares "
+            "leave the range of floats; multiply features and target by a constant"
+        )
+
+
+def _any(array: Array) -> bool:
+    """Whether any number is not zero."""
+    if isinstance(array, StoredRows):
+        return any(bool(rows.any()) for _, rows in array.stream())
+    return bool((array != 0).any())
+
+
+def wrap(array: Array) -> Rows:
+    """The fastest Rows there is for a float32 or float64 array, or for stored rows."""
+    if isinstance(array, StoredRows):
+        return _wrap_stored(array)
+    if not isinstance(array, np.ndarray):
+        return ArrayRows(array)
+    tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
+    if array.size <= SMALL:
+        return ArrayRows(array.astype(np.float64), tolerance)
+    try:
+        from exempla.selection.fused import FusedRows
+    except ImportError:  # no numba
+        return ArrayRows(array, tolerance)
+    return FusedRows(array, tolerance)
+
+
+def _wrap_stored(array: StoredRows) -> Rows:
+    if array.dtype not in (np.float32, np.float64):
+        raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
+    if array.shape[0] * array.shape[1] <= SMALL:
+        return wrap(array[:])
+    try:
+        from exempla.selection.fused import StoredFusedRows
+    except ImportError:  # no numba
+        return StoredArrayRows(array)
+    return StoredFusedRows(array)
+
+
+def _as_array(values: Array, what: str) -> Array:
+    """A float32 or float64 NumPy array, or a tensor where it lies if that is not the CPU."""
+    refuse_masked(values, what)
+    if is_tensor(values):
+        values = values.detach()
+        if values.is_complex():
+            raise ExemplaError(f"{what} are complex; give real numbers")
+        if values.device.type == "cuda" and what == "features":
+            if not values.is_floating_point():
+                return values.double()
+            return values if values.element_size() >= 4 else values.float()
+        values = values.cpu()
+        half = values.is_floating_point() and values.element_size() < 4
+        array = (values.float() if half else values).numpy()
+    elif hasattr(values, "toarray"):
+        raise ExemplaError(f"{what} are a sparse matrix; pass {what}.toarray()")
+    else:
+        try:
+            array = np.asarray(values)
+            if array.dtype == object:
+                array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ExemplaError(
+                f"{what} are not a rectangular array of numbers; give an array of floats"
+            ) from None
+    if array.dtype.kind not in "fiub":
+        raise ExemplaError(f"{what} have type {array.dtype}; give real numbers")
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float64)
+
+
+def _make_problem(
+    features: Array, target: Array, k: Any, side: str | Sequence[str], start: Any
+) -> tuple[Problem, int, bool]:
+    """The problem, k, and whether there was one target rather than a list of them."""
+    rows = as_rows(features)
+    k = check_k(k, rows.t)
+    targets, single = as_targets(target, rows.p)
+    sides = _per_target(side, len(targets), single, "side")
+    for one in sides:
+        if not isinstance(one, str) or one not in SIDES:
+            raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
+    starts = _per_target(start, len(targets), single, "start")
+    alignment = rows.align(targets)
+    signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
+    candidates = signs & (rows.norms2 > 0)
+    for i, one in enumerate(starts):
+        if one is not None:
+            _check_start(one, rows, targets[i], sides[i], k)
+    return Problem(rows, targets, alignment, candidates, sides, starts), k, single
+
+
+def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
+    """Targets to choose for together, in turn: z, c and n of each, and its picked rows, are kept.
+
+    >>> rows = as_rows(np.ones((4, 2)))
+    >>> [part.stop for part in groups(5, rows, 2)]
+    [5]
+    """
+    each = 25 * rows.t + 32 * int(k) * rows.p
+    step = max(1, _TOGETHER // each)
+    for start in range(0, targets, step):
+        yield slice(start, min(start + step, targets))
+
+
+def side_of(z: np.ndarray, side: str) -> np.ndarray:
+    """Which rows are candidates, by the sign of the initial z."""
+    if side == "opponents":
+        return z < 0
+    return z > 0 if side == "proponents" else np.ones(len(z), dtype=bool)
+
+
+def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
+    """Targets as a (T, p) float64 matrix, and whether a single one was given."""
+    targets = _as_array(target, "target").astype(np.float64)
+    if targets.size == 0:
+        raise ExemplaError("target is empty; give the mean of at least one prediction's rows")
+    if targets.ndim not in (1, 2):
+        raise ExemplaError(f"target has shape {targets.shape}, but must be (p,) or (T, p)")
+    single = targets.ndim == 1
+    if targets.shape[-1] != p:
+        raise ExemplaError(
+            f"target has {targets.shape[-1]} dimensions, but the features have {p}; "
+            "embed both with the same metric"
+        )
+    targets = np.atleast_2d(targets)
+    bad = np.flatnonzero(~np.isfinite(targets).all(axis=1))
+    zero = np.flatnonzero(~targets.any(axis=1))
+    name = "target" if single else f"target {(bad if len(bad) else zero)[:1].tolist()}"
+    if len(bad):
+        raise ExemplaError(f"{name} has NaN or infinite values; repair it")
+    if len(zero):
+        raise ExemplaError(f"{name} is zero, so there is nothing to explain; ask for another")
+    with np.errstate(over="ignore"):
+        for norm2 in np.vecdot(targets, targets):
+            check_lengths("the target" if single else "a target", float(norm2))
+    return targets, single
+
+
+def _per_target(value: Any, count: int, single: bool, what: str) -> tuple[Any, ...]:
+    """One value for all targets, or one for each."""
+    if value is None or isinstance(value, str | Selection):
+        if isinstance(value, Selection) and not single:
+            raise ExemplaError("start is one selection; give a list with one for each target")
+        return (value,) * count
+    if not isinstance(value, Sequence | np.ndarray):
+        raise ExemplaError(f"{what} is {value!r}, which is not understood")
+    values = tuple(value)
+    if single or len(values) != count:
+        wanted = "a single value" if single else f"{count} values, one for each target"
+        raise ExemplaError(f"{what} has {len(values)} values; give {wanted}")
+    return values
+
+
+def _check_start(start: Any, rows: Rows, target: np.ndarray, side: str, k: int) -> None:
+    if not isinstance(start, Selection) or start.state is None:
+        raise ExemplaError("start is not a result of select; pass the Selection it returned")
+    if len(start) > k:
+        raise ExemplaError(f"start has {len(start)} picks, more than k = {k}; raise k")
+    if start.side != side:
+        raise ExemplaError(f"start was chosen for side {start.side!r}; continue with that side")
+    same = (
+        np.array_equal(start.state.target, target)
+        and (len(start) == 0 or int(start.indices.max()) < rows.t)
+        and np.array_equal(start.state.rows, rows.take(start.indices))
+    )
+    if not same:
+        raise ExemplaError("start was chosen from other features or for another target")
+
+
+_Vector = np.ndarray[tuple[int], Any] | Sequence[float]
+_Matrix = np.ndarray[tuple[int, int], Any] | Sequence[Sequence[float]] | Sequence[np.ndarray]
 """What a type checker can tell to be one target, and to be several. Most arrays do not tell their
 dimensions: a NumPy array of unknown shape passes for one target, anything else is `Any`."""
 
@@ -27,7 +249,7 @@ dimensions: a NumPy array of unknown shape passes for one target, anything else 
 @overload
 def select(
     features: Array,
-    target: Vector,
+    target: _Vector,
     k: int,
     selector: Selector | None = None,
     side: str = "both",
@@ -39,7 +261,7 @@ def select(
 @overload
 def select(
     features: Array,
-    target: Matrix,
+    target: _Matrix,
     k: int,
     selector: Selector | None = None,
     side: str | Sequence[str] = "both",
@@ -119,7 +341,7 @@ def choose(
     if not isinstance(selector, Selector):
         raise ExemplaError(f"selector is {selector!r}; give a selector such as SBQ(noise=1.0)")
     with selector.placed(features) as rows:
-        problem, k, single = make_problem(rows, target, k, side, start)
+        problem, k, single = _make_problem(rows, target, k, side, start)
         _check_starts(problem, selector)
         outcomes = selector.choose(problem, k)
     results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]

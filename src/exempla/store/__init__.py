@@ -5,11 +5,9 @@ set of shards as it is made), sealed (one file of them), identity (what a store 
 (a fitted Explainer). Imports: arrays, atomic, errors, version.
 """
 
-from exempla.store.folder import RowSet, failing_disk, shard_height
-from exempla.store.identity import claim, identity_of
-from exempla.store.objects import read_object, write_object
-from exempla.store.sealed import publish_first, read_seal
-from exempla.store.shards import Shard, StoredRows
+from exempla.io import publish_first, read_seal
+from exempla.store.folder import RowSet, claim, failing_disk, identity_of, shard_height
+from exempla.store.shards import Shard, StoredRows, read_object, write_object
 
 __all__ = [
     "RowSet", "Shard", "StoredRows", "claim", "failing_disk", "identity_of", "publish_first",

@@ -2,26 +2,117 @@
 
 Passes over all rows read the files in order, ahead of the caller (`stream`). Single rows are taken
 from the files mapped into memory, of which the system keeps what there is room for.
+
+Rows of files in order, read ahead by threads while the caller computes.
+
+Read, not mapped: what a pass needs is a few buffers, whatever the files' size, and the next ones
+fill while one is used. A mapped file would be called in page by page by the thread that computes.
+
+Whole fitted objects, one in a file, with its checksum at the end.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.store.reading import Range, read_ahead, read_rows
+from exempla.io import Hashing, replacing
+from exempla.version import __version__
 
-__all__ = ["Shard", "StoredRows"]
+_AHEAD = 3
+"""Buffers that are filled while one is used."""
+_READERS = 2
+"""Threads that fill them."""
 
-SCATTERED = 8
+
+class Range(NamedTuple):
+    """Bytes of a file that are consecutive rows of a whole."""
+
+    path: Path
+    offset: int
+    start: int
+    stop: int
+
+
+def read_ahead(
+    ranges: Sequence[Range], width: int, dtype: np.dtype
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """The rows of each range, in order. An array is used up when the next one is asked for."""
+    if not ranges:
+        return
+    most = max(r.stop - r.start for r in ranges)
+    count = min(_AHEAD + 1, len(ranges))
+    free = deque(np.empty((most, width), dtype) for _ in range(count))
+    waiting: deque[tuple[Range, np.ndarray, Future[None]]] = deque()
+    left = iter(ranges)
+    pool = ThreadPoolExecutor(min(_READERS, count), "exempla-read")
+    try:
+        while True:
+            while free and (one := next(left, None)) is not None:
+                buffer = free.popleft()
+                waiting.append((one, buffer, pool.submit(_fill, one, buffer)))
+            if not waiting:
+                return
+            one, buffer, filled = waiting.popleft()
+            filled.result()
+            yield slice(one.start, one.stop), buffer[: one.stop - one.start]
+            free.append(buffer)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -> None:
+    """A few rows from all over a file, into `out`: each is read by itself, as a mapped file would
+    call in a hundred kilobytes around every one of them."""
+    size = out.itemsize * out.shape[1]
+    values: Any = out
+    view = memoryview(values).cast("B")
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+            for i, position in enumerate(positions.tolist()):
+                row = os.pread(handle, size, offset + position * size)
+                if len(row) < size:
+                    raise ExemplaError(f"{path} is cut short: fit again with this store=.")
+                view[i * size : (i + 1) * size] = row
+        finally:
+            os.close(handle)
+    except OSError as problem:
+        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
+
+
+def _fill(one: Range, buffer: np.ndarray) -> None:
+    part: Any = buffer[: one.stop - one.start]
+    view = memoryview(part).cast("B")
+    try:
+        with open(one.path, "rb", buffering=0) as file:
+            file.seek(one.offset)
+            while len(view):
+                got = file.readinto(view)
+                if not got:
+                    raise ExemplaError(
+                        f"{one.path} is cut short: fit again with this store=, which makes it anew."
+                    )
+                view = view[got:]
+    except OSError as problem:
+        raise ExemplaError(f"{one.path} cannot be read: {problem.strerror or problem}.") from None
+
+
+_SCATTERED = 8
 """Rows are read one by one where fewer than one in so many is wanted."""
 PIECE_BYTES = 2**24
 """Bytes of rows that a pass takes at a time."""
@@ -60,7 +151,7 @@ class Shard:
 
     def take(self, positions: np.ndarray) -> np.ndarray:
         """Some of the rows, ascending positions."""
-        if SCATTERED * len(positions) > np.ptp(positions) or not hasattr(os, "pread"):
+        if _SCATTERED * len(positions) > np.ptp(positions) or not hasattr(os, "pread"):
             return self.rows[positions]
         out = np.empty((len(positions), self._file.shape[1]), self._file.dtype)
         read_rows(self.path, self.offset, positions, out)
@@ -215,3 +306,72 @@ class StoredRows:
         for part, rows in self.stream():
             out[part] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         return out
+
+
+T = TypeVar("T")
+SEAL = b"exempla-sha256:"
+"""What stands before the checksum at the end of a stored object."""
+
+
+def write_object(thing: object, path: str | Path) -> Path:
+    """One fitted object in one file; what was there before stays until the new one is whole."""
+    import joblib
+
+    path = Path(path)
+    try:
+        with replacing(path) as file:
+            sink = Hashing(file)
+            joblib.dump({"exempla": __version__, "object": thing}, sink)  # type: ignore[arg-type]
+            file.write(SEAL + sink.hash.hexdigest().encode())
+    except OSError as problem:
+        raise ExemplaError(
+            f"{path} cannot be written: {problem.strerror or problem}; what was there before is "
+            "untouched."
+        ) from None
+    except (TypeError, AttributeError, pickle.PicklingError) as problem:
+        raise ExemplaError(
+            f"this model cannot be stored ({problem}): keep the model yourself and fit again."
+        ) from None
+    return path
+
+
+def read_object(path: str | Path, kind: type[T]) -> T:
+    """What `write_object` wrote. Reading runs code in the file."""
+    import joblib
+
+    try:
+        _refuse_changed(Path(path))
+        thing = joblib.load(path)["object"]
+    except FileNotFoundError:
+        raise ExemplaError(f"there is no file {path}.") from None
+    except ExemplaError:
+        raise
+    except OSError as problem:
+        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
+    except Exception as problem:  # whatever strange bytes may do to an unpickler
+        raise ExemplaError(
+            f"{path} is not whole, or was not written by {kind.__name__}.save "
+            f"({type(problem).__name__}): save it again."
+        ) from None
+    if not isinstance(thing, kind):
+        raise ExemplaError(f"{path} was not written by {kind.__name__}.save.")
+    return thing
+
+
+def _refuse_changed(path: Path) -> None:
+    """Raise if the file ends in a checksum that is not that of what stands before it (a file cut
+    short has none, and stops the unpickler)."""
+    length = len(SEAL) + 2 * hashlib.sha256().digest_size
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        file.seek(max(size - length, 0))
+        seal = file.read()
+        if not seal.startswith(SEAL):
+            return
+        file.seek(0)
+        digest, left = hashlib.sha256(), size - length
+        while left > 0 and (chunk := file.read(min(left, 2**20))):
+            digest.update(chunk)
+            left -= len(chunk)
+    if seal != SEAL + digest.hexdigest().encode():
+        raise ExemplaError(f"{path} has been changed since it was saved: save it again.")

@@ -10,7 +10,7 @@ Read
     format_suffix(path) -> str
         The ending that tells a file's format: ".csv" of data.2024.csv, ".csv.gz" of mails.csv.gz.
     The environment variable EXEMPLA_LIMITS raises what one file may hold ("columns=500000"): see
-    `exempla.tables.formats.limits`.
+    `exempla.tables.formats.encoding`.
 
 Columns
     infer_columns(table, label, text=(), overrides={}, task="auto") -> list[Column]
@@ -62,18 +62,26 @@ Imports: errors, atomic, data, images, oracles, progress.
 """
 
 from exempla.images import thumbnail
-from exempla.tables.columns.infer import Column, infer_columns, kind_flag, label_of, show_columns
-from exempla.tables.corrections.decisions import Decision
-from exempla.tables.corrections.export import corrected, export
-from exempla.tables.corrections.patch import apply_patch, read_patch, write_patch
+from exempla.tables.corrections import (
+    Decision,
+    apply_patch,
+    corrected,
+    export,
+    read_patch,
+    write_patch,
+)
 from exempla.tables.features import feature_frame
-from exempla.tables.formats.folder import safe_path
-from exempla.tables.formats.folder_pixels import Images, load_images
-from exempla.tables.formats.suffix import format_suffix
-from exempla.tables.models.choose import Chosen, choose_model
-from exempla.tables.models.crossval import CrossValidation, cross_validated_accuracy
+from exempla.tables.formats.encoding import format_suffix
+from exempla.tables.formats.folder import Images, load_images, safe_path
+from exempla.tables.infer import Column, infer_columns, kind_flag, label_of, show_columns
+from exempla.tables.models.choose import (
+    Chosen,
+    CrossValidation,
+    choose_model,
+    cross_validated_accuracy,
+    default_model,
+)
 from exempla.tables.models.image import ImageModel, default_image_model
-from exempla.tables.models.tabular import default_model
 from exempla.tables.read import borrow_names, read_table
 from exempla.tables.split import Split, split, stratified
 from exempla.tables.table import Table

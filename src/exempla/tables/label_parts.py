@@ -22,18 +22,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.tables.columns.arrow import to_strings
-from exempla.tables.formats.cells import json_spans, json_token
+from exempla.tables.formats.columnar import JsonSource
+from exempla.tables.formats.dialect import json_spans, json_token
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
-from exempla.tables.formats.jsonl import JsonSource
 from exempla.tables.read import read_table
-from exempla.tables.table import Table, show
+from exempla.tables.table import Table, show, to_strings
 
 __all__ = ["Sentences", "changed", "indicator", "read_sentences", "span_of"]
 
-YES, NO = ("1", "1.0", "true", "yes", "y", "x"), ("0", "0.0", "false", "no", "n", "")
-CONLL = (".conll", ".conllu", ".conll03", ".iob", ".iob2", ".bio")
-Changes = Mapping[tuple[int, str | int], str]
+_YES, _NO = ("1", "1.0", "true", "yes", "y", "x"), ("0", "0.0", "false", "no", "n", "")
+_CONLL = (".conll", ".conllu", ".conll03", ".iob", ".iob2", ".bio")
+_Changes = Mapping[tuple[int, str | int], str]
 """(row, label's name or token's place) → "present" or "absent", or the token's new label."""
 
 
@@ -58,17 +57,17 @@ def _columns(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarr
         values = to_strings(table.column(name))
         missing = table.missing(name)
         plain = [("" if v is None else v).strip().casefold() for v in values]
-        odd = sorted({v for v in plain if v not in YES and v not in NO})
+        odd = sorted({v for v in plain if v not in _YES and v not in _NO})
         if odd:
             raise ExemplaError(
                 f"The label column {name!r} holds {show(odd, 3)}; a column for each label says 0 "
                 "or 1, yes or no. One column with several labels needs --label-separator."
             )
-        out[:, place] = [v in YES for v in plain]
+        out[:, place] = [v in _YES for v in plain]
         known &= ~missing
         spelt = [
             next((v or "" for v, p in zip(values, plain, strict=True) if p and p in words), word)
-            for words, word in ((NO, "0"), (YES, "1"))
+            for words, word in ((_NO, "0"), (_YES, "1"))
         ]
         layout["spelt"][name] = spelt
     return out, known
@@ -105,7 +104,7 @@ class Sentences(NamedTuple):
 
 def is_conll(path: str | Path) -> bool:
     """Whether the name is that of a file with a token a line."""
-    return Path(path).suffix.lower() in CONLL
+    return Path(path).suffix.lower() in _CONLL
 
 
 def read_sentences(path: str | Path, label: str | None = None) -> Sentences | None:
@@ -211,7 +210,7 @@ def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
 
 
 def changed(
-    path: Path, layout: dict[str, Any], changes: Changes, removed: set[int], **reading: Any
+    path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int], **reading: Any
 ) -> bytes:
     """The file with these labels changed and these rows gone."""
     if layout["kind"] == "conll":
@@ -231,7 +230,9 @@ def changed(
         return here.read_bytes()
 
 
-def _new_cells(table: Table, layout: dict[str, Any], changes: Changes) -> dict[str, dict[int, str]]:
+def _new_cells(
+    table: Table, layout: dict[str, Any], changes: _Changes
+) -> dict[str, dict[int, str]]:
     """Column → row → its new cell."""
     out: dict[str, dict[int, str]] = {}
     if layout["kind"] == "columns":
@@ -261,7 +262,7 @@ def _new_delimited(cell: str, edits: list[tuple[Any, str]], mark: str) -> str:
 
 
 def _changed_lists(
-    path: Path, layout: dict[str, Any], changes: Changes, removed: set[int]
+    path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int]
 ) -> bytes:
     """JSON lines with single elements of their lists of labels changed."""
     source = read_table(path).source
@@ -298,7 +299,7 @@ def _new_line(line: str, key: str, edits: dict[int, str]) -> str:
 
 
 def _changed_conll(
-    path: Path, layout: dict[str, Any], changes: Changes, removed: set[int]
+    path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int]
 ) -> bytes:
     lines, encoding, packing = _conll_lines(path)
     out: list[str] = []

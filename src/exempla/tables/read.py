@@ -8,18 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.columnar import read_npz, read_parquet
+from exempla.tables.formats.columnar import read_jsonl, read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
-from exempla.tables.formats.encoding import zipped_name
+from exempla.tables.formats.encoding import named_format, zipped_name
 from exempla.tables.formats.folder import read_folder
-from exempla.tables.formats.jsonl import read_jsonl
-from exempla.tables.formats.suffix import named_format
 from exempla.tables.formats.xlsx import is_workbook, read_xlsx
 from exempla.tables.table import Table
 
 __all__ = ["borrow_names", "read_table"]
 
-FOREIGN = {
+_FOREIGN = {
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
     b"%PDF": "a PDF; give a table",
     b"\x89PNG": "an image; give the folder that holds it",
@@ -58,7 +56,7 @@ def read_table(
     >>> table.notes[0], table.row(1)
     ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
     """
-    refuse_address(path)
+    _refuse_address(path)
     path = _plain_path(Path(path))
     if path.is_dir():
         return read_folder(path)
@@ -78,7 +76,7 @@ def read_table(
         return read_parquet(path)
     if named == ".npz":
         return read_npz(path)
-    for start, what in FOREIGN.items():
+    for start, what in _FOREIGN.items():
         if magic.startswith(start):
             raise ExemplaError(f"{path.name} is {what}.")
     if named == ".parquet":
@@ -100,7 +98,7 @@ def read_table(
 ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGNORECASE)
 
 
-def refuse_address(path: str | Path) -> None:
+def _refuse_address(path: str | Path) -> None:
     """Raise if this is an address on the web or in a cloud: exempla reads files, and fetches
     nothing."""
     found = ADDRESS.match(str(path))

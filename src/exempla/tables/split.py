@@ -11,12 +11,10 @@ import pandas as pd
 
 from exempla.data import absent_labels
 from exempla.errors import ExemplaError
-from exempla.tables.columns.arrow import to_strings
-from exempla.tables.columns.infer import FEATURES, Column, label_of
-from exempla.tables.columns.label import label_values, same_labels
 from exempla.tables.features import feature_frame
+from exempla.tables.infer import FEATURES, Column, label_of, label_values, same_labels
 from exempla.tables.read import borrow_names, read_table
-from exempla.tables.table import Table, show
+from exempla.tables.table import Table, show, to_strings
 
 __all__ = [
     "Split", "check_classes_left", "check_held_out", "known_labels", "split", "stratified",

@@ -29,8 +29,8 @@ from sklearn.metrics import mean_tweedie_deviance
 from sklearn.svm import LinearSVC, LinearSVR
 
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.likelihoods import Gaussian, Poisson
 from exempla.oracles import make_oracle
+from exempla.oracles.likelihoods import Gaussian, Poisson
 from exempla.oracles.sklearn.families import CORNER, Huber, Tweedie
 from tests.oracles.sklearn.case import (
     COUNTS,

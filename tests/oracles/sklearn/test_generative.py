@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.generative import base
+from exempla.oracles.sklearn import generative as base
 from tests.oracles.sklearn.case import (
     CODES,
     RNG,

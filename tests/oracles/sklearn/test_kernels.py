@@ -20,7 +20,8 @@ from sklearn.svm import SVC, SVR, LinearSVC
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn import kernels, neighbours
+from exempla.oracles.sklearn import kernels
+from exempla.oracles.sklearn import kernels as neighbours
 from tests.oracles.sklearn.case import (
     CODES,
     HARD,

@@ -13,7 +13,7 @@ from sklearn.mixture import GaussianMixture
 
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.mixture import DRAWS
+from exempla.oracles.sklearn.generative import DRAWS
 
 X = load_iris(return_X_y=True)[0][:, :3]
 KINDS = ["full", "tied", "diag", "spherical"]

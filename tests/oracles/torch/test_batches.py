@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 import exempla
 from exempla.errors import ExemplaWarning
-from exempla.oracles.torch.inputs.joining import are_joinable, joined
+from exempla.oracles.torch import network
+from exempla.oracles.torch.batch import are_joinable, joined
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
-from exempla.oracles.torch.tape import network
 from tests.oracles.torch.items import Items, Noisy
 
 N = 40

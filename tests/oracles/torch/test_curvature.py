@@ -10,8 +10,8 @@ from torch import nn  # noqa: E402
 
 import exempla  # noqa: E402
 from exempla.errors import ExemplaError  # noqa: E402
+from exempla.kernel.basis import IdentitySketch  # noqa: E402
 from exempla.oracles import make_oracle  # noqa: E402
-from exempla.sketch.identity import IdentitySketch  # noqa: E402
 
 
 class Mixed(nn.Module):

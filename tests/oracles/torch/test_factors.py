@@ -9,11 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from exempla.factors import Factors
-from exempla.oracles.torch.factors import chunks
-from exempla.oracles.torch.factors.conv import ConvFactors, ConvShape
-from exempla.oracles.torch.factors.factors import DenseFactors, PairFactors, SumFactors
-from exempla.oracles.torch.factors.operands import OneHot, Vectors
+from exempla.oracles.factors import Factors
+from exempla.oracles.torch import operands as chunks
+from exempla.oracles.torch.factors import (
+    ConvFactors,
+    ConvShape,
+    DenseFactors,
+    PairFactors,
+    SumFactors,
+)
+from exempla.oracles.torch.operands import OneHot, Vectors
 
 N = 5
 

@@ -13,9 +13,9 @@ import exempla
 from benchmarks.habits.language import bert, tokenizer
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles import opened
-from exempla.oracles.torch.inputs.holders import module_of, reader_of, texts_in
+from exempla.oracles.torch import network
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
-from exempla.oracles.torch.tape import network
+from exempla.oracles.torch.trainers import module_of, reader_of, texts_in
 from tests.oracles.torch import zoo
 
 TEXTS = ["w1 w5 w6", "w2 w7", "w8 w1", "w2 w9 w4 w3"] * 6

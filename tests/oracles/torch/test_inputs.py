@@ -20,8 +20,8 @@ from torch.utils.data import (
 )
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.oracles.torch.inputs import streams
-from exempla.oracles.torch.inputs.examples import TorchExamples
+from exempla.oracles.torch import batch as streams
+from exempla.oracles.torch.examples import TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from tests.oracles.torch.items import Items, Noisy
 

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 import exempla.oracles.torch.oracle as module
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
-from exempla.likelihoods import Custom
-from exempla.oracles.torch.inputs import parameters as torch_select
-from exempla.oracles.torch.inputs.examples import TorchExamples
-from exempla.oracles.torch.inputs.sources import ArraySource
-from exempla.oracles.torch.likelihood import heads as torch_likelihoods
+from exempla.oracles.likelihoods import Custom
+from exempla.oracles.torch import likelihood as torch_likelihoods
+from exempla.oracles.torch import trainers as torch_select
+from exempla.oracles.torch.examples import ArraySource, TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 
 N = 8

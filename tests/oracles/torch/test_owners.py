@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
+from exempla.oracles.torch import layers as uses
+from exempla.oracles.torch import network
+from exempla.oracles.torch.layers import Rows
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
-from exempla.oracles.torch.tape import network, uses
-from exempla.oracles.torch.tape.tape import Tape
-from exempla.oracles.torch.tape.uses import Rows
+from exempla.oracles.torch.tape import Tape
 from tests.oracles.torch import zoo
 
 N = 40

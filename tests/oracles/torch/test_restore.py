@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from exempla.oracles.torch.inputs.checkpoints import with_checkpoints
 from exempla.oracles.torch.oracle import torch_oracle
-from exempla.oracles.torch.tape.restore import ModelRestorer
+from exempla.oracles.torch.restore import ModelRestorer
+from exempla.oracles.torch.trainers import with_checkpoints
 
 N = 6
 

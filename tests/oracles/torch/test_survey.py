@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaWarning
+from exempla.oracles.torch import survey as precision
+from exempla.oracles.torch import survey as survey_module
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
-from exempla.oracles.torch.tape import precision
-from exempla.oracles.torch.tape import survey as survey_module
-from exempla.oracles.torch.tape.precision import full_precision
-from exempla.oracles.torch.tape.survey import Survey
+from exempla.oracles.torch.survey import Survey, full_precision
 
 TF32 = 2.0**-11
 """Relative rounding of what enters a TF32 product."""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from exempla.errors import ExemplaWarning
 from exempla.oracles.base import CLASS_CUT
-from exempla.oracles.torch.inputs.examples import TorchExamples
-from exempla.oracles.torch.likelihood.heads import Head
+from exempla.oracles.torch import survey
+from exempla.oracles.torch.examples import TorchExamples
+from exempla.oracles.torch.likelihood import Head
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
-from exempla.oracles.torch.tape import survey
 from tests.oracles.torch import zoo as zoo
 
 DEVICE = os.environ.get("EXEMPLA_TEST_DEVICE", "cpu")

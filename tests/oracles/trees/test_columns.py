@@ -7,10 +7,9 @@ import pytest
 
 import exempla
 from exempla.arrays import solve_lower
-from exempla.factors import Factors, Pairs
-from exempla.oracles.trees.columns import LeafColumns, LeafFactors
-from exempla.oracles.trees.gather import sum_of_rows
-from exempla.target import unit_rows
+from exempla.kernel.query import unit_rows
+from exempla.oracles.factors import Factors, Pairs
+from exempla.oracles.trees.columns import LeafColumns, LeafFactors, sum_of_rows
 from tests.oracles.trees.cases import fitted
 
 

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import exempla
 from exempla.errors import UnsupportedModelError
-from exempla.oracles.trees.refit import keep_size
-from exempla.tasks.retrain import refit
+from exempla.oracles.trees.oracle import keep_size
+from exempla.tasks.verify import refit
 from tests.oracles.trees.cases import EACH, LIBRARIES, fitted, frame, needs
 
 MODELS = [*EACH, pytest.param("forest", id="forest")]

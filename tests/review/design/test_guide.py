@@ -11,11 +11,9 @@ import pytest
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
 from exempla.review import read_review
-from exempla.review.design.course import EVERY
-from exempla.review.design.guide import Guide
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.logfile import SCHEMA, UNDESIGNED, append, read_events
-from exempla.review.recover import salvage
+from exempla.review.logfile import SCHEMA, UNDESIGNED, append, read_events, salvage
+from exempla.review.session import EVERY, Guide
 from tests.review.case import make_folder, make_framed, running, served, signed_in
 from tests.review.test_app import decide
 from tests.review.test_logfile import answer, fill

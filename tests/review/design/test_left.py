@@ -9,8 +9,7 @@ from scipy.stats import hypergeom
 from benchmarks.review_cases import KINDS, synthetic_case
 from benchmarks.reviews import covered, false_stops, until_found
 from exempla.errors import ExemplaError
-from exempla.review.design import Frame, SpotCheck, draw, sample_rest, wrong_left
-from exempla.review.design.left import _law
+from exempla.review.sampling import Frame, SpotCheck, _law, draw, sample_rest, wrong_left
 
 
 def plain(n, m, x):

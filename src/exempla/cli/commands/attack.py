@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.shared.options import (
+from exempla.cli.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
@@ -21,13 +21,13 @@ from exempla.cli.shared.options import (
 )
 
 if TYPE_CHECKING:
-    from exempla.cli.userdata.userfile import UserFile
+    from exempla.cli.userfile import UserFile
 
 HELP = "which rows of your file could be moved to flip predictions?"
 
-TARGETS = 10
+_TARGETS = 10
 """Test rows attacked together where the user names none."""
-SHOWN = 50
+_SHOWN = 50
 """Weak rows on the page; the table has all of them."""
 
 
@@ -53,12 +53,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, attack, retrain, write."""
-    from exempla.cli.shared.output import published
-    from exempla.cli.shared.writing import contract, say_files, write_json
-    from exempla.cli.userdata.userfile import reading
+    from exempla.cli.output import contract, published, say_files, write_json
+    from exempla.cli.userfile import reading
     from exempla.data import take_rows
     from exempla.oracles.trees import is_trees
-    from exempla.report.words.sentences import percent
+    from exempla.report.words import percent
     from exempla.tasks.attack import attack, weak_points
 
     with reading(options, 0.2, linear=True) as (given, console, folder):
@@ -115,9 +114,9 @@ def run(options: Namespace) -> int:
 
 def _check(given: Any, model: Any, labels: bool) -> None:
     """Refuse what cannot be moved a little."""
-    from exempla.cli.userdata.images import ImageClassifier
+    from exempla.cli.kinds import ImageClassifier
     from exempla.errors import ExemplaError
-    from exempla.tables.columns.infer import FEATURES
+    from exempla.tables.infer import FEATURES
 
     if given.regression:
         raise ExemplaError("attack flips predictions of classes, not of numbers.")
@@ -138,7 +137,7 @@ def _target(given: Any, ask: str | None) -> tuple[Any, str]:
     """Positions among the test rows, and what they are in words."""
     import numpy as np
 
-    from exempla.cli.userdata.asking import choose_questions
+    from exempla.cli.query import choose_questions
     from exempla.errors import ExemplaError
 
     parts = given.parts
@@ -154,7 +153,7 @@ def _target(given: Any, ask: str | None) -> tuple[Any, str]:
         raise ExemplaError("The model predicts no test row rightly: nothing is left to flip.")
     unsure = right[np.argsort(chances.max(1)[right], kind="stable")]
     label = predicted[unsure[0]]
-    chosen = unsure[predicted[unsure] == label][:TARGETS]
+    chosen = unsure[predicted[unsure] == label][:_TARGETS]
     return chosen, f"the {len(chosen)} least sure test rows rightly predicted as {label}"
 
 
@@ -171,7 +170,7 @@ def _write_page(
     """report.html: the rows that are the cheapest to attack, and those that were moved."""
     from exempla.report import About, Listed, write_listing
 
-    shown = weak.head(SHOWN)
+    shown = weak.head(_SHOWN)
     done, how = "moved", "by moving this row alone within the budget"
     trust = [("Budget", f"{options.budget:g}", "how far each value may move")]
     if labels:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from exempla.cli.shared.checkout import any_words, hand_over
+from exempla.cli.options import any_words, hand_over
 
 HELP = "measure speed, beside other libraries too (needs a checkout of the source)"
 

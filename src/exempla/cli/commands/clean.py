@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from exempla.cli.shared.options import (
+from exempla.cli.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
@@ -32,14 +32,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, find the harmful rows, retrain without them, write."""
-    from exempla.cli.shared.output import named_after, published
-    from exempla.cli.shared.writing import say_files, write_results
-    from exempla.cli.userdata.asking import choose_questions
-    from exempla.cli.userdata.userfile import reading
+    from exempla.cli.output import named_after, published, say_files, write_results
+    from exempla.cli.query import choose_questions
+    from exempla.cli.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.progress import waiting
     from exempla.report import About, evidence_of
-    from exempla.report.words.sentences import percent
+    from exempla.report.words import percent
     from exempla.tables import Decision, export
     from exempla.tasks.clean import clean
 
@@ -113,7 +112,7 @@ def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, 
 
     from exempla.data import absent_labels, take_rows
     from exempla.errors import ExemplaError
-    from exempla.tasks.retrain import refit
+    from exempla.tasks.verify import refit
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)

@@ -25,6 +25,6 @@ def run(options: Namespace) -> int:
 
     from exempla.cli.main import build_parser
 
-    # Built again now that shtab is loaded: see `exempla.cli.shared.options.completed`.
+    # Built again now that shtab is loaded: see `exempla.cli.options.completed`.
     print(shtab.complete(build_parser(), options.shell))
     return 0

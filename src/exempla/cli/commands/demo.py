@@ -7,8 +7,8 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import Any
 
-from exempla.cli.shared.console import Console
-from exempla.cli.shared.options import add_output, command_line
+from exempla.cli.console import Console
+from exempla.cli.options import add_output, command_line
 
 HELP = "a real model, its real mistakes, and the training images behind them (under 30 s)"
 
@@ -23,11 +23,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """The demonstration, told as it happens."""
-    from exempla.cli.shared.output import prepare_folder, published
-    from exempla.cli.shared.writing import say_files, write_results
+    from exempla.cli.output import prepare_folder, published, say_files, write_results
     from exempla.explainer import Explainer
     from exempla.report import About, plot_evidence
-    from exempla.report.words.sentences import answer
+    from exempla.report.words import answer
 
     console = Console.of(options)
     folder = prepare_folder(options, ["mistakes.png"])

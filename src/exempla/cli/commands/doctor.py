@@ -11,9 +11,8 @@ from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
 from typing import Any
 
-from exempla.cli.shared.console import Console
-from exempla.cli.shared.installed import core, extras, here
-from exempla.cli.shared.options import completed
+from exempla.cli.console import Console
+from exempla.cli.options import completed, core, extras, here
 
 HELP = "print versions, devices and what is installed, or what exempla makes of a file"
 
@@ -32,7 +31,7 @@ def run(options: Namespace) -> int:
     if options.file:
         console.result({str(name): look_at(name, console) for name in options.file})
         return 0
-    found = examine()
+    found = _examine()
     console.say(f"exempla {found['exempla']} · Python {found['python']} · {found['system']}")
     console.say(f"{found['cores']} cores · {found['memory']}")
     missing = [name for name, number in found["core"].items() if number is None]
@@ -64,10 +63,10 @@ def look_at(name: str, console: Console) -> dict[str, Any]:
     return {"rows": len(table), "columns": {c.name: c.kind for c in columns}}
 
 
-def examine() -> dict[str, Any]:
+def _examine() -> dict[str, Any]:
     """What there is.
 
-    >>> examine()["core"]["numpy"] is not None
+    >>> _examine()["core"]["numpy"] is not None
     True
     """
     return {

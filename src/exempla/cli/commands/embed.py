@@ -17,16 +17,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.shared.options import (
-    add_file_arguments,
-    add_output,
-    add_store,
-    command_line,
-    shard,
-)
+from exempla.cli.options import add_file_arguments, add_output, add_store, command_line, shard
 
 if TYPE_CHECKING:
-    from exempla.cli.userdata.userfile import UserFile
+    from exempla.cli.userfile import UserFile
 
 HELP = "your file's rows as vectors in Fisher space, for your own analysis"
 
@@ -59,9 +53,8 @@ def run(options: Namespace) -> int:
     import pandas as pd
 
     from exempla.arrays import to_numpy
-    from exempla.cli.shared.output import published
-    from exempla.cli.shared.writing import contract, say_files, write_json
-    from exempla.cli.userdata.userfile import reading
+    from exempla.cli.output import contract, published, say_files, write_json
+    from exempla.cli.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.store import StoredRows
@@ -73,7 +66,7 @@ def run(options: Namespace) -> int:
             "--ray makes all parts of a store: name its folder, which every machine sees, with "
             "--store, and leave --shard out."
         )
-    with reading(options, 0.0, FILES.values()) as (given, console, folder):
+    with reading(options, 0.0, _FILES.values()) as (given, console, folder):
         explainer = Explainer(
             given.inner, store=options.store, seed=options.seed, progress=console.progress
         )
@@ -111,7 +104,7 @@ def run(options: Namespace) -> int:
         command=command_line(options),
     )
     with published(folder, options) as stage:
-        paths = {name: stage / file for name, file in FILES.items()}
+        paths = {name: stage / file for name, file in _FILES.items()}
         if options.store is None:
             np.save(paths["data"], vectors, allow_pickle=False)
         else:  # they are in the store, and may be too many to be there twice
@@ -132,18 +125,18 @@ def _write_page(
     import numpy as np
 
     from exempla.influence import self_influence
+    from exempla.kernel.query import unit_rows
     from exempla.report import About, Listed, write_listing
-    from exempla.report.words.sentences import percent
-    from exempla.target import unit_rows
+    from exempla.report.words import percent
 
     rows = given.parts.train
-    some = np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))
+    some = np.unique(np.linspace(0, len(rows) - 1, _SHOWN).astype(int))
     # the many are divided by their lengths last: no second copy of them
     lengths = np.sqrt(self_influence(vectors) * len(rows))
     cosines = (vectors @ unit_rows(vectors[some]).T).T
     cosines /= np.where(lengths > 0, lengths, 1.0)
     cosines[np.arange(len(some)), some] = -np.inf
-    near = min(NEIGHBOURS, len(rows) - 1)
+    near = min(_NEIGHBOURS, len(rows) - 1)
     nearest = np.stack([np.argsort(-line, kind="stable")[:near] for line in cosines])
     listed = [
         Listed(int(rows[i]), neighbours=tuple((int(rows[j]), f"{line[j]:+.2f}") for j in near))
@@ -157,7 +150,7 @@ def _write_page(
         about=About(
             question="Which rows are alike to the model?",
             answer=f"{made['rows']:,} rows are now vectors of {made['dimensions']:,} numbers: "
-            f"{made['store'] or FILES['data']} has them, in the order of {FILES['table']}.",
+            f"{made['store'] or _FILES['data']} has them, in the order of {_FILES['table']}.",
             command=command_line(options),
             **given.facts(),
         ),
@@ -173,11 +166,11 @@ def _write_page(
     )
 
 
-FILES = {
+_FILES = {
     "data": "rows.npy",
     "table": "explanation.csv",
     "result": "explanation.json",
     "report": "report.html",
 }
 """The vectors; which row of the file each is, with its label; how they were made; a look."""
-SHOWN, NEIGHBOURS = 24, 6
+_SHOWN, _NEIGHBOURS = 24, 6

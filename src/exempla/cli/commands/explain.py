@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from exempla.cli.shared.options import (
+from exempla.cli.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
@@ -18,7 +18,7 @@ from exempla.cli.shared.options import (
     verdict,
 )
 
-SEEDS = 3
+_SEEDS = 3
 """Trainings per arm of --verify."""
 HELP = "which rows of your file are responsible for a model's errors?"
 
@@ -75,23 +75,17 @@ def run(options: Namespace) -> int:
     """Read, train, say how good the model is, explain, write."""
     from functools import partial
 
-    from exempla.cli.shared.output import published
-    from exempla.cli.shared.writing import say_files, write_results
-    from exempla.cli.userdata.asking import (
-        asked_file,
-        choose_questions,
-        held_out,
-        refuse_question,
-    )
-    from exempla.cli.userdata.userfile import reading
+    from exempla.cli.output import published, say_files, write_results
+    from exempla.cli.query import asked_file, choose_questions, held_out, refuse_question
+    from exempla.cli.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.progress import showing
     from exempla.report import About, evidence_of
-    from exempla.report.words.sentences import answer, signed
+    from exempla.report.words import answer, signed
 
     if options.completion:
-        from exempla.cli.userdata.language import explain_texts
+        from exempla.cli.language import explain_texts
 
         return explain_texts(options)
     if options.prompt:
@@ -161,14 +155,14 @@ def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> 
 
     if not options.verify:
         return None
-    with showing(console.progress), waiting(f"training again, {3 * SEEDS} times"):
-        return explanation.verify(fit=given.fit, seeds=SEEDS)
+    with showing(console.progress), waiting(f"training again, {3 * _SEEDS} times"):
+        return explanation.verify(fit=given.fit, seeds=_SEEDS)
 
 
 def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tuple[Any, ...]:
     """What to do with the answer, and what to type for it."""
-    from exempla.cli.shared.options import command_for
-    from exempla.report.words.sentences import doubtful
+    from exempla.cli.options import command_for
+    from exempla.report.words import doubtful
 
     steps, picked = [], explanation.indices
     doubted = doubtful(explanation, given.view(picked))
@@ -198,7 +192,7 @@ def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tupl
 
 def _surrogate(given: Any, console: Any, options: Namespace) -> Any:
     """The model that is explained in place of the user's own, if that was asked for."""
-    from exempla.cli.userdata.images import has_images
+    from exempla.cli.kinds import has_images
     from exempla.errors import ExemplaError
     from exempla.tables.models.surrogate import CLOSE, surrogate
 

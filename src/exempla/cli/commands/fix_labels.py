@@ -10,14 +10,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from exempla.cli.shared.options import (
+from exempla.cli.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
     command_line,
     verdict,
 )
-from exempla.cli.userdata.exchange import export_for_tools, tools
+from exempla.cli.query import export_for_tools, tools
 from exempla.errors import ExemplaError
 
 HELP = "which labels of your file are wrong?"
@@ -26,7 +26,7 @@ FEWEST, MOST = 200, 2000
 """How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
 most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
 while the order is good: a list cut short would hide errors from the person who reviews it."""
-REVIEW = (
+_REVIEW = (
     "review.json", "suspects.jsonl", "images", "decisions.sqlite", "decisions.json", "patch.csv",
     "label-studio.json", "label-studio.xml", "fiftyone.csv", "cleanlab.csv", "spotlight.json",
 )  # fmt: skip
@@ -74,19 +74,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, judge every label, write the report and the review folder."""
-    from exempla.cli.shared.output import named_after, published
-    from exempla.cli.shared.writing import say_files, say_review, write_tables
-    from exempla.cli.userdata.originals import original_labels
-    from exempla.cli.userdata.suspects import Suspects
-    from exempla.cli.userdata.userfile import reading
+    from exempla.cli.output import named_after, published, say_files, say_review, write_tables
+    from exempla.cli.suspects import Suspects
+    from exempla.cli.userfile import original_labels, reading
     from exempla.report import About, write_label_report
-    from exempla.tasks.fix_labels import fix_labels
-    from exempla.tasks.label_jobs import JobFixes
+    from exempla.tasks.labels.fix_labels import fix_labels
+    from exempla.tasks.labels.result import JobFixes
 
     later = named_after("corrected", options.file)
-    if (found := _parts_job(options, [*REVIEW, later])) is not None:
+    if (found := _parts_job(options, [*_REVIEW, later])) is not None:
         return found
-    with reading(options, 0.0, others=[*REVIEW, later]) as (given, console, folder):
+    with reading(options, 0.0, others=[*_REVIEW, later]) as (given, console, folder):
         parts = given.parts
         model, prepare = given.head(options.model is None)
         curated = None
@@ -111,7 +109,7 @@ def run(options: Namespace) -> int:
     if isinstance(fixes, JobFixes):
         from exempla.cli.label_jobs import finish
 
-        return finish(console, options, folder, job_file(given, options), fixes)
+        return finish(console, options, folder, _job_file(given, options), fixes)
     everything = given.in_words(fixes)
     suspects = Suspects(given, _listed(everything, asked), everything)
     about = About(
@@ -153,7 +151,7 @@ def run(options: Namespace) -> int:
 def decided_elsewhere(folder: Path) -> str:
     """What is to be said of decisions in the folder that are about another column or file."""
     from exempla.review import read_review
-    from exempla.review.key import elsewhere
+    from exempla.review.gate import elsewhere
     from exempla.review.log import DecisionLog
 
     path = folder / "decisions.sqlite"
@@ -171,9 +169,7 @@ def decided_elsewhere(folder: Path) -> str:
 
 def _parts_job(options: Namespace, others: list[str]) -> int | None:
     """The exit code of a job on several labels or tokens; None if rows have one label each."""
-    from exempla.cli.label_jobs import several_labels, token_labels
-    from exempla.cli.label_jobs.several import asked_for
-    from exempla.cli.label_jobs.tokens import sentences_of
+    from exempla.cli.label_jobs import asked_for, sentences_of, several_labels, token_labels
 
     several = asked_for(options)
     sentences = None if several else sentences_of(options)
@@ -188,13 +184,12 @@ def _parts_job(options: Namespace, others: list[str]) -> int | None:
     return token_labels(options, sentences, others)
 
 
-def job_file(given: Any, options: Namespace) -> Any:
+def _job_file(given: Any, options: Namespace) -> Any:
     """What the jobs on numbers and on very many classes need to write their answer."""
     import numpy as np
 
-    from exempla.cli.label_jobs import JobFile
-    from exempla.cli.label_jobs.job import reading_options
-    from exempla.tables.corrections.fingerprint import fingerprint
+    from exempla.cli.label_jobs import JobFile, reading_options
+    from exempla.tables.corrections import fingerprint
 
     table, label, parts = given.table, given.label.name, given.parts
     text = table.format in ("csv", "tsv", "jsonl")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from exempla.cli.shared.checkout import any_words, hand_over
+from exempla.cli.options import any_words, hand_over
 
 HELP = "run the paper's experiments again (needs a checkout of the source)"
 

@@ -12,8 +12,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from exempla.cli.shared.console import Console, plain
-from exempla.cli.shared.options import completed
+from exempla.cli.console import Console, plain
+from exempla.cli.options import completed
 
 HELP = "decide about suspicious labels in your browser, and export the corrected file"
 
@@ -68,7 +68,7 @@ def run(options: Namespace) -> int:
 def _recover(options: Namespace, console: Console) -> int:
     """Keep a damaged log aside and go on with its whole events."""
     from exempla.review import read_review
-    from exempla.review.recover import recover_log
+    from exempla.review.logfile import recover_log
 
     found = recover_log(read_review(options.folder).directory / "decisions.sqlite")
     if found.kept is None:
@@ -84,7 +84,7 @@ def _recover(options: Namespace, console: Console) -> int:
 def _import(options: Namespace, console: Console) -> int:
     """Take over decisions made elsewhere, and say what became of them."""
     from exempla.review import read_review
-    from exempla.review.exchange.decisions import import_decisions
+    from exempla.review.integrations import import_decisions
 
     found = import_decisions(read_review(options.folder), options.import_from)
     console.say(f"{found.written:,} decisions were taken over; {found.known:,} were known already.")
@@ -119,7 +119,7 @@ def _export(options: Namespace, console: Console) -> int:
 def _serve(options: Namespace, console: Console) -> int:
     """The page, until Ctrl-C; then how to get the corrected file without it."""
     from exempla.review import serve
-    from exempla.review.design.guide import checked_share
+    from exempla.review.session import checked_share
 
     def announce(line: str) -> None:
         found = re.search(r"http://\S+", line)

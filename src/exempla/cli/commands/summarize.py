@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from exempla.cli.shared.options import (
+from exempla.cli.options import (
     add_fail_above,
     add_file_arguments,
     add_output,
@@ -36,10 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Read, train, summarise, judge, write."""
-    from exempla.cli.shared.output import published
-    from exempla.cli.shared.writing import say_files, write_results
-    from exempla.cli.userdata.summary import FILES, judged, write_rows
-    from exempla.cli.userdata.userfile import reading
+    from exempla.cli.output import published, say_files, write_results
+    from exempla.cli.userfile import FILES, judged, reading, write_rows
     from exempla.report import About
     from exempla.tasks.summarize import summarize
 

@@ -9,9 +9,9 @@ from typing import Any
 from sklearn.linear_model import SGDClassifier
 
 from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.sklearn.dense import Anatomy
 from exempla.oracles.sklearn.kernels import KERNELS
 from exempla.oracles.sklearn.linear import LINEAR
-from exempla.oracles.sklearn.parts import Anatomy
 
 __all__ = ["SUPPORTED", "Anatomy", "anatomy", "has_anatomy", "keep_layers", "refused"]
 
@@ -25,7 +25,7 @@ SUPPORTED = (
     "a voting, stacking, bagging, calibrating, one-vs-rest or multi-output wrapper"
 )
 
-NEAREST = {
+_NEAREST = {
     "RidgeClassifier": "LogisticRegression",
     "RidgeClassifierCV": "LogisticRegressionCV",
     "Perceptron": "SGDClassifier(loss='hinge')",
@@ -72,14 +72,14 @@ _TAKE_APART: dict[type, Callable[[Any], Anatomy]] = {**LINEAR, **KERNELS}
 
 def has_anatomy(model: Any) -> bool:
     """Whether this is a model that `anatomy` takes apart, fitted or not."""
-    if type(model).__name__ in NEAREST or isinstance(model, type):
+    if type(model).__name__ in _NEAREST or isinstance(model, type):
         return False
-    if isinstance(model, SGDClassifier) and model.loss not in SGD_LOSSES:
+    if isinstance(model, SGDClassifier) and model.loss not in _SGD_LOSSES:
         return False
     return isinstance(model, tuple(_TAKE_APART))
 
 
-SGD_LOSSES = ("log_loss", "hinge", "squared_hinge", "modified_huber")
+_SGD_LOSSES = ("log_loss", "hinge", "squared_hinge", "modified_huber")
 
 
 def refused(model: Any) -> UnsupportedModelError:
@@ -90,12 +90,12 @@ def refused(model: Any) -> UnsupportedModelError:
     elif name in ("RidgeClassifier", "RidgeClassifierCV"):
         why = (
             f"{name} is fitted by least squares on labels −1 and 1, so it gives labels no "
-            f"probability and has no score: use {NEAREST[name]}"
+            f"probability and has no score: use {_NEAREST[name]}"
         )
     elif isinstance(model, SGDClassifier):
         why = f"SGDClassifier(loss={model.loss!r}) has no score here: use loss='log_loss'"
-    elif name in NEAREST:
-        why = f"exempla cannot score {name}: the nearest model it can is {NEAREST[name]}"
+    elif name in _NEAREST:
+        why = f"exempla cannot score {name}: the nearest model it can is {_NEAREST[name]}"
     else:
         why = (
             f"{name} has no parameters with a known likelihood, so exempla cannot score it: "

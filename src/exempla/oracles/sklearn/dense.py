@@ -1,24 +1,28 @@
 """Dense layers in NumPy: forward to the outputs, backward to the factors (a, g) of every layer.
 
 A linear model is the network of one layer. The input may be CSR and stays CSR.
+
+A fitted model taken apart: its layers, its likelihood, its penalty, and what to say of it.
+
+Every penalty is brought to one form: mean over the n rows of w_i·(−log p_i), plus Σ λ/2·v² over
+the weights v. At a fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the tests check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
 
 from exempla.arrays import Array, is_sparse
-from exempla.factors import Factors
+from exempla.oracles.factors import Factors
+from exempla.oracles.likelihoods import Likelihood
 
-__all__ = ["ACTIVATIONS", "Columns", "DenseNetwork", "FeatureMap", "with_ones"]
-
-ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
+_ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     # φ(z), and φ′(z) written in h = φ(z)
     "identity": (lambda z: z, np.ones_like),
     "logistic": (expit, lambda h: h * (1 - h)),
@@ -27,7 +31,7 @@ ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
 }
 
 
-class FeatureMap(Protocol):
+class _FeatureMap(Protocol):
     """What is done to x before the first layer, without parameters of its own."""
 
     @property
@@ -70,7 +74,7 @@ class DenseNetwork:
     """One (d_out, d_in) matrix per layer."""
     biases: tuple[np.ndarray | None, ...]
     activation: str = "identity"
-    first: FeatureMap | None = None
+    first: _FeatureMap | None = None
     """What becomes of x before the first layer; None: nothing."""
     offset: float = 0.0
     """Added to the outputs, and no parameter."""
@@ -92,17 +96,17 @@ class DenseNetwork:
 
     def forward(self, X: Array) -> tuple[list[Array], np.ndarray]:
         """The inputs a of every layer (with their column of ones), and the outputs."""
-        phi = ACTIVATIONS[self.activation][0]
+        phi = _ACTIVATIONS[self.activation][0]
         inputs, z = [], X if self.first is None else self.first(X)
         for depth, (W, b) in enumerate(zip(self.weights, self.biases)):
             h = z if depth == 0 else phi(z)
-            inputs.append(h if b is None else with_ones(h))
+            inputs.append(h if b is None else _with_ones(h))
             z = h @ W.T if b is None else h @ W.T + b
         return inputs, z + self.offset if self.offset else z
 
     def backward(self, inputs: list[Array], g: np.ndarray) -> tuple[Factors, ...]:
         """Factors of every layer, given ∂ log p / ∂ outputs."""
-        slope = ACTIVATIONS[self.activation][1]
+        slope = _ACTIVATIONS[self.activation][1]
         factors: list[Factors] = [Factors(inputs[-1], g)]
         for depth in range(len(self.weights) - 1, 0, -1):
             h = inputs[depth][:, : self.weights[depth].shape[1]]
@@ -111,9 +115,51 @@ class DenseNetwork:
         return tuple(reversed(factors))
 
 
-def with_ones(X: Array) -> Array:
+def _with_ones(X: Array) -> Array:
     """X with a last column of ones, CSR if X is."""
     ones = np.ones((X.shape[0], 1))
     if is_sparse(X):
         return sp.csr_array(sp.hstack([X, sp.csr_array(ones)], format="csr"))
     return np.hstack([X, ones])
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """strength/2·v² on every weight v, added to a sum or a mean of losses.
+
+    >>> Penalty(6.0, "sum").per_row(n=3, mean_weight=2.0)
+    2.0
+    """
+
+    strength: float
+    added_to: Literal["sum", "mean", "weighted mean"]
+    batch: int | None = None
+    """Rows of a mini-batch, where the sum is one over a mini-batch."""
+
+    def per_row(self, n: int, mean_weight: float) -> float:
+        """λ in the mean over n rows of w_i·loss_i. (A Gaussian's is still to be divided by σ².)"""
+        if self.added_to == "sum":
+            return self.strength / min(n, self.batch or n)
+        # a weighted mean divides by Σ w_i = n·mean_weight where we divide by n
+        return self.strength * (mean_weight if self.added_to == "weighted mean" else 1.0)
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A fitted model, taken apart."""
+
+    network: DenseNetwork
+    likelihood: Likelihood
+    penalty: Penalty
+    classes: np.ndarray | None = None
+    class_weight: dict | str | None = None
+    balanced_by_weight: bool = False
+    """Whether class_weight="balanced" counts an example by its weight or as one."""
+    intercept_penalty: float = 0.0
+    """λ of the intercept, as a multiple of that of the weights."""
+    column_penalty: np.ndarray | None = None
+    """λ of each input column, as a multiple of the common one; None: all alike."""
+    note: str = ""
+    """What an answer has to say of these scores: what is an analogy, what was left out."""
+    with_training: Callable[[Any], Anatomy] | None = None
+    """The same model once its training inputs are known, where its features depend on them."""

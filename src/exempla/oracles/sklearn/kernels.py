@@ -8,11 +8,24 @@ of the training rows. In coordinates of that span,
 with the training rows as landmarks Z, the weights are w = φ(X)ᵀc, ‖w‖² is the machine's own penalty
 cᵀKc, and everything a linear model has follows. Past `LANDMARKS` rows a part of them serves
 (Nyström): the rows the machine keeps first, then others evenly spread.
+
+Nearest neighbours: every training row has a vote, and its vote is its parameter.
+
+A neighbour model has no parameters but its rows. Give row i the weight ω_i (one, as fitted): then
+
+    p(c | x) = (Σ_i ω_i k_i(x) [y_i = c] + ε) / (Σ_i ω_i k_i(x) + Cε),
+
+with k_i(x) the weight of i among the neighbours of x, zero beyond them, and ε one vote spread over
+the C classes, so that a class without a neighbour is unlikely, not impossible. A questioned row's
+score is ∂ log p / ∂ω, which has an entry for each of its neighbours; a training row's is its own
+ω_i, and the metric is the identity. Influence is then ∂ log p(y | x)/∂ω_i: what the vote of row i
+is worth. (That another row moves up when one is removed is not in it.) A regression is the mean of
+its neighbours under a Gaussian with the variance that leave-one-out errors have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,29 +34,31 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.svm import SVC, SVR
 
 from exempla.arrays import Array, is_sparse
 from exempla.data import n_rows, take_rows
-from exempla.errors import UnsupportedModelError
-from exempla.likelihoods import Bernoulli, Gaussian
-from exempla.oracles.sklearn.dense import DenseNetwork
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.base import Labels, Layer, ScoreRows
+from exempla.oracles.factors import Factors
+from exempla.oracles.likelihoods import Bernoulli, Gaussian, Likelihood
+from exempla.oracles.sklearn.data import ReadingOracle, SklearnBatch, SklearnExamples, notes_of
+from exempla.oracles.sklearn.dense import Anatomy, DenseNetwork, Penalty
 from exempla.oracles.sklearn.families import Margin, Tube
 from exempla.oracles.sklearn.linear import margin_note, one_vs_rest_signs, tube_note
-from exempla.oracles.sklearn.parts import Anatomy, Penalty
-
-__all__ = ["KERNELS", "Span", "binary_process"]
+from exempla.oracles.sklearn.unwrap import is_fitted
 
 LANDMARKS = 2048
-NEGLIGIBLE = 1e-10
+_NEGLIGIBLE = 1e-10
 """Eigenvalues of k(Z, Z) below this share of the largest are rounding."""
 
 
 @dataclass(frozen=True)
-class Span:
+class _Span:
     """x in coordinates of the span of some rows in the kernel's space.
 
-    >>> span = Span.of(np.array([[1.0, 0.0], [0.0, 2.0]]), lambda a, b: a @ b.T)
+    >>> span = _Span.of(np.array([[1.0, 0.0], [0.0, 2.0]]), lambda a, b: a @ b.T)
     >>> phi = span(np.array([[3.0, 4.0]]))
     >>> float((phi @ phi.T).round(9)[0, 0])  # 3² + 4²
     25.0
@@ -55,15 +70,15 @@ class Span:
     """V Λ^(−1/2), (landmarks, dimensions)."""
 
     @staticmethod
-    def of(landmarks: Array, kernel: Callable[[Array, Array], np.ndarray]) -> Span:
+    def of(landmarks: Array, kernel: Callable[[Array, Array], np.ndarray]) -> _Span:
         values, vectors = np.linalg.eigh(kernel(landmarks, landmarks))
         if values[0] < -1e-8 * values[-1]:
             raise UnsupportedModelError(
                 "This kernel is not positive definite (the sigmoid is not), so it is no dot "
                 "product of features and has no scores: use 'rbf', 'poly' or 'linear'."
             )
-        kept = values > NEGLIGIBLE * values[-1]
-        return Span(landmarks, kernel, vectors[:, kept] / np.sqrt(values[kept]))
+        kept = values > _NEGLIGIBLE * values[-1]
+        return _Span(landmarks, kernel, vectors[:, kept] / np.sqrt(values[kept]))
 
     @property
     def n_features(self) -> int:
@@ -73,7 +88,7 @@ class Span:
         return self.kernel(X, self.landmarks) @ self.directions
 
 
-def spread_landmarks(kept: Array, X: Array) -> Array:
+def _spread_landmarks(kept: Array, X: Array) -> Array:
     """The rows the machine keeps, then training rows evenly spread, LANDMARKS at most."""
     n = n_rows(X)
     # up to LANDMARKS rows all of them serve, and what is kept is among them
@@ -85,7 +100,7 @@ def spread_landmarks(kept: Array, X: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Machine:
+class _Machine:
     """f = scale·(duals k(kept, x)) + bias + offset, duals (outputs, kept)."""
 
     parts: Anatomy
@@ -98,7 +113,7 @@ class Machine:
 
     def spanned(self, landmarks: Array) -> DenseNetwork:
         """The machine as a linear layer in the span of these rows."""
-        span = Span.of(landmarks, self.kernel)
+        span = _Span.of(landmarks, self.kernel)
         weights = self.scale * (self.duals @ span(self.kept))
         return DenseNetwork((weights,), (self.bias,), first=span, offset=self.offset)
 
@@ -115,7 +130,7 @@ class Machine:
                 f"{'; ' if note else ''}the kernel's space is seen through {LANDMARKS:,} of "
                 f"{n_rows(X):,} training rows (Nyström)"
             )
-        network = self.spanned(spread_landmarks(self.kept, X))
+        network = self.spanned(_spread_landmarks(self.kept, X))
         return replace(self.parts, network=network, note=note, with_training=self)
 
 
@@ -148,7 +163,7 @@ def _svc(model: SVC) -> Anatomy:
         note=margin_note(model, "hinge"),
     )
     kept, bias = _rows(model.support_vectors_), np.array(model.intercept_, dtype=np.float64)
-    return Machine(parts, kept, duals, bias, _svm_kernel(model)).anatomy
+    return _Machine(parts, kept, duals, bias, _svm_kernel(model)).anatomy
 
 
 def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
@@ -173,7 +188,7 @@ def _svr(model: SVR) -> Anatomy:
     tube = Tube(float(model.epsilon))
     parts = Anatomy(_BLANK, tube, Penalty(1 / model.C, "sum"), note=tube_note(model, False))
     kept, bias = _rows(model.support_vectors_), np.array(model.intercept_, dtype=np.float64)
-    return Machine(parts, kept, duals, bias, _svm_kernel(model)).anatomy
+    return _Machine(parts, kept, duals, bias, _svm_kernel(model)).anatomy
 
 
 def _rows(kept: Any) -> Array:
@@ -188,7 +203,7 @@ def _plain(duals: Any) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Smooth:
+class _Smooth:
     """A process's kernel without its noise: what two different rows share."""
 
     kernel: Any
@@ -202,7 +217,7 @@ def _gpr(model: GaussianProcessRegressor) -> Anatomy:
     """The posterior mean: ridge regression in the kernel's space, its noise the process's own."""
     kept, name = np.asarray(model.X_train_, dtype=np.float64), type(model).__name__
     kernel: Any = model.kernel_
-    smooth = Smooth(kernel)
+    smooth = _Smooth(kernel)
     noise = np.diag(kernel(kept) - smooth(kept, kept)) + model.alpha
     if np.ptp(noise) > 1e-9 * noise.max():
         raise UnsupportedModelError(
@@ -217,7 +232,7 @@ def _gpr(model: GaussianProcessRegressor) -> Anatomy:
     variance = float(noise[0]) * scale**2
     # Σ(y − f)²/2σ² + ‖w/scale‖²/2, times σ² as every Gaussian's penalty is before it is divided
     parts = Anatomy(_BLANK, Gaussian(variance), Penalty(variance / scale**2, "sum"))
-    return Machine(parts, kept, duals, None, smooth, scale, offset).anatomy
+    return _Machine(parts, kept, duals, None, smooth, scale, offset).anatomy
 
 
 def _units(model: Any, f: np.ndarray, kept: np.ndarray) -> tuple[float, float]:
@@ -230,7 +245,7 @@ def _units(model: Any, f: np.ndarray, kept: np.ndarray) -> tuple[float, float]:
     return scale, float(said.mean() - scale * f.mean())
 
 
-def binary_process(inner: Any, classes: np.ndarray) -> Anatomy:
+def _binary_process(inner: Any, classes: np.ndarray) -> Anatomy:
     """A process under a logistic link, at the mode that its Laplace approximation is built on."""
     kept = np.asarray(inner.X_train_, dtype=np.float64)
     duals = (np.asarray(inner.y_train_, dtype=np.float64) - inner.pi_)[None, :]
@@ -239,11 +254,11 @@ def binary_process(inner: Any, classes: np.ndarray) -> Anatomy:
         "averages around it, so that its probabilities are a little less extreme"
     )
     parts = Anatomy(_BLANK, Bernoulli(), Penalty(1.0, "sum"), classes=classes, note=note)
-    return Machine(parts, kept, duals, None, Smooth(inner.kernel_)).anatomy
+    return _Machine(parts, kept, duals, None, _Smooth(inner.kernel_)).anatomy
 
 
 def _gpc(model: GaussianProcessClassifier) -> Anatomy:
-    return binary_process(model.base_estimator_, np.asarray(model.classes_))
+    return _binary_process(model.base_estimator_, np.asarray(model.classes_))
 
 
 KERNELS: dict[type, Callable[[Any], Anatomy]] = {
@@ -252,3 +267,167 @@ KERNELS: dict[type, Callable[[Any], Anatomy]] = {
     GaussianProcessRegressor: _gpr,
     GaussianProcessClassifier: _gpc,  # of two classes; more are several of these
 }
+
+
+MOST_ROWS = 6144
+"""Training rows that can each be a parameter: a kernel of all pairs has to fit."""
+_BATCH = 1024
+
+
+def is_neighbours(model: Any) -> bool:
+    """Whether this is a model of k nearest neighbours."""
+    return isinstance(model, KNeighborsClassifier | KNeighborsRegressor)
+
+
+class NeighbourOracle(ReadingOracle):
+    """Scores of KNeighborsClassifier and KNeighborsRegressor.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> oracle = NeighbourOracle(KNeighborsClassifier(3).fit(X, y))
+    >>> train = oracle.read((X, y), role="train")
+    >>> rows = next(oracle.scores(oracle.read((X[:1], y[:1]), role="test")))
+    >>> rows.factors[0].a.nnz  # an entry for each neighbour
+    3
+    """
+
+    likelihood = "neighbours"
+    takes_weights = False
+    fisher_note = "the identity: a vote is worth a vote"
+
+    def __init__(
+        self,
+        model: Any,
+        likelihood: str | Likelihood = "auto",
+        parameters: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(model)
+        if likelihood not in ("auto", self.likelihood) or parameters is not None:
+            raise ExemplaError(
+                "Nearest neighbours have no likelihood and no layers to choose from: leave "
+                "likelihood and parameters at their defaults."
+            )
+        if is_fitted(model):
+            self._bind()
+
+    def _bind(self) -> None:
+        name = type(self._open()).__name__
+        self.notes = notes_of(
+            self._opened.note,
+            f"{name} has no parameters but its rows: answers say what each neighbour's vote is "
+            "worth, not which row would take its place",
+        )
+
+    def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
+        n, fitted = len(train), int(self._last.n_samples_fit_)
+        if n != fitted:
+            raise ExemplaError(
+                f"{type(self._last).__name__} was fitted on {fitted:,} rows and the training data "
+                f"have {n:,}: give the rows it was fitted on."
+            )
+        if n > MOST_ROWS:
+            raise ExemplaError(
+                f"{type(self._last).__name__} of {n:,} rows has as many votes, and up to "
+                f"{MOST_ROWS:,} can be told apart here: explain a surrogate of it "
+                "(exempla.surrogate), or fit it to fewer rows."
+            )
+        kind: Any = np.float64 if self._classes is None else np.int64
+        self._y: Any = np.asarray(train.codes, dtype=kind)
+        if self._y.ndim > 1:
+            raise ExemplaError("Neighbours of several outputs: use MultiOutputRegressor.")
+        self.layers = (Layer("votes", n, 1, np.zeros(n)),)
+        self._variance = 1.0
+        if self._classes is None:
+            # without X: the neighbours of every training row but itself
+            votes = self._votes(*self._last.kneighbors())
+            mean = np.asarray(votes @ self._y).ravel() / np.asarray(votes.sum(axis=1)).ravel()
+            self._variance = float(np.mean((self._y - mean) ** 2)) or 1.0
+
+    @staticmethod
+    def _own(positions: np.ndarray, shape: tuple[int, int]) -> sp.csr_array:
+        ones = np.ones(len(positions))
+        return sp.csr_array((ones, (np.arange(len(positions)), positions)), shape=shape)
+
+    @property
+    def implicit_penalty(self) -> float:
+        return 0.0  # votes are what they are: nothing is to be damped
+
+    def _votes(self, distance: np.ndarray, index: np.ndarray) -> sp.csr_array:
+        """k_i(x), (n, training rows)."""
+        how = self._last.weights
+        if how == "distance":
+            exact = distance == 0
+            near = np.where(exact.any(axis=1, keepdims=True), exact * 1.0, 0.0)
+            safe = np.where(distance > 0, distance, 1.0)
+            values = np.where(exact.any(axis=1, keepdims=True), near, 1 / safe)
+        else:
+            values = np.ones_like(distance) if how in (None, "uniform") else how(distance)
+        # comparable votes, whatever the unit of distance
+        values = np.asarray(values) / np.maximum(values.mean(axis=1, keepdims=True), 1e-300)
+        starts = np.arange(0, index.size + 1, index.shape[1])
+        shape = (len(index), int(self._last.n_samples_fit_))
+        return sp.csr_array((values.ravel(), index.ravel(), starts), shape=shape)
+
+    def _shares(self, votes: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
+        """Σ_i k_i [y_i = c] + ε, (n, C), and its sum."""
+        C = len(self._classes if self._classes is not None else ())
+        each = np.asarray(votes @ np.eye(C)[self._y]) + 1.0 / C
+        return each, each.sum(axis=1)
+
+    def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """A training row's own vote; what each vote is worth to a questioned row."""
+        self._check_labels(examples, labels)
+        n = self.layers[0].d_in
+        for batch in examples.batches(_BATCH):
+            if examples.questioned:
+                a = self._worth(batch, labels)
+            else:
+                own = examples.places(batch.positions)
+                a = self._own(own, (len(own), n))
+            yield ScoreRows(batch.positions, (Factors(a, np.ones((len(batch.positions), 1))),))
+
+    def _worth(self, batch: SklearnBatch, labels: Labels) -> sp.csr_array:
+        votes = self._votes(*self._last.kneighbors(batch.X))
+        codes: Any = batch.codes
+        if self._classes is None:
+            total = np.asarray(votes.sum(axis=1)).ravel()
+            mean = np.asarray(votes @ self._y).ravel() / total
+            pull = (codes - mean) / self._variance / total
+            rows = np.repeat(np.arange(len(mean)), np.diff(votes.indptr))
+            slope = (self._y[votes.indices] - mean[rows]) * pull[rows]
+        else:
+            each, total = self._shares(votes)
+            y = codes if labels == "true" else each.argmax(axis=1)
+            rows = np.repeat(np.arange(len(total)), np.diff(votes.indptr))
+            agrees = self._y[votes.indices] == y[rows]
+            slope = agrees / each[rows, y[rows]] - 1 / total[rows]
+        return sp.csr_array((votes.data * slope, votes.indices, votes.indptr), shape=votes.shape)
+
+    def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
+        """One unit row for every training row."""
+        n = self.layers[0].d_in
+        for start in range(0, len(examples), _BATCH):
+            rows = np.arange(start, min(start + _BATCH, len(examples)))
+            a = self._own(examples.places(rows), (len(rows), n))
+            yield ScoreRows(rows, (Factors(a, np.ones((len(rows), 1))),))
+
+    def predict(self, examples: SklearnExamples) -> np.ndarray:
+        """The model's own predictions, in the user's label vocabulary."""
+        found = np.concatenate([self._last.predict(b.X) for b in examples.batches(_BATCH)])
+        return found if self._opened.labels is None else self._opened.labels.outside(found)
+
+    def log_likelihood(self, examples: SklearnExamples) -> np.ndarray:
+        """log p(y | x) of each example under its given label, every class with its share of ε."""
+        self._check_labels(examples, "true")
+        found = []
+        for batch in examples.batches(_BATCH):
+            if self._classes is None:
+                r = batch.codes - np.asarray(self._last.predict(batch.X)).ravel()
+                v = getattr(self, "_variance", 1.0)
+                found.append(-(r**2 / v + np.log(2 * np.pi * v)) / 2)
+                continue
+            # predicted shares are those of n_neighbors votes of mean one, to which ε is added
+            k, C = int(self._last.n_neighbors), len(self._classes)
+            p = (k * self._last.predict_proba(batch.X) + 1.0 / C) / (k + 1.0)
+            found.append(np.log(p[np.arange(len(p)), batch.codes]))
+        return np.concatenate(found)

@@ -37,14 +37,20 @@ from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils.class_weight import compute_class_weight
 
 from exempla.errors import ExemplaWarning, UnsupportedModelError
-from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OneVsRest, Poisson
-from exempla.oracles.sklearn.dense import Columns, DenseNetwork
+from exempla.oracles.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    OneVsRest,
+    Poisson,
+)
+from exempla.oracles.sklearn.dense import Anatomy, Columns, DenseNetwork, Penalty
 from exempla.oracles.sklearn.families import Huber, Margin, Tube, Tweedie
-from exempla.oracles.sklearn.parts import Anatomy, Penalty
 
 __all__ = ["LINEAR", "ROUNDED", "squared_part"]
 
-BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).parameters
+_BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).parameters
 """Newer scikit-learn's logistic regression counts rows by their weight when it balances classes."""
 
 ROUNDED = (
@@ -53,7 +59,7 @@ ROUNDED = (
 )
 
 
-def linear_network(model: Any) -> DenseNetwork:
+def _linear_network(model: Any) -> DenseNetwork:
     """coef_ and intercept_ as a network of one layer."""
     # copies: some models are refitted in place
     W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
@@ -82,12 +88,12 @@ def _logistic(model: LogisticRegression) -> Anatomy:
     else:
         likelihood = OneVsRest() if one_vs_rest else Categorical()
     return Anatomy(
-        linear_network(model),
+        _linear_network(model),
         likelihood,
         Penalty(_logistic_strength(model), "sum"),
         classes=model.classes_,
         class_weight=model.class_weight,
-        balanced_by_weight=BALANCED_BY_WEIGHT,
+        balanced_by_weight=_BALANCED_BY_WEIGHT,
         # liblinear appends a feature of this value and penalises its weight b / scaling as well
         intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
     )
@@ -144,7 +150,7 @@ def _sgd(model: Any) -> Anatomy:
         likelihood = Margin(model.loss, one_vs_rest_signs(len(model.classes_)))
         note = margin_note(model, model.loss)
     return Anatomy(
-        linear_network(model),
+        _linear_network(model),
         likelihood,
         Penalty(_sgd_strength(model), "mean"),
         classes=model.classes_,
@@ -173,7 +179,7 @@ def _linear_svc(model: LinearSVC) -> Anatomy:
             "margin: leave multi_class at 'ovr'."
         )
     return Anatomy(
-        linear_network(model),
+        _linear_network(model),
         Margin(model.loss, one_vs_rest_signs(len(model.classes_))),
         Penalty(squared_part(model, 1 / model.C, float(model.penalty == "l1")), "sum"),
         classes=model.classes_,
@@ -193,7 +199,7 @@ def _least_squares(model: Any) -> Anatomy:
             f"{type(model).__name__} has a different alpha for each output: "
             "explain one model per output instead."
         )
-    return Anatomy(linear_network(model), Gaussian(), Penalty(float(np.mean(alpha)), "sum"))
+    return Anatomy(_linear_network(model), Gaussian(), Penalty(float(np.mean(alpha)), "sum"))
 
 
 def _lasso(model: Any) -> Anatomy:
@@ -206,7 +212,7 @@ def _lasso(model: Any) -> Anatomy:
 
 def _active(model: Any) -> tuple[DenseNetwork, np.ndarray, str]:
     """The network of the columns that have a coefficient."""
-    whole, name = linear_network(model), type(model).__name__
+    whole, name = _linear_network(model), type(model).__name__
     if whole.n_outputs > 1:
         raise UnsupportedModelError(
             f"{name} has several outputs, each with columns of its own: use "
@@ -231,7 +237,7 @@ def _bayesian_ridge(model: BayesianRidge) -> Anatomy:
     # α/2·Σr² + λ/2·‖w‖²: the noise precision α is the model's own
     noise = 1 / float(model.alpha_)
     penalty = Penalty(float(model.lambda_) * noise, "sum")
-    return Anatomy(linear_network(model), Gaussian(noise), penalty)
+    return Anatomy(_linear_network(model), Gaussian(noise), penalty)
 
 
 def _ard(model: ARDRegression) -> Anatomy:
@@ -243,7 +249,7 @@ def _ard(model: ARDRegression) -> Anatomy:
 
 
 def _poisson(model: PoissonRegressor) -> Anatomy:
-    return Anatomy(linear_network(model), Poisson(), Penalty(model.alpha, "weighted mean"))
+    return Anatomy(_linear_network(model), Poisson(), Penalty(model.alpha, "weighted mean"))
 
 
 def _tweedie(model: Any) -> Anatomy:
@@ -261,14 +267,14 @@ def _tweedie(model: Any) -> Anatomy:
         family = Poisson()
     elif (power, link) == (0.0, "identity"):
         family = Gaussian()
-    return Anatomy(linear_network(model), family, Penalty(model.alpha, "weighted mean"))
+    return Anatomy(_linear_network(model), family, Penalty(model.alpha, "weighted mean"))
 
 
 def _huber(model: HuberRegressor) -> Anatomy:
     # n·σ + 2σ·Σh(r)/σ² + α‖w‖², with h(r) quadratic up to εσ; divided by 2σ that is −log p
     sigma = float(model.scale_)
     family = Huber(float(model.epsilon) * sigma, sigma**2)
-    return Anatomy(linear_network(model), family, Penalty(float(model.alpha) * sigma, "sum"))
+    return Anatomy(_linear_network(model), family, Penalty(float(model.alpha) * sigma, "sum"))
 
 
 def _sgd_regressor(model: SGDRegressor) -> Anatomy:
@@ -281,7 +287,7 @@ def _sgd_regressor(model: SGDRegressor) -> Anatomy:
         family = Tube(epsilon, squared=model.loss.startswith("squared"))
         note = tube_note(model, family.squared)
     # half the squared error, as in −log p; the squared tube is not halved
-    return Anatomy(linear_network(model), family, Penalty(_sgd_strength(model), "mean"), note=note)
+    return Anatomy(_linear_network(model), family, Penalty(_sgd_strength(model), "mean"), note=note)
 
 
 def tube_note(model: Any, squared: bool) -> str:
@@ -293,7 +299,7 @@ def tube_note(model: Any, squared: bool) -> str:
 def _linear_svr(model: LinearSVR) -> Anatomy:
     squared = model.loss.startswith("squared")
     return Anatomy(
-        linear_network(model),
+        _linear_network(model),
         Tube(float(model.epsilon), squared),
         Penalty(1 / model.C, "sum"),
         intercept_penalty=1 / float(model.intercept_scaling) ** 2,

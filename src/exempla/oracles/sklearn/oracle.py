@@ -17,24 +17,27 @@ from sklearn.mixture import GaussianMixture
 
 from exempla.arrays import is_sparse
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.likelihoods import Categorical, Gaussian, Likelihood, OneVsRest, resolve
 from exempla.oracles.sklearn.anatomy import Anatomy, anatomy, has_anatomy, keep_layers, refused
-from exempla.oracles.sklearn.data import SklearnBatch, SklearnExamples
+from exempla.oracles.sklearn.data import ReadingOracle, SklearnBatch, SklearnExamples, notes_of
 from exempla.oracles.sklearn.families import (
+    class_weights,
     curvature_root,
     fitted_family,
     is_fitted_to_data,
     unit_of,
 )
-from exempla.oracles.sklearn.generative.gaussian import GenerativeOracle, is_generative
-from exempla.oracles.sklearn.generative.naive_bayes import NaiveBayesOracle, is_naive_bayes
-from exempla.oracles.sklearn.labels import class_weights
-from exempla.oracles.sklearn.mixture import MixtureOracle
-from exempla.oracles.sklearn.neighbours import NeighbourOracle, is_neighbours
-from exempla.oracles.sklearn.reading import ReadingOracle, notes_of
+from exempla.oracles.sklearn.generative import (
+    GenerativeOracle,
+    MixtureOracle,
+    NaiveBayesOracle,
+    is_generative,
+    is_naive_bayes,
+)
+from exempla.oracles.sklearn.kernels import NeighbourOracle, is_neighbours
 from exempla.oracles.sklearn.unwrap import is_fitted, unwrap
-from exempla.oracles.sklearn.wrappers.parts import PartsOracle, has_parts
+from exempla.oracles.sklearn.wrappers import PartsOracle, has_parts
 
 __all__ = ["SklearnOracle", "sklearn_oracle", "supports"]
 
@@ -58,13 +61,13 @@ def sklearn_oracle(
     >>> [rows.factors[0].g.shape for rows in oracle.scores(train)]
     [(150, 3)]
     """
-    maker = maker_of(unwrap(model)[1])
+    maker = _maker_of(unwrap(model)[1])
     if maker is None:
         raise refused(unwrap(model)[1])
     return maker(model, likelihood, parameters)
 
 
-def maker_of(last: Any) -> Callable[..., Oracle] | None:
+def _maker_of(last: Any) -> Callable[..., Oracle] | None:
     """What makes the oracle of a model without its wrappers; None if nothing does."""
     if isinstance(last, type):
         return None

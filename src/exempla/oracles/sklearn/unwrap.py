@@ -2,12 +2,16 @@
 
 Opened here: Pipelines, searches, frozen estimators; stacking (its base models are fixed features of
 the final one) and transformed targets. Wrappers around several models are in `wrappers/`.
+
+Earlier weights of a scikit-learn model: recorded snapshots stand for copies of it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,19 +28,18 @@ from sklearn.model_selection import (
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from exempla.errors import UnfittedModelError
-
-__all__ = ["LabelMap", "Opened", "is_fitted", "open_up", "require_fitted", "unwrap"]
+from exempla.errors import ExemplaError, UnfittedModelError
+from exempla.recorder.weights import arrays_of, place, read_arrays
 
 _SEARCHES = {"HalvingGridSearchCV", "HalvingRandomSearchCV"}  # experimental: not importable as such
-STACKED = (
+_STACKED = (
     "the base models of {name} are taken as they are: only its final {last} is explained, and "
     "what training rows did to the base models is left out"
 )
 
 
 @dataclass(frozen=True)
-class LabelMap:
+class _LabelMap:
     """Labels between the user's vocabulary and that of the model inside."""
 
     wrapper: Any
@@ -61,16 +64,16 @@ class LabelMap:
 
 
 @dataclass(frozen=True)
-class Opened:
+class _Opened:
     """A model without its wrappers."""
 
     transform: Callable[[Any], Any] | None
     last: Any
-    labels: LabelMap | None = None
+    labels: _LabelMap | None = None
     note: str = ""
 
 
-def open_up(model: Any) -> Opened:
+def open_up(model: Any) -> _Opened:
     """The model inside, the steps before it, and what becomes of the labels.
 
     >>> from sklearn.linear_model import Ridge
@@ -93,19 +96,19 @@ def open_up(model: Any) -> Opened:
             model = model.estimator
         elif isinstance(model, TransformedTargetRegressor):
             fitted = hasattr(model, "regressor_")
-            labels = LabelMap(model) if fitted else None
+            labels = _LabelMap(model) if fitted else None
             inner = model.regressor_ if fitted else model.regressor
             model = LinearRegression() if inner is None else inner
         elif isinstance(model, StackingClassifier | StackingRegressor):
             before.append(model)
             inner = _final(model)
-            note = STACKED.format(name=type(model).__name__, last=type(inner).__name__)
+            note = _STACKED.format(name=type(model).__name__, last=type(inner).__name__)
             if isinstance(model, StackingClassifier) and hasattr(model, "classes_"):
-                labels = LabelMap(model)
+                labels = _LabelMap(model)
             model = inner
         else:
             break
-    return Opened(StepsBefore(tuple(before)) if before else None, model, labels, note)
+    return _Opened(_StepsBefore(tuple(before)) if before else None, model, labels, note)
 
 
 def _final(model: Any) -> Any:
@@ -135,7 +138,7 @@ def _is_search(model: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class StepsBefore:
+class _StepsBefore:
     """Steps one after another (an object, not a closure: it must survive pickling)."""
 
     steps: tuple[Any, ...]
@@ -177,3 +180,30 @@ def is_fitted(model: Any) -> bool:
     except UnfittedModelError:
         return False
     return True
+
+
+def with_checkpoints(models: list[Any]) -> list[Any]:
+    """The list with every snapshot's file turned into a model."""
+    base = next((m for m in models if not isinstance(m, str | Path)), None)
+    return [loaded(base, m) if isinstance(m, str | Path) else m for m in models]
+
+
+def loaded(base: Any, path: str | Path) -> Any:
+    """A copy of the base model with other weights; what stands before its last step stays."""
+    if base is None:
+        raise ExemplaError("a list of snapshots needs the model they belong to: put it first.")
+    arrays = read_arrays(Path(path))
+    require_fitted(base)
+    model = copy.deepcopy(base)
+    try:
+        place(unwrap(model)[1], arrays)
+    except ExemplaError as problem:
+        raise ExemplaError(f"{path} does not fit {type(base).__name__}: {problem}") from None
+    return model
+
+
+def has_weights(model: Any, path: Path) -> bool:
+    """Whether the file holds the very weights that the model has."""
+    require_fitted(model)
+    own, found = arrays_of(unwrap(model)[1]), read_arrays(path)
+    return set(own) == set(found) and all(np.array_equal(own[name], found[name]) for name in own)

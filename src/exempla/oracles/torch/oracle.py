@@ -2,6 +2,8 @@
 
 survey (once, three examples) ──▶ blocks
 batch ──▶ forward under the tape ──▶ outputs ──▶ cotangent ──▶ backward ──▶ Factors per block
+
+Why a network cannot be scored on the data it is given, in a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -17,34 +19,72 @@ import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
-from exempla.likelihoods import Categorical, Custom, Gaussian
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
-from exempla.oracles.torch.curvature import GaussNewton
-from exempla.oracles.torch.diagnosis import (
-    cannot_run,
-    refuse_headless,
-    refuse_parameters,
-    shares_said,
+from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
+from exempla.oracles.torch.batch import Batch, refuse_rows, refuse_weights, tree_map
+from exempla.oracles.torch.examples import (
+    ArraySource,
+    CallForm,
+    TorchExamples,
+    source_of,
+    warn_of_augmentation,
 )
-from exempla.oracles.torch.inputs.batch import Batch, tree_map
-from exempla.oracles.torch.inputs.examples import CallForm, TorchExamples, warn_of_augmentation
-from exempla.oracles.torch.inputs.holders import Reader
-from exempla.oracles.torch.inputs.parameters import refuse_absent, select_parameters, unwrap
-from exempla.oracles.torch.inputs.sources import ArraySource, source_of
-from exempla.oracles.torch.inputs.usable import refuse_rows, refuse_weights
-from exempla.oracles.torch.likelihood.choose import choose_head
-from exempla.oracles.torch.likelihood.heads import FamilyHead, Head
-from exempla.oracles.torch.scorer import NOT_FINITE, Pending, Scorer
-from exempla.oracles.torch.tape.network import out_of_memory
-from exempla.oracles.torch.tape.restore import BORROWING
+from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head
+from exempla.oracles.torch.network import brief, out_of_memory
+from exempla.oracles.torch.restore import BORROWING
+from exempla.oracles.torch.scorer import NOT_FINITE, GaussNewton, Pending, Scorer
+from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters, unwrap_module
 
-__all__ = ["TorchOracle", "torch_oracle"]
 
-VARIANCE_SAMPLE = 8192
+def _shares_said(classes: int) -> str:
+    """How labels with a column for each class were read."""
+    return (
+        f"labels with a column for each of {classes} classes, adding up to one, were read as cross "
+        "entropy reads them; say likelihood='multilabel' if the network was trained with a yes or "
+        "no for each class."
+    )
+
+
+def _cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
+    """Why the model fails on the first examples, and what to do about it."""
+    inputs: list[Tensor] = []
+    tree_map(lambda t: inputs.append(t) if isinstance(t, Tensor) else None, batch.args)
+    whole = [t for t in inputs if not t.is_floating_point()]
+    lines = str(error).splitlines()
+    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
+    if whole and "dtype" in str(error):
+        kind = str(dtype).removeprefix("torch.")
+        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
+    shapes = ", ".join(str(tuple(t.shape[1:])) for t in inputs) or "what they hold"
+    return f"{what}: see whether it takes examples of shape {shapes}."
+
+
+def _refuse_headless(model: nn.Module, error: Exception) -> None:
+    """Raise if the module has no forward, as a LightningModule need not have."""
+    if isinstance(error, NotImplementedError) and "forward" in str(error):
+        inside = brief(dict.fromkeys(name for name, _ in model.named_children()))
+        raise ExemplaError(
+            f"{type(model).__name__} has no forward: give the network inside it that turns inputs "
+            f"into outputs ({inside}), or add a forward that calls it."
+        ) from error
+
+
+def _refuse_parameters(model: nn.Module) -> None:
+    """Raise if the model itself holds NaN or infinity."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
+    if wrong:
+        raise ExemplaError(
+            f"the model holds NaN or infinity in {brief(dict.fromkeys(wrong))}: train it again, or "
+            "load weights that are finite."
+        )
+
+
+_VARIANCE_SAMPLE = 8192
 """Training examples from which a Gaussian's variance is fitted, at most."""
-PROBED = 8
+_PROBED = 8
 """Examples whose outputs are looked at to choose a likelihood."""
-DEVICE_SHARE = 8
+_DEVICE_SHARE = 8
 """Arrays that take less than this fraction of the free memory of a GPU are moved there whole."""
 
 
@@ -69,7 +109,7 @@ def torch_oracle(
         "auto", "categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm"
         (labels are the inputs, shifted here), "tokens" (labels already aligned with the
         outputs), "pixels" (the same, classes on the second axis), or one of your own: a function
-        log_prob(model, batch), or `exempla.likelihoods.Custom(log_prob, sample)`.
+        log_prob(model, batch), or `exempla.oracles.likelihoods.Custom(log_prob, sample)`.
     parameters : names, globs, modules or parameters
         Part of the model to look at; all trainable parameters by default.
     device
@@ -114,7 +154,7 @@ class TorchOracle(Oracle):
         reader: Reader | None = None,
     ) -> None:
         with BORROWING:  # what is trainable is not seen while another thread has the model
-            inner = unwrap(model)
+            inner = unwrap_module(model)
             refuse_absent(inner)
             names = select_parameters(inner, parameters)
             self.model = moved(inner, device)
@@ -137,7 +177,7 @@ class TorchOracle(Oracle):
         # stored model, and looks at it again when it next reads data.
         names = list(self.network.parameters)
         options = {"draws": self.draws, "seed": self.seed, "reader": self.reader}
-        return rebuilt, (self.model, self.wanted, names, options, self.head)
+        return _rebuilt, (self.model, self.wanted, names, options, self.head)
 
     # ---- what is known once data has been read
 
@@ -208,7 +248,7 @@ class TorchOracle(Oracle):
         scorer = self.scorer
         if not isinstance(scorer.head, Custom):
             # few: the outputs of a language model are larger than anything else in memory
-            outputs = self._tried(first.take(np.arange(min(len(first), PROBED))))
+            outputs = self._tried(first.take(np.arange(min(len(first), _PROBED))))
             if scorer.head is None:
                 # of arrays all labels: that the first few have one class each proves little
                 known = examples.whole() if isinstance(examples.source, ArraySource) else first
@@ -223,7 +263,7 @@ class TorchOracle(Oracle):
         if role == "train":
             self.scorer.choose_batches(examples.source)
             self._fit_variance(examples)
-        move_whole(examples)
+        _move_whole(examples)
 
     def _with_classes(self, batch: Batch, count: int) -> Batch:
         """The batch with class numbers for one-hot labels, which from now on are read so."""
@@ -232,7 +272,7 @@ class TorchOracle(Oracle):
             return batch
         self.form.classes = count
         if isinstance(labels, Tensor) and labels.ndim == 2 and labels.shape[1] == count > 1:
-            self.notes = (shares_said(count),) if self.wanted == "auto" else ()
+            self.notes = (_shares_said(count),) if self.wanted == "auto" else ()
         return replace(batch, labels=self.form.class_numbers(labels))
 
     def _tried(self, batch: Batch) -> Tensor:
@@ -245,11 +285,11 @@ class TorchOracle(Oracle):
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
-            refuse_headless(self.model, error)
-            raise ExemplaError(cannot_run(error, batch, self.dtype)) from error
+            _refuse_headless(self.model, error)
+            raise ExemplaError(_cannot_run(error, batch, self.dtype)) from error
         wrong = ~outputs.isfinite()
         if bool(wrong.any()):
-            refuse_parameters(self.model)
+            _refuse_parameters(self.model)
             refuse_rows(wrong, batch.positions, NOT_FINITE)
         return outputs
 
@@ -282,7 +322,7 @@ class TorchOracle(Oracle):
             return
         if head.family.variance is not None:
             return
-        step = max(1, len(examples) // VARIANCE_SAMPLE)
+        step = max(1, len(examples) // _VARIANCE_SAMPLE)
         part = examples.take(np.arange(0, len(examples), step))
         pairs = [(head.natural(o), b.labels, b.weights) for b, o in self._forward(part)]
         outputs, labels = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
@@ -361,18 +401,18 @@ class TorchOracle(Oracle):
         return np.concatenate(parts)
 
 
-def move_whole(examples: TorchExamples) -> None:
+def _move_whole(examples: TorchExamples) -> None:
     """Arrays that take little of a GPU's memory go there once, not batch by batch."""
     source, device = examples.source, examples.device
     if device.type != "cuda" or not isinstance(source, ArraySource):
         return
     sizes: list[int] = []
     tree_map(lambda t: sizes.append(getattr(t, "nbytes", 0)), source.arrays)
-    if sum(sizes) * DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
+    if sum(sizes) * _DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
         source.arrays = tree_map(examples.moved, source.arrays)
 
 
-def rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> TorchOracle:
+def _rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> TorchOracle:
     """An oracle from storage, with the likelihood that its training data had settled."""
     oracle = TorchOracle(model, wanted, names, **options)
     oracle.scorer.head = head

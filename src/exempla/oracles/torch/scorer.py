@@ -1,29 +1,37 @@
-"""Scores and Fisher rows of one batch: forward under the tape, cotangents, backward."""
+"""Scores and Fisher rows of one batch: forward under the tape, cotangents, backward.
+
+The Fisher of all parameters as an operator: products F V, without a row of it written out.
+
+With J the derivative of a batch's outputs in the parameters and C the cotangents of its Fisher
+rows, F v = Σ Jᵀ C Cᵀ J v. J v comes from two backward passes (the derivative of Jᵀw in w), so that
+whatever autograd can differentiate twice is served. Vectors are laid out as the layers of the
+oracle are, so that a sketch of its scores can act on them; they come as columns (P, B), and a batch
+is run once for all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
-from exempla.likelihoods import Custom
 from exempla.oracles.base import Labels, ScoreRows
-from exempla.oracles.torch.inputs.batch import Batch
-from exempla.oracles.torch.inputs.examples import CallForm
-from exempla.oracles.torch.inputs.sources import ExampleSource
-from exempla.oracles.torch.inputs.usable import refuse_rows
-from exempla.oracles.torch.likelihood.choose import outputs_of
-from exempla.oracles.torch.likelihood.heads import Head
-from exempla.oracles.torch.tape.network import TapedNetwork, out_of_memory
-from exempla.oracles.torch.tape.restore import ModelRestorer
+from exempla.oracles.likelihoods import Custom
+from exempla.oracles.torch.batch import Batch, refuse_rows
+from exempla.oracles.torch.examples import CallForm, ExampleSource, TorchExamples
+from exempla.oracles.torch.likelihood import Head, outputs_of
+from exempla.oracles.torch.network import TapedNetwork, out_of_memory
+from exempla.oracles.torch.restore import ModelRestorer
 
-__all__ = ["Scorer"]
+if TYPE_CHECKING:
+    from exempla.oracles.torch.oracle import TorchOracle
+
 
 NOT_FINITE = "make the model return NaN or infinity"
 LOOK_EVERY = 32
@@ -62,7 +70,7 @@ class Scorer:
     def run(self, model: Any, batch: Batch) -> Tensor:
         """What is pulled back: the outputs, or the log-probabilities of a custom likelihood."""
         if isinstance(self.head, Custom):
-            return one_value_each(self.head.log_prob(model, batch.given), len(batch))
+            return _one_value_each(self.head.log_prob(model, batch.given), len(batch))
         return outputs_of(model(*batch.args, **batch.kwargs), len(batch))
 
     # ---- scores
@@ -85,7 +93,7 @@ class Scorer:
             if batch.weights is not None:
                 cotangent = scaled(cotangent, batch.weights)
             factors = run.rows(cotangent)
-        pending.append((sums_of(outputs), batch.positions))
+        pending.append((_sums_of(outputs), batch.positions))
         if len(pending) == LOOK_EVERY:
             self.refuse_pending(pending)
         return [ScoreRows(batch.positions, factors)]
@@ -115,7 +123,7 @@ class Scorer:
             with self.borrowed():
                 run = self.network.forward(self.run, batch)
                 outputs = run.outputs.detach()
-                refuse_rows(~sums_of(outputs).isfinite(), batch.positions, NOT_FINITE)
+                refuse_rows(~_sums_of(outputs).isfinite(), batch.positions, NOT_FINITE)
             for active, cotangent in islice(
                 self.head.fisher(outputs, batch, generator), rank, None
             ):
@@ -215,12 +223,12 @@ class Scorer:
         return [batch.take(np.arange(half)), batch.take(np.arange(half, len(batch)))]
 
 
-def sums_of(outputs: Tensor) -> Tensor:
+def _sums_of(outputs: Tensor) -> Tensor:
     """A number an example that is finite where all its outputs are (and do not overflow)."""
     return outputs.reshape(len(outputs), -1).sum(1, dtype=torch.float32)
 
 
-def one_value_each(values: Any, n: int) -> Tensor:
+def _one_value_each(values: Any, n: int) -> Tensor:
     if not isinstance(values, Tensor) or values.shape != (n,):
         shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ExemplaError(
@@ -232,3 +240,132 @@ def one_value_each(values: Any, n: int) -> Tensor:
 
 def scaled(cotangent: Tensor, weights: Tensor) -> Tensor:
     return cotangent * weights.to(cotangent.dtype).reshape(-1, *[1] * (cotangent.ndim - 1))
+
+
+class GaussNewton:
+    """F = (1/n) Σ over the training examples, and the scores of examples, as operators."""
+
+    def __init__(self, oracle: TorchOracle, train: TorchExamples) -> None:
+        head = oracle.head
+        if not isinstance(head, Head):
+            raise ExemplaError("a custom likelihood has no Fisher in closed form.")
+        self.oracle, self.train, self.head = oracle, train, head
+        self.names = [name for block in oracle.network.blocks for name in block.parameters]
+        self.parameters = [oracle.network.parameters[name] for name in self.names]
+        self.places = self._places()
+
+    def product(self, v: Tensor) -> Tensor:
+        """F v of every column."""
+        total = torch.zeros_like(v)
+        tangents = [self._parameters_of(column) for column in v.T]
+        generator = torch.Generator(self.oracle.device).manual_seed(self.oracle.seed)
+        for batch, outputs in self._forward(self.train):
+            along = list(self._derivatives(outputs, tangents))
+            cotangents = [torch.zeros_like(outputs) for _ in along]
+            for row in self._fisher_rows(batch, outputs.detach(), generator):
+                for cotangent, one in zip(cotangents, along, strict=True):
+                    cotangent += scaled(row, (row * one).flatten(1).sum(1))
+            for place, cotangent in enumerate(cotangents):
+                total[:, place] += self._pulled(outputs, cotangent)
+        return total / len(self.train)
+
+    def along_scores(self, v: Tensor) -> np.ndarray:
+        """s_i·v of every training example and column, (n, B)."""
+        tangents, parts = [self._parameters_of(column) for column in v.T], []
+        for batch, outputs in self._forward(self.train):
+            cotangent = self.head.score(outputs.detach(), batch, False)
+            if batch.weights is not None:
+                cotangent = scaled(cotangent, batch.weights)
+            found = [
+                (cotangent * along).flatten(1).sum(1)
+                for along in self._derivatives(outputs, tangents)
+            ]
+            parts.append(torch.stack(found, 1).double().cpu().numpy())
+        return np.concatenate(parts)
+
+    def score_sums(self, examples: TorchExamples, labels: Labels, weights: np.ndarray) -> Tensor:
+        """Σ_j w_jb s_j over other examples, for each column of weights: (P, B)."""
+        size = (len(self.places), weights.shape[1])
+        total, start = torch.zeros(size, dtype=self._dtype, device=self._device), 0
+        for batch, outputs in self._forward(examples):
+            cotangent = self.head.score(outputs.detach(), batch, labels == "predicted")
+            own = torch.from_numpy(weights[start : start + len(batch)]).to(cotangent)
+            for place in np.flatnonzero(weights[start : start + len(batch)].any(0)):
+                total[:, place] += self._pulled(outputs, scaled(cotangent, own[:, place]))
+            start += len(batch)
+        return total
+
+    def _fisher_rows(
+        self, batch: Batch, outputs: Tensor, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Cotangents of the rows that the Fisher is the sum of."""
+        for active, rows in self.head.fisher(outputs, batch, generator):
+            if not bool(active.any()):
+                return
+            rows = torch.where(_per_example(active, rows), rows, 0)
+            yield rows if batch.weights is None else scaled(rows, batch.weights.sqrt())
+
+    @property
+    def _device(self) -> torch.device:
+        return self.parameters[0].device
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.oracle.network.like.dtype
+
+    def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
+        """Batches and their outputs, attached to the parameters."""
+        scorer = self.oracle.scorer
+        for batch in self.oracle._batches(examples):
+            with scorer.borrowed():
+                yield batch, scorer.run(self.oracle.model, batch)
+
+    def _derivatives(self, outputs: Tensor, tangents: list[list[Tensor]]) -> Iterator[Tensor]:
+        """J v at the outputs, of each v."""
+        w = torch.zeros_like(outputs, requires_grad=True)
+        pulled = torch.autograd.grad(
+            outputs, self.parameters, w, create_graph=True, retain_graph=True, allow_unused=True
+        )
+        used = [place for place, g in enumerate(pulled) if g is not None]
+        for one in tangents:
+            found = torch.autograd.grad(
+                [pulled[place] for place in used], w, [one[place] for place in used],
+                retain_graph=True, allow_unused=True,
+            )[0]  # fmt: skip
+            yield torch.zeros_like(outputs) if found is None else found.detach()
+
+    def _pulled(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        """Jᵀ c, as a vector of the layers."""
+        found = torch.autograd.grad(
+            outputs, self.parameters, cotangent.to(outputs.dtype), retain_graph=True,
+            allow_unused=True,
+        )  # fmt: skip
+        pairs = zip(self.parameters, found, strict=True)
+        whole = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+        return torch.cat([g.reshape(-1) for g in whole]).to(self._dtype)[self.places]
+
+    def _parameters_of(self, v: Tensor) -> list[Tensor]:
+        """A vector of the layers as one tensor for each parameter."""
+        flat = torch.zeros_like(v)
+        flat[self.places] = v
+        parts = flat.split([p.numel() for p in self.parameters])
+        return [
+            part.reshape(p.shape).to(p.dtype)
+            for part, p in zip(parts, self.parameters, strict=True)
+        ]
+
+    def _places(self) -> Tensor:
+        """Where each entry of the layers' blocks stands among the flattened parameters."""
+        numbers, start = {}, 0
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            count = parameter.numel()
+            own = torch.arange(start, start + count, device=parameter.device)
+            numbers[name] = own.reshape(1, *parameter.shape)
+            start += count
+        blocks = self.oracle.network.blocks
+        return torch.cat([block.pack(numbers).reshape(-1) for block in blocks])
+
+
+def _per_example(active: Tensor, rows: Tensor) -> Tensor:
+    """A flag for each example, against rows of any shape."""
+    return active.to(rows.device).reshape(-1, *[1] * (rows.ndim - 1))

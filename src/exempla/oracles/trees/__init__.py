@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from exempla.oracles.trees.leaves import is_boosted, is_forest
 
 if TYPE_CHECKING:
-    from exempla.likelihoods import Likelihood
     from exempla.oracles.base import Oracle
+    from exempla.oracles.likelihoods import Likelihood
 
 __all__ = ["is_trees", "tree_oracle"]
 

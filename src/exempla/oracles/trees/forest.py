@@ -25,25 +25,25 @@ from scipy.sparse import csr_array
 
 from exempla.data import n_rows, plain_labels, refuse_data, take_rows, unpack
 from exempla.errors import ExemplaError
-from exempla.factors import Factors
-from exempla.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, resolve
 from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.factors import Factors
+from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, resolve
 from exempla.oracles.sklearn.anatomy import keep_layers
-from exempla.oracles.sklearn.labels import class_weights, encode
+from exempla.oracles.sklearn.families import class_weights, encode
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
-from exempla.oracles.trees.examples import refused
-from exempla.oracles.trees.leaves.forest import ForestLeaves, not_its_data
+from exempla.oracles.trees.columns import refused
+from exempla.oracles.trees.leaves import ForestLeaves, not_its_data
 from exempla.oracles.trees.oracle import agreed
 
 __all__ = ["ForestExamples", "ForestOracle"]
 
-CHECKED = 256
-BATCH = 1024
+_CHECKED = 256
+_BATCH = 1024
 EXACT = 6144
 """Up to so many training rows the leaves are columns of their own, of which the dual form needs dot
 products only; beyond, they are hashed to HASHED parameters, and products hold on average."""
-HASHED = 4096
-NOTE = (
+_HASHED = 4096
+_NOTE = (
     "a forest's out-of-bag weights are exact, being what it predicts with; times the residual they "
     "stand for a row's influence by analogy, as a forest has no likelihood's score."
 )
@@ -88,7 +88,7 @@ class ForestOracle(Oracle):
     """
 
     whitened = True
-    notes = (NOTE,)
+    notes = (_NOTE,)
     fisher_note = "none: out-of-bag weights are the kernel"
 
     def __init__(
@@ -164,7 +164,7 @@ class ForestOracle(Oracle):
         ready = X if self._transform is None else self._transform(X)
         ready = np.asarray(ready) if isinstance(ready, list) else ready
         leaves = self._reader.leaves(ready).astype(np.int32)
-        some = np.arange(min(CHECKED, n_rows(ready)))
+        some = np.arange(min(_CHECKED, n_rows(ready)))
         own = self._reader.predictions(take_rows(ready, some))
         if not np.allclose(self._predicted(leaves[some], None), own, rtol=1e-9, atol=1e-9):
             raise ExemplaError(
@@ -215,7 +215,7 @@ class ForestOracle(Oracle):
         width = int(self._reader.sizes.sum())
         self._hashed = len(train) > EXACT
         if self._hashed:
-            width = HASHED // self._outputs
+            width = _HASHED // self._outputs
             rng = np.random.default_rng(0)
             self._place = rng.integers(0, width, len(self._reader.totals)).astype(np.int32)
             self._sign = rng.choice([-1.0, 1.0], len(self._reader.totals))
@@ -228,8 +228,8 @@ class ForestOracle(Oracle):
         if not self._n_train:
             raise ExemplaError("a forest's scores need its training data: read them first.")
         self._check_labels(examples, labels)
-        for start in range(0, len(examples), BATCH):
-            rows = np.arange(start, min(start + BATCH, len(examples)))
+        for start in range(0, len(examples), _BATCH):
+            rows = np.arange(start, min(start + _BATCH, len(examples)))
             part = examples.take(rows)
             y = part.codes if labels == "true" else self._family.predict(part.outputs)
             g = self._family.score(part.outputs, y)

@@ -5,6 +5,24 @@ With the structure of the trees fixed, outputs = base + Φθ with Φ the leaf in
 values. The score of an example is its residual times the indicators of its leaves; the Fisher is
 ΦᵀWΦ with the likelihood's weights. What stays out is that other data would grow other trees; how
 much that matters is measured (docs/trees.md), not assumed.
+
+An ensemble at earlier stages of boosting, as checkpoints are of a network.
+
+The ridge that boosting with a learning rate amounts to.
+
+A leaf's step η·G/(H + l2), G and H its sums of gradients and Hessians when its tree was grown, is
+the optimum of that tree alone under the penalty (H + l2)/η on the leaf's value. All trees together
+are held back alike: their mean over all leaves is the penalty δ under which a refit would stop
+where boosting stops. In the mean-loss objective
+
+    δ = (mean over leaves of H/n + l2/n) / η,    Σ_leaves H/n = mean Hessian of an example
+
+so that no leaf has to be looked at one by one.
+
+A model that early stopping kept small is refitted at that size.
+
+Early stopping looks at rows that a refit does not have. What it found out, how many trees are
+enough, is kept instead, so that refits differ from the model in their rows alone.
 """
 
 from __future__ import annotations
@@ -16,32 +34,84 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla.data import n_rows, plain_labels, refuse_data, take_rows, unpack
-from exempla.errors import ExemplaError
-from exempla.likelihoods import Gaussian, Likelihood, resolve
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.likelihoods import Gaussian, Likelihood, resolve
 from exempla.oracles.sklearn.anatomy import keep_layers
-from exempla.oracles.sklearn.labels import encode
+from exempla.oracles.sklearn.families import encode
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
-from exempla.oracles.trees.columns import LeafFactors, columns_of, summed_values, values_of
-from exempla.oracles.trees.examples import ReadLeaves, TreeBatch, TreeExamples, refused
-from exempla.oracles.trees.leaves import LeafReader, read_leaves
-from exempla.oracles.trees.penalty import learning_rate_penalty
-from exempla.oracles.trees.quantile import AsymmetricLaplace
+from exempla.oracles.trees.columns import (
+    LeafColumns,
+    LeafFactors,
+    ReadLeaves,
+    TreeBatch,
+    TreeExamples,
+    columns_of,
+    refused,
+    summed_values,
+    values_of,
+)
+from exempla.oracles.trees.leaves import AsymmetricLaplace, LeafReader, is_boosted, read_leaves
 
-__all__ = ["TreeOracle"]
+_STAGES = 20
+"""Stages of boosting at which the mean Hessian is taken; it changes slowly."""
+
+
+def learning_rate_penalty(
+    reader: LeafReader,
+    family: Likelihood,
+    columns: list[LeafColumns],
+    values: list[np.ndarray],
+    base: np.ndarray,
+    leaves: np.ndarray,
+    weights: np.ndarray | None,
+    n: int,
+) -> tuple[float, float]:
+    """δ, from the leaves of some training rows of so many; and the Hessian that is left at the end
+    of boosting, as a share of its mean over the stages."""
+    used = sum(len(np.unique(leaves[:, c.trees] + c.starts)) * len(c.outputs) for c in columns)
+    rounds = max(len(c.trees) for c in columns)
+    stages = np.unique(np.linspace(0, rounds - 1, _STAGES).astype(np.int64))
+    found = []
+    for stage in [*stages, rounds]:
+        first = [c.first(stage) for c in columns]
+        parts = [value[: c.width] for c, value in zip(first, values, strict=True)]
+        outputs = base + summed_values(first, parts, leaves, len(base))
+        found.append(_mean_hessian(family, outputs, weights))
+    mean, last = float(np.mean(found[:-1])), found[-1]
+    total = mean * rounds
+    penalty = (total / used + reader.l2 * _unit_of(family) / n) / reader.rate
+    return penalty, last / mean if mean > 0 else 1.0
+
+
+def _mean_hessian(family: Likelihood, outputs: np.ndarray, weights: np.ndarray | None) -> float:
+    """Mean over examples of the trace of the output Fisher."""
+    at, root = family.fisher_root(outputs)
+    energy = np.bincount(at, weights=np.einsum("ij,ij->i", root, root), minlength=len(outputs))
+    return float(np.mean(energy if weights is None else energy * weights))
+
+
+def _unit_of(family: Likelihood) -> float:
+    """What a Hessian of 1 in the library's loss is in minus the log-likelihood."""
+    if isinstance(family, Gaussian):
+        return 1.0 / (family.variance or 1.0)
+    if isinstance(family, AsymmetricLaplace):
+        return family.quantile * (1 - family.quantile) / (family.scale or 1.0) ** 2
+    return 1.0
+
 
 BATCH_BYTES = 64 * 2**20
-CHECKED = 256
+_CHECKED = 256
 """Rows whose summed leaf values are compared with the library's own outputs, at every reading."""
-SURE = 1e-3
+_SURE = 1e-3
 """Share of the Hessian left at the end of boosting below which the ensemble has become sure of
 nearly every training row: what is left of their residuals says little."""
-SATURATED = (
+_SATURATED = (
     "the trees have become sure of nearly every training row, so that their last stage shows "
-    "little of what they learnt: add earlier_stages(model), of exempla.oracles.trees.stages, to "
+    "little of what they learnt: add earlier_stages(model), of exempla.oracles.trees.oracle, to "
     "the models given."
 )
-LOOKED_AT = 2048
+_LOOKED_AT = 2048
 """Training rows from which the penalty that the learning rate amounts to is computed."""
 
 
@@ -76,14 +146,14 @@ class TreeOracle(Oracle):
         self._penalty: float | None = None
         self.layers: tuple[Layer, ...] = ()
         self.likelihood = "auto" if self._wanted is None else self._wanted.name
-        if is_booster(model) or is_fitted(model):
+        if _is_booster(model) or is_fitted(model):
             self._bind()
 
     def _bind(self) -> None:
         """Take the model apart as it is now (it may have been refitted since)."""
         if self._moved:  # these leaf values are not the model's own
             return
-        if not is_booster(self.model):
+        if not _is_booster(self.model):
             require_fitted(self.model)
         self._transform, last = unwrap(self.model)
         self._reader: LeafReader = read_leaves(last)
@@ -196,7 +266,7 @@ class TreeOracle(Oracle):
 
         This is what makes everything here true of the model, whichever library and version it is.
         """
-        rows = np.arange(min(CHECKED, n_rows(X)))
+        rows = np.arange(min(_CHECKED, n_rows(X)))
         ready = self._read.prepared(take_rows(X, rows))
         everything = columns_of(self._reader)
         leaves = self._reader.leaves(ready)
@@ -230,11 +300,11 @@ class TreeOracle(Oracle):
                 )
             self._family = fitted
         self._penalty, left = self._learning_rate_penalty(train)
-        self.notes = (SATURATED,) if left < SURE and self.share == 1.0 else ()
+        self.notes = (_SATURATED,) if left < _SURE and self.share == 1.0 else ()
 
     def _learning_rate_penalty(self, train: TreeExamples) -> tuple[float, float]:
         n = len(train)
-        some = train.take(np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.int64)))
+        some = train.take(np.unique(np.linspace(0, n - 1, min(n, _LOOKED_AT)).astype(np.int64)))
         leaves = next(some.batches(len(some))).leaves
         assert self._base is not None
         return learning_rate_penalty(
@@ -302,7 +372,7 @@ class TreeOracle(Oracle):
         return examples.batches(max(1, size))
 
 
-def is_booster(model: Any) -> bool:
+def _is_booster(model: Any) -> bool:
     """Whether this is a library's own trained object, which cannot be fitted again."""
     return not hasattr(model, "fit")
 
@@ -317,3 +387,77 @@ def agreed(own: Likelihood, wanted: Likelihood | None, name: str) -> Likelihood:
             "would not give its scores: leave it at 'auto'."
         )
     return wanted
+
+
+def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -> list[TreeOracle]:
+    """The ensemble with only these shares of its trees, for `Explainer([model, *stages])`.
+
+    A model that has become sure of its training data shows little of what it learnt from; its
+    earlier stages still do. The kernels of all of them are averaged.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.ensemble import HistGradientBoostingClassifier
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = HistGradientBoostingClassifier(max_iter=20).fit(X[:300], y[:300])
+    >>> stages = earlier_stages(model, (0.25, 0.5))
+    >>> explainer = exempla.Explainer([model, *stages], progress=False).fit((X[:300], y[:300]))
+    >>> explainer.influence((X[300:305], y[300:305])).shape
+    (300, 5)
+    """
+    last = unwrap(model)[1]
+    if not is_boosted(last):
+        raise UnsupportedModelError(
+            f"{type(last).__name__} is not boosted, so it has no stages: give a boosted ensemble."
+        )
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise ExemplaError(f"shares are {list(shares)}: give shares of the trees, such as 0.5.")
+    return [TreeOracle(model, share=float(share)) for share in shares]
+
+
+_SIZES = ("n_estimators", "iterations", "num_boost_round", "num_trees")
+
+
+def keep_size(fresh: Any, model: Any) -> None:
+    """Give an unfitted copy of a boosted model the number of trees the model stopped at, in place.
+
+    >>> from sklearn.ensemble import GradientBoostingClassifier
+    >>> model = GradientBoostingClassifier()
+    >>> keep_size(model, model)  # it was not stopped early: nothing changes
+    """
+    last, new = unwrap(model)[1], unwrap(fresh)[1]
+    if not is_boosted(last) or not hasattr(new, "set_params"):
+        return
+    kept = _stopped_at(last)
+    if kept is None:
+        return
+    given = new.get_params()
+    size = next((name for name in _SIZES if name in given), _SIZES[0])
+    changes: dict[str, Any] = {size: kept}
+    for name in ("early_stopping_rounds", "early_stopping_round"):
+        if given.get(name) is not None:
+            changes[name] = None
+    if given.get("use_best_model"):
+        changes["use_best_model"] = False
+    new.set_params(**changes)
+
+
+def _stopped_at(model: Any) -> int | None:
+    """Trees (rounds) after which early stopping on rows set aside by the caller ended training.
+
+    scikit-learn's own sets rows aside by itself, and will again.
+    """
+    library = type(model).__module__.partition(".")[0]
+    if library == "lightgbm":
+        best = model.best_iteration_ if _trained(model) else None
+        return int(best) if best else None
+    if library == "xgboost" and getattr(model, "early_stopping_rounds", None) is not None:
+        best = model.get_booster().attr("best_iteration") if _trained(model) else None
+        return None if best is None else int(best) + 1
+    if library == "catboost" and model.is_fitted() and model.get_best_iteration() is not None:
+        return int(model.tree_count_)
+    return None
+
+
+def _trained(model: Any) -> bool:
+    return bool(model.__sklearn_is_fitted__())

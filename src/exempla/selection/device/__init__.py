@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.selection.candidates.base import Rule
+from exempla.selection.rows import Rule
 
 __all__ = ["run_runs"]
 

@@ -12,27 +12,35 @@ import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.cells import excel_safe_record, replace_cell
 from exempla.tables.formats.dialect import (
     Dialect,
+    column_names,
+    excel_safe_record,
+    looks_like_data,
+    preamble,
     records,
+    replace_cell,
     sample,
     sniff_delimiter,
     sniff_quotes,
     sniff_spaces,
 )
-from exempla.tables.formats.encoding import Encoding, pack, sniff_encoding, unpack
-from exempla.tables.formats.header import column_names, looks_like_data, preamble
-from exempla.tables.formats.limits import check_limit
-from exempla.tables.formats.suffix import named_format
+from exempla.tables.formats.encoding import (
+    Encoding,
+    check_limit,
+    named_format,
+    pack,
+    sniff_encoding,
+    unpack,
+)
 from exempla.tables.table import Table, show
 
 __all__ = ["TextSource", "read_delimited"]
 
 CHUNK = 20_000
-UNTITLED = ("", "Unnamed: 0")
+_UNTITLED = ("", "Unnamed: 0")
 """Titles of a first column that pandas or R wrote as the names of the rows."""
-RAGGED_SHARE = 0.01
+_RAGGED_SHARE = 0.01
 """More crooked rows than this and the delimiter, not the rows, is the likely culprit."""
 
 
@@ -134,7 +142,7 @@ def read_delimited(
         notes=tuple(notes),
         ragged=parsed.ragged,
         header=bool(has_header),
-        index=(titles[0],) if has_header and first[0][0].strip() in UNTITLED else (),
+        index=(titles[0],) if has_header and first[0][0].strip() in _UNTITLED else (),
     )
 
 
@@ -238,7 +246,7 @@ def _crooked(parsed: _Parsed, name: str) -> str:
     count, total = len(parsed.ragged), len(parsed.starts)
     where = f"line(s) {show(parsed.numbers)}{' …' if count > len(parsed.numbers) else ''}"
     width = len(parsed.columns)
-    if count > max(1, RAGGED_SHARE * total):
+    if count > max(1, _RAGGED_SHARE * total):
         raise ExemplaError(
             f"{count:,} of {total:,} rows of {name} do not have {width} cells ({where}); is the "
             "delimiter right, or is a delimiter inside a cell without quotes?"

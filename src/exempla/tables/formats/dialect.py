@@ -1,8 +1,16 @@
-"""How a delimited file is written: delimiter, quotes, spaces after delimiters, lines above."""
+"""How a delimited file is written: delimiter, quotes, spaces after delimiters, lines above.
+
+Does the first record name the columns, or is it data already?
+
+Where one cell stands inside one record, and how a new value is written there.
+
+Only the records a decision touches come here; the rest of the file is copied as it is.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 import sys
 from collections import Counter
@@ -11,21 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.limits import check_limit, limit
+from exempla.tables.formats.encoding import check_limit, limit
+from exempla.tables.table import MISSING, show
 
-__all__ = [
-    "DELIMITERS",
-    "Dialect",
-    "lines",
-    "records",
-    "sniff_delimiter",
-    "sniff_quotes",
-    "sniff_spaces",
-]
-
-SAMPLE = 1_000_000
+_SAMPLE = 1_000_000
 """Characters at the head of a file from which its dialect is judged."""
-DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
+_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Dialect:
     strict: bool = False
 
     def __str__(self) -> str:
-        name = DELIMITERS.get(self.delimiter, repr(self.delimiter))
+        name = _DELIMITERS.get(self.delimiter, repr(self.delimiter))
         return f"{name} and space" if self.spaces else name
 
     def reader(self, source: Iterator[str]) -> Iterator[list[str]]:
@@ -110,7 +109,7 @@ def records(text: str, dialect: Dialect) -> Iterator[tuple[list[str], int, int]]
 def sample(text: str, dialect: Dialect, most: int = 1000) -> list[list[str]]:
     """The first records; one that the sample's end may have cut is left out."""
     found: list[list[str]] = []
-    size = SAMPLE
+    size = _SAMPLE
     while len(found) < min(most, 2):  # records longer than the whole sample ask for a larger one
         piece, found = text[:size], []
         try:
@@ -134,7 +133,7 @@ def sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> st
     >>> sniff_delimiter("a;b\\n1,5;2\\n2,5;3\\n", None, ".csv", "a.csv")
     ';'
     """
-    scores = {each: _agreement(text, each, suffix) for each in DELIMITERS}
+    scores = {each: _agreement(text, each, suffix) for each in _DELIMITERS}
     best = max(scores, key=lambda each: scores[each])
     if wanted is None:
         return best if scores[best][0] > 0 else ("\t" if suffix == ".tsv" else ",")
@@ -146,7 +145,7 @@ def sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> st
     if all(len(cells) == 1 for cells in sample(text, Dialect(wanted))) and scores[best][0] > 0.9:
         raise ExemplaError(
             f"With the delimiter {wanted!r} every row of {name} is a single cell; the file looks "
-            f"{DELIMITERS[best]}-separated: pass {best!r}, or no delimiter to have it detected."
+            f"{_DELIMITERS[best]}-separated: pass {best!r}, or no delimiter to have it detected."
         )
     return wanted
 
@@ -163,7 +162,7 @@ def sniff_quotes(text: str, dialect: Dialect) -> bool:
     enclosing = _straight(sample(text, dialect))
     if plain > enclosing:
         return False
-    piece = text[:SAMPLE]
+    piece = text[:_SAMPLE]
     try:
         for _, _, end in records(piece, replace(dialect, strict=True)):
             if end == len(piece):
@@ -195,3 +194,218 @@ def sniff_spaces(text: str, delimiter: str) -> bool:
     width = Counter(len(cells) for cells in rows).most_common(1)[0][0] if rows else 0
     cells = [cell for row in rows if len(row) == width for cell in row[1:]]
     return bool(cells) and all(cell.startswith(" ") for cell in cells)
+
+
+def preamble(rows: list[list[str]]) -> int:
+    """How many lines stand above the table: single cells before rows of several.
+
+    >>> preamble([["|1x3 Cross validator"], ["a", "b"], ["1", "2"], ["3", "4"]])
+    1
+    """
+    width = Counter(len(row) for row in rows[:200]).most_common(1)[0][0]
+    above = next((i for i, row in enumerate(rows) if len(row) != 1), 0)
+    return above if width > 1 and above <= 20 else 0
+
+
+def looks_like_data(rows: list[list[str]]) -> str:
+    """Why the first row is no header, or "" if it may be one.
+
+    It is data if it has a number in a column of numbers, or a value that the rows below repeat;
+    a word above a column of numbers speaks for a header and settles it.
+
+    >>> looks_like_data([["39", "State-gov"], ["50", "Private"], ["38", "Private"]])
+    "'39' is a number in a column of numbers"
+    """
+    first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    if [cell.strip() for cell in first] in (
+        [str(i + k) for i in range(len(first))] for k in (0, 1)
+    ):
+        return ""  # 0, 1, 2 …: how pandas writes a frame without names
+    why = ""
+    for place, cell in enumerate(first):
+        below = [row[place].strip() for row in rest if row[place].strip() not in MISSING]
+        if not below or cell.strip() in MISSING:
+            continue
+        if sum(map(_number, below)) >= 0.99 * len(below):
+            if any(letter.isalpha() for letter in cell) and not _number(cell):
+                return ""  # a word above numbers names them
+            if _number(cell):
+                why = why or f"{cell.strip()!r} is a number in a column of numbers"
+            continue
+        levels = set(below)
+        few = len(levels) <= 50 and len(levels) <= len(below) / 2
+        if few and cell.strip() in levels:
+            why = why or f"{cell.strip()!r} is a value of the rows below"
+    return why
+
+
+def _number(cell: str) -> bool:
+    try:
+        float(cell.strip().replace(",", ".", 1))
+    except ValueError:
+        return False
+    return True
+
+
+def column_names(cells: list[str], width: int) -> tuple[list[str], list[str]]:
+    """Distinct names for the columns, and what had to be said about them.
+
+    >>> column_names(["a", "", "a"], 3)
+    (['a', 'column_2', 'a_2'], ["Unnamed columns are called 'column_2'.", "Repeated column names \
+were numbered: 'a_2'."])
+    """
+    names: list[str] = []
+    unnamed: list[str] = []
+    repeated: list[str] = []
+    taken = {cell.strip() for cell in cells}
+    for place in range(width):
+        name = cells[place].strip() if place < len(cells) else ""
+        wanted, number = name or f"column_{place + 1}", 1
+        name = wanted
+        while name in names or (number > 1 and name in taken):
+            number += 1
+            name = f"{wanted}_{number}"
+        if number > 1:
+            repeated.append(name)
+        elif place >= len(cells) or not cells[place].strip():
+            unnamed.append(name)
+        names.append(name)
+    notes = []
+    if unnamed:
+        notes.append(f"Unnamed columns are called {show(unnamed)}.")
+    if repeated:
+        notes.append(f"Repeated column names were numbered: {show(repeated)}.")
+    return names, notes
+
+
+def _cell_spans(record: str, dialect: Dialect) -> Iterator[tuple[int, int]]:
+    """Start and end of every cell of a record, quotes included, decorative spaces not.
+
+    >>> list(_cell_spans('7,"a,b",c\\n', Dialect(",")))
+    [(0, 1), (2, 7), (8, 9)]
+    """
+    last = _content_end(record)
+    start = 0
+    while True:
+        while dialect.spaces and start < last and record[start] == " ":
+            start += 1
+        search = start
+        if dialect.quotes and record.startswith('"', start):
+            search = _closing_quote(record, start) + 1
+        end = record.find(dialect.delimiter, search, last)
+        yield start, (last if end < 0 else end)
+        if end < 0:
+            return
+        start = end + 1
+
+
+def _content_end(record: str) -> int:
+    # The line end that closes the record is the last one; a cell may hold others in quotes.
+    if record.endswith("\r\n"):
+        return len(record) - 2
+    return len(record) - 1 if record.endswith(("\n", "\r")) else len(record)
+
+
+def _closing_quote(record: str, start: int) -> int:
+    at = record.find('"', start + 1)
+    while at >= 0 and record.startswith('""', at):
+        at = record.find('"', at + 2)
+    return at if at >= 0 else len(record) - 1
+
+
+def replace_cell(record: str, place: int, value: str, dialect: Dialect) -> str:
+    """The record with one cell changed, written in that cell's own quoting style.
+
+    >>> replace_cell('1,"ham"\\r\\n', 1, "spam", Dialect(","))
+    '1,"spam"\\r\\n'
+    """
+    start, end = list(_cell_spans(record, dialect))[place]
+    changed = record[:start] + _written(value, record[start:end], dialect) + record[end:]
+    # The reader must see the new value here and the old ones elsewhere; anything else is refused.
+    before, after = _read(record, dialect), _read(changed, dialect)
+    if after != [*before[:place], value, *before[place + 1 :]]:
+        raise ExemplaError(
+            f"The label {value!r} cannot be written into this file without harming its row; "
+            "choose a label without delimiters and line breaks."
+        )
+    return changed
+
+
+def _read(record: str, dialect: Dialect) -> list[str]:
+    found = list(records(record, dialect))
+    return found[0][0] if len(found) == 1 else []
+
+
+def _written(value: str, old: str, dialect: Dialect) -> str:
+    if not dialect.quotes:
+        return value
+    special = (dialect.delimiter, "\r", "\n")
+    needed = any(mark in value for mark in special) or value.startswith('"')
+    needed = needed or (dialect.spaces and value.startswith(" "))
+    if old.startswith('"') or needed:
+        return '"' + value.replace('"', '""') + '"'
+    return value
+
+
+def excel_safe_record(record: str, dialect: Dialect) -> str:
+    """The record with an apostrophe before every cell a spreadsheet would run as a formula.
+
+    >>> excel_safe_record("=1+1,-5,@x\\n", Dialect(","))
+    "'=1+1,-5,'@x\\n"
+    """
+    places = [i for i, cell in enumerate(_read(record, dialect)) if _is_formula(cell)]
+    for place in places:
+        cell = _read(record, dialect)[place]
+        record = replace_cell(record, place, "'" + cell, dialect)
+    return record
+
+
+def _is_formula(cell: str) -> bool:
+    if not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return False
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    return False
+
+
+def json_spans(line: str) -> dict[str, tuple[int, int]]:
+    """Where each value of a one-line JSON object stands.
+
+    >>> json_spans('{"a": 1, "b": "x"}')
+    {'a': (6, 7), 'b': (14, 17)}
+    """
+    decoder, spans = json.JSONDecoder(), {}
+    at = _past_space(line, line.index("{") + 1)
+    while line[at] != "}":
+        key, at = decoder.raw_decode(line, at)
+        at = _past_space(line, _past_space(line, at) + 1)
+        _, end = decoder.raw_decode(line, at)
+        spans[key] = (at, end)
+        at = _past_space(line, end)
+        if line[at] == ",":
+            at = _past_space(line, at + 1)
+    return spans
+
+
+def _past_space(line: str, at: int) -> int:
+    while line[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def json_token(value: str, old: str) -> str:
+    """A new value in the old one's style: a string stays a string, a number a number.
+
+    >>> json_token("1", "0"), json_token("1", '"0"'), json_token("spam", "0")
+    ('1', '"1"', '"spam"')
+    """
+    if not old.startswith('"'):
+        try:
+            if isinstance(json.loads(value), (int, float, bool)):
+                return value
+        except ValueError:
+            pass
+    # Other letters than ASCII are escaped only if the old value escaped them.
+    return json.dumps(value, ensure_ascii="\\u" in old)

@@ -1,4 +1,18 @@
-"""From the bytes of a file to its text and back, without losing one of them."""
+"""From the bytes of a file to its text and back, without losing one of them.
+
+How large one file may be in each respect, so that a small file cannot fill the memory.
+
+Every limit can be raised by the environment variable EXEMPLA_LIMITS, as in
+`EXEMPLA_LIMITS="columns=500000 unpacked=2e11"`; the message of a refusal says which one.
+
+The ending of a file's name that tells its format: `.csv`, `.csv.gz`; not `.2024.csv`.
+
+Which codec a text is in that is neither UTF-8 nor marked: charset-normalizer's guess, checked.
+
+Western letters with accents stand alone between plain ones, and there guesses from so few bytes
+are often wrong: such a text stays cp1252. Cyrillic, Greek, Hebrew, Arabic, Japanese, Chinese and
+Korean come in runs of non-ASCII bytes; which of them it is, charset-normalizer tells.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +21,152 @@ import codecs
 import gzip
 import io
 import lzma
+import os
+import re
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.guess import guess_codecs
-from exempla.tables.formats.limits import check_limit, limit
 
-__all__ = ["Encoding", "pack", "sniff_encoding", "unpack", "zipped_name"]
+_VARIABLE = "EXEMPLA_LIMITS"
+DEFAULTS = {
+    "unpacked": 2 * 10**9,  # bytes that a .gz, .bz2, .xz, .npz or .parquet file unpacks to
+    "columns": 100_000,  # columns of a table, or keys of all JSON objects together
+    "gaps": 10**8,  # cells of JSON lines whose row lacks the key: each new key is one per row
+    "depth": 100,  # JSON lists and objects inside each other
+    "line": 5_000_000,  # characters of one line of a text file
+}
+_WORDS = {
+    "unpacked": "bytes unpacked",
+    "columns": "columns",
+    "gaps": "cells without a value",
+    "depth": "JSON values inside each other",
+    "line": "characters in one line",
+}
 
-BOMS = (
+
+def limit(name: str) -> int:
+    """One limit, as the environment has it or by default.
+
+    >>> limit("columns")
+    100000
+    """
+    return _told().get(name, DEFAULTS[name])
+
+
+def check_limit(name: str, found: int | None, file: str) -> None:
+    """Refuse what is larger than the limit; None means larger, nobody counted by how much."""
+    most = limit(name)
+    if found is not None and found <= most:
+        return
+    said = f"more than {most:,}" if found is None else f"{found:,}"
+    needed = "NUMBER" if found is None else str(found)
+    raise ExemplaError(
+        f"{file} has {said} {_WORDS[name]}, and {most:,} is the limit; if that is meant, raise it "
+        f"with {_VARIABLE}={name}={needed}."
+    )
+
+
+def _told() -> dict[str, int]:
+    found = {}
+    for piece in os.environ.get(_VARIABLE, "").replace(",", " ").split():
+        name, _, number = piece.partition("=")
+        try:
+            found[name] = int(float(number))
+        except (ValueError, OverflowError):
+            found[name] = 0
+        if name not in DEFAULTS or found[name] < 1:
+            raise ExemplaError(
+                f"{_VARIABLE} holds {piece!r}, which is not understood; write NAME=NUMBER with a "
+                f"name of {', '.join(DEFAULTS)}."
+            )
+    return found
+
+
+_EASTERN = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
+"""Two bytes a character: Japanese (Shift-JIS, EUC), Chinese (GBK, Big5), Korean."""
+_OTHERS = ("cp1251", "koi8_r", "cp866", "iso8859_5", "cp1253", "cp1255", "cp1256")
+"""Cyrillic (four), Greek, Hebrew, Arabic."""
+ENOUGH = 60_000
+"""Bytes that are looked at, all of them from cells with other letters than ASCII."""
+_IN_RUNS = 0.7
+"""Share of non-ASCII bytes beside another one: 0.8 and more in these scripts, below 0.5 in
+Western languages."""
+FEWEST = 8
+"""Non-ASCII bytes below which nothing can be told."""
+_PLAIN = re.compile(rb'[\t\r\n,;"]')
+"""Ends a cell; in none of these codecs is it half of a character."""
+_OTHER = re.compile(rb"[\x80-\xff]")
+
+
+def _guess_codecs(data: bytes) -> list[str]:
+    """Codecs this text may be in, the likeliest first; none for Western text.
+
+    >>> _guess_codecs("текст,да\\nещё текст,нет\\n".encode("cp1251"))[0]
+    'cp1251'
+    >>> _guess_codecs("Vidéo,né\\n".encode("cp1252"))
+    []
+    """
+    sample = b"\n".join(dict.fromkeys(_cells(data)))
+    single = len(_OTHER.findall(sample))
+    together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
+    if single < FEWEST or together < _IN_RUNS * single:
+        return []
+    from charset_normalizer import from_bytes
+
+    found = from_bytes(sample, cp_isolation=[*_EASTERN, *_OTHERS])
+    matches = [match for match in found if match.encoding in (*_EASTERN, *_OTHERS)]
+    # It often calls several equally likely; then the text must look like what the codec is for.
+    matches.sort(
+        key=lambda m: (round(_at_home(str(m), m.encoding), 1), -m.chaos, m.coherence), reverse=True
+    )
+    return [match.encoding for match in matches]
+
+
+def _cells(data: bytes) -> Iterator[bytes]:
+    """Cells with other bytes than ASCII, from anywhere in the file, up to `ENOUGH`."""
+    at = taken = 0
+    while taken < ENOUGH and (here := _OTHER.search(data, at)) is not None:
+        start = 1 + max(data.rfind(mark, at, here.start()) for mark in (b"\n", b",", b";", b"\t"))
+        end = _PLAIN.search(data, here.end())
+        cell = data[max(start, at) : len(data) if end is None else end.start()]
+        yield cell
+        taken += len(cell)
+        at = here.end() if end is None else end.end()
+        if end is None:
+            return
+
+
+def _at_home(text: str, codec: str) -> float:
+    """Share of the non-ASCII characters that belong to the language of a codec."""
+    other = [letter for letter in text if letter > "\x7f"]
+    kana = sum("\u3041" <= letter <= "\u30ff" for letter in other)
+    # cp949 has thousands of syllables that nobody writes, and Shift-JIS read as cp949 is full of
+    # them; EUC-KR has the common ones.
+    hangul = sum(
+        "\uac00" <= c <= "\ud7a3" and len(c.encode("euc_kr", "ignore")) == 2 for c in other
+    )
+    # Ideographs and the punctuation that goes with them.
+    ideographs = sum(
+        "\u4e00" <= letter <= "\u9fff" or "\u3000" <= letter <= "\u3040" or letter >= "\uff00"
+        for letter in other
+    )
+    if codec in ("cp932", "euc_jp"):  # hardly a Japanese sentence has no kana
+        fitting = kana + ideographs if kana > 0.1 * len(other) else 0
+    elif codec in ("gb18030", "big5"):
+        fitting = ideographs
+    elif codec == "cp949":
+        fitting = hangul
+    else:
+        fitting = sum(letter.isalpha() or letter in "«»“”„–—’№…\xa0" for letter in other)
+    return fitting / max(len(other), 1)
+
+
+_BOMS = (
     # UTF-32 first: its little-endian mark begins with UTF-16's.
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -74,7 +222,7 @@ def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding
     """
     if wanted is not None:
         return _as_told(data, wanted, name)
-    for bom, codec in BOMS:
+    for bom, codec in _BOMS:
         if data.startswith(bom):
             return _fitting(data, Encoding(codec, bom), name)
     head = data[:4096]
@@ -92,7 +240,7 @@ def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding
     except UnicodeDecodeError:
         pass
     # cp1252 leaves five bytes undefined; latin-1 defines all, so the last guess always fits.
-    for codec in (*guess_codecs(data), "cp1252", "latin-1"):
+    for codec in (*_guess_codecs(data), "cp1252", "latin-1"):
         encoding = Encoding(codec, guessed=True)
         text = _exactly(encoding, data)
         if text is not None:
@@ -125,14 +273,14 @@ def _as_told(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
         ) from None
     family = codec.removesuffix("-sig")
     bom = next(
-        (mark for mark, marked in BOMS if data.startswith(mark) and marked.startswith(family)), b""
+        (mark for mark, marked in _BOMS if data.startswith(mark) and marked.startswith(family)), b""
     )
     return _fitting(data, Encoding(_plain(codec, bom), bom), name)
 
 
 def _plain(codec: str, bom: bytes) -> str:
     """The codec without a byte-order mark of its own."""
-    marked = dict(BOMS).get(bom)
+    marked = dict(_BOMS).get(bom)
     return marked or {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(
         codec, codec
     )
@@ -159,8 +307,8 @@ def _where(encoding: Encoding, data: bytes) -> str:
 
 
 PIECE = 1 << 24
-PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
-ZIPPED = "zip:"
+_PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+_ZIPPED = "zip:"
 """How a packing begins that names the one file of an archive."""
 
 
@@ -170,7 +318,7 @@ def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
     >>> unpack(pack(b"a,b", "gz"), "a.csv.gz")
     (b'a,b', 'gz')
     """
-    packing = next((how for magic, how in PACKERS.items() if raw.startswith(magic)), "")
+    packing = next((how for magic, how in _PACKERS.items() if raw.startswith(magic)), "")
     if not packing:
         return raw, ""
     if packing == "zip":
@@ -221,7 +369,7 @@ def _unzipped(raw: bytes, name: str) -> tuple[bytes, str]:
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             check_limit("unpacked", archive.getinfo(member).file_size, name)
-            return archive.read(member), ZIPPED + member
+            return archive.read(member), _ZIPPED + member
     except ExemplaError:
         raise
     except RuntimeError:  # how zipfile says that a password is wanted
@@ -234,10 +382,10 @@ def _unzipped(raw: bytes, name: str) -> tuple[bytes, str]:
 
 def pack(data: bytes, packing: str) -> bytes:
     """Compress as the input was; no time stamp, so equal content gives equal bytes."""
-    if packing.startswith(ZIPPED):
+    if packing.startswith(_ZIPPED):
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            entry = zipfile.ZipInfo(packing.removeprefix(ZIPPED))  # dated 1980, always
+            entry = zipfile.ZipInfo(packing.removeprefix(_ZIPPED))  # dated 1980, always
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         return out.getvalue()
     if packing == "gz":
@@ -245,3 +393,35 @@ def pack(data: bytes, packing: str) -> bytes:
     if packing == "bz2":
         return bz2.compress(data)
     return lzma.compress(data) if packing == "xz" else data
+
+
+_FORMATS = frozenset(
+    {".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".npz", ".parquet", ".xlsx", ".xlsm"}
+)
+PACKINGS = frozenset({".gz", ".bz2", ".xz", ".zip"})
+
+
+def format_suffix(path: str | PurePath) -> str:
+    """Everything from the last ending that names a format on; the last ending if none does. A
+    number, such as a year, is no ending.
+
+    >>> [format_suffix(n) for n in ("data.2024.csv", "mails.v2.csv.gz", "adult.data", "a.2024")]
+    ['.csv', '.csv.gz', '.data', '']
+    """
+    suffixes = PurePath(path).suffixes
+    known = [place for place, suffix in enumerate(suffixes) if suffix.lower() in _FORMATS]
+    if known:
+        return "".join(suffixes[known[-1] :])
+    packed = bool(suffixes) and suffixes[-1].lower() in PACKINGS
+    last = suffixes[-2 if packed else -1 :]
+    return "".join(suffix for suffix in last if not suffix[1:].isdecimal())
+
+
+def named_format(path: str | PurePath) -> str:
+    """The format a name speaks of, as its ending; "" if it speaks of none.
+
+    >>> named_format("a.json.CSV.gz"), named_format("adult.data")
+    ('.csv', '')
+    """
+    first = PurePath(f"_{format_suffix(path)}").suffixes[:1]
+    return next((suffix.lower() for suffix in first if suffix.lower() in _FORMATS), "")

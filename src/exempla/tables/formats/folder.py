@@ -1,23 +1,26 @@
-"""A folder of images, one sub-folder per class, as a table of files; nothing outside is touched."""
+"""A folder of images, one sub-folder per class, as a table of files; nothing outside is touched.
+
+The images of a folder, read into one array of one size.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
+from exempla.images import ImageError, as_pixels
 from exempla.tables.table import Table, show
 
-__all__ = ["FolderSource", "IMAGE_SUFFIXES", "read_folder", "safe_path"]
-
-IMAGE_SUFFIXES = frozenset(
+_IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
 PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
@@ -128,7 +131,7 @@ def read_folder(path: str | Path) -> Table:
     if not files:
         raise ExemplaError(
             f"{root.name} has no images in class folders; arrange them as CLASS/image.png "
-            f"({', '.join(sorted(s[1:] for s in IMAGE_SUFFIXES))})."
+            f"({', '.join(sorted(s[1:] for s in _IMAGE_SUFFIXES))})."
         )
     labels = [name.split("/", 1)[0] for name in files]
     classes = tuple(dict.fromkeys(labels))
@@ -174,7 +177,7 @@ def _listed(root: Path) -> tuple[list[str], list[str], list[str]]:
         suffix = entry.suffix.lower()
         if suffix in (".svg", ".svgz"):
             svg.append(name)
-        elif "/" in name and suffix in IMAGE_SUFFIXES and name.isprintable() and entry.is_file():
+        elif "/" in name and suffix in _IMAGE_SUFFIXES and name.isprintable() and entry.is_file():
             files.append(name)
         else:
             stray.append(name)
@@ -189,3 +192,84 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
             pieces.append((1, int(piece), "") if piece.isdecimal() else (2, 0, piece))
         pieces.append((0, 0, ""))
     return pieces
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of one folder; entry i of every field belongs to row `rows[i]` of its table."""
+
+    pixels: np.ndarray
+    """(n, h, w) if all are grey, else (n, h, w, 3); uint8."""
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    files: tuple[str, ...]
+    rows: np.ndarray
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def load_images(
+    folder: str | Path | Table,
+    rows: Sequence[int] | np.ndarray | None = None,
+    size: int | tuple[int, int] | None = None,
+) -> Images:
+    """Read the images of a folder (or of some of its rows) into one array.
+
+    `size` is (height, width), or one number for both; without it images of different sizes are
+    scaled to the commonest. Files that cannot be read are named and left out.
+
+    >>> import tempfile, pathlib
+    >>> from PIL import Image
+    >>> root = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in ("cat", "dog"):
+    ...     (root / name).mkdir()
+    ...     Image.new("L", (8, 6), 200).save(root / name / "1.png")
+    >>> images = load_images(root)
+    >>> images.pixels.shape, images.classes
+    ((2, 6, 8), ('cat', 'dog'))
+    """
+    table = folder if isinstance(folder, Table) else read_folder(folder)
+    if not isinstance(table.source, FolderSource):
+        raise ExemplaError(f"{table.path.name} is no folder of images.")
+    wanted = np.arange(len(table)) if rows is None else np.asarray(rows, dtype=np.int64)
+    pictures: list[np.ndarray] = []
+    read: list[int] = []
+    broken: list[str] = []
+    shape = (size, size) if isinstance(size, int) else size
+    for row in wanted.tolist():
+        name = table.source.files[row]
+        try:
+            pictures.append(as_pixels(safe_path(table.source.root, name), shape))
+            read.append(row)
+        except ImageError:
+            broken.append(name)
+    if not pictures:
+        raise ExemplaError(
+            f"None of the images in {table.path.name} can be read: {show(broken, 3)}."
+        )
+    notes = [f"{len(broken)} image(s) cannot be read: {show(broken, 5)}."] if broken else []
+    pixels, said = _stacked(pictures)
+    labels = np.array(table.strings("label", read))
+    return Images(
+        pixels=pixels,
+        labels=labels,
+        classes=table.source.classes,
+        files=tuple(table.source.files[row] for row in read),
+        rows=np.array(read, dtype=np.int64),
+        notes=(*notes, *said),
+    )
+
+
+def _stacked(pictures: list[np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    notes = []
+    sizes = Counter(picture.shape[:2] for picture in pictures)
+    (height, width), count = sizes.most_common(1)[0]
+    if len(sizes) > 1:
+        other = len(pictures) - count
+        notes.append(f"{other:,} image(s) of another size were scaled to {width}×{height} pixels.")
+        pictures = [as_pixels(picture, (height, width)) for picture in pictures]
+    if any(picture.ndim == 3 for picture in pictures):
+        pictures = [p if p.ndim == 3 else np.repeat(p[:, :, None], 3, axis=2) for p in pictures]
+    return np.stack(pictures), notes

@@ -4,36 +4,368 @@ The candidates, simplest first: L2 regression (with TF-IDF for text), histogram 
 Each is fitted to the same folds and judged by its loss on the rows left out (−log p of the label,
 or the squared error). **The simplest one within one standard error of the best is taken.** Only
 models whose scores are known take part: what cannot be explained is not chosen.
+
+How good the model is, said before its explanation is trusted.
+
+The default model for a table: one preparation per kind of column, then L2 regression.
+
+The boosted candidate for a table: columns nearly as they are, then histogram boosting.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import issparse
+from sklearn.base import clone as _clone
+from sklearn.base import is_classifier, is_regressor
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import KFold, StratifiedKFold, cross_validate
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
-from exempla.errors import UnsupportedModelError
+from exempla.data import take_rows
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.progress import say
-from exempla.tables.columns.infer import Column, label_of
-from exempla.tables.models.boosted import boosted_model
-from exempla.tables.models.crossval import CrossValidation, cross_validated
-from exempla.tables.models.tabular import default_model, preparation
+from exempla.progress import counter, say, track
+from exempla.tables.features import DateParts, feature_frame, tree_columns
+from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.table import Table
-from exempla.tasks.label_jobs.kinds import MANY
-from exempla.tasks.label_jobs.softmax import SoftmaxRegression
+from exempla.tasks.labels.jobs import MANY
+from exempla.tasks.labels.mixture import SoftmaxRegression
 
-__all__ = ["Candidate", "Chosen", "Compared", "can_explain", "choose_model", "compare", "simplest"]
+_SUREST = 1e-6
+"""The least probability a label can have in a loss: no single row decides a comparison."""
 
-MOST_ROWS, FEWEST_ROWS = 20_000, 1_000
-CELLS = 2_000_000
+
+class CrossValidation(NamedTuple):
+    """Cross-validated accuracy, its standard error, and the share of the commonest class.
+
+    For a regression: R², its standard error over the folds, and 0 (what predicting the mean gets).
+    """
+
+    mean: float
+    se: float
+    majority: float
+
+    @property
+    def warning(self) -> str:
+        """The sentence for screen one, or "" when the model clearly beats the majority.
+
+        >>> CrossValidation(0.71, 0.02, 0.70).warning[:39]
+        'The model is hardly better than always '
+        """
+        if self.mean > self.majority + 2 * self.se:
+            return ""
+        return (
+            f"The model is hardly better than always giving the commonest answer "
+            f"({self.mean:.3f} ± {self.se:.3f} against {self.majority:.3f}): what it blames says "
+            "little about the data; give better columns or your own model."
+        )
+
+
+def cross_validated_accuracy(
+    model: Any, X: Any, y: Any, *, folds: int = 5, max_rows: int = 20_000, seed: int = 0
+) -> CrossValidation:
+    """Accuracy on rows the model was not fitted on (R² for a regressor).
+
+    More than `max_rows` rows are sampled down first: the model then learns from fewer rows than it
+    will have, so the figure errs on the low side.
+
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X = np.arange(40.0)[:, None]
+    >>> cross_validated_accuracy(LogisticRegression(), X, (X[:, 0] > 19).astype(int)).majority
+    0.5
+    """
+    return _cross_validated(model, X, y, folds=folds, max_rows=max_rows, seed=seed)[0]
+
+
+def _cross_validated(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    folds: int = 5,
+    max_rows: int = 20_000,
+    seed: int = 0,
+    what: str = "the model",
+) -> tuple[CrossValidation, np.ndarray]:
+    """The same, and each judged row's loss: −log p of its label where the model gives one, else
+    whether it is wrong; for a regressor its squared error."""
+    y = np.asarray(y)
+    if len(y) < 4:
+        raise ExemplaError(f"{len(y)} rows are too few to cross-validate; give at least four.")
+    if len(y) > max_rows:
+        some = np.sort(np.random.default_rng(seed).choice(len(y), max_rows, replace=False))
+        X, y = take_rows(X, some), y[some]
+    numbers = _predicts_numbers(model, y)
+    parts = make_folds(y, folds, classes=not numbers, seed=seed)
+    if not parts:
+        raise ExemplaError("Every class has a single row: nothing can be cross-validated.")
+    scoring = "neg_mean_squared_error" if numbers else "accuracy"
+    measured = get_scorer(scoring)
+    losses: list[np.ndarray] = []
+    with counter(f"cross-validating {what}", len(parts)) as bar:
+
+        def scored(fitted: Any, inputs: Any, labels: Any) -> float:
+            bar.update()
+            losses.append(_row_losses(fitted, inputs, labels, numbers))
+            return float(measured(fitted, inputs, labels))
+
+        raising: Any = {"error_score": "raise"}
+        found = cross_validate(model, X, y, cv=parts, scoring=scored, **raising)
+    each, sizes = found["test_score"], np.array([len(test) for _, test in parts])
+    if numbers:
+        return _r2(y, -each, sizes), np.concatenate(losses)
+    judged = y[np.concatenate([test for _, test in parts])]
+    mean = float(each @ sizes / sizes.sum())
+    majority = float(np.unique(judged, return_counts=True)[1].max() / len(judged))
+    se = float(np.sqrt(max(mean * (1 - mean), 1e-12) / len(judged)))
+    return CrossValidation(mean, se, majority), np.concatenate(losses)
+
+
+def _row_losses(model: Any, X: Any, y: np.ndarray, numbers: bool) -> np.ndarray:
+    """What each row costs a fitted model.
+
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X = np.array([[0.0], [1.0]])
+    >>> _row_losses(LogisticRegression().fit(X, [0, 1]), X, np.array([0, 1]), False).shape
+    (2,)
+    """
+    if numbers:
+        return (np.asarray(model.predict(X)).ravel() - y) ** 2
+    if not hasattr(model, "predict_proba"):
+        return (np.asarray(model.predict(X)) != y).astype(np.float64)
+    classes = np.asarray(model.classes_)
+    sure = np.asarray(model.predict_proba(X))
+    own = np.where(classes[None, :] == y[:, None], sure, 0.0).sum(axis=1)
+    return -np.log(own.clip(min=_SUREST))
+
+
+def make_folds(
+    y: np.ndarray, folds: int, *, classes: bool, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(training rows, test rows) of each fold; for classes, each class is spread over the folds.
+
+    The only row of a class is in every training part and in no test part: no model without it
+    could know its class. Empty if every class is like that.
+
+    >>> import numpy as np
+    >>> parts = make_folds(np.array(list("aaaabbbbc")), 2, classes=True, seed=0)
+    >>> [(8 in train, len(test)) for train, test in parts]
+    [(True, 4), (True, 4)]
+    """
+    if not classes:
+        return list(KFold(min(folds, len(y)), shuffle=True, random_state=seed).split(y))
+    _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    if counts.max() < 2:
+        return []
+    alone = np.flatnonzero(counts[codes] == 1)
+    several = np.flatnonzero(counts[codes] > 1)
+    cut = StratifiedKFold(min(folds, int(counts.max())), shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a class with fewer rows than folds
+        parts = list(cut.split(several, codes[several]))
+    return [(np.sort(np.append(several[train], alone)), several[test]) for train, test in parts]
+
+
+def _predicts_numbers(model: Any, y: np.ndarray) -> bool:
+    try:
+        return is_regressor(model) or (y.dtype.kind == "f" and not is_classifier(model))
+    except AttributeError:  # a model that tells scikit-learn nothing about itself
+        return y.dtype.kind == "f" and not hasattr(model, "predict_proba")
+
+
+def _r2(y: np.ndarray, errors: np.ndarray, sizes: np.ndarray) -> CrossValidation:
+    """From the mean squared error of each fold."""
+    spread = max(float(np.var(y)), 1e-300)
+    each = 1 - errors / spread
+    mean = 1 - float(errors @ sizes / sizes.sum()) / spread
+    return CrossValidation(mean, float(np.std(each, ddof=1) / np.sqrt(len(each))), 0.0)
+
+
+clone: Any = _clone
+"""Typed by its authors as any collection; here it always gives back an estimator."""
+
+_STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""C of logistic regression, tried in this order; 1/α of ridge regression."""
+_SEARCH_ROWS = 10_000
+"""Rows the search for C uses. C is the prior variance of a coefficient, so the best value for a
+sample serves the whole: unlike 1/(C·n), it does not change with n."""
+_FULL_HESSIAN, _HESSIAN_WORK = 600, 2e10
+_TEXT_FEATURES = 50_000
+_TOP_LEVELS = 1_000
+
+
+def default_model(
+    table: Table,
+    columns: Collection[Column],
+    label: str | None = None,
+    *,
+    rows: np.ndarray | None = None,
+    seed: int = 0,
+) -> Pipeline:
+    """An unfitted Pipeline for `feature_frame(table, columns)`, its C chosen by cross-validation.
+
+    Parameters
+    ----------
+    rows
+        Training rows: only they are looked at when C is chosen (default: all labelled rows).
+
+    >>> import tempfile, pathlib
+    >>> from exempla.tables import infer_columns, read_table
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("size,y\\n" + "1,a\\n2,b\\n3,b\\n2,a\\n" * 9)
+    >>> table = read_table(path)
+    >>> model = default_model(table, infer_columns(table, label="y"))
+    >>> list(model.named_steps)
+    ['prepare', 'model']
+    """
+    target = label_of(columns)
+    labelled = np.flatnonzero(~table.missing(label or target.name))
+    rows = labelled if rows is None else np.intersect1d(rows, labelled)
+    few = np.random.default_rng(seed).permutation(rows)[:_SEARCH_ROWS]
+    X = feature_frame(table, columns, few)
+    y = label_values(table, target.name, target.detail, few)
+    prepare = preparation(columns, X)
+    ready = clone(prepare).fit_transform(X)
+    start: Any = Ridge()
+    if target.detail == "classes":
+        solver, tol = _solver(ready, len(np.unique(y)), len(rows))
+        start = LogisticRegression(solver=solver, tol=tol, max_iter=1000)
+    return Pipeline([("prepare", prepare), ("model", _best(start, prepare, X, y, seed))])
+
+
+def _solver(X: Any, classes: int, rows: int) -> tuple[Any, float]:
+    """Newton with the full Hessian while that is cheap; matrix-free Newton for wide sparse rows.
+
+    L-BFGS took 20 times as long as Newton-CG on 16,000 sentences × 33,000 n-grams. The tolerance
+    bounds the mean gradient: it must lie below the penalty's share w/(C·n), and for hundreds of
+    thousands of rows well below the gradient's own standard error, about 1/√n.
+    """
+    size = X.shape[1] * (1 if classes == 2 else classes)
+    if size <= _FULL_HESSIAN and rows * size**2 <= _HESSIAN_WORK:
+        return "newton-cholesky", 1e-6
+    return ("newton-cg", 1e-6) if issparse(X) else ("lbfgs", 1e-4 if rows > 100_000 else 1e-5)
+
+
+def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
+    """The ColumnTransformer by kind of column."""
+    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
+    steps: list[tuple[str, Any, Any]] = []
+    if names["number"]:
+        steps.append(("number", numbers_ready(), names["number"]))
+    if names["category"]:
+        steps.append(("category", _categories(), names["category"]))
+    if names["date"]:
+        steps.append(
+            ("date", Pipeline([("parts", DateParts()), *numbers_ready().steps]), names["date"])
+        )
+    for place, name in enumerate(names["text"]):
+        # A single column name (no list) hands the vectoriser strings, not a frame.
+        steps.append((f"text_{place}", _text(X[name], len(names["text"])), name))
+    return ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1)
+
+
+def numbers_ready() -> Pipeline:
+    """Numbers without gaps (filled, and marked), scaled."""
+    impute = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
+    return Pipeline([("impute", impute), ("scale", StandardScaler())])
+
+
+def _categories() -> OneHotEncoder:
+    return OneHotEncoder(
+        handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
+    )
+
+
+def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
+    made = TfidfVectorizer(
+        ngram_range=(1, 2), min_df=2, max_features=_TEXT_FEATURES // columns, sublinear_tf=True
+    )
+    if len(values) >= 1000:
+        return made
+    # In a handful of rows no word may come twice; then every word has to do.
+    seen = pd.Series([w for text in values for w in set(made.build_analyzer()(text))], dtype=object)
+    if (seen.value_counts() >= 2).sum() < 20:
+        made.set_params(min_df=1)
+    if seen.empty:
+        made.set_params(min_df=1, analyzer="char", ngram_range=(1, 2))
+    return made
+
+
+def _best(model: Any, prepare: ColumnTransformer, X: pd.DataFrame, y: np.ndarray, seed: int) -> Any:
+    """The model with the strength of least cross-validated loss."""
+    losses, classes = np.zeros(len(_STRENGTHS)), isinstance(model, LogisticRegression)
+    folds = make_folds(y, 3, classes=classes, seed=seed)
+    for train, test in track(folds, "choosing the model's strength", len(folds)):
+        if classes and len(np.unique(y[test])) < 2:
+            continue  # only one class has rows enough to be tested: that tells nothing about C
+        ready = clone(prepare)
+        inside, outside = ready.fit_transform(X.iloc[train]), ready.transform(X.iloc[test])
+        trial = clone(model)
+        for place, strength in enumerate(_STRENGTHS):
+            trial.set_params(**_strength(model, strength)).fit(inside, y[train])
+            losses[place] += _loss(trial, outside, y[test])
+    # Ties go to the middle: with perfect folds every strength is as good.
+    order = sorted(range(len(_STRENGTHS)), key=lambda i: abs(i - len(_STRENGTHS) // 2))
+    best = min(order, key=lambda i: round(losses[i], 9))
+    return clone(model).set_params(**_strength(model, _STRENGTHS[best]))
+
+
+def _strength(model: Any, strength: float) -> dict[str, float]:
+    return {"C": strength} if isinstance(model, LogisticRegression) else {"alpha": 1 / strength}
+
+
+def _loss(model: Any, X: Any, y: np.ndarray) -> float:
+    if isinstance(model, Ridge):
+        return float(np.mean((model.predict(X) - y) ** 2))
+    chosen = np.searchsorted(model.classes_, y)
+    sure = model.predict_proba(X)[np.arange(len(y)), chosen]
+    return -float(np.log(sure.clip(min=1e-13)).mean())
+
+
+_LEVELS = 254
+"""Levels of a category that get a code of their own: histograms have 255 bins."""
+
+
+def boosted_model(columns: Collection[Column], seed: int = 0) -> Pipeline | None:
+    """An unfitted Pipeline for `feature_frame(table, columns)`; None where only text is left.
+
+    Numbers keep their gaps, which trees can split on; categories are coded and split as sets; text
+    is left out.
+
+    >>> columns = [Column("size", "number", ""), Column("y", "label", "", "classes")]
+    >>> list(boosted_model(columns).named_steps)
+    ['prepare', 'model']
+    """
+    prepare = tree_columns(columns, words=False, levels=_LEVELS)
+    if prepare is None:
+        return None
+    classes = label_of(columns).detail == "classes"
+    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    sets = list(range(sum(column.kind == "category" for column in columns))) or None
+    model = kind(categorical_features=cast(Any, sets), random_state=seed)
+    return Pipeline([("prepare", prepare), ("model", model)])
+
+
+MOST_ROWS, _FEWEST_ROWS = 20_000, 1_000
+_CELLS = 2_000_000
 """Rows × columns × classes that a comparison may cost: of larger files a sample is compared."""
-FOLDS = 5
+_FOLDS = 5
 
 
 class Candidate(NamedTuple):
@@ -85,7 +417,7 @@ class Chosen:
         name, unit = ("squared error", "R²") if self.regression else ("log loss", "accuracy")
         width = max(len(one.name) for one in self.compared)
         lines = [
-            f"{len(self.compared)} models, {FOLDS}-fold cross-validation on {self.rows:,} rows:",
+            f"{len(self.compared)} models, {_FOLDS}-fold cross-validation on {self.rows:,} rows:",
             f"  {'model':{width}}  {name:>18}  {unit:>8}",
         ]
         for place, one in enumerate(self.compared):
@@ -142,11 +474,11 @@ def choose_model(
 def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
     """Rows a comparison may use; None where even a small one would cost too much, or cannot be."""
     _, counts = np.unique(y, return_counts=True)
-    if len(y) < FOLDS or (not regression and counts.max() < 2):
+    if len(y) < _FOLDS or (not regression and counts.max() < 2):
         return None
     outputs = 1 if regression or len(counts) == 2 else len(counts)
-    affordable = CELLS // max(1, X.shape[1] * outputs)
-    return None if affordable < FEWEST_ROWS else min(affordable, MOST_ROWS)
+    affordable = _CELLS // max(1, X.shape[1] * outputs)
+    return None if affordable < _FEWEST_ROWS else min(affordable, MOST_ROWS)
 
 
 def can_explain(model: Any) -> bool:
@@ -167,14 +499,14 @@ def compare(
     candidates: Sequence[Candidate], X: Any, y: Any, *, max_rows: int = MOST_ROWS, seed: int = 0
 ) -> list[Compared]:
     """Every candidate on the same folds."""
-    rows, trainings = min(len(y), max_rows), FOLDS * len(candidates)
+    rows, trainings = min(len(y), max_rows), _FOLDS * len(candidates)
     say(f"comparing {len(candidates)} models on {rows:,} rows: {trainings} trainings")
     found = []
     for name, model in candidates:
         # trees of so few rows are grown faster by one thread; on a busy machine, many times so
         with threadpool_limits(1, user_api="openmp"):
-            accuracy, losses = cross_validated(
-                model, X, y, folds=FOLDS, max_rows=max_rows, seed=seed, what=name
+            accuracy, losses = _cross_validated(
+                model, X, y, folds=_FOLDS, max_rows=max_rows, seed=seed, what=name
             )
         se = float(losses.std(ddof=1) / np.sqrt(len(losses)))
         found.append(Compared(name, model, accuracy, float(losses.mean()), se))

@@ -25,11 +25,17 @@ from exempla.arrays import is_sparse
 from exempla.checks import check_seed
 from exempla.data import from_arrow, is_polars, n_rows, take_rows
 from exempla.errors import ExemplaError
-from exempla.tables.columns.infer import Column
-from exempla.tables.models.boosted import boosted_model
-from exempla.tables.models.choose import Candidate, Compared, can_explain, compare
-from exempla.tables.models.crossval import CrossValidation
-from exempla.tables.models.tabular import numbers_ready, preparation
+from exempla.tables.infer import Column
+from exempla.tables.models.choose import (
+    Candidate,
+    Compared,
+    CrossValidation,
+    boosted_model,
+    can_explain,
+    compare,
+    numbers_ready,
+    preparation,
+)
 
 __all__ = ["Surrogate", "surrogate"]
 
@@ -37,7 +43,7 @@ COMPARED = 10_000
 """Rows on which candidates are compared, at most."""
 CLOSE = 0.9
 """Agreement below which the sentence is a warning."""
-WORDS = 5
+_WORDS = 5
 """Words on average from which a column of strings is text."""
 
 
@@ -136,8 +142,8 @@ def surrogate(
             "nothing to stand in for: give rows on which it differs."
         )
     if y is not None and not regression:
-        said = with_every_class(said, np.asarray(y))
-    tried = default_candidates(X, regression, seed) if candidates is None else named(candidates)
+        said = _with_every_class(said, np.asarray(y))
+    tried = _default_candidates(X, regression, seed) if candidates is None else named(candidates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the comparison judges what came out
         found = compare(tried, X, said, max_rows=COMPARED, seed=seed)
@@ -148,10 +154,10 @@ def surrogate(
     )
 
 
-def with_every_class(said: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _with_every_class(said: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The answers, with rows of a class that is never answered under their own label.
 
-    >>> with_every_class(np.array(["a", "a", "b"]), np.array(["a", "c", "b"])).tolist()
+    >>> _with_every_class(np.array(["a", "a", "b"]), np.array(["a", "c", "b"])).tolist()
     ['a', 'c', 'b']
     """
     never = np.setdiff1d(y, said)
@@ -178,9 +184,9 @@ def named(candidates: Any) -> list[Candidate]:
     return [Candidate(type(model).__name__, model) for model in models]
 
 
-def default_candidates(X: Any, regression: bool, seed: int) -> list[Candidate]:
+def _default_candidates(X: Any, regression: bool, seed: int) -> list[Candidate]:
     """A linear model, a perceptron, and boosting if it can be explained."""
-    prepare, boosted = prepared(X, regression, seed)
+    prepare, boosted = _prepared(X, regression, seed)
     line: Any = Ridge() if regression else LogisticRegression(max_iter=1000)
     shape = {"hidden_layer_sizes": (64,), "random_state": seed}
     net: Any = MLPRegressor(**shape) if regression else MLPClassifier(**shape)
@@ -193,12 +199,12 @@ def default_candidates(X: Any, regression: bool, seed: int) -> list[Candidate]:
     return found
 
 
-def prepared(X: Any, regression: bool, seed: int) -> tuple[Any, Any]:
+def _prepared(X: Any, regression: bool, seed: int) -> tuple[Any, Any]:
     """What X goes through before a linear model, and a boosted model for it (None: none)."""
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     if is_polars(X) or hasattr(X, "iloc"):
         frame = X.to_pandas() if is_polars(X) else X
-        columns = by_type(pd.DataFrame(frame), regression)
+        columns = _by_type(pd.DataFrame(frame), regression)
         return preparation(columns, frame), boosted_model(columns, seed)
     if is_sparse(X):
         return StandardScaler(with_mean=False), None
@@ -207,7 +213,7 @@ def prepared(X: Any, regression: bool, seed: int) -> tuple[Any, Any]:
     return numbers_ready(), make_pipeline(kind(random_state=seed))
 
 
-def by_type(frame: pd.DataFrame, regression: bool) -> list[Column]:
+def _by_type(frame: pd.DataFrame, regression: bool) -> list[Column]:
     """Columns of a frame by their values: numbers, dates, text, and categories for the rest."""
     columns = []
     for name, values in frame.items():
@@ -216,7 +222,7 @@ def by_type(frame: pd.DataFrame, regression: bool) -> list[Column]:
             kind = "number"
         elif pd.api.types.is_datetime64_any_dtype(values):
             kind = "date"
-        elif np.mean([len(str(value).split()) for value in values[:1000]] or [0]) >= WORDS:
+        elif np.mean([len(str(value).split()) for value in values[:1000]] or [0]) >= _WORDS:
             kind = "text"
         columns.append(Column(str(name), kind, "by its values"))
     label = "regression" if regression else "classes"

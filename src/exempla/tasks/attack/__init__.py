@@ -1,4 +1,12 @@
-"""How few changes to the training data undo a prediction: attacks in the Fisher RKHS."""
+"""How few changes to the training data undo a prediction: attacks in the Fisher RKHS.
+
+What an attack takes beside the model and the data as given.
+
+n training rows of x bytes each, in the type they are computed in. Kept: the rows as an array of
+their own and, of a linear model, once more as its inputs. To find the rows of most reach all of
+them are moved to the best corner of their box, which takes five more for a moment; an attack on
+rows that are named, or on the target, is content with two.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +19,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
+from exempla.arrays import is_sparse
 from exempla.checks import (
     check_choice,
     check_flag,
@@ -24,26 +33,46 @@ from exempla.checks import (
 )
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.fisher.damping import RULES, FisherEvidence, check_damping
+from exempla.kernel.damping import RULES, FisherEvidence, check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 from exempla.oracles.trees import is_trees
 from exempla.progress import say_memory, showing, track
 from exempla.tasks.attack.ascent import (
     Box,
+    InputScores,
     ascend,
     distance_objective,
     influence_objective,
     loss_objective,
     valid_range,
 )
-from exempla.tasks.attack.memory import expected_peak
 from exempla.tasks.attack.relabel import Relabelling, relabel
 from exempla.tasks.attack.result import Attack, with_rows
-from exempla.tasks.attack.scores import InputScores
-from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.verify import Fit, check_fit, refit
 
-__all__ = ["Attack", "Relabelling", "attack", "input_scores", "weak_points"]
+__all__ = ["Attack", "Relabelling", "attack", "input_scores", "weak_points", "expected_peak"]
+
+
+LOADED = 10 * 2**20
+"""Bytes that modules loaded on the way take."""
+NUMBERS = 8
+"""Numbers besides for each row: codes, probabilities, products."""
+SEARCHING, NAMED = 7, 4
+
+
+def expected_peak(X: Any, itemsize: int, searched: bool) -> float:
+    """Bytes, most of all at one time.
+
+    >>> round(expected_peak(np.zeros((1000, 2000)), 8, searched=True) / 2**20)
+    117
+    """
+    n = n_rows(X)
+    shape = np.shape(X) if is_sparse(X) or hasattr(X, "shape") else np.shape(X[:1])
+    row = itemsize * float(np.prod(shape[1:]))
+    copies = SEARCHING if searched else NAMED
+    return LOADED + n * (copies * row + 8 * NUMBERS)
+
 
 OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
 SAMPLE = 2048
@@ -268,12 +297,12 @@ def input_scores(
     value = _damping(oracle, examples, damping, seed)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from exempla.tasks.attack.network import NetworkScores
+        from exempla.tasks.attack.ascent import NetworkScores
 
         sample = _sample(len(examples), seed)
         return NetworkScores(oracle, model, train, value, parameters, sample)
     from exempla.oracles.sklearn.oracle import SklearnOracle
-    from exempla.tasks.attack.linear import LinearScores
+    from exempla.tasks.attack.ascent import LinearScores
 
     if not isinstance(oracle, SklearnOracle):
         raise UnsupportedModelError("attack takes logistic regression and torch classifiers.")

@@ -8,23 +8,113 @@ The unified view of the paper: every attack is max ℓ(z) over ‖x − x₀‖�
 
 Sign steps on the second are Koh and Liang's iterate. The third, the paper's, points the same way
 once the gradient of k(z, z) is left out.
+
+What an attack needs of a model: kernel values with the target, and their gradient in x.
+
+With s(x, y) the score of an example and v = M⁻¹μ the target pulled through the metric,
+
+    k(z, μ) = s(x, y)ᵀ v
+
+is how much training on z raises the target's log-likelihood (over n, to first order). Lowering it
+by moving x is the training-side attack; ∇ₓ stands on the score of the *training* example.
+
+A torch classifier from its inputs: double backward through the score.
+
+k(z, v) = ⟨∇θ log p(y | x), v⟩ is differentiated in x once more. v = M⁻¹μ comes from conjugate
+gradients on products with the damped Gauss-Newton matrix, which for a softmax is the true Fisher:
+Fv = mean Jᵀ(diag(p) − ppᵀ)Jv, two backward passes through a forward pass that is run once.
+
+Logistic regression from its inputs: everything in closed form.
+
+η = xᵀW + b, p = softmax(η) (or σ(η)), score = x̄ gᵀ with x̄ = (x, 1) and g = onehot(y) − p. For
+V = M⁻¹μ as a (d+1, C) matrix and V̂ its first d rows,
+
+    s·v = x̄ᵀVg,    ∇ₓ(s·v) = V̂g − W(diag(p) − ppᵀ)Vᵀx̄
 """
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import expit, softmax
+from torch import Tensor
+from torch.func import functional_call
 
-from exempla.arrays import real_numbers
-from exempla.errors import ExemplaError
-from exempla.tasks.attack.scores import InputScores
+from exempla.arrays import is_sparse, real_numbers
+from exempla.data import as_matrix
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.base import Oracle
+from exempla.oracles.sklearn.oracle import SklearnOracle
+from exempla.oracles.torch.trainers import select_parameters, unwrap_module
 
-__all__ = ["Box", "ascend", "distance_objective", "influence_objective", "loss_objective"]
 
-Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+class InputScores(ABC):
+    """A classifier seen from its inputs. X is an array (n, …); y are codes 0 … C−1."""
+
+    damping: float
+    oracle: Oracle
+    """Reads and checks the caller's data."""
+
+    @abstractmethod
+    def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The caller's rows as float arrays (copies) and class codes."""
+
+    @abstractmethod
+    def mean_score(self, X: np.ndarray, y: np.ndarray) -> Any:
+        """μ = mean of ∇θ log p(y | x), one flat vector."""
+
+    @abstractmethod
+    def solve(self, mu: Any) -> Any:
+        """M⁻¹μ, M = mean true Fisher of the training set + penalty + damping."""
+
+    @abstractmethod
+    def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
+        """s(x_i, y_i)ᵀv, (n,), and its gradient in x_i, shaped like X."""
+
+    @abstractmethod
+    def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """−log p(y_i | x_i), (n,), and its gradient in x_i: the test-side objective."""
+
+    @abstractmethod
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Class codes."""
+
+
+def conjugate_gradient(
+    product: Callable[[Any], Any], b: Any, tolerance: float = 1e-6, most: int = 500
+) -> Any:
+    """x with product(x) = b for a positive definite product; vectors are NumPy or torch.
+
+    >>> import numpy as np
+    >>> A = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> conjugate_gradient(lambda v: A @ v, np.array([3.0, 4.0])).round(6)
+    array([1., 1.])
+    """
+    x, r, d = b * 0.0, b, b
+    energy = start = float(r @ r)
+    for _ in range(most):
+        if energy <= tolerance**2 * start:
+            return x
+        Ad = product(d)
+        curvature = float(d @ Ad)
+        if not curvature > 0:
+            raise ExemplaError("the metric is not positive definite: give a positive damping.")
+        alpha = energy / curvature
+        x, r = x + alpha * d, r - alpha * Ad
+        energy, previous = float(r @ r), energy
+        d = r + (energy / previous) * d
+    return x
+
+
+_Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """ℓ of each row, and its gradient."""
 
 
@@ -48,7 +138,7 @@ class Box:
         return rise.reshape(len(rise), -1).sum(1)
 
 
-def ascend(objective: Objective, start: np.ndarray, box: Box, steps: int, step: float) -> Any:
+def ascend(objective: _Objective, start: np.ndarray, box: Box, steps: int, step: float) -> Any:
     """x ← Π(x + α sign ∇ℓ), the best x of each row seen on the way."""
     X = box.project(start)
     best, best_value = X.copy(), np.full(len(X), -np.inf)
@@ -61,7 +151,7 @@ def ascend(objective: Objective, start: np.ndarray, box: Box, steps: int, step: 
     return best
 
 
-def influence_objective(scores: InputScores, y: np.ndarray, v: Any) -> Objective:
+def influence_objective(scores: InputScores, y: np.ndarray, v: Any) -> _Objective:
     """−k(z, μ)."""
 
     def objective(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +161,7 @@ def influence_objective(scores: InputScores, y: np.ndarray, v: Any) -> Objective
     return objective
 
 
-def distance_objective(scores: InputScores, y: np.ndarray, v: Any) -> Objective:
+def distance_objective(scores: InputScores, y: np.ndarray, v: Any) -> _Objective:
     """‖μ − z‖²_H up to the constant k(μ, μ).
 
     k(z, z) = sᵀM⁻¹s has gradient 2 ∇ₓ(sᵀw) with w = M⁻¹s held still.
@@ -91,7 +181,7 @@ def distance_objective(scores: InputScores, y: np.ndarray, v: Any) -> Objective:
     return objective
 
 
-def loss_objective(scores: InputScores, y: np.ndarray) -> Objective:
+def loss_objective(scores: InputScores, y: np.ndarray) -> _Objective:
     """−log p(y | x)."""
     return lambda X: scores.loss(X, y)
 
@@ -113,3 +203,221 @@ def valid_range(bounds: Any, X: np.ndarray) -> tuple[Any, Any]:
     if not pair or not np.all(lowest <= highest):
         raise ExemplaError("bounds must be (lowest, highest), with lowest not above highest.")
     return lowest, highest
+
+
+CHUNK = 512
+
+
+class NetworkScores(InputScores):
+    """Logits of a torch module; only the chosen trainable parameters count as θ."""
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        model: torch.nn.Module,
+        train: Any,
+        damping: float,
+        parameters: Any,
+        sample: np.ndarray,
+    ) -> None:
+        self.oracle = oracle
+        names = select_parameters(unwrap_module(model), parameters)
+        self.model = copy.deepcopy(unwrap_module(model)).eval()
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(False)
+        own = dict(self.model.named_parameters())
+        self.theta = {name: own[name].detach() for name in names}
+        first = next(iter(self.theta.values()))
+        self.device, self.dtype, self.damping = first.device, first.dtype, damping
+        X, _ = self.encode(*train[:2])
+        self.sample = self._tensor(X[sample])
+        self._chunks: list[Any] | None = None
+        with torch.no_grad():
+            logits = self.model(self.sample[:2])
+        if logits.ndim != 2 or logits.shape[1] < 2:
+            raise ExemplaError(
+                f"attack needs a classifier with one logit per class, and this model returned "
+                f"{tuple(logits.shape)} for 2 examples."
+            )
+
+    def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        X, y = (
+            a.detach().cpu().numpy() if isinstance(a, Tensor) else np.asarray(a) for a in (X, y)
+        )
+        if X.dtype.kind != "f" or y.dtype.kind not in "iu":
+            raise ExemplaError("attack needs float inputs and class labels 0, 1, 2, …")
+        return np.array(X), y.astype(np.int64)
+
+    def _tensor(self, X: np.ndarray) -> Tensor:
+        kind = self.dtype if X.dtype.kind == "f" else torch.long
+        return torch.as_tensor(X, dtype=kind, device=self.device)
+
+    def _flat(self, parts: Any) -> Tensor:
+        return torch.cat([p.reshape(-1) for p in parts])
+
+    def _log_prob(self, theta: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return -F.cross_entropy(functional_call(self.model, theta, (x,)), y, reduction="none")
+
+    def mean_score(self, X: np.ndarray, y: np.ndarray) -> Tensor:
+        total: Any = 0.0
+        for i in range(0, len(X), CHUNK):
+            x, labels = self._tensor(X[i : i + CHUNK]), self._tensor(y[i : i + CHUNK])
+            theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
+            value = self._log_prob(theta, x, labels).sum()
+            total = total + self._flat(torch.autograd.grad(value, list(theta.values())))
+        return total / len(X)
+
+    def _linearised(self) -> list[Any]:
+        """Each chunk of the sample run once: p, the outputs, θ, and Jᵀu as a function of u."""
+        if self._chunks is None:
+            self._chunks = []
+            for x in self.sample.split(CHUNK):
+                theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
+                out = functional_call(self.model, theta, (x,))
+                u = torch.zeros_like(out, requires_grad=True)
+                leaves = list(theta.values())
+                pulled = self._flat(torch.autograd.grad(out, leaves, u, create_graph=True))
+                self._chunks.append((out.detach().softmax(1), out, leaves, u, pulled))
+        return self._chunks
+
+    def product(self, v: Tensor) -> Tensor:
+        """Mv on the sample of training examples: Jv is the derivative of (Jᵀu)ᵀv in u."""
+        total = torch.zeros_like(v)
+        for p, out, leaves, u, pulled in self._linearised():
+            moved = torch.autograd.grad(pulled, u, v, retain_graph=True)[0]
+            curved = p * (moved - (p * moved).sum(1, keepdim=True))
+            total += self._flat(torch.autograd.grad(out, leaves, curved, retain_graph=True))
+        return total / len(self.sample) + self.damping * v
+
+    def solve(self, mu: Tensor) -> Tensor:
+        return conjugate_gradient(self.product, mu, tolerance=1e-5, most=200)
+
+    def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
+        values, gradients = [], []
+        own = v.ndim == 2  # one direction for each row: rows go one by one
+        step = 1 if own else CHUNK
+        for i in range(0, len(X), step):
+            x = self._tensor(X[i : i + step]).requires_grad_()
+            labels = self._tensor(y[i : i + step])
+            theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
+            u = torch.ones(len(x), dtype=self.dtype, device=self.device, requires_grad=True)
+            log_prob = self._log_prob(theta, x, labels)
+            pulled = torch.autograd.grad(log_prob, list(theta.values()), u, create_graph=True)
+            # Σ u_i s_iᵀv: rows do not interact in evaluation mode, so its derivatives in u and in
+            # x are the values and the gradients of each row
+            total = self._flat(pulled) @ (v[i] if own else v)
+            value, gradient = torch.autograd.grad(total, [u, x])
+            values.append(value.cpu().numpy())
+            gradients.append(gradient.cpu().numpy())
+        return np.concatenate(values), np.concatenate(gradients)
+
+    def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x = self._tensor(X).requires_grad_()
+        value = -self._log_prob(self.theta, x, self._tensor(y))
+        gradient = torch.autograd.grad(value.sum(), x)[0]
+        return value.detach().cpu().numpy(), gradient.cpu().numpy()
+
+    @torch.no_grad()
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        parts = [self.model(x).argmax(1) for x in self._tensor(X).split(CHUNK)]
+        return torch.cat(parts).cpu().numpy()
+
+
+_DENSE_LIMIT = 4096
+"""Up to so many parameters the metric is written out and solved with directly."""
+
+
+class LinearScores(InputScores):
+    """One linear layer and a softmax or a sigmoid."""
+
+    def __init__(self, oracle: SklearnOracle, train: Any, damping: float) -> None:
+        layers = oracle.layers
+        linear = len(layers) == 1 and oracle.likelihood in ("bernoulli", "categorical")
+        if not (linear and oracle.linear_in_inputs):
+            raise UnsupportedModelError(
+                "attack takes logistic regression and torch classifiers: other models give no "
+                "gradient in x here."
+            )
+        self.binary = layers[0].d_out == 1
+        self.theta = oracle.theta.reshape(layers[0].d_in, layers[0].d_out)
+        self.classes = np.asarray(oracle._parts.classes)
+        self.ridge = np.repeat(layers[0].penalty, layers[0].d_out) + damping
+        self.bias = self.theta.shape[0] > oracle._parts.network.n_features
+        self.oracle, self.damping = oracle, damping
+        X, _ = self.encode(*train[:2])
+        self.train = (self._inputs(X), self._probabilities(X))
+        self._factor: Any = None
+
+    def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        if is_sparse(X):
+            raise ExemplaError("attack needs dense rows, as it moves every feature: X.toarray().")
+        labels = self.oracle.read((X, y), role="test").labels
+        codes = np.searchsorted(self.classes, np.asarray(labels))
+        return np.array(as_matrix(X), dtype=np.float64), codes
+
+    def _inputs(self, X: np.ndarray) -> np.ndarray:
+        return np.hstack([X, np.ones((len(X), 1))]) if self.bias else X
+
+    def _probabilities(self, X: np.ndarray) -> np.ndarray:
+        eta = self._inputs(X) @ self.theta
+        return expit(eta) if self.binary else softmax(eta, axis=1)
+
+    def _residuals(self, p: np.ndarray, y: np.ndarray) -> np.ndarray:
+        onehot = y[:, None] if self.binary else np.eye(p.shape[1])[y]
+        return onehot - p
+
+    def _curved(self, p: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """(diag(p) − ppᵀ)u, row by row; p(1−p)u with a sigmoid."""
+        return p * (1 - p) * u if self.binary else p * (u - (p * u).sum(1, keepdims=True))
+
+    def mean_score(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        g = self._residuals(self._probabilities(X), y)
+        return (self._inputs(X).T @ g / len(X)).ravel()
+
+    def product(self, v: np.ndarray) -> np.ndarray:
+        """Mv for the mean true Fisher of the training rows, penalty and damping."""
+        a, p = self.train
+        u = self._curved(p, a @ v.reshape(self.theta.shape))
+        return (a.T @ u / len(a)).ravel() + self.ridge * v
+
+    def metric(self) -> np.ndarray:
+        """M written out: block (o, q) is mean a aᵀ (δ_oq p_o − p_o p_q)."""
+        (a, p), (d, C) = self.train, self.theta.shape
+        M = np.empty((d, C, d, C))
+        for o in range(C):
+            for q in range(C):
+                w = p[:, o] * (float(o == q) - p[:, q])
+                M[:, o, :, q] = (a * w[:, None]).T @ a / len(a)
+        return M.reshape(d * C, d * C) + np.diag(self.ridge)
+
+    def solve(self, mu: np.ndarray) -> np.ndarray:
+        if self.theta.size > _DENSE_LIMIT:
+            return conjugate_gradient(self.product, mu, tolerance=1e-9, most=2000)
+        if self._factor is None:
+            M = self.metric()
+            if not np.isfinite(M).all():
+                raise ExemplaError("the model's Fisher overflows: are the inputs scaled?")
+            # a hair above zero, relative to the whole: softmax has a direction without effect
+            M[np.diag_indices_from(M)] += 1e-12 * np.trace(M)
+            self._factor = cho_factor(M)
+        return cho_solve(self._factor, mu)
+
+    def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
+        d = X.shape[1]
+        p = self._probabilities(X)
+        g = self._residuals(p, y)
+        V = np.asarray(v).reshape(-1, *self.theta.shape)  # one for all rows, or one for each
+        u = np.einsum("ni,nio->no", self._inputs(X), np.broadcast_to(V, (len(X), *V.shape[1:])))
+        moved = np.einsum("nio,no->ni", np.broadcast_to(V, (len(X), *V.shape[1:]))[:, :d], g)
+        gradient = moved - self._curved(p, u) @ self.theta[:d].T
+        return (u * g).sum(1), gradient
+
+    def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        p = self._probabilities(X)
+        chosen = np.where(y == 1, p[:, 0], 1 - p[:, 0]) if self.binary else p[np.arange(len(y)), y]
+        gradient = -self._residuals(p, y) @ self.theta[: X.shape[1]].T
+        return -np.log(np.maximum(chosen, 1e-300)), gradient
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        p = self._probabilities(X)
+        return (p[:, 0] > 0.5).astype(np.int64) if self.binary else p.argmax(1)

@@ -19,18 +19,18 @@ import pandas as pd
 from exempla.arrays import to_numpy
 from exempla.checks import check_ids, check_rows, whole_number
 from exempla.data import arrays_of, index_of, n_rows
-from exempla.embedding import Embedding, embed_training_set
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.fisher import check_damping, resolve_damping
+from exempla.kernel.damping import check_damping, resolve_damping
+from exempla.kernel.embed import Embedding, embed_training_set
 from exempla.oracles import make_oracle
 from exempla.results import Answer
 from exempla.tasks.attack.result import AttackCheck, _predictions
-from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.verify import Fit, check_fit, refit
 from exempla.version import __version__
 
 __all__ = ["Relabelling", "relabel"]
 
-ARMS = ("untouched", "attacked", "random direction")
+_ARMS = ("untouched", "attacked", "random direction")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,7 +89,7 @@ class Relabelling(Answer):
 
     def apply(self, y: Any) -> np.ndarray:
         """A copy of the labels with these ones in place."""
-        return with_labels(y, self.indices, self.labels)
+        return _with_labels(y, self.indices, self.labels)
 
     def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
         """Train on untouched, attacked and randomly wrong labels; count flipped predictions."""
@@ -98,7 +98,7 @@ class Relabelling(Answer):
         check_fit(model, fit)
         lines = []
         for seed in range(seeds):
-            arms = zip(ARMS, (np.asarray(y), self.apply(y), self._at_random(y, seed)), strict=True)
+            arms = zip(_ARMS, (np.asarray(y), self.apply(y), self._at_random(y, seed)), strict=True)
             fitted = {arm: refit(model, X, labels, weights, fit, seed) for arm, labels in arms}
             clean = _predictions(fitted["untouched"], target)
             for arm, trained in fitted.items():
@@ -106,7 +106,7 @@ class Relabelling(Answer):
                 flips = float(np.mean(predicted != clean[0]))
                 lines.append((arm, seed, flips, float(np.mean(likelihood))))
         columns = ["arm", "seed", "flipped", "log_likelihood"]
-        return RelabelCheck(pd.DataFrame(lines, columns=columns), len(self.indices), 0.0)
+        return _RelabelCheck(pd.DataFrame(lines, columns=columns), len(self.indices), 0.0)
 
     def _at_random(self, y: Any, seed: int) -> np.ndarray:
         """As many rows chosen by chance, each under another label chosen by chance."""
@@ -114,10 +114,10 @@ class Relabelling(Answer):
         rows = rng.choice(len(labels), len(self), replace=False)
         classes, codes = np.unique(labels, return_inverse=True)
         other = (codes[rows] + rng.integers(1, len(classes), len(rows))) % len(classes)
-        return with_labels(labels, rows, classes[other])
+        return _with_labels(labels, rows, classes[other])
 
 
-class RelabelCheck(AttackCheck):
+class _RelabelCheck(AttackCheck):
     """Flipped target predictions after training on wrong labels, per arm and seed."""
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ def relabel(
         )
     asked = _labelled(embedding, target)
     chosen = resolve_damping(check_damping(damping), embedding.evidence, embedding.metric.name)
-    worth = worth_under(embedding, oracle.read(asked, role="test"), chosen.value, len(classes))
+    worth = _worth_under(embedding, oracle.read(asked, role="test"), chosen.value, len(classes))
     rows = np.arange(len(codes))
     change = (worth - worth[rows, codes][:, None]) / len(codes)
     change[rows, codes] = np.inf  # the label it has is no change
@@ -181,7 +181,7 @@ def relabel(
     )
 
 
-def worth_under(embedding: Embedding, questioned: Any, damping: float, classes: int) -> np.ndarray:
+def _worth_under(embedding: Embedding, questioned: Any, damping: float, classes: int) -> np.ndarray:
     """s_j(c)ᵀ M⁻¹ μ of every training row j under every class c, (n, classes)."""
     rows, _ = embedding.embed(questioned, "true")
     v = to_numpy(embedding.metric.solve(rows.mean(0)[None, :], damping))[0]
@@ -220,7 +220,7 @@ def _rows(points: Any, effect: np.ndarray) -> np.ndarray:
     return check_rows(points, n, "points", "training rows")
 
 
-def with_labels(y: Any, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _with_labels(y: Any, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """A copy of y with these labels in these rows."""
     out = np.array(y)
     out = out.astype(np.result_type(out.dtype, labels.dtype)) if out.dtype != object else out

@@ -15,13 +15,12 @@ from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Answer
 from exempla.tasks.attack.ascent import Box
-from exempla.tasks.retrain import Fit, check_fit, refit
-from exempla.tasks.verify import half_width
+from exempla.tasks.verify import Fit, check_fit, half_width, refit
 from exempla.version import __version__
 
 __all__ = ["Attack", "AttackCheck", "with_rows"]
 
-ARMS = ("untouched", "attacked", "random direction")
+_ARMS = ("untouched", "attacked", "random direction")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,7 +134,7 @@ class Attack(Answer):
         lines = []
         for seed in range(seeds):
             moved = with_rows(X, self.indices, self.random_copy(seed).astype(self.X.dtype))
-            arms = zip(ARMS, (X, self.apply(X), moved), strict=True)
+            arms = zip(_ARMS, (X, self.apply(X), moved), strict=True)
             fitted = {arm: refit(model, rows, y, None, fit, seed) for arm, rows in arms}
             clean = _predictions(fitted["untouched"], target)
             for arm, trained in fitted.items():

@@ -4,33 +4,293 @@
 
 The paper matches the mean score at θ̂, which is zero at the optimum; matching it at draws from the
 posterior around θ̂ is what makes the summary work (see `summarize.posterior`).
+
+k of the candidates, with weights that match the mean row.
+
+How much a summary may weigh: measured on the training examples that are not in it.
+
+They did enter the target, but what is chosen by them is one of a few totals, and there are many
+of them. (Measured on tuning seeds of CovType and ChemReact: a held-out tenth chooses worse, because
+it is small; preferring larger totals within one standard error is worse still.)
+
+What a summary takes beside the model and the data as given.
+
+A: the layer's inputs of all n examples, which are collected in batches and then joined; T: what
+the steps of a Pipeline before the last one make of them, once to be read and once to be refitted
+on; the candidates' rows of `width` float32 numbers; W = 8·k·width of the picked ones, twice; O:
+examples to judge a refit by. The largest of these counts:
+
+    reading     2A + 2T
+    rows        A + T + candidates + 3 batches of scores
+    choosing    A + T + candidates + compiler of the inner loop + 2W + 2O
+
+Nonnegative weights for chosen examples, pulled gently towards equal ones.
+
+What `summarize` returns.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from exempla.arrays import is_sparse
 from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
+from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.fisher import check_damping
-from exempla.progress import say_memory, showing
+from exempla.kernel.damping import check_damping
+from exempla.kernel.embed import COMPILING, LOADING
+from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.progress import say_memory, showing, track
 from exempla.results import Selection
-from exempla.selection import Selector
-from exempla.tasks.retrain import check_fit, fitted
-from exempla.tasks.summarize.choices import choices
+from exempla.selection import SBQ, NonNegative, Selector, select
+from exempla.selection.nnls import nonnegative_minimum
+from exempla.selection.select import SMALL
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
-from exempla.tasks.summarize.memory import expected_peak
-from exempla.tasks.summarize.pool import candidates
-from exempla.tasks.summarize.posterior import posterior
-from exempla.tasks.summarize.refit import Refit, refitter
-from exempla.tasks.summarize.result import Summary
-from exempla.tasks.summarize.totals import best_total, left_out
+from exempla.tasks.summarize.posterior import (
+    BATCH_BYTES,
+    DRAWS,
+    FULL_FISHER,
+    WIDTH,
+    Pool,
+    Refit,
+    candidates,
+    pool_size,
+    posterior,
+    refitter,
+    with_every_class,
+)
+from exempla.tasks.verify import check_fit, fitted, is_module
 from exempla.version import __version__
 
-__all__ = ["Summary", "summarize"]
+__all__ = [
+    "Summary",
+    "summarize",
+    "choices",
+    "best_total",
+    "left_out",
+    "expected_peak",
+    "fit_weights",
+]
+
+
+def fit_weights(
+    rows: np.ndarray, target: np.ndarray, ridge: float, floor: float = 0.01
+) -> np.ndarray:
+    """w ≥ floor/k that minimise ‖target − Σ w_i f_i‖² + ridge·‖w − 1/k‖², scaled to sum 1.
+
+    The floor keeps every chosen example in the summary, hence every class that was chosen.
+
+    >>> import numpy as np
+    >>> fit_weights(np.eye(2), np.array([0.75, 0.25]), ridge=0.0)
+    array([0.75, 0.25])
+    """
+    k = len(rows)
+    rows = rows.astype(np.float64)
+    least = floor / k
+    gram = rows @ rows.T
+    # rows may depend on each other: a trace of the ridge always stays
+    ridge = max(ridge, 1e-10 * float(np.diag(gram).max()), np.finfo(float).tiny)
+    gram[np.diag_indices(k)] += ridge
+    # with w = u + least the constraint is u ≥ 0
+    linear = rows @ target + ridge / k - least * gram.sum(1)
+    weights = nonnegative_minimum(gram, linear) + least
+    return weights / weights.sum()
+
+
+MOST_NONNEGATIVE = 300
+"""Up to so many picks the weights are refitted ≥ 0 after each pick; beyond, where almost every
+good set has nearly positive weights, SBQ is cheaper."""
+NOISE = 1e-3
+"""σ² of SBQ, in units of the median squared row norm."""
+RIDGE = 1e-2
+"""Pull of the weights towards equal ones, in the same units."""
+
+
+def choices(
+    pool: Pool,
+    codes: np.ndarray,
+    k: int,
+    selector: Selector | None,
+    compared: bool,
+    rng: np.random.Generator,
+) -> list[Selection]:
+    """The summaries to take one of: where a refit compares them, one that leaves the classes'
+    shares free and one that matches them; else the second alone, which is the safe one."""
+    both = compared and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
+    fillers = rng.permutation(len(pool.examples))
+    ways = (False, True) if both else (True,)
+    return [_choose(pool, codes, k, selector, by_class, fillers) for by_class in ways]
+
+
+def _choose(
+    pool: Pool,
+    codes: np.ndarray,
+    k: int,
+    selector: Selector | None,
+    by_class: bool,
+    fillers: np.ndarray,
+) -> Selection:
+    """k candidates, the first of `fillers` where fewer are found; weights of sum 1."""
+    k = min(k, len(pool.examples))
+    pool.mark_classes(codes, by_class)
+    if selector is None:
+        selector = NonNegative() if k <= MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
+    with warnings.catch_warnings():
+        # fewer picks than k are filled up below
+        warnings.simplefilter("ignore", ExemplaWarning)
+        found = select(pool.rows, pool.target, k, selector)
+    picked = found.indices
+    if len(picked) < k:
+        rest = fillers[~np.isin(fillers, picked)]
+        picked = np.concatenate([picked, rest[: k - len(picked)]])
+    if len(pool.shares):
+        picked = with_every_class(picked, codes[pool.examples], pool.rows, pool.target)
+    gains = np.zeros(k)
+    gains[: len(found.gains)] = found.gains
+    weights = fit_weights(pool.rows[picked], pool.target, RIDGE * pool.typical)
+    apart = pool.target - weights @ pool.rows[picked]
+    mmd2, norm2 = float(apart @ apart), float(pool.target @ pool.target)
+    return replace(
+        found,
+        indices=pool.examples[picked],
+        weights=weights,
+        gains=gains,
+        mmd2=mmd2,
+        variance=mmd2,
+        explained=1.0 - mmd2 / norm2,
+        target_norm2=norm2,
+        candidates=len(pool.examples),
+    )
+
+
+MOST, FEWEST = 50_000, 10
+"""Examples to measure by: more say little more, fewer say nothing."""
+N_TOTALS = 9
+"""How many totals are tried, evenly spaced on a logarithmic scale."""
+EQUAL = 1e-6
+"""Mean log-likelihoods within this share of each other are equal: a refit stops that far from its
+optimum, and where exactly is decided by rounding."""
+
+Weighted = tuple[np.ndarray, np.ndarray]
+"""Picked examples, and weights that sum to 1."""
+
+
+def left_out(layer: LastLayer, choices: list[Weighted], rng: np.random.Generator) -> np.ndarray:
+    """Training examples that no choice has picked; none if they are too few to measure by."""
+    picked = np.unique(np.concatenate([indices for indices, _ in choices]))
+    rest = np.setdiff1d(np.arange(len(layer)), picked)
+    if layer.counts is not None:
+        rest = rest[layer.counts[rest] > 0]
+    if len(rest) < FEWEST:
+        return np.empty(0, dtype=np.int64)
+    return rest if len(rest) <= MOST else rng.choice(rest, MOST, replace=False)
+
+
+def best_total(
+    choices: list[Weighted], refit: Refit, others: np.ndarray, layer: LastLayer
+) -> tuple[int, float]:
+    """Which choice, at which total, lets a refit predict the others best; ties go to n."""
+    counts = None if layer.counts is None else layer.counts[others]
+    best, chosen = -np.inf, (0, layer.size)
+    # from n down, so that a total that changes nothing stays n
+    totals = np.geomspace(layer.size, min(1.0, len(choices[0][0]) / 32), N_TOTALS)
+    tried = [(i, float(amount)) for amount in totals for i in range(len(choices))]
+    for i, amount in track(tried, "choosing the total weight", len(tried)):
+        picked, weights = choices[i]
+        each = refit(picked, weights * amount, others)
+        likely = float(np.average(each, weights=counts))
+        if likely > best + EQUAL * abs(likely):
+            best, chosen = likely, (i, amount)
+    return chosen
+
+
+LOOKED_AT = 256
+"""Examples that are read to see what one takes."""
+
+
+def expected_peak(
+    model: Any, train: Any, k: int, refitted: bool, likelihood: Any, parameters: Any, device: Any
+) -> tuple[int, float]:
+    """The number of examples, and bytes: most of all at one time. Zeros if it cannot be told yet:
+    whatever is wrong is said where it is in the way."""
+    try:
+        given = train[0] if isinstance(train, tuple) else getattr(train, "dataset", train)
+        n = n_rows(given)
+        some = np.unique(np.linspace(0, n - 1, LOOKED_AT).astype(np.int64))
+        few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
+        transformed = not is_module(model) and unwrap(model)[0] is not None
+        return n, bytes_of(few, n, min(k, n), transformed, refitted)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        return 0, 0.0
+
+
+def bytes_of(few: LastLayer, n: int, k: int, transformed: bool, refitted: bool) -> float:
+    """The same, from what a few examples show."""
+    row = size_of(few.a) / len(few)
+    inputs, p = n * row, few.theta.size
+    made = inputs if transformed else 0.0  # once to be read, and once to be refitted on
+    refits = made * refitted
+    classes = few.theta.shape[1] + 1 if few.discrete else 0
+    width = min(DRAWS * p, WIDTH) + classes
+    count = min(n, pool_size(k, width))
+    fisher = 24.0 * p**2 if p <= FULL_FISHER else 0.0
+    pool = 4.0 * count * width
+    choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
+    if count * width > SMALL:
+        choosing += COMPILING
+    kept = inputs + refits + pool + 24.0 * n + fisher
+    return LOADING + max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
+
+
+def size_of(a: Any) -> int:
+    """Bytes of a dense or sparse matrix."""
+    return a.data.nbytes + a.indices.nbytes + a.indptr.nbytes if is_sparse(a) else a.nbytes
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Summary(Selection):
+    """Weighted training examples that stand for all of them.
+
+    Attributes
+    ----------
+    weights : float array
+        Nonnegative; hand them to `fit` as `sample_weight`.
+    total : float
+        What they sum to.
+    explained : float
+        Share of the mean score over the posterior that they match.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, model = scale(X), LogisticRegression()
+    >>> exempla.summarize(model, (X, y), k=20, total="n", progress=False)
+    Summary: 20 weighted training examples stand for 569; their weights sum to 569.
+    """
+
+    k: int
+    total: float
+    n_train: int
+    seed: int
+    version: str
+    damping: float = 0.0
+    damping_rule: str = ""
+
+    @property
+    def finding(self) -> str:
+        return (
+            f"{len(self):,} weighted training examples stand for {self.n_train:,}; their weights "
+            f"sum to {self.total:,.4g}."
+        )
+
 
 Total = Literal["auto", "k", "n"]
 TOTALS = ("auto", "k", "n")

@@ -9,28 +9,44 @@ on k examples leaves to the penalty do not count.
 
 Eigenvectors are free in their signs, and in more where eigenvalues are equal; the last bit of a
 sum decides. The symmetric root I^(−1/2) is not, so draws and rows are made with it.
+
+Fit the user's model again on a weighted few, leaving the user's own object alone.
+
+A summary of labelled data shows every class.
+
+Which examples a summary may pick, and their feature rows.
+
+Equal examples have equal rows, to the last bit, so that the choice between them is a tie and goes
+to the first. (A product computes a row a little differently at another place of its batch.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
 from exempla.arrays import Array, is_sparse
+from exempla.data import plain_labels, take_rows, unpack
 from exempla.errors import ExemplaError
+from exempla.oracles import make_oracle
+from exempla.oracles.sklearn.unwrap import open_up
+from exempla.progress import say
+from exempla.selection.basis import just_below
 from exempla.tasks.summarize.last_layer import LastLayer
-
-__all__ = ["Posterior", "posterior"]
+from exempla.tasks.verify import is_module, refit
 
 DRAWS = 30
 FULL_FISHER = 2500
 """Up to so many parameters the Fisher is a full matrix; beyond, only its diagonal is used."""
 WIDTH = 4096
 """Longest feature row: longer ones (draws × parameters) are hashed down to it."""
-NEGLIGIBLE = 1e-9
+_NEGLIGIBLE = 1e-9
 """Directions whose Fisher is below this share of the largest carry no information."""
 BATCH_BYTES = 2**25
 """Scores at all draws are written out for so many bytes of examples at a time."""
@@ -146,19 +162,19 @@ def posterior(
     """Draw parameters around θ̂, with `spread` times the variance that k examples leave open."""
     penalty = np.repeat(layer.penalty, layer.theta.shape[1]) * layer.size / k + damping
     if layer.theta.size <= FULL_FISHER:
-        whitening = inverse_root(layer.fisher() + np.diag(penalty))
+        whitening = _inverse_root(layer.fisher() + np.diag(penalty))
     else:
         whitening = _inverse_roots(layer.fisher_diagonal() + penalty)
     noise = rng.standard_normal((draws, layer.theta.size)) * np.sqrt(spread / k)
     steps = noise @ whitening if whitening.ndim == 2 else noise * whitening
     thetas = layer.theta[None] + steps.reshape(draws, *layer.theta.shape)
-    return Posterior(thetas, whitening, signed_hashing(thetas.size, rng))
+    return Posterior(thetas, whitening, _signed_hashing(thetas.size, rng))
 
 
-def inverse_root(metric: np.ndarray) -> np.ndarray:
+def _inverse_root(metric: np.ndarray) -> np.ndarray:
     """The symmetric I^(−1/2), zero along negligible directions.
 
-    >>> inverse_root(np.diag([4.0, 0.0]))
+    >>> _inverse_root(np.diag([4.0, 0.0]))
     array([[0.5, 0. ],
            [0. , 0. ]])
     """
@@ -170,7 +186,7 @@ def inverse_root(metric: np.ndarray) -> np.ndarray:
 
 def _inverse_roots(values: np.ndarray) -> np.ndarray:
     """1/√λ, zero where negligible."""
-    kept = values > NEGLIGIBLE * values.max()
+    kept = values > _NEGLIGIBLE * values.max()
     if not kept.any() or not np.isfinite(values).all():
         raise _useless()
     return np.where(kept, 1 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
@@ -183,10 +199,267 @@ def _useless() -> ExemplaError:
     )
 
 
-def signed_hashing(length: int, rng: np.random.Generator) -> csr_array | None:
+def _signed_hashing(length: int, rng: np.random.Generator) -> csr_array | None:
     """Each coordinate added, with a random sign, to one of WIDTH: keeps dot products on average."""
     if length <= WIDTH:
         return None
     signs = rng.choice([-1.0, 1.0], length)
     columns = rng.integers(0, WIDTH, length)
     return csr_array((signs, (np.arange(length), columns)), shape=(length, WIDTH))
+
+
+Refit = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""(picked rows, weights, other rows) → log-likelihood of the others after a refit."""
+
+
+def refitter(
+    model: Any, train: Any, likelihood: Any, fit: Any, device: Any, seed: int = 0
+) -> Refit:
+    """How well a fit on some weighted training rows predicts others."""
+    given = unpack(train, []) if isinstance(train, tuple) else None
+    if given is None or given.y is None:
+        raise ExemplaError(
+            "total='auto' refits the model, for which the training data must be (X, y): give "
+            "arrays, or choose total='k' or total='n'."
+        )
+    if fit is None and is_module(model):
+        raise ExemplaError(
+            "total='auto' refits the model, and a torch module does not know how: give "
+            "fit=callable(module, X, y, sample_weight), or choose total='k' or total='n'."
+        )
+    if fit is not None:
+        # as the user gave them: tensors stay tensors
+        return _by_callable(model, train[0], train[1], likelihood, fit, device, seed)
+    return _by_estimator(model, given, likelihood, seed)
+
+
+def _by_callable(
+    model: Any, X: Any, y: Any, likelihood: Any, fit: Any, device: Any, seed: int
+) -> Refit:
+    def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+        fitted = refit(model, take_rows(X, picked), take_rows(y, picked), weights, fit, seed)
+        oracle = make_oracle(fitted, likelihood, None, device)
+        test = (take_rows(X, others), take_rows(y, others))
+        return oracle.log_likelihood(oracle.read(test, role="test"))
+
+    return evaluate
+
+
+def _by_estimator(model: Any, given: Any, likelihood: Any, seed: int) -> Refit:
+    """Steps before the last one stay as they were fitted on all the data."""
+    opened = open_up(model)
+    transform, last = opened.transform, _without_search(opened.last)
+    if "sample_weight" not in inspect.signature(last.fit).parameters:
+        raise ExemplaError(
+            f"{type(last).__name__}.fit takes no sample_weight in this scikit-learn, so a weighted "
+            "summary cannot be fitted: use a model that takes them, such as LogisticRegression or "
+            "Ridge."
+        )
+    inputs = given.X if transform is None else transform(given.X)
+    y = given.y if opened.labels is None else opened.labels.inside(plain_labels(given.y))
+
+    def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+        some = (take_rows(inputs, picked), take_rows(y, picked), weights)
+        # quiet: a total under which the fit does not converge is not chosen for its likelihood
+        oracle = make_oracle(refit(last, *some, None, seed, keep_random_state=True), likelihood)
+        oracle.read(some, role="train")  # a Gaussian's variance is that of the summary
+        test = (take_rows(inputs, others), take_rows(y, others))
+        return oracle.log_likelihood(oracle.read(test, role="test"))
+
+    return evaluate
+
+
+def _without_search(last: Any) -> Any:
+    """A model that searches its own penalty, with the penalty it found."""
+    if isinstance(last, LogisticRegressionCV):
+        C = float(np.exp(np.mean(np.log(last.C_))))
+        kept = {
+            name: value
+            for name, value in last.get_params().items()
+            if name in LogisticRegression().get_params() and name not in ("l1_ratio", "penalty")
+        }
+        return LogisticRegression(**{**kept, "C": C})
+    if isinstance(last, RidgeCV):
+        alpha: Any = last.alpha_
+        return Ridge(alpha=alpha, fit_intercept=last.fit_intercept)
+    return last
+
+
+FEWEST = 100
+"""Examples of each class that a sample of candidates keeps, where there are so many."""
+
+
+def stratified_sample(
+    classes: np.ndarray | None,
+    among: np.ndarray,
+    size: int,
+    rng: np.random.Generator,
+    leverage: np.ndarray | None = None,
+) -> np.ndarray:
+    """`size` of the rows `among`, by chance, with some of every class; in order.
+
+    With `leverage` (one number per row of `among`) every other one is drawn in proportion to it:
+    an evenly drawn sample would miss what only a few examples show.
+    """
+    if size >= len(among):
+        return among
+    order = rng.permutation(among)
+    if leverage is not None and leverage.sum() > 0:
+        # the smallest of exponential times with rate leverage: draws without replacement
+        times = rng.standard_exponential(len(among)) / np.maximum(leverage, 1e-300)
+        order = _interleaved(among[np.argsort(times)], order)
+    if classes is None:
+        return np.sort(order[:size])
+    labels = classes[order]
+    first = [np.flatnonzero(labels == c)[:FEWEST] for c in np.unique(labels)]
+    sure = np.concatenate(first)[:size]
+    rest = np.setdiff1d(np.arange(len(order)), sure)  # still in random order
+    return np.sort(order[np.concatenate([sure, rest])[:size]])
+
+
+def _interleaved(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Entries of the two orders in turn, each at its first place only.
+
+    >>> _interleaved(np.array([2, 1, 0]), np.array([0, 1, 2]))
+    array([2, 0, 1])
+    """
+    both = np.stack([first, second], axis=1).ravel()
+    places = np.sort(np.unique(both, return_index=True)[1])
+    return both[places]
+
+
+def with_every_class(
+    picked: np.ndarray, classes: np.ndarray, rows: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """The picks, with the latest ones exchanged for the best example of each missing class.
+
+    The best is the one whose row points most towards the target. A pick leaves only if another
+    of its class stays; if there are fewer picks than classes, the smallest classes are left out.
+
+    >>> import numpy as np
+    >>> rows, classes = np.eye(3), np.array([0, 0, 1])
+    >>> with_every_class(np.array([0, 1]), classes, rows, np.ones(3))
+    array([0, 2])
+    """
+    picked = np.array(picked)
+    present, counts = np.unique(classes, return_counts=True)
+    wanted = present[np.argsort(-counts, kind="stable")][: len(picked)]
+    for missing in wanted[~np.isin(wanted, classes[picked])]:
+        candidates = np.flatnonzero(classes == missing)
+        norms = np.sqrt(np.einsum("ij,ij->i", rows[candidates], rows[candidates]))
+        towards = (rows[candidates] @ target) / np.maximum(norms, np.finfo(np.float32).tiny)
+        held, times = np.unique(classes[picked], return_counts=True)
+        spare = np.isin(classes[picked], held[times > 1])
+        if not spare.any():
+            # only classes beyond the wanted ones can be in the way: they go first
+            spare = ~np.isin(classes[picked], wanted)
+        best = int(np.argmax(towards >= just_below(towards.max())))
+        picked[np.flatnonzero(spare)[-1]] = candidates[best]
+    return picked
+
+
+_FEWEST_CANDIDATES, _PER_PICK = 5000, 5
+ROW_BYTES = 2**30
+"""Of a large training set a random part are candidates, so many for each pick and no more than
+this memory holds, while the target stays the mean of all. Half of them are drawn by leverage, or
+what only a few examples show (a rare feature) would be missing."""
+_NO_LEVERAGE = 1e-12
+"""Leverage below this share of the largest is rounding."""
+_BITS = 40
+"""Inputs that agree in so many leading bits are equal: the rest is rounding of the layers below."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The candidates' feature rows, and the mean row to match.
+
+    The last columns say which class an example is of, scaled like the rest of the row. They are
+    zero while the classes' shares are left free.
+    """
+
+    examples: np.ndarray
+    """Rows of the training data."""
+    rows: np.ndarray
+    target: np.ndarray
+    shares: np.ndarray
+    """Share of each class in the training data; empty where labels are no classes."""
+    typical: float
+    """Median squared norm of the rows, classes aside."""
+
+    def mark_classes(self, codes: np.ndarray, by_class: bool) -> None:
+        """Fill the last columns, in place: the rows may be too many to copy."""
+        if len(self.shares):
+            width = self.rows.shape[1] - len(self.shares)
+            height = np.sqrt(self.typical) * by_class
+            same = codes[self.examples][:, None] == np.arange(len(self.shares))
+            self.rows[:, width:] = height * same
+            self.target[width:] = height * self.shares
+
+
+def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Generator) -> Pool:
+    """Feature rows of the examples that may be picked, and of all of them the mean."""
+    shares = np.empty(0)
+    if layer.discrete:
+        shares = np.bincount(layer.codes, weights=layer.counts) / layer.size
+    width = around.width + len(shares)
+    examples = _sample(layer, around, k, width, rng)
+    if 4 * len(examples) * width > 2**28:
+        say(f"{len(examples)} of {len(layer)} examples are candidates, in rows of {width} numbers")
+    rows = np.empty((len(examples), width), dtype=np.float32)
+    chosen = layer.take(examples)
+    around.fill(rows, chosen)
+    first = first_equal(chosen)
+    copies = np.flatnonzero(first != np.arange(len(first)))
+    rows[copies] = rows[first[copies]]
+    rows[:, around.width :] = 0.0
+    target = np.concatenate([around.mean(layer), np.zeros(len(shares))])
+    typical = float(np.median(np.einsum("ij,ij->i", rows, rows)))
+    return Pool(examples, rows, target, shares, typical)
+
+
+def pool_size(k: int, width: int) -> int:
+    """How many candidates there are for k picks, in rows of so many numbers."""
+    return max(k, min(max(_FEWEST_CANDIDATES, _PER_PICK * k), ROW_BYTES // (4 * width)))
+
+
+def _sample(
+    layer: LastLayer, around: Posterior, k: int, width: int, rng: np.random.Generator
+) -> np.ndarray:
+    size = pool_size(k, width)
+    counted = np.arange(len(layer))
+    counted = counted if layer.counts is None else counted[layer.counts > 0]
+    classes = layer.codes if layer.discrete else None
+    leverage = None
+    if size < len(counted):
+        leverage = around.leverage(layer.take(counted))
+        leverage[leverage < _NO_LEVERAGE * leverage.max()] = 0.0
+    return stratified_sample(classes, counted, size, rng, leverage)
+
+
+def first_equal(layer: LastLayer) -> np.ndarray:
+    """For each example the first one with the same inputs, label and scale."""
+    inputs = layer.a.tocsr().sorted_indices() if is_sparse(layer.a) else layer.a
+    values = _leading_bits(inputs.data if is_sparse(inputs) else inputs)
+    scale = np.ones(len(layer)) if layer.scale is None else layer.scale
+    first: dict[bytes, int] = {}
+    found = np.empty(len(layer), dtype=np.int64)
+    for i in range(len(layer)):
+        if is_sparse(inputs):
+            mine = slice(inputs.indptr[i], inputs.indptr[i + 1])
+            key = inputs.indices[mine].tobytes() + values[mine].tobytes()
+        else:
+            key = values[i].tobytes()
+        key += layer.codes[i : i + 1].tobytes() + scale[i : i + 1].tobytes()
+        found[i] = first.setdefault(key, i)
+    return found
+
+
+def _leading_bits(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
+    """Numbers rounded to so many binary digits.
+
+    >>> _leading_bits(np.array([1.0, 1.01, -3.3]), bits=3)
+    array([ 1. ,  1. , -3.5])
+    """
+    mantissa, exponent = np.frexp(values)
+    # adding zero makes -0.0 and 0.0 the same bytes
+    return np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits) + 0.0

@@ -1,0 +1,409 @@
+"""The Fisher metric in sketch space, and how much to damp it.
+
+Inside: estimate (the sum over rows), the metrics identity, diagonal and full, damping (its rules).
+Imports: sketch, oracles.base, arrays, progress, errors.
+
+What a Fisher metric promises: to whiten rows for any damping, without embedding again.
+
+The paper's "practical" Fisher kernel: no metric, plain dot products of scores.
+
+The diagonal of the Fisher: one number a direction, cross-correlations dropped.
+
+The whole Fisher in sketch space: correlations across layers stay.
+
+Σ r rᵀ of rows that come a few at a time.
+
+Every product of rows adds a p × p matrix to the sum, and with few rows in each that addition costs
+more than the product. So rows wait until there are enough of them, however small the batches they
+come in. In main memory the product is BLAS's symmetric one, half the work of a general one.
+
+The mean Fisher in sketch space, streamed, and what is seen of it on the way.
+
+Norms of whole scores cost as much as a good part of a backward pass, and only the part outside the
+basis needs them: they are measured on some examples, spread over the data, and the share of a row
+inside the basis seen there is carried over to the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from scipy.linalg import get_blas_funcs
+from scipy.linalg.lapack import dpotrf, dtrtri
+
+from exempla.arrays import Array, as_like, is_tensor, matmul_as, solve_lower, to_numpy
+from exempla.errors import ExemplaError
+from exempla.kernel.basis import FisherSum, Sketch
+from exempla.kernel.damping import FisherEvidence
+from exempla.oracles.base import Examples, Oracle, ScoreRows
+from exempla.oracles.factors import MANY
+from exempla.progress import track_rows
+
+
+class Metric(ABC):
+    """M = Fisher + λR + damping·I in sketch space."""
+
+    name: str
+
+    @abstractmethod
+    def whiten(self, rows: Array, damping: float) -> Array:
+        """rows · W with W Wᵀ = M⁻¹: dot products of the result are the kernel."""
+
+    @abstractmethod
+    def solve(self, rows: Array, damping: float) -> Array:
+        """rows · M⁻¹: dot products of the result with plain rows are the kernel."""
+
+    def outside(self, penalty: float, damping: float) -> float:
+        """1 / metric in directions no training score and no Fisher row reaches."""
+        total = penalty + damping
+        return 1.0 / total if total > 0 else 0.0
+
+
+class IdentityMetric(Metric):
+    """M = I, whatever the damping."""
+
+    name = "identity"
+
+    def whiten(self, rows: Array, damping: float) -> Array:
+        return rows
+
+    def solve(self, rows: Array, damping: float) -> Array:
+        return rows
+
+    def outside(self, penalty: float, damping: float) -> float:
+        return 1.0
+
+
+class DiagonalMetric(Metric):
+    """M = diag(Fisher) + diag(λR) + damping."""
+
+    name = "diagonal"
+
+    def __init__(self, diagonal: np.ndarray) -> None:
+        self.diagonal = diagonal
+
+    def whiten(self, rows: Array, damping: float) -> Array:
+        total = self.diagonal + damping
+        if not (total > 0).all():
+            raise ExemplaError(
+                "the Fisher's diagonal has zeros: leave damping='auto' or give a positive number."
+            )
+        return rows * as_like(1.0 / np.sqrt(total), rows)
+
+    def solve(self, rows: Array, damping: float) -> Array:
+        return self.whiten(self.whiten(rows, damping), damping)
+
+
+_JITTER = 1e-10
+"""Added, relative to the mean eigenvalue, to a metric that is singular without damping."""
+_SINGULAR = (
+    "the Fisher metric is singular without damping: leave damping='auto' or give a positive number."
+)
+
+
+class FullMetric(Metric):
+    """M = F + λR + damping·I, applied through one Cholesky factor L Lᵀ = M per damping.
+
+    One p × p array holds both: F + λR above its diagonal, L of the last damping on and below it.
+    The matrix given is taken over and overwritten. Threads may ask for different dampings: each
+    has the array to itself from factoring to the end of its use.
+    """
+
+    name = "full"
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        # symmetric, so its transpose is the matrix in the order LAPACK works in, without a copy
+        self._array: Any = np.asfortranarray(np.asarray(matrix, dtype=np.float64).T)
+        self._diagonal = np.diag(self._array).copy()
+        self._damping: float | None = None
+        self._added = 0.0
+        """What had to be added to make M invertible (mostly 0)."""
+        self._inverse: Any = None
+        self._in_use = RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the lock, nor a factor that another thread may be replacing meanwhile: what lies
+        # above the diagonal never changes, and the factor is made of it again.
+        return {**vars(self), "_in_use": None, "_damping": None, "_inverse": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._in_use = RLock()
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """F + λR, written out."""
+        with self._in_use:
+            above = np.triu(self._array, 1)
+            return above + above.T + np.diag(self._diagonal)
+
+    def whiten(self, rows: Array, damping: float) -> Array:
+        with self._in_use:
+            self._factor(damping)
+            white, added = self._whitened(rows), self._added
+        if added:
+            # A direction without curvature is harmless (the softmax's common shift) unless a
+            # score has a part in it: that part would be blown up by 1/added.
+            blown_up = to_numpy((white * white).sum(1)) * added > 1e-6 * to_numpy(
+                (rows * rows).sum(1)
+            )
+            if blown_up.any():
+                raise ExemplaError(_SINGULAR)
+        return white
+
+    def solve(self, rows: Array, damping: float) -> Array:
+        with self._in_use:
+            white = self.whiten(rows, damping)
+            if isinstance(white, np.ndarray):
+                return solve_lower(self._array, white, transposed=True)
+            return matmul_as(white, self._inverse_factor().T)
+
+    def _factor(self, damping: float) -> None:
+        """L for this damping, where the array does not hold it already."""
+        if damping == self._damping:
+            return
+        self._damping = self._inverse = None
+        self._added = 0.0
+        if not self._cholesky(damping):
+            self._added = _JITTER * float(self._diagonal.sum()) / len(self._diagonal)
+            if not self._cholesky(damping + self._added):
+                raise ExemplaError(_SINGULAR)
+        self._damping = damping
+
+    def _cholesky(self, damping: float) -> bool:
+        """Whether F + λR + damping·I could be factored."""
+        array: Any = self._array
+        for j in range(len(array)):
+            array[j + 1 :, j] = array[j, j + 1 :]
+        array[np.diag_indices_from(array)] = self._diagonal + damping
+        self._array, failed = dpotrf(array, lower=1, clean=0, overwrite_a=1)
+        return failed == 0
+
+    def _whitened(self, rows: Array) -> Array:
+        """rows · L⁻ᵀ: by a triangular solve, or on a torch device by the inverse, made once."""
+        if isinstance(rows, np.ndarray):
+            return solve_lower(self._array, rows)
+        return matmul_as(rows, self._inverse_factor())
+
+    def _inverse_factor(self) -> Any:
+        """W = L⁻ᵀ, written out."""
+        if self._inverse is None:
+            lower = np.asfortranarray(np.tril(self._array))
+            inverse: Any = dtrtri(lower, lower=1, overwrite_c=1)[0]
+            self._inverse = inverse.T
+        return self._inverse
+
+
+ENOUGH = 2048
+"""Rows in a product: adding its p × p matrix then takes a twentieth of the time it does."""
+
+
+class SumOfSquares:
+    """Σ r rᵀ (p, p) in double precision, or its diagonal (p,).
+
+    >>> total = SumOfSquares()
+    >>> for row in np.eye(3):
+    ...     total.add(2 * row[None])
+    >>> np.diag(total.done()).tolist()
+    [4.0, 4.0, 4.0]
+    """
+
+    def __init__(self, diagonal: bool = False) -> None:
+        self.diagonal = diagonal
+        self._total: Any = None
+        self._waiting: Any = None
+        self._held = 0
+
+    def add(self, rows: Array) -> None:
+        """Rows (n, p), all of one kind and precision."""
+        if self.diagonal:
+            squares = in_double((rows * rows).sum(0))
+            self._total = squares if self._total is None else self._total + squares
+            return
+        start = 0
+        while start < len(rows):
+            if self._held == 0 and len(rows) - start >= ENOUGH:  # as they are, not copied
+                self._multiply(rows[start : start + ENOUGH])
+                start += ENOUGH
+                continue
+            if self._waiting is None:
+                self._waiting = _empty_like(rows, ENOUGH)
+            some = rows[start : start + ENOUGH - self._held]
+            self._waiting[self._held : self._held + len(some)] = some
+            self._held, start = self._held + len(some), start + len(some)
+            if self._held == ENOUGH:
+                self._flush()
+
+    def done(self) -> np.ndarray:
+        """The sum; nothing can be added after it."""
+        if self._held:
+            self._flush()
+        self._waiting = None
+        total = to_numpy(self._total)
+        if total.ndim == 2 and not is_tensor(self._total):
+            for j in range(1, len(total)):  # what the symmetric product leaves out
+                total[:j, j] = total[j, :j]
+        return total
+
+    def _flush(self) -> None:
+        self._multiply(self._waiting[: self._held])
+        self._held = 0
+
+    def _multiply(self, rows: Array) -> None:
+        if is_tensor(rows) and rows.device.type != "cpu":
+            product = rows.T @ rows
+            self._total = product.double() if self._total is None else self._total.add_(product)
+            return
+        here = to_numpy(rows)
+        if self._total is None:
+            self._total = np.zeros((here.shape[1],) * 2)
+        # the transpose of rows in C order is what LAPACK calls a matrix; its upper triangle there
+        # is the lower one here
+        syrk: Any = get_blas_funcs("syrk", (here,))
+        if here.dtype == np.float64:
+            syrk(1.0, here.T, beta=1.0, c=self._total.T, overwrite_c=True)
+        else:
+            self._total += syrk(1.0, here.T).T
+
+
+def _empty_like(rows: Array, count: int) -> Array:
+    """Room for so many of these rows."""
+    shape = (count, rows.shape[1])
+    return np.empty(shape, rows.dtype) if isinstance(rows, np.ndarray) else rows.new_empty(shape)
+
+
+def in_double(array: Array) -> Array:
+    """A float64 copy on the same device."""
+    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
+
+
+MEASURED = 512
+"""Examples whose rows are measured whole, outside the basis too, where the basis is not exact …"""
+MEASURED_LONG = 64
+"""… and of examples with `MANY` positions in every layer."""
+PIECE_BYTES = 2**26
+"""Rows in the basis are summed so many bytes at a time: those of all classes of a batch may be
+far more than its factors."""
+
+
+def estimate_fisher(
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str
+) -> tuple[Metric, FisherEvidence]:
+    """The mean Fisher in sketch space with the model's own penalty added."""
+    found = basis.fisher_sum if fisher in ("true", "identity") else None
+    basis.fisher_sum = None
+    if found is None:
+        found = _sum_of_rows(oracle, examples, basis, fisher)
+    n = len(examples)
+    mean = found.matrix
+    mean /= n
+    inside = n * float(np.sum(mean if mean.ndim == 1 else np.diag(mean)))
+    whole = basis.exact or found.energy <= inside  # two sums of the same differ by rounding
+    evidence = FisherEvidence(
+        trace=found.energy / n,
+        rows=found.rows,
+        energy2=found.energy2,
+        squared_norm=float(np.vdot(mean, mean)),
+        share=1.0 if whole else inside / found.energy,
+        examples=n,
+        parameters=oracle.n_parameters,
+    )
+    if fisher == "identity":
+        return IdentityMetric(), evidence
+    return _metric_of(mean, basis.penalty), evidence
+
+
+def _metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
+    """Fisher and penalty together; the matrix is taken over."""
+    if mean.ndim == 1:
+        return DiagonalMetric(mean + (penalty if penalty.ndim == 1 else np.diag(penalty)))
+    if penalty.ndim == 1:
+        mean[np.diag_indices_from(mean)] += penalty
+    else:
+        mean += penalty
+    return FullMetric(mean)
+
+
+def _sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> FisherSum:
+    """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
+    batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+    total = SumOfSquares(diagonal=fisher == "diagonal")
+    norms: _Norms | None = None
+    watched = track_rows(batches, "estimating the Fisher", len(examples))
+    for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
+        if norms is None:
+            long = batch.thinnest(oracle.layers) >= MANY
+            stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
+            norms = _Norms(0 if basis.exact else stride)
+        rows = basis.project(batch)
+        norms.add(batch, rows)
+        total.add(rows)
+    assert norms is not None  # there is an example, and it has a row
+    energy, energy2 = norms.totals()
+    return FisherSum(total.done(), energy, energy2, norms.rows)
+
+
+def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
+    """The batch, in parts if its rows take much more than a piece should."""
+    step = max(1, PIECE_BYTES // row_bytes)
+    if len(batch) <= 2 * step:
+        yield batch
+        return
+    for start in range(0, len(batch), step):
+        part = batch.take(np.arange(start, min(start + step, len(batch))))
+        # what is counted of the batch is counted with its first part
+        counted = batch.counted if start == 0 or batch.counted is None else 0
+        yield replace(part, counted=counted)
+
+
+@dataclass
+class _Norms:
+    """Σ ‖r‖² and Σ ‖r‖⁴ over whole rows r, from their parts inside the basis and a sample of whole
+    ones. Sums stay on the rows' device until the end: nobody waits for them."""
+
+    stride: int
+    """One row of so many is measured whole, rows of rare classes like the others; 0: none, as all
+    of every row lies inside."""
+    rows: int = 0
+    """How many carry probability."""
+    seen: int = 0
+    inside: Any = 0.0
+    """(Σ ‖r‖², Σ ‖r‖⁴) of the parts inside, over all rows."""
+    inside_measured: Any = 0.0
+    """The same over the rows that were measured whole."""
+    whole_measured: Any = 0.0
+
+    def add(self, batch: ScoreRows, projected: Array) -> None:
+        self.rows += len(batch) if batch.counted is None else batch.counted
+        energy = (projected * projected).sum(1)
+        self.inside = self.inside + _two_sums(energy)
+        if not self.stride:
+            return
+        some = np.arange(-self.seen % self.stride, len(batch), self.stride)
+        self.seen += len(batch)
+        if len(some):
+            part = batch if self.stride == 1 else batch.take(some)
+            self.inside_measured = self.inside_measured + _two_sums(energy[some])
+            self.whole_measured = self.whole_measured + _two_sums(part.squared_norms())
+
+    def totals(self) -> tuple[float, float]:
+        inside = to_numpy(self.inside)
+        if self.stride:
+            part, whole = to_numpy(self.inside_measured), to_numpy(self.whole_measured)
+            inside = np.where(part > 0, inside * whole / np.where(part > 0, part, 1.0), whole)
+        return float(inside[0]), float(inside[1])
+
+
+def _two_sums(energy: Array) -> Array:
+    """(Σ e, Σ e²) in double precision."""
+    e = in_double(energy)
+    if isinstance(e, np.ndarray):
+        return np.array([e.sum(), e @ e])
+    import torch
+
+    return torch.stack([e.sum(), e @ e])

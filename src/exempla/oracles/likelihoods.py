@@ -1,0 +1,355 @@
+"""What a model's outputs say about labels: log p(y | outputs), its score, its Fisher, its samples.
+
+Shapes: `outputs` is (n, d_out), as the last layer leaves them (log-odds, logits, means, log-rates).
+`y` is (n,) class codes 0..C−1 for the classifiers, or (n, C) shares of each class that sum to one;
+(n,) or (n, d_out) numbers for regressions.
+NumPy and torch arrays alike: every formula is written once, in the array's own namespace.
+
+The score is g = ∂ log p(y | outputs) / ∂ outputs. A *root of the Fisher* is a set of rows r with
+Σ r rᵀ = E_{y ~ model}[g gᵀ], which is what the Fisher metric is built from without sampling."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_numpy_namespace
+
+from exempla.arrays import Array
+from exempla.errors import ExemplaError
+
+
+class Likelihood(ABC):
+    """A family of label distributions, indexed by a model's outputs."""
+
+    name: str
+    discrete: bool
+    """True if labels are class codes."""
+
+    @abstractmethod
+    def log_prob(self, outputs: Array, y: Array) -> Array:
+        """log p(y | outputs), one number per row."""
+
+    @abstractmethod
+    def score(self, outputs: Array, y: Array) -> Array:
+        """∂ log p(y | outputs) / ∂ outputs, (n, d_out)."""
+
+    @abstractmethod
+    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
+        """Rows of a root of the output Fisher: (which example each row is of, the rows).
+
+        Rows that carry less than `cut` probability are left out.
+        """
+
+    @abstractmethod
+    def predict(self, outputs: Array) -> Array:
+        """The most probable class code, or the mean."""
+
+    @abstractmethod
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        """One label per row, drawn from the model."""
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of C classes, p = softmax(outputs).
+
+    >>> import numpy as np
+    >>> Categorical().score(np.zeros((1, 2)), np.array([1]))
+    array([[-0.5,  0.5]])
+    """
+
+    name = "categorical"
+    discrete = True
+
+    def log_prob(self, outputs: Array, y: Array) -> Array:
+        xp = array_namespace(outputs)
+        return xp.sum(_one_hot(outputs, y) * _log_softmax(outputs), axis=1)
+
+    def score(self, outputs: Array, y: Array) -> Array:
+        xp = array_namespace(outputs)
+        return _one_hot(outputs, y) - xp.exp(_log_softmax(outputs))
+
+    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
+        # E[g gᵀ] = Σ_c p_c (e_c − p)(e_c − p)ᵀ, hence one row √p_c (e_c − p) per class
+        xp = array_namespace(outputs)
+        p = xp.exp(_log_softmax(outputs))
+        rows, classes = xp.nonzero(p > cut)
+        root = _one_hot(p[rows], classes) - p[rows]
+        return rows, root * xp.sqrt(p[rows, classes])[:, None]
+
+    def predict(self, outputs: Array) -> Array:
+        return array_namespace(outputs).argmax(outputs, axis=1)
+
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        # Gumbel's trick: argmax(logits + Gumbel noise) is a draw from the softmax
+        xp = array_namespace(outputs)
+        return xp.argmax(outputs + _like(outputs, rng.gumbel(size=tuple(outputs.shape))), axis=1)
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """Yes or no: the single output is the log-odds of class 1.
+
+    >>> import numpy as np
+    >>> Bernoulli().score(np.zeros((2, 1)), np.array([0, 1])).ravel()
+    array([-0.5,  0.5])
+    """
+
+    name = "bernoulli"
+    discrete = True
+
+    def log_prob(self, outputs: Array, y: Array) -> Array:
+        xp = array_namespace(outputs)
+        return xp.sum(_log_sigmoid((2 * _column(outputs, y) - 1) * outputs), axis=1)
+
+    def score(self, outputs: Array, y: Array) -> Array:
+        return _column(outputs, y) - _sigmoid(outputs)
+
+    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
+        # y has variance p(1 − p); the one row is never cut
+        xp = array_namespace(outputs)
+        root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
+        return _arange(outputs, outputs.shape[0]), root
+
+    def predict(self, outputs: Array) -> Array:
+        xp = array_namespace(outputs)
+        return xp.astype(outputs[:, 0] > 0, xp.int64)
+
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        xp = array_namespace(outputs)
+        u = _like(outputs, rng.random(outputs.shape[0]))
+        return xp.astype(u < _sigmoid(outputs[:, 0]), xp.int64)
+
+
+@dataclass(frozen=True)
+class OneVsRest(Likelihood):
+    """C independent yes/no questions, "is it class c?": the product of C Bernoullis.
+
+    This is what scikit-learn's one-vs-rest classifiers fit. A draw from it need not be a class
+    (all C answers may be no), so `sample` draws from the normalised probabilities that
+    `predict_proba` reports; the Fisher is that of the product.
+
+    >>> import numpy as np
+    >>> OneVsRest().score(np.zeros((1, 3)), np.array([2]))
+    array([[-0.5, -0.5,  0.5]])
+    """
+
+    name = "one-vs-rest"
+    discrete = True
+
+    def log_prob(self, outputs: Array, y: Array) -> Array:
+        xp = array_namespace(outputs)
+        return xp.sum(_log_sigmoid((2 * _one_hot(outputs, y) - 1) * outputs), axis=1)
+
+    def score(self, outputs: Array, y: Array) -> Array:
+        return _one_hot(outputs, y) - _sigmoid(outputs)
+
+    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
+        # the answers are independent: E[g gᵀ] is diagonal, p_c(1 − p_c)
+        xp = array_namespace(outputs)
+        root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
+        rows, classes = xp.nonzero(root**2 > cut)
+        return rows, _one_hot(outputs[rows], classes) * root[rows, classes][:, None]
+
+    def predict(self, outputs: Array) -> Array:
+        return array_namespace(outputs).argmax(outputs, axis=1)
+
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        return Categorical().sample(_log_sigmoid(outputs), rng)
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """A number (or several) with mean `outputs` and one variance σ², shared by all outputs.
+
+    Least squares is maximum likelihood for any σ², so σ² is fitted afterwards: the mean squared
+    residual of the training data. `variance=None` stands for "not fitted yet".
+
+    >>> import numpy as np
+    >>> gaussian = Gaussian().fitted(np.array([[1.0], [3.0]]), np.array([2.0, 2.0]))
+    >>> gaussian.variance
+    1.0
+    >>> gaussian.score(np.array([[1.0]]), np.array([3.0]))
+    array([[2.]])
+    """
+
+    variance: float | None = None
+    name = "gaussian"
+    discrete = False
+
+    def fitted(self, outputs: Array, y: Array, weights: Array | None = None) -> Gaussian:
+        """The same with σ² = weighted mean squared residual, unless σ² was given."""
+        if self.variance is not None:
+            return self
+        xp = array_namespace(outputs)
+        squares = xp.mean((_column(outputs, y) - outputs) ** 2, axis=1)
+        if weights is None:
+            return Gaussian(float(xp.mean(squares)))
+        return Gaussian(float(xp.sum(weights * squares) / xp.sum(weights)))
+
+    @property
+    def _sigma2(self) -> float:
+        if self.variance is None:
+            raise ExemplaError(
+                "The Gaussian likelihood has no variance yet: read the training data first, or "
+                "give one with Gaussian(variance=...)."
+            )
+        return self.variance
+
+    def log_prob(self, outputs: Array, y: Array) -> Array:
+        xp = array_namespace(outputs)
+        squares = (_column(outputs, y) - outputs) ** 2 / self._sigma2
+        return -xp.sum(squares + math.log(2 * math.pi * self._sigma2), axis=1) / 2
+
+    def score(self, outputs: Array, y: Array) -> Array:
+        return (_column(outputs, y) - outputs) / self._sigma2
+
+    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
+        # E[g gᵀ] = I/σ²: one row per output
+        xp = array_namespace(outputs)
+        n, d = outputs.shape
+        rows = _arange(outputs, n * d) // d
+        outcome = _arange(outputs, n * d) % d
+        return rows, _one_hot(xp.zeros_like(outputs)[rows], outcome) / math.sqrt(self._sigma2)
+
+    def predict(self, outputs: Array) -> Array:
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        noise = rng.normal(scale=math.sqrt(self._sigma2), size=tuple(outputs.shape))
+        return self.predict(outputs + _like(outputs, noise))
+
+
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """Counts, with the output the logarithm of the rate.
+
+    >>> import numpy as np
+    >>> Poisson().score(np.zeros((1, 1)), np.array([3.0]))
+    array([[2.]])
+    """
+
+    name = "poisson"
+    discrete = False
+
+    def log_prob(self, outputs: Array, y: Array) -> Array:
+        xp = array_namespace(outputs)
+        counts = _column(outputs, y)
+        if is_numpy_namespace(xp):
+            from scipy.special import gammaln  # loaded for counts alone
+
+            log_factorial = gammaln(counts + 1)
+        else:
+            log_factorial = xp.lgamma(counts + 1)
+        return xp.sum(counts * outputs - xp.exp(outputs) - log_factorial, axis=1)
+
+    def score(self, outputs: Array, y: Array) -> Array:
+        return _column(outputs, y) - array_namespace(outputs).exp(outputs)
+
+    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
+        # the variance of a Poisson count is its rate
+        xp = array_namespace(outputs)
+        n, d = outputs.shape
+        rows, outcome = _arange(outputs, n * d) // d, _arange(outputs, n * d) % d
+        root = xp.exp(outputs / 2)
+        return rows, _one_hot(root[rows], outcome) * root[rows, outcome][:, None]
+
+    def predict(self, outputs: Array) -> Array:
+        rate = array_namespace(outputs).exp(outputs)
+        return rate[:, 0] if rate.shape[1] == 1 else rate
+
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        rate = array_namespace(outputs).exp(outputs)
+        rate = rate if isinstance(rate, np.ndarray) else rate.detach().cpu().numpy()
+        counts = rng.poisson(rate).astype(np.float64)
+        return _like(outputs, counts[:, 0] if counts.shape[1] == 1 else counts)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A torch model's likelihood of your own: `log_prob(model, batch)`, one value per example.
+
+    The batch is as your data gives it. `sample(model, batch, generator)` returns the batch with
+    labels drawn from the model; without it the Fisher is taken at the given labels. Where there is
+    nothing to sample, the function alone will do as likelihood.
+
+    >>> import torch
+    >>> from torch.nn.functional import huber_loss
+    >>> robust = Custom(lambda model, batch: -huber_loss(
+    ...     model(batch[0])[:, 0], batch[1], reduction="none"))
+    >>> robust.log_prob(lambda x: x, (torch.zeros(2, 1), torch.ones(2)))
+    tensor([-0.5000, -0.5000])
+    """
+
+    log_prob: Callable[[Any, Any], Any]
+    sample: Callable[[Any, Any, Any], Any] | None = None
+    name: str = "custom"
+
+
+_BY_NAME: dict[str, Likelihood] = {
+    one.name: one for one in (Categorical(), Bernoulli(), OneVsRest(), Gaussian(), Poisson())
+}
+
+
+def resolve(likelihood: str | Likelihood) -> Likelihood:
+    """The likelihood of this name (a likelihood object is returned as it is).
+
+    >>> resolve("poisson")
+    Poisson()
+    """
+    if isinstance(likelihood, Likelihood):
+        return likelihood
+    if not isinstance(likelihood, str) or likelihood not in _BY_NAME:
+        raise ExemplaError(
+            f"There is no likelihood {likelihood!r}: choose one of {', '.join(_BY_NAME)}."
+        )
+    return _BY_NAME[likelihood]
+
+
+# ---- formulas shared by the families above
+
+
+def _log_softmax(x: Array) -> Array:
+    xp = array_namespace(x)
+    x = x - xp.max(x, axis=1, keepdims=True)
+    return x - xp.log(xp.sum(xp.exp(x), axis=1, keepdims=True))
+
+
+def _log_sigmoid(x: Array) -> Array:
+    # log σ(x) = min(x, 0) − log(1 + e^−|x|), which neither overflows nor cancels
+    xp = array_namespace(x)
+    return (x - xp.abs(x)) / 2 - xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def _sigmoid(x: Array) -> Array:
+    return array_namespace(x).exp(_log_sigmoid(x))
+
+
+def _arange(like: Array, n: int) -> Any:
+    return array_namespace(like).arange(n, device=device(like))
+
+
+def _like(outputs: Array, values: np.ndarray) -> Array:
+    """NumPy draws as an array of the outputs' kind, type and device."""
+    if isinstance(outputs, np.ndarray):
+        return values.astype(outputs.dtype, copy=False)
+    xp = array_namespace(outputs)
+    return xp.asarray(values, dtype=outputs.dtype, device=device(outputs))
+
+
+def _column(outputs: Array, y: Array) -> Array:
+    """Labels as numbers in the outputs' shape and type."""
+    xp = array_namespace(outputs)
+    return xp.astype(xp.reshape(y, outputs.shape), outputs.dtype)
+
+
+def _one_hot(outputs: Array, codes: Array) -> Array:
+    xp = array_namespace(outputs)
+    if codes.ndim == 2:  # shares of each class already: one-hot, smoothed or mixed labels
+        return xp.astype(codes, outputs.dtype)
+    return xp.astype(_arange(outputs, outputs.shape[1])[None, :] == codes[:, None], outputs.dtype)

@@ -1,0 +1,541 @@
+"""What a torch model's outputs mean: one distribution per example (heads), one per token (tokens),
+and which of them it is (choose).
+
+Imports: likelihoods, errors, oracles.base, oracles.torch.inputs.
+
+Which likelihood a network was trained with, as far as its outputs and labels tell.
+
+What a network's outputs say about labels: the cotangents that scores and Fisher start from.
+
+A *head* turns outputs and labels into log p, and gives the vectors that are pulled back through
+the network: ∂ log p/∂outputs for a score, and for the Fisher rows r with Σ r rᵀ = E_y[s sᵀ].
+The formulas for one output vector per example are in `exempla.oracles.likelihoods`; here they are
+put in the order a network wants, the most probable class of every example first, so that a few
+backward passes carry almost all of the probability.
+
+Labels at every position: language models, token classifiers, segmentation of images.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from exempla.errors import ExemplaError
+from exempla.oracles.base import CLASS_CUT
+from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from exempla.oracles.torch.batch import Batch, refuse_rows
+
+_EXACT_OUTPUTS = 32
+"""Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
+_TOP_CLASSES = 8
+"""With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
+DRAWN_AT_ONCE = 2**23
+"""Probabilities turned into drawn classes at one time."""
+
+_Ranked = Iterator[tuple[Tensor, Tensor]]
+"""(which examples have a row, the cotangents), one entry per backward pass."""
+
+
+class Head(ABC):
+    """A likelihood over what the network returns."""
+
+    name: str
+    fisher_note: str
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """log p(y | x) of each example, (n,)."""
+
+    @abstractmethod
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        """∂ log p/∂outputs, under the given or the predicted labels."""
+
+    @abstractmethod
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
+        """Cotangents of the Fisher rows; the examples concerned only become fewer."""
+
+    @abstractmethod
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor: ...
+
+    @abstractmethod
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        """Raise if the labels cannot be labels of outputs of this shape (after the first axis)."""
+
+
+@dataclass(frozen=True)
+class _MultiLabel(Bernoulli):
+    """Several yes/no questions an example: outputs and labels are (n, questions)."""
+
+    name = "multilabel"
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return (outputs > 0).long()
+
+
+@dataclass(frozen=True)
+class FamilyHead(Head):
+    """One output vector per example, of a family from `exempla.oracles.likelihoods`.
+
+    `link` is "logits", or "probabilities" for a network that ends in a softmax or sigmoid.
+    """
+
+    family: Likelihood
+    link: str = "logits"
+    draws: int = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.family.name
+
+    @property
+    def fisher_note(self) -> str:  # type: ignore[override]
+        if isinstance(self.family, Categorical):
+            return (
+                f"exact over classes of probability above {CLASS_CUT:g}; of more than "
+                f"{_EXACT_OUTPUTS} classes the {_TOP_CLASSES} most probable, the rest sampled"
+            )
+        return f"exact over up to {_EXACT_OUTPUTS} outputs, random signs beyond"
+
+    def natural(self, outputs: Tensor) -> Tensor:
+        """The family's own parameters, (n, d): logits, means, log-rates."""
+        # in double: 1 − p of a well-fitted example would lose its digits in single precision
+        x = outputs.float() if outputs.device.type == "mps" else outputs.double()
+        x = x.reshape(len(x), -1)
+        if self.link == "logits":
+            return x
+        if isinstance(self.family, Categorical):
+            return x.clamp_min(1e-30).log()
+        return x.clamp(1e-12, 1 - 1e-7).logit()
+
+    def _through(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        """A cotangent at the natural parameters, moved to the outputs."""
+        if self.link != "logits":
+            x = outputs.detach().requires_grad_()
+            (cotangent,) = torch.autograd.grad(self.natural(x), x, cotangent)
+        return cotangent.reshape(outputs.shape).to(outputs.dtype)
+
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.family.log_prob(self.natural(outputs), self._labels(batch))
+
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        x = self.natural(outputs)
+        if predicted and isinstance(self.family, (Gaussian, Poisson)):
+            raise ExemplaError(
+                f"labels='predicted' has no meaning for a {self.name} likelihood, whose score at "
+                "its own prediction is zero: give the true targets."
+            )
+        labels = self.family.predict(x) if predicted else self._labels(batch)
+        if isinstance(self.family, Categorical) and labels.ndim == 1:
+            # e_y − p in four kernels, where a GPU waits
+            score = x.softmax(1).neg_()
+            score.scatter_add_(1, labels.reshape(-1, 1).long(), score.new_ones(len(x), 1))
+        else:
+            score = self.family.score(x, labels)
+        return self._through(outputs, score)
+
+    def _labels(self, batch: Batch) -> Tensor:
+        """The labels; class numbers in one dimension, also where they were given as a column."""
+        labels = _labels_of(batch)
+        one_each = labels.shape[1:].numel() == 1
+        return labels.reshape(-1) if isinstance(self.family, Categorical) and one_each else labels
+
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.family.predict(self.natural(outputs))
+
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
+        x = self.natural(outputs)
+        rows = self._classes if isinstance(self.family, Categorical) else self._separate
+        for active, cotangent in rows(x, generator):
+            yield active, self._through(outputs, cotangent)
+
+    def _classes(self, x: Tensor, generator: torch.Generator) -> _Ranked:
+        """√p_c (e_c − p), c the first, second, … most probable class of each example."""
+        p = x.softmax(1)
+        exact = x.shape[1] <= _EXACT_OUTPUTS
+        ranked, classes = p.topk(x.shape[1] if exact else _TOP_CLASSES, dim=1)
+        carries = (ranked > CLASS_CUT).T.cpu()  # all ranks at once: the device is asked only once
+        for active, mass, c in zip(carries, ranked.T, classes.T):
+            yield active, mass.sqrt()[:, None] * (F.one_hot(c, x.shape[1]) - p)
+        if exact:
+            return
+        # the rest of the mass m: one class drawn from it stands for all, with weight √m
+        rest = p.scatter(1, classes, 0.0)
+        mass = rest.sum(1)
+        for _ in range(self.draws):
+            c = draw(rest, generator)
+            weight = (mass / self.draws).sqrt()[:, None]
+            yield mass > CLASS_CUT, weight * (F.one_hot(c, x.shape[1]) - p)
+
+    def _separate(self, x: Tensor, generator: torch.Generator) -> _Ranked:
+        """Independent outputs: E[g gᵀ] is diagonal, one row an output."""
+        rows, roots = self.family.fisher_root(x)
+        root = torch.zeros_like(x).index_add_(0, rows, roots)  # its diagonal's square root
+        everyone = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        if x.shape[1] <= _EXACT_OUTPUTS:
+            for d in range(x.shape[1]):
+                cotangent = torch.zeros_like(root)
+                cotangent[:, d] = root[:, d]
+                yield everyone, cotangent
+            return
+        for _ in range(draws := max(self.draws, _TOP_CLASSES)):
+            signs = torch.randint(0, 2, root.shape, generator=generator, device=x.device) * 2 - 1
+            yield everyone, root * signs / draws**0.5  # E[(signs)(signs)ᵀ] = I
+
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        labels, width = _labels_of(batch), shape[1:].numel()
+        if isinstance(self.family, Categorical):
+            if labels.ndim == 2 and 1 < labels.shape[1] == width:
+                _refuse_shares(labels, batch, self.name)
+                return
+            if labels.shape[1:].numel() != 1:
+                raise ExemplaError(
+                    f"the labels are {tuple(labels.shape)}: a {self.name} likelihood needs one "
+                    "class number per example; a label at every position is 'tokens', at every "
+                    "pixel 'pixels'."
+                )
+            _refuse_classes(labels, width, batch, self.name)
+        elif labels.shape[1:].numel() != width:
+            raise ExemplaError(
+                f"the model returns {width} outputs per example and the labels are "
+                f"{tuple(labels.shape)}: a {self.name} likelihood needs one label per output."
+            )
+        elif isinstance(self.family, Bernoulli):
+            refuse_rows(
+                ~((labels == 0) | (labels == 1)), batch.positions, "have a label other than 0 and 1"
+            )
+        else:
+            refuse_rows(~labels.isfinite(), batch.positions, "have a label of NaN or infinity")
+            if isinstance(self.family, Poisson):
+                refuse_rows(labels < 0, batch.positions, "have a negative count as label")
+
+
+# ---- shared by the heads
+
+
+def _labels_of(batch: Batch) -> Tensor:
+    if batch.labels is None:
+        raise ExemplaError(
+            "these examples have no labels: give (X, y), or ask with labels='predicted'."
+        )
+    if not isinstance(batch.labels, Tensor) or len(batch.labels.shape[:1]) == 0:
+        raise ExemplaError("the labels are no array: give one label for every example.")
+    return batch.labels
+
+
+def _are_shares(labels: Tensor) -> bool:
+    """Whether every row says how much of each class it is: one-hot, smoothed or mixed labels."""
+    return labels.ndim == 2 and labels.shape[1] > 1 and not bool(_no_shares(labels).any())
+
+
+def _no_shares(labels: Tensor) -> Tensor:
+    """Which rows are negative somewhere, or do not add up to one."""
+    return (labels < 0).any(1) | ~((labels.double().sum(1) - 1).abs() < 1e-3)
+
+
+def _refuse_shares(labels: Tensor, batch: Batch, name: str) -> None:
+    """Raise if a row of labels, one number a class, does not add up to one."""
+    wrong = _no_shares(labels)
+    if bool(wrong.any()):
+        at = batch.positions[int(wrong.nonzero()[0, 0])]
+        raise ExemplaError(
+            f"the labels have a column for each of {labels.shape[1]} classes and row {at} does not "
+            f"add up to one, as a {name} likelihood needs: if an example can have several labels, "
+            "or none, say likelihood='multilabel'."
+        )
+
+
+def draw(p: Tensor, generator: torch.Generator) -> Tensor:
+    """One class per row with probability p: where the running sum of p passes a random share of
+    its total, a few rows at a time (a vocabulary's probabilities are the largest thing in memory,
+    and a random number for each of them would take longer than the network)."""
+    shares = torch.rand(len(p), 1, generator=generator, device=p.device, dtype=p.dtype)
+    step = max(1, DRAWN_AT_ONCE // p.shape[1])
+    drawn = []
+    for part, share in zip(p.split(step), shares.split(step), strict=True):
+        sums = part.cumsum(1)
+        drawn.append(torch.searchsorted(sums, share * sums[:, -1:], right=True)[:, 0])
+    return torch.cat(drawn).clamp_(max=p.shape[1] - 1)
+
+
+def _refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None:
+    """Raise if these are not class numbers below `count`."""
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        raise ExemplaError(
+            f"a {name} likelihood needs class numbers as labels and these are fractions: "
+            "use likelihood='gaussian' for a regression."
+        )
+    outside = (labels < 0) | (labels >= count)
+    refuse_rows(
+        outside,
+        batch.positions,
+        f"have a label outside 0 … {count - 1}, the classes of the model's outputs",
+    )
+
+
+_IGNORED = -100
+"""The label that marks a position without one."""
+
+
+@dataclass(frozen=True)
+class _TokenHead(Head):
+    """A label per position, outputs (n, T, V): log p of an example is the sum over its positions.
+
+    With `shift`, the labels are the inputs themselves and position t is scored by output t − 1,
+    as Hugging Face's causal language models do; positions labelled −100 or masked do not count.
+    With `classes_first`, outputs are (n, V, H, W) and labels (n, H, W), as torch's losses have
+    them for images: a pixel is then a position.
+    """
+
+    shift: bool = True
+    draws: int = 1
+    classes_first: bool = False
+    ignored: tuple[int, ...] = (_IGNORED,)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        if self.classes_first:
+            return "pixels"
+        return "causal_lm" if self.shift else "tokens"
+
+    @property
+    def fisher_note(self) -> str:  # type: ignore[override]
+        where = "position, given the true prefix" if self.shift else "position"
+        return f"{self.draws} sampled label(s) per {where}"
+
+    @property
+    def _axis(self) -> int:
+        """Where the classes stand in the outputs."""
+        return 1 if self.classes_first else -1
+
+    def _lined_up(self, outputs: Tensor) -> Tensor:
+        """(n, positions, classes), whatever the axes were."""
+        return outputs.movedim(self._axis, -1).flatten(1, -2)
+
+    def _back(self, cotangent: Tensor, outputs: Tensor) -> Tensor:
+        """The axes as the outputs have them."""
+        shape = outputs.movedim(self._axis, -1).shape
+        return cotangent.reshape(shape).movedim(-1, self._axis)
+
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(labels, where they count), (n, positions) each, aligned with the outputs."""
+        labels = batch.labels
+        if labels is None:
+            labels = batch.kwargs["input_ids"] if "input_ids" in batch.kwargs else batch.args[0]
+        counts = torch.ones_like(labels, dtype=torch.bool)
+        for value in self.ignored:
+            counts &= labels != value
+        mask = batch.kwargs.get("attention_mask")
+        if mask is not None and mask.shape == labels.shape:
+            counts = counts & (mask != 0)
+        if self.shift:
+            labels, counts = labels.roll(-1, 1), counts.roll(-1, 1)
+            counts[:, -1] = False
+        return labels.masked_fill(~counts, 0).flatten(1).long(), counts.flatten(1)
+
+    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        labels, counts = self.targets(batch)
+        lined = self._lined_up(outputs).float().flatten(0, 1)
+        flat = F.cross_entropy(lined, labels.flatten(), reduction="none")
+        return -(flat.view_as(labels) * counts).sum(1)
+
+    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        labels, counts = self.targets(batch)
+        lined = self._lined_up(outputs)
+        if predicted:
+            labels = lined.argmax(2)
+        return self._back(self._residual(lined.float().softmax(2), labels, counts), outputs)
+
+    @staticmethod
+    def _residual(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        """(e_y − p) where positions count, written over p: nothing else is as large."""
+        out = p.neg_()
+        out.scatter_add_(2, labels[:, :, None], torch.ones_like(out[:, :, :1]))
+        return out.mul_(counts[:, :, None])
+
+    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
+        _, counts = self.targets(batch)
+        lined = self._lined_up(outputs)
+        for _ in range(self.draws):
+            p = lined.float().softmax(2)
+            labels = draw(p.flatten(0, 1), generator).view_as(counts)
+            residual = self._residual(p, labels, counts)
+            yield counts.any(1), self._back(residual.div_(self.draws**0.5), outputs)
+
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return outputs.argmax(self._axis)
+
+    def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        labels = batch.labels if batch.labels is not None else self.targets(batch)[0]
+        places = list(shape[1:])
+        count = places.pop(0 if self.classes_first else -1)
+        if not places or labels.shape[1:].numel() != torch.Size(places).numel():
+            wanted = "pixel" if self.classes_first else "position"
+            raise ExemplaError(
+                f"the model returns {tuple(shape[1:])} per example and the labels are "
+                f"{tuple(labels.shape)}: a {self.name} likelihood needs a label per {wanted}; let "
+                "the model return outputs of the labels' size, or resize the labels."
+            )
+        targets = self.targets(batch)[0]
+        if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+            targets = labels  # refused below, as fractions
+        _refuse_classes(targets, count, batch, self.name)
+
+
+_POSITIONS = ("causal_lm", "tokens", "pixels")
+"""Likelihoods with a label at every position of an example."""
+_NAMES = ("categorical", "bernoulli", "multilabel", "gaussian", "poisson", *_POSITIONS)
+_VOID = 255
+"""The label of pixels that count for nothing in most segmentation data; −100 does as well."""
+
+
+def outputs_of(result: Any, n: int) -> Tensor:
+    """The tensor of outputs in whatever the model returns, one row per example."""
+    if hasattr(result, "logits"):
+        result = result.logits
+    elif isinstance(result, dict):
+        named = ("logits", "output", "outputs", "out")
+        result = next((result[k] for k in named if k in result), result)
+    if isinstance(result, (tuple, list)) and result:
+        result = result[0]
+    if _is_detections(result):
+        raise ExemplaError(
+            "the model returns boxes, as detectors do, and a list of boxes has no likelihood that "
+            "can be told from it: give likelihood=Custom(log_prob), where log_prob(model, batch) "
+            "is minus the training loss of each image."
+        )
+    if not isinstance(result, Tensor):
+        raise ExemplaError(
+            f"the model returns {type(result).__name__}: exempla needs a tensor, something with "
+            ".logits, or a likelihood of your own, Custom(log_prob)."
+        )
+    if result.ndim == 0 or len(result) != n:
+        raise ExemplaError(
+            f"the model returns {tuple(result.shape)} for {n} examples: the first axis of its "
+            "output must be the examples."
+        )
+    return result
+
+
+def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, draws: int) -> Head:
+    """The head by name, or by what outputs and labels look like."""
+    if isinstance(wanted, Head):
+        return wanted
+    if isinstance(wanted, Likelihood):
+        return FamilyHead(wanted, draws=draws)
+    if isinstance(wanted, str) and wanted == "auto":
+        wanted = _infer(model, outputs, batch)
+    if isinstance(wanted, str) and wanted in _POSITIONS:
+        first = wanted == "pixels"
+        void = (_VOID,) if first and outputs.shape[1] <= _VOID else ()
+        return _TokenHead(wanted == "causal_lm", draws, first, (_IGNORED, *void))
+    families: dict[str, Likelihood] = {
+        family.name: family
+        for family in (Categorical(), Bernoulli(), _MultiLabel(), Gaussian(), Poisson())
+    }
+    if not isinstance(wanted, str) or wanted not in families:
+        raise ExemplaError(
+            f"likelihood={wanted!r} is not known: use 'auto', {', '.join(map(repr, _NAMES))}, or "
+            "Custom(log_prob)."
+        )
+    link = "probabilities" if _gives_probabilities(wanted, model, outputs) else "logits"
+    return FamilyHead(families[wanted], link, draws)
+
+
+def _is_detections(result: Any) -> bool:
+    return hasattr(result, "pred_boxes") or (isinstance(result, dict) and "boxes" in result)
+
+
+def _infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
+    """The likelihood's name, from the batch's labels and the outputs of some of its examples."""
+    labels = batch.labels
+    if labels is None and outputs.ndim == 3:
+        return "causal_lm"
+    if labels is None:
+        raise ExemplaError(
+            "the likelihood cannot be told without labels: give labels, or name it "
+            "(likelihood='categorical', for example)."
+        )
+    if not isinstance(labels, Tensor) or labels.ndim == 0:
+        raise ExemplaError("the labels are no array: give one label for every example.")
+    found = _of_positions(model, outputs, batch) or _of_examples(outputs, labels)
+    if found:
+        return found
+    raise ExemplaError(
+        f"the likelihood cannot be told from outputs {tuple(outputs.shape)} and labels "
+        f"{tuple(labels.shape)} of {str(labels.dtype).removeprefix('torch.')}: name it, as in "
+        "likelihood='gaussian', or give Custom(log_prob)."
+    )
+
+
+def _of_positions(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
+    """The name where every position of an example has a class number; "" elsewhere."""
+    labels = batch.labels
+    if outputs.ndim < 3 or labels.is_floating_point() or labels.ndim < 2:
+        return ""
+    places, images = tuple(labels.shape[1:]), outputs.ndim > 3
+    if len(places) == outputs.ndim - 1 and places[0] == 1 and outputs.shape[1] > 1:
+        places = places[1:]  # labels with a channel axis
+    first, last = places == tuple(outputs.shape[2:]), places == tuple(outputs.shape[1:-1])
+    if first and (images or not last):
+        return "pixels"
+    if last:
+        return "causal_lm" if _shifts(model, batch) else "tokens"
+    if images and len(places) == outputs.ndim - 2:
+        raise ExemplaError(
+            f"the model returns {tuple(outputs.shape[1:])} per example and its labels are "
+            f"{places}: a segmentation needs outputs of the labels' size; resize the labels, or "
+            "give a module that enlarges the outputs."
+        )
+    return ""
+
+
+def _shifts(model: nn.Module, batch: Batch) -> bool:
+    """Whether output t is for label t + 1, as Hugging Face's causal models have it."""
+    if not hasattr(model, "config"):
+        return False
+    kinds = [type(module).__name__ for module in model.modules()]
+    if any("CausalLM" in kind or "LMHead" in kind for kind in kinds):
+        return True
+    inputs = batch.kwargs.get("input_ids")
+    if inputs is None or inputs.shape != batch.labels.shape:
+        return False
+    if any("Masked" in kind or "TokenClassification" in kind for kind in kinds):
+        return False
+    return bool(((batch.labels == inputs) | (batch.labels == _IGNORED)).all())
+
+
+def _of_examples(outputs: Tensor, labels: Tensor) -> str:
+    """The name where an example has one label, or one for each output; "" if it cannot be told."""
+    numbers = labels.is_floating_point()
+    yes_no = bool(((labels == 0) | (labels == 1)).all())
+    single = outputs.ndim == 1 or outputs[0].numel() == 1
+    one_each = labels.ndim == 1 or labels[0].numel() == 1
+    if single and one_each and yes_no:
+        return "bernoulli"
+    if outputs.ndim == 2 and one_each and not numbers and not single:
+        return "categorical"
+    if labels.shape[1:].numel() != outputs.shape[1:].numel():
+        return ""
+    if outputs.ndim == 2 and not single and _are_shares(labels):
+        return "categorical"
+    if yes_no and not single:
+        return "multilabel"
+    return "gaussian" if numbers else ""
+
+
+def _gives_probabilities(name: str, model: nn.Module, outputs: Tensor) -> bool:
+    """True if the network ends in a softmax or sigmoid, so that its outputs are probabilities."""
+    x = outputs.detach().float()
+    if bool(((x < 0) | (x > 1)).any()):
+        return False
+    if name == "categorical":
+        return bool(((x.sum(1) - 1).abs() < 1e-3).all())
+    last = list(model.modules())[-1]
+    return name in ("bernoulli", "multilabel") and isinstance(last, nn.Sigmoid)

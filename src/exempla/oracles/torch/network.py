@@ -1,0 +1,411 @@
+"""The network seen from outside: survey it once, then passes that return factors.
+
+Whose row is it? In a pass that gathers rows by index, no axis carries the samples.
+
+A mixture of experts sends each token where its router says, a packed sequence leaves out what is
+padding: the rows that meet a weight then come in an order that only this pass knows. But the
+backward pass is linear in the cotangent. With the cotangent of sample i times 2^d, the gradient at
+a row of sample i is 2^d times what it was, exactly, in any precision. Written to the base B, the
+number of a sample is found digit by digit, in log_B(n) more backward passes.
+
+Per-sample gradients of what the tape cannot describe: vmap where it works, else a loop.
+
+Only the parameters that need it are differentiated here; the rest of the model is scored by
+factors as usual.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from exempla.arrays import available_memory
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.oracles.factors import Factors
+from exempla.oracles.torch.batch import Batch
+from exempla.oracles.torch.factors import DenseFactors
+from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use, split
+from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
+from exempla.oracles.torch.tape import Tape, pull_back
+
+_BASE = 16
+"""Values of a digit: factors of up to 2^15, which every type but float16 has room for …"""
+_HALF_BASE = 4
+"""… and of 2^3 in float16."""
+_CLEAR = 0.02
+"""How far the logarithm of a factor may be from a whole number: further, a row has two owners."""
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """The gradients at every use under one cotangent, and under those scaled by each digit."""
+
+    n: int
+    base: int
+    plain: Sequence[Tensor | None]
+    scaled: Sequence[Sequence[Tensor | None]]
+
+    def owners(self, place: int, rows: Any) -> Tensor | None:
+        """The sample of each row (−1: no gradient reaches it); None if a row has several.
+
+        `rows` turns a gradient into (rows, numbers).
+        """
+        first = self.plain[place]
+        if first is None:
+            return None
+        norms = rows(first).double().norm(dim=1)
+        reached = norms > 0
+        found = torch.zeros(len(norms), dtype=torch.long, device=norms.device)
+        for digit, gradients in enumerate(self.scaled):
+            g = gradients[place]
+            if g is None:
+                return None
+            factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
+            if bool(((factor - factor.round()).abs() > _CLEAR).any()):
+                return None
+            found[reached] += factor.round().long() * self.base**digit
+        if bool((found >= self.n).any()) or bool((found < 0).any()):
+            return None
+        return found.masked_fill(~reached, -1)
+
+
+def probe(outputs: Tensor, uses: Sequence[Use], n: int) -> _Probe:
+    """Pull random directions back to the uses, plain and scaled by the digits of the samples."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(outputs.shape, generator=generator).to(outputs.device, outputs.dtype)
+    base = _HALF_BASE if outputs.dtype == torch.float16 else _BASE
+    edges = [use.edge for use in uses]
+    numbers = torch.arange(n, device=outputs.device)
+    scaled, digit = [], 1
+    while digit < n:
+        factors = 2.0 ** ((numbers // digit) % base)
+        along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
+        scaled.append(pull_back(outputs, edges, along, again=True))
+        digit *= base
+    return _Probe(n, base, pull_back(outputs, edges, directions, again=True), scaled)
+
+
+def _layout_of(seen: _Probe, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
+    """Where samples stand at this use in this pass; None if that cannot be said."""
+    if use.repeat is not None or seen.plain[place] is None:
+        return usual
+    n = seen.n
+    if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % n == 0:
+        owners = seen.owners(place, lambda g: split(g, n, usual).flatten(1))
+        known = torch.arange(n, device=None if owners is None else owners.device)
+        if owners is not None and bool(((owners == known) | (owners < 0)).all()):
+            return usual
+    if not use.by_row:
+        return None
+    owners = seen.owners(place, lambda g: g.reshape(-1, g.shape[-1]))
+    return None if owners is None else Rows.of(owners, n)
+
+
+Run = Callable[[Any, Batch], Tensor]
+"""(model, batch) → what is pulled back: outputs, or log-probabilities."""
+
+
+def _by_vmap(
+    model: nn.Module, parameters: dict[str, Tensor], run: Run, batch: Batch, cotangent: Tensor
+) -> dict[str, Tensor]:
+    """(n, *shape) per parameter: the gradient of ⟨outputs, cotangent⟩, vmapped over samples."""
+    values, rebuild = batch.tensors()
+
+    def pulled(changed: dict[str, Tensor], values: list[Tensor], cotangent: Tensor) -> Tensor:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return torch.func.functional_call(model, changed, args, kwargs)
+
+        one = rebuild([v.unsqueeze(0) for v in values])
+        return (run(call, one)[0] * cotangent).sum()
+
+    one_by_one = torch.func.vmap(torch.func.grad(pulled), in_dims=(None, 0, 0), randomness="same")
+    detached = {name: p.detach() for name, p in parameters.items()}
+    return one_by_one(detached, values, cotangent)
+
+
+def _by_loop(
+    model: nn.Module, parameters: dict[str, Tensor], run: Run, batch: Batch, cotangent: Tensor
+) -> dict[str, Tensor]:
+    """The same by one forward and backward pass a sample."""
+    rows: list[tuple[Tensor | None, ...]] = []
+    for i in range(len(batch)):
+        outputs = run(model, batch.take([i]))
+        wanted = list(parameters.values())
+        rows.append(pull_back(outputs, wanted, cotangent[i : i + 1]))
+    columns = zip(parameters.items(), zip(*rows, strict=True), strict=True)
+    return {
+        name: torch.stack([torch.zeros_like(p) if g is None else g for g in column])
+        for (name, p), column in columns
+    }
+
+
+CPU_BUDGET = 2**30
+"""Bytes that the factors of a batch may take in main memory."""
+_GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
+"""Bytes of factors beyond which a larger batch is no faster."""
+_LEAST = {"cpu": 4, "cuda": 16}
+"""Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
+PASS_TIMES = 3
+"""Memory of a pass in units of its factors."""
+STEPS = 2
+"""Training steps whose memory a pass may take, where a loader says how large a step is …"""
+SPARED = {"cpu": 2**24, "cuda": 2**28}
+"""… or so many bytes, which a machine that trains anything has to spare: on a CPU more of them
+made small networks no faster."""
+_HALF_SCALE = 1024.0
+"""float16 gradients are computed this much larger, so that small ones do not vanish."""
+
+
+class TapedNetwork:
+    """A module and the parameters of it that are looked at."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+        self.model, self.parameters = model, parameters
+        self.names = {id(p): name for name, p in parameters.items()}
+        first = next(iter(parameters.values()))
+        self.like = torch.zeros((), device=first.device, dtype=precision(parameters))
+        """An example of what scores are made of."""
+        self.found: Survey | None = None
+        self.planned: set[str] = set()
+        self.said: set[str] = set()
+        self.by_sample: Callable[..., dict[str, Tensor]] | None = None
+
+    @property
+    def surveyed(self) -> bool:
+        return self.found is not None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        if self.found is None:
+            raise ExemplaError("the layers of a network are known once data has been read.")
+        return self.found.blocks
+
+    def survey(self, run: Run, batch: Batch) -> None:
+        """Look at the model with a few examples (the same ones again if there are fewer)."""
+        with full_precision():
+            found = self._looked_at(run, _some_of(batch, 0))
+            for start in range(PROBE, len(batch), PROBE):
+                # experts that the first few examples are not sent to
+                if not found.routed or _reached(found) == set(self.parameters):
+                    break
+                found = found.with_more(self._looked_at(run, _some_of(batch, start)))
+        found.references.clear()
+        self.found = found
+        self.planned = _reached(found)
+
+    def _looked_at(self, run: Run, probe: Batch) -> Survey:
+        found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
+        if not found.blocks:
+            raise ExemplaError(
+                "the model's outputs do not depend on the chosen parameters: select others with "
+                "parameters=."
+            )
+        if found.fallback:
+            chosen = self._choose_fallback(found, run, probe)
+            self.by_sample = self.by_sample if self.by_sample is _by_loop else chosen
+        return found
+
+    def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
+        """vmap if it works and agrees with autograd, else a loop; says which."""
+        assert found.cotangents is not None
+        rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
+        _refuse_size(rest)
+        failure: Exception | None = None
+        for method, words in ((_by_vmap, "torch.func.vmap"), (_by_loop, "a loop over samples")):
+            try:
+                got = method(self.model, rest, run, probe, found.cotangents)
+            except Exception as error:
+                failure = error
+                continue
+            if all(found.agrees(got[x], found.references[x]) for x in rest):
+                warnings.warn(
+                    f"scored by {words}, which is slower, because their use in the model is not "
+                    f"one exempla keeps in factored form: {brief(rest)}.",
+                    ExemplaWarning,
+                    stacklevel=7,
+                )
+                return method
+        raise ExemplaError(
+            f"the scores of {brief(rest)} depend on which other examples are in the batch (a "
+            "normalisation without running statistics, for instance): such a model has no score "
+            "per example; leave these out with parameters=."
+        ) from failure
+
+    def forward(self, run: Run, batch: Batch) -> _Pass:
+        """One forward pass under the tape."""
+        assert self.found is not None
+        tape = Tape(self.names, len(batch), self.found.treatments)
+        with tape:
+            outputs = run(self.model, batch)
+        return _Pass(self, run, batch, tape, outputs)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory that one example takes in a pass: its factors, the graph that they come from, and
+        what is projected of them."""
+        return PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
+
+    def batch_size(self, loader: int | None = None, fixed: bool = False) -> int:
+        """So many examples that a pass keeps the processor busy and fits in a fair share of the
+        memory, also beside what a training step takes in batches of `loader` examples. With `fixed`
+        they are to be as many as in those."""
+        assert self.found is not None
+        device = next(iter(self.parameters.values())).device
+        row = max(int(self.found.row_bytes), 1)
+        kind = device.type if device.type in _GOOD_SIZE else "cpu"
+        wanted = int(np.clip(_GOOD_SIZE[kind] / row, _LEAST[kind], 2048))
+        if loader is not None:
+            gradients = sum(p.nbytes for p in self.parameters.values())
+            room = max(STEPS * (gradients + loader * row), SPARED[kind])
+            wanted = loader if fixed else min(wanted, room // (PASS_TIMES * row))
+        if device.type == "cuda":
+            budget = torch.cuda.mem_get_info(device)[0] // 4
+        else:
+            budget = min(CPU_BUDGET, available_memory() // 4)
+        return int(max(1, min(wanted, budget // row)))
+
+
+class _Pass:
+    """A forward pass that has been run, to be pulled back one or more times."""
+
+    def __init__(
+        self, network: TapedNetwork, run: Run, batch: Batch, tape: Tape, out: Tensor
+    ) -> None:
+        self.network, self.run, self.batch, self.tape, self.outputs = network, run, batch, tape, out
+        self._layouts: list[Layout | Rows | None] | None = None
+
+    def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
+        """Scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
+        found, n = self.network.found, len(self.batch)
+        assert found is not None
+        scale = _HALF_SCALE if self.outputs.dtype == torch.float16 else 1.0
+        if scale != 1.0:
+            cotangent = cotangent * scale
+        cotangent = cotangent.to(self.outputs.dtype)
+        edges: Any = [use.edge for use in self.tape.uses]
+        layouts, otherwise = self._laid_out()
+        gradients: Any = ()
+        if edges:
+            gradients = pull_back(self.outputs, edges, cotangent, again)
+        if scale != 1.0:
+            gradients = [None if g is None else g.float() / scale for g in gradients]
+        dense = self._fallback(cotangent / scale, found.fallback | otherwise)
+        like = self.network.like
+        seen: dict[str, list[Seen]] = {}
+        for use, layout, g in zip(self.tape.uses, layouts, gradients, strict=True):
+            if g is not None and layout is not None:
+                entry = (use, g, layout)
+                for name in {use.weight, use.bias}:
+                    seen.setdefault(name or "", []).append(entry)
+        self._say_left_out(set(seen) - {""})
+        out: list[Factors] = []
+        for block in found.blocks:
+            if block.kind == "fallback" or not otherwise.isdisjoint(block.parameters):
+                out.append(DenseFactors(block.pack(dense)))
+            else:  # a bias in a block is used wherever its weight is
+                out.append(block.factors(seen.get(block.weight, []), n, like))
+        return tuple(out)
+
+    def _say_left_out(self, used: set[str]) -> None:
+        """Layers are fixed by the survey: say so if a later batch reaches another parameter."""
+        network = self.network
+        new = used - network.planned - network.said
+        if new:
+            network.said |= new
+            warnings.warn(
+                f"the first examples do not reach {brief(dict.fromkeys(sorted(new)))}, which later "
+                "ones do: their scores leave these parameters out.",
+                ExemplaWarning,
+                stacklevel=6,
+            )
+
+    def _laid_out(self) -> tuple[list[Layout | Rows | None], set[str]]:
+        """Where samples stand at each use; and the parameters that this batch used otherwise than
+        the survey saw, with their blocks: those are scored by sample."""
+        if self._layouts is None:
+            self._layouts = [*self._seen_layouts()]
+        found, uses = self.network.found, self.tape.uses
+        assert found is not None
+        unfit = set(self.tape.unknown)
+        for use, layout in zip(uses, self._layouts, strict=True):
+            if layout is None:
+                unfit |= {name for name in (use.weight, use.bias) if name}
+        if not unfit - found.fallback:
+            return self._layouts, set()
+        blocks = [b for b in found.blocks if b.kind != "fallback" and unfit & set(b.parameters)]
+        return self._layouts, {name for block in blocks for name in block.parameters}
+
+    def _seen_layouts(self) -> Iterator[Layout | Rows | None]:
+        found, tape, n = self.network.found, self.tape, len(self.batch)
+        assert found is not None
+        known = [found.layout(key) for key in tape.keys]
+        if tape.routed:  # rows were gathered by index: an order of this batch alone
+            seen = probe(self.outputs, tape.uses, n)
+            for place, (use, layout) in enumerate(zip(tape.uses, known, strict=True)):
+                yield _layout_of(seen, place, use, layout)
+            return
+        for use, layout in zip(tape.uses, known, strict=True):
+            fits = use.repeat is not None or not use.axes
+            fits = fits or (isinstance(layout, Layout) and use.shape[layout.axis] % n == 0)
+            yield layout if fits else None
+
+    def _fallback(self, cotangent: Tensor, wanted: set[str]) -> dict[str, Tensor]:
+        network = self.network
+        rest = {x: p for x, p in network.parameters.items() if x in wanted}
+        if not rest:
+            return {}
+        args = (network.model, rest, self.run, self.batch, cotangent)
+        method = network.by_sample or _by_vmap
+        try:
+            dense = method(*args)
+        except RuntimeError as error:
+            if method is _by_loop or out_of_memory(error):
+                raise
+            network.by_sample = _by_loop
+            dense = _by_loop(*args)
+        return {x: g.detach().to(network.like.dtype) for x, g in dense.items()}
+
+
+def _some_of(batch: Batch, start: int) -> Batch:
+    """As many examples as a survey takes, from one on; the same ones again if there are fewer."""
+    return batch.take(np.resize(np.arange(start, min(start + PROBE, len(batch))), PROBE))
+
+
+def _reached(found: Survey) -> set[str]:
+    return {name for block in found.blocks for name in block.parameters}
+
+
+def _refuse_size(parameters: dict[str, Tensor]) -> None:
+    """Raise if gradients written out for each example of a survey do not fit in memory."""
+    first = next(iter(parameters.values()))
+    needed = PROBE * 4 * sum(p.numel() for p in parameters.values())
+    free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else available_memory()
+    if needed > free:
+        raise ExemplaError(
+            f"the use of {brief(parameters)} in the model is not one exempla keeps in factored "
+            f"form, and written out for each of a few examples their scores take "
+            f"{needed / 2**30:.0f} GiB: leave these out with parameters=, or let the model apply "
+            "them by F.linear, matmul or a grouped product."
+        )
+
+
+def precision(parameters: dict[str, Tensor]) -> torch.dtype:
+    """float64 if the model is, else float32."""
+    double = any(p.dtype == torch.float64 for p in parameters.values())
+    return torch.float64 if double else torch.float32
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """True if the device, or main memory, could not hold what was asked for."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def brief(names: dict[str, Any]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

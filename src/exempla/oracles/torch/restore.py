@@ -1,0 +1,180 @@
+"""The model is only borrowed: whatever a pass changes is put back, also when it is interrupted.
+
+A pass over the data borrows the model once a batch and gives it back before its rows are handed
+out, so a walk that is abandoned half-way leaves nothing behind. What can be looked up once is
+looked up once: on a GPU a batch takes about a millisecond.
+
+One thread at a time borrows: training mode, requires_grad and buffers belong to a module that
+several Explainers may share, random state and torch's switches to the whole process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import checkpoint
+
+BORROWING = RLock()
+"""Held by whoever has a model, and by whoever looks at one as its user left it. A batch at a time:
+nobody waits for another's whole pass."""
+
+
+class ModelRestorer:
+    """Knows how a model was found, and puts it back so."""
+
+    def __init__(self, model: nn.Module, selected: set[int] | None = None) -> None:
+        self.modules = list(model.modules())
+        self.parameters = list(model.parameters())
+        self.others = [p for p in self.parameters if selected is not None and id(p) not in selected]
+        tables = [m for m in self.modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+        # an embedding with max_norm rescales its rows whenever it is read
+        self.rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
+        self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
+        self.holders = [m for m in self.modules if m._buffers]
+        self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self.draws = True
+        """False once a survey has seen that the model draws no random numbers."""
+
+    @contextmanager
+    def borrowed(self, gradients: bool = True, randomness: bool = True) -> Iterator[None]:
+        """The model in evaluation mode, with gradients on for the selected parameters only.
+
+        Put back at the end: training mode of every submodule, requires_grad, .grad, buffers
+        (their values and the objects themselves), and, unless the caller knows that nothing is
+        drawn, the random state of Python, NumPy and torch.
+        """
+        with BORROWING, self._put_back(gradients, randomness):
+            yield
+
+    @contextmanager
+    def _put_back(self, gradients: bool, randomness: bool) -> Iterator[None]:
+        training = [m for m in self.modules if m.training]
+        flags = [p for p in self.others if p.requires_grad] if gradients else []
+        held = [p.grad for p in self.parameters]
+        cells = [(m, m.training, m.dropout) for m in self.recurrent]
+        buffers = [(m, dict(m._buffers)) for m in self.holders]
+        self._copy(buffers)
+        state = random_state() if randomness or self.draws else None
+        fast_attention = torch.backends.mha.get_fastpath_enabled()
+        try:
+            for module in training:  # not .eval(), which some modules use to fold weights together
+                module.training = False
+            for module in self.recurrent:
+                # cuDNN's recurrent layers have a backward pass in training mode only, from which
+                # evaluation mode differs by nothing but dropout
+                module.training, module.dropout = True, 0.0
+            # the fast path zeroes padded positions, which the path with gradients does not
+            torch.backends.mha.set_fastpath_enabled(False)
+            for p in flags:
+                p.requires_grad_(False)
+            _forget_casts()
+            with torch.inference_mode(False), torch.enable_grad(), _graphs_of_checkpoints():
+                yield
+        finally:
+            _forget_casts()
+            torch.backends.mha.set_fastpath_enabled(fast_attention)
+            for module in training:
+                module.training = True
+            for module, mode, dropout in cells:
+                module.training, module.dropout = mode, dropout
+            for p in flags:
+                p.requires_grad_(True)
+            for p, gradient in zip(self.parameters, held, strict=True):
+                if p.grad is not gradient:
+                    p.grad = gradient
+            self._restore(buffers)
+            if state is not None:
+                restore_random_state(state)
+
+    def _copy(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
+        """Keep a copy of every buffer, made anew only when its owner has written to it."""
+        values = [t for _, held in buffers for t in held.values() if t is not None]
+        for tensor in values + self.rescaled:
+            known = self.copies.get(id(tensor))
+            if known is None or known[0] is not tensor or known[1] != version(tensor):
+                copy = tensor.detach().clone()
+                self.copies[id(tensor)] = (tensor, version(tensor), copy)
+
+    def _restore(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
+        for module, held in buffers:
+            for name, tensor in held.items():
+                if module._buffers.get(name) is not tensor:
+                    module._buffers[name] = tensor
+        values = [t for _, held in buffers for t in held.values() if t is not None]
+        for tensor in values + self.rescaled:
+            _, before, copy = self.copies[id(tensor)]
+            if version(tensor) != before:
+                with torch.no_grad():
+                    tensor.copy_(copy)
+                self.copies[id(tensor)] = (tensor, version(tensor), copy)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Find out whether what runs inside draws random numbers."""
+        before = random_state()
+        yield
+        self.draws = not _same_state(before, random_state())
+
+
+class _Unchecked:
+    """Stands for torch's re-entrant checkpoint: the same function, run once and kept."""
+
+    @staticmethod
+    def apply(function: Any, _: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+@contextmanager
+def _graphs_of_checkpoints() -> Iterator[None]:
+    """Re-entrant checkpoints hide their graph, and refuse to be asked for gradients of a part: here
+    they run without checkpointing. The newer kind (use_reentrant=False) is left as it is."""
+    before: Any = checkpoint.CheckpointFunction
+    checkpoint.CheckpointFunction = _Unchecked  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        checkpoint.CheckpointFunction = before  # type: ignore[misc]
+
+
+def _forget_casts() -> None:
+    """Autocast keeps lowered weights, also those made without gradients: not to be mixed."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        torch.clear_autocast_cache()
+
+
+def version(tensor: Tensor) -> int:
+    """How often the tensor has been written to (−1 where torch does not count)."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def random_state() -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - the user's global generator
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    alike = one["python"] == other["python"] and torch.equal(one["torch"], other["torch"])
+    alike = alike and all(np.array_equal(a, b) for a, b in zip(one["numpy"], other["numpy"]))
+    return alike and all(
+        torch.equal(a, b) for a, b in zip(one.get("cuda", []), other.get("cuda", []))
+    )
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state_all(state["cuda"])

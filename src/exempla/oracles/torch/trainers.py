@@ -1,0 +1,393 @@
+"""What holds a network and is handed over in its place: a Trainer, a pipeline.
+
+The network inside is what is explained. What else they know is used to read data as they do: a
+pipeline's tokenizer (or image processor) for raw inputs, a Trainer's collator for rows. What a
+pipeline that writes learns from are `Completions`. Recognised by their classes' names, so that
+nobody's library is imported to look.
+
+Several checkpoints of one network: state dicts or files stand for copies of the first model.
+
+Which parameters to look at: trainable ones, narrowed by name, glob, module or parameter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from exempla.arrays import to_numpy
+from exempla.data import Completions
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.torch.examples import LABEL_KEYS, WEIGHT_KEYS, pad_rows
+from exempla.oracles.torch.restore import BORROWING
+from exempla.recorder.weights import SUFFIX, plain_names, read_tensors
+
+_TOKENIZED_AT_ONCE = 1000
+
+
+def module_of(model: Any) -> nn.Module | None:
+    """The network inside a Trainer or pipeline; None if this is none of them."""
+    if _is_a(model, "transformers.trainer", "Trainer") or _is_a(model, "transformers", "Pipeline"):
+        return model.model
+    if _is_a(model, "lightning", "Trainer") or _is_a(model, "pytorch_lightning", "Trainer"):
+        inside = model.lightning_module
+        if inside is None:
+            raise ExemplaError(
+                "this Lightning Trainer has no module yet: fit it, or give the module itself."
+            )
+        return inside
+    return None
+
+
+def _is_a(model: Any, package: str, name: str) -> bool:
+    """Whether a class of this name, from this package, is among the model's classes."""
+    kinds = type(model).__mro__
+    return any(k.__name__ == name and k.__module__.startswith(package) for k in kinds)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the holder of a network turns data into rows for it."""
+
+    names: Mapping[str, int]
+    """Class numbers of the names of labels."""
+    encode: Callable[..., Any] | None = None
+    """Raw inputs of many examples → columns; None if inputs are given as they are."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Rows → batch, where the holder has its own way."""
+    writer: Any = None
+    """The tokenizer of a pipeline that writes: texts are completions then, not to be classified."""
+
+    def read(self, data: Any) -> Any:
+        """The data with raw inputs encoded, and names of labels as numbers."""
+        if self.encode is None or isinstance(data, DataLoader):
+            return data
+        texts = None if self.writer is None else texts_in(data)
+        if texts is not None:
+            return Completions(self.writer, texts)
+        if isinstance(data, tuple) and len(data) > 0 and _is_raw(data[0]):
+            inputs, *rest = data
+            return self._rows([list(inputs)], dict(zip(("labels", "weight"), rest)))
+        if _is_raw(data):
+            return self._rows([list(data)], {})
+        return self._table(data) if _is_table(data) else data
+
+    def collated(self, rows: list[Any], names: set[str], fill: int) -> Any:
+        """Rows with named columns as a batch: by the holder's collator, of the columns that the
+        network's forward names (the others it was never given), else padded."""
+        if self.collate is not None:
+            known = names | {*LABEL_KEYS, *WEIGHT_KEYS}
+            try:
+                return self.collate([{k: r[k] for k in r if k in known} for r in rows])
+            except (ValueError, TypeError, KeyError):
+                pass  # rows that the collator was not made for
+        return pad_rows(rows, fill)
+
+    def _table(self, data: Any) -> Any:
+        """Rows with named columns, of which one or two (a pair) are raw inputs."""
+        first = data[0]
+        raw = [k for k in first if _is_raw_value(first[k]) and k not in LABEL_KEYS]
+        if not raw or any(key in first for key in ("input_ids", "pixel_values")):
+            return data
+        if len(raw) > 2:
+            raise ExemplaError(
+                f"the data has the text columns {', '.join(raw)} and it cannot be told which is "
+                "read: keep the one (or the pair) that the model was trained on."
+            )
+        rows = [data[i] for i in range(len(data))]
+        kept = [k for k in first if k in (*LABEL_KEYS, *WEIGHT_KEYS)]
+        return self._rows(
+            [[row[k] for row in rows] for k in raw], {k: [row[k] for row in rows] for k in kept}
+        )
+
+    def _rows(self, inputs: list[list[Any]], columns: dict[str, Any]) -> list[dict[str, Any]]:
+        assert self.encode is not None
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(inputs[0]), _TOKENIZED_AT_ONCE):
+            some = self.encode(*(part[start : start + _TOKENIZED_AT_ONCE] for part in inputs))
+            keys = list(some.keys())
+            rows += [dict(zip(keys, values)) for values in zip(*(some[k] for k in keys))]
+        for key, values in columns.items():
+            if values is None:
+                continue
+            named = self._numbers(values) if key in LABEL_KEYS else list(to_numpy(values))
+            if len(named) != len(rows):
+                raise ExemplaError(
+                    f"{len(rows)} examples have {len(named)} values of {key}: give one for each."
+                )
+            for row, value in zip(rows, named):
+                row[key] = value
+        return rows
+
+    def _numbers(self, labels: Any) -> list[Any]:
+        """Labels as class numbers, where they were given by name."""
+        values = list(labels) if isinstance(labels, list | tuple) else list(to_numpy(labels))
+        unknown = sorted({str(v) for v in values if isinstance(v, str) and v not in self.names})
+        if unknown:
+            raise ExemplaError(
+                f"the labels hold {', '.join(unknown[:5])} and the model's classes are "
+                f"{', '.join(list(self.names)[:10])}: name the labels as the model does (its "
+                "config.label2id)."
+            )
+        return [self.names[v] if isinstance(v, str) else v for v in values]
+
+
+def reader_of(model: Any) -> Reader | None:
+    """How this holder reads data; None if it has no way of its own."""
+    inside = module_of(model)
+    if inside is None:
+        return None
+    config = getattr(inside, "config", None)
+    numbered = getattr(config, "id2label", None) or {}
+    names = {name: int(number) for number, name in numbered.items()}
+    names |= getattr(config, "label2id", None) or {}
+    if _is_a(model, "transformers", "Pipeline"):
+        encode = _Encoder(model.tokenizer, getattr(model, "image_processor", None))
+        writes = getattr(model, "task", None) == "text-generation"
+        return Reader(names, encode, writer=model.tokenizer if writes else None)
+    collate = getattr(model, "data_collator", None)
+    # the default collator only stacks, which padding rows does as well
+    if collate is None or getattr(collate, "__name__", "") == "default_data_collator":
+        return Reader(names)
+    return Reader(names, collate=collate)
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """A pipeline's tokenizer, or its image processor."""
+
+    tokenizer: Any
+    processor: Any
+
+    def __call__(self, *parts: list[Any]) -> Any:
+        if self.tokenizer is not None:
+            return self.tokenizer(*parts, truncation=True)
+        return self.processor(images=parts[0], return_tensors="pt")
+
+
+def texts_in(data: Any) -> list[Any] | None:
+    """What `Completions` are made from: texts, pairs of them, or rows that name them; (prompts,
+    completions) as pairs. None if the data holds something else, tokens mostly.
+
+    >>> texts_in((["2+2="], ["4"])), texts_in([("2+2=", "4")]), texts_in([{"input_ids": [1]}])
+    ([('2+2=', '4')], [('2+2=', '4')], None)
+    """
+    if isinstance(data, tuple) and len(data) == 2 and all(map(_is_raw, data)):
+        prompts, completions = data
+        if len(prompts) != len(completions):
+            raise ExemplaError(
+                f"{len(prompts)} prompts have {len(completions)} completions: give one for each."
+            )
+        return list(zip(prompts, completions))
+    if _is_raw(data):
+        return list(data)
+    if not (isinstance(data, list) or _is_table(data)) or len(data) == 0:
+        return None
+    rows = [data[i] for i in range(len(data))]
+    return rows if _names_texts(rows[0]) else None
+
+
+def _names_texts(row: Any) -> bool:
+    """Whether this is a pair of texts, or says which of its columns a text is."""
+    if hasattr(row, "keys"):
+        named = any(key in row for key in ("completion", "text", "messages"))
+        return named and "input_ids" not in row
+    pair = isinstance(row, tuple | list) and len(row) == 2
+    return pair and all(isinstance(text, str) for text in row)
+
+
+def _is_raw(values: Any) -> bool:
+    """Whether these are texts or pictures, one an example."""
+    if isinstance(values, str) or not hasattr(values, "__getitem__") or hasattr(values, "keys"):
+        return False
+    if not isinstance(values, Sequence) and not hasattr(values, "dtype"):
+        return False
+    return len(values) > 0 and _is_raw_value(next(iter(values)))
+
+
+def _is_raw_value(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "getexif")  # a picture of PIL
+
+
+def _is_table(data: Any) -> bool:
+    """Whether the data has rows with named columns."""
+    rows = (isinstance(data, list) or hasattr(data, "column_names")) and len(data) > 0
+    return rows and hasattr(data[0], "keys")
+
+
+def with_checkpoints(models: list[Any]) -> list[Any]:
+    """The list with every state dict, and every file of one, turned into a model.
+
+    Files are read with `weights_only=True`, or are safetensors: they cannot run code.
+
+    >>> net = nn.Linear(2, 1)
+    >>> other = {name: value + 1 for name, value in net.state_dict().items()}
+    >>> [type(model).__name__ for model in with_checkpoints([net, other])]
+    ['Linear', 'Linear']
+    """
+    base = next((m for m in models if isinstance(m, nn.Module)), None)
+    return [m if isinstance(m, nn.Module) else loaded(base, m) for m in models]
+
+
+def loaded(base: nn.Module | None, weights: Any) -> nn.Module:
+    """A copy of the base model with other weights."""
+    if base is None:
+        raise ExemplaError(
+            "a list of checkpoints needs the model they belong to: put the torch module first."
+        )
+    name = "a state dict"
+    if isinstance(weights, str | Path):
+        name, weights = str(weights), read(Path(weights))
+    with BORROWING:
+        model = copy.deepcopy(base)
+    try:
+        model.load_state_dict(_named_as_in(base, weights))
+    except (RuntimeError, TypeError, AttributeError) as problem:
+        first = str(problem).splitlines()[0]
+        raise ExemplaError(f"{name} does not fit {type(base).__name__}: {first}") from None
+    return model
+
+
+def _named_as_in(base: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The weights under the base model's own names, which a wrapper (DistributedDataParallel,
+    torch.compile) around either of them may have changed."""
+    own = base.state_dict()
+    if set(own) == set(weights):
+        return weights
+    names = dict(zip(plain_names(own), own, strict=True))
+    found = {names.get(name, name): value for name, value in plain_names(weights).items()}
+    # extra state of a module that is no tensor is not recorded: the base's own stays
+    return {n: v for n, v in own.items() if not isinstance(v, torch.Tensor)} | found
+
+
+def has_weights(model: nn.Module, path: Path) -> bool:
+    """Whether the file holds the very weights that the model has."""
+    own, found = plain_names(model.state_dict()), plain_names(read(path))
+    own = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+    if set(own) != set(found):
+        return False
+    return all(torch.equal(value.cpu(), found[name]) for name, value in own.items())
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """The state dict in a file, alone or under "state_dict" or "model"."""
+    if path.suffix == SUFFIX:
+        return read_tensors(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ExemplaError(f"there is no file {path}.") from None
+    except Exception as problem:  # a file may hold anything
+        raise ExemplaError(
+            f"{path} is not a file of weights alone ({type(problem).__name__}): save "
+            "model.state_dict() with torch.save."
+        ) from None
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            return content[key]
+    return content
+
+
+def unwrap_module(model: nn.Module) -> nn.Module:
+    """The network inside a data-parallel or compiled wrapper."""
+    inner = getattr(model, "_orig_mod", None)
+    if inner is None and isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        inner = model.module
+    return unwrap_module(inner) if isinstance(inner, nn.Module) else model
+
+
+def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
+    """Names of the chosen trainable parameters, in the model's order.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> select_parameters(model, "2")
+    ['2.weight', '2.bias']
+    >>> select_parameters(model, ["*.weight"])
+    ['0.weight', '2.weight']
+    """
+    everything = dict(model.named_parameters())
+    trainable = [name for name, p in everything.items() if p.requires_grad]
+    if not trainable:
+        raise UnsupportedModelError(_nothing_trainable(model, everything))
+    if wanted is None:
+        return trainable
+    several: list[Any] = [wanted]
+    if isinstance(wanted, Iterable) and not isinstance(wanted, (str, nn.Module, Tensor)):
+        several = list(wanted)
+    if not several:
+        raise ExemplaError("parameters= names nothing: leave it out for all trainable parameters.")
+    chosen: set[int] = set()
+    for one in several:
+        chosen |= set(matching(model, one))
+    names = [name for name in trainable if id(everything[name]) in chosen]
+    if not names:
+        raise ExemplaError(
+            "parameters= selects only frozen parameters: set requires_grad on them, or select "
+            "others."
+        )
+    return names
+
+
+def refuse_absent(model: nn.Module) -> None:
+    """Raise if weights of the model are not there."""
+    absent = [name for name, p in model.named_parameters() if p.is_meta]
+    if absent:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is on the meta device and has no values ({len(absent)} of its "
+            f"parameters, {absent[0]} the first): load its weights first, without offloading "
+            "(device_map) if they were offloaded."
+        )
+
+
+def _nothing_trainable(model: nn.Module, parameters: Mapping[str, Tensor]) -> str:
+    """Why no parameter can be looked at, and what to do."""
+    kind, adapters = type(model).__name__, [name for name in parameters if "lora_" in name]
+    if not any(p.is_floating_point() for p in parameters.values()):
+        return (
+            f"{kind} has no trainable parameters, and none that can have a gradient: if it is "
+            "quantised, give the model before quantisation, or one with trained parts added to it "
+            "(LoRA)."
+        )
+    if adapters:
+        return (
+            f"{kind} has no trainable parameters because its adapters were loaded frozen: load "
+            "them with PeftModel.from_pretrained(base, folder, is_trainable=True)."
+        )
+    return (
+        f"{kind} has no trainable parameters, so no training example can have shaped it: set "
+        "requires_grad on the ones that were trained."
+    )
+
+
+def matching(model: nn.Module, wanted: Any) -> Iterable[int]:
+    """Identities of the parameters meant by one name, glob, module or parameter."""
+    # tied parameters carry several names, each of which may be used
+    named = list(model.named_parameters(remove_duplicate=False))
+    if isinstance(wanted, nn.Module):
+        found = [id(p) for p in wanted.parameters()]
+        found = [i for i in found if i in {id(p) for _, p in named}]
+    elif isinstance(wanted, Tensor):
+        found = [id(p) for _, p in named if p is wanted]
+    elif isinstance(wanted, str):
+        found = [
+            id(p)
+            for name, p in named
+            if fnmatchcase(name, wanted) or fnmatchcase(name, wanted.rstrip(".") + ".*")
+        ]
+    else:
+        raise ExemplaError(
+            f"parameters= takes names, globs, modules or parameters, not {type(wanted).__name__}."
+        )
+    if not found:
+        what = wanted if isinstance(wanted, str) else f"this {type(wanted).__name__}"
+        some = ", ".join(name for name, _ in named[:6])
+        raise ExemplaError(f"parameters={what!r} is not in the model, whose names are: {some}, ….")
+    return found

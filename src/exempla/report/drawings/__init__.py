@@ -1,1 +1,0 @@
-"""What a report draws: the curve, effects, figures and small pictures."""

@@ -1,0 +1,331 @@
+"""What a report draws: the curve, effects, figures and small pictures.
+
+Matplotlib figures: the explained-share curve, and mistakes beside their causes.
+
+The explained-share curve as an inline drawing: no script, no picture file.
+
+The predicted effect of a removal beside chance, and beside retraining, as an inline drawing.
+
+Small pictures inside the page: WebP, each stored once, the whole under a stated size.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from exempla.checks import renamed_options
+from exempla.images import as_image, fitted, webp
+from exempla.io import replacing
+from exempla.report.evidence import evidence_of, strongest, varied_order
+from exempla.report.views import Content, View, confusions
+from exempla.report.words import signed, within
+from exempla.results import Explanation, Selection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+WIDTH, _HEIGHT = 640.0, 220.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 10.0, 34.0
+
+
+def explained_shares(explanation: Selection) -> np.ndarray:
+    """Share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖².
+
+    >>> from exempla.report.plots import explained_shares
+    >>> callable(explained_shares)
+    True
+    """
+    gains = np.asarray(explanation.gains, dtype=np.float64)
+    total = float(gains.sum())
+    # ‖μ‖² = posterior variance + Σ gains.
+    norm2 = explanation.variance + total
+    return np.cumsum(gains) / norm2 if norm2 > 0 else np.zeros(len(gains))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points and ticks of the drawing, in its own coordinates."""
+
+    points: str
+    area: str
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    width: float = WIDTH
+    height: float = _HEIGHT
+    left: float = _LEFT
+    right: float = WIDTH - _RIGHT
+    base: float = _HEIGHT - _BOTTOM
+
+    @classmethod
+    def of(cls, shares: np.ndarray) -> Curve | None:
+        """The drawing of these shares; None if there is nothing to draw."""
+        count = len(shares)
+        if count == 0:
+            return None
+        top = _ceiling(float(shares.max()))
+        xs = _LEFT + np.arange(count + 1) / count * (WIDTH - _LEFT - _RIGHT)
+        full = np.concatenate([[0.0], shares])
+        base = _HEIGHT - _BOTTOM
+        ys = base - np.clip(full / top, 0, 1) * (base - _TOP)
+        keep = np.unique(np.linspace(0, count, min(count + 1, 400)).astype(int))
+        points = " ".join(f"{xs[i]:.1f},{ys[i]:.1f}" for i in keep)
+        steps = sorted({0, *(round(count * f) for f in (0.25, 0.5, 0.75)), count})
+        return cls(
+            points=points,
+            area=f"{xs[0]:.1f},{base:.1f} {points} {xs[-1]:.1f},{base:.1f}",
+            x_ticks=tuple((float(xs[i]), f"{i:,}") for i in steps),
+            y_ticks=tuple((base - f * (base - _TOP), _percent(f * top)) for f in (0.0, 0.5, 1.0)),
+        )
+
+
+def _ceiling(share: float) -> float:
+    """The end of the axis: a round number above the largest share."""
+    for top in (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8):
+        if share <= top:
+            return top
+    return 1.0
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+_OPPONENT, _PROPONENT, _INK = "#b3261e", "#1f6f4a", "#333333"
+
+
+def plot_explanation(explanation: Explanation) -> Figure:
+    """Weights of the picked examples, and how much each pick added.
+
+    >>> import numpy as np
+    >>> from exempla.report.plots import plot_explanation
+    >>> callable(plot_explanation)
+    True
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    ranks = np.arange(1, len(explanation) + 1)
+    colours = np.where(np.asarray(explanation.alignment) < 0, _OPPONENT, _PROPONENT)
+    left.bar(ranks, explanation.weights, color=list(colours), width=0.8)
+    left.axhline(0, color=_INK, linewidth=0.6)
+    left.set(xlabel="pick", ylabel="weight", title="Weights (red: opponents)")
+    right.plot(np.r_[0, ranks], 100 * np.r_[0, explained_shares(explanation)], color=_PROPONENT)
+    right.set(xlabel="picks", ylabel="% explained", title="Explained share", ylim=(0, None))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+@renamed_options(beside="others")
+def plot_evidence(
+    explanation: Explanation,
+    train_view: View,
+    test_view: View,
+    path: str | Path | None = None,
+    *,
+    questioned: int = 8,
+    others: int = 4,
+    columns: int = 2,
+    evidence: np.ndarray | None = None,
+) -> Figure:
+    """Questioned images, each beside the training images that bear on it most.
+
+    Those come first on which the picked examples bear most, confusions (true, predicted) taking
+    turns. With `path`, a PNG is written there.
+
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> from exempla.report import ImageView, plot_evidence
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=500).fit(X[:200] / 16, y[:200])
+    >>> answer = exempla.explain(model, (X[:200] / 16, y[:200]), (X[200:220] / 16, y[200:220]), k=9)
+    >>> train, test = (ImageView(X[s].reshape(-1, 8, 8), labels=y[s]) for s in (
+    ...     slice(200), slice(200, 220)))
+    >>> len(plot_evidence(answer, train, test, questioned=2).axes)
+    12
+    """
+    from matplotlib.figure import Figure
+
+    found = evidence_of(explanation) if evidence is None else evidence
+    if found is None:
+        found = np.repeat(np.asarray(explanation.alignment)[:, None], explanation.n_test, axis=1)
+    best = strongest(found, explanation.side, others)
+    shown = varied_order(found, best, confusions(test_view, len(best)))[:questioned]
+    columns = max(1, min(columns, len(shown)))
+    rows, width = -(-len(shown) // columns), 1 + others + 1  # the last is a gap between blocks
+    ratios = ([1.0] * (width - 1) + [0.12]) * columns
+    figure = Figure(figsize=(0.95 * sum(ratios) + 0.1, 1.14 * rows + 0.1), layout="constrained")
+    grid: Any = figure.subplots(rows, len(ratios), squeeze=False, width_ratios=ratios)
+    for axes in grid.flat:
+        axes.axis("off")
+    for place, j in enumerate(shown):
+        row, column = divmod(place, columns)
+        line = grid[row, column * width : (column + 1) * width]
+        content = test_view.show(j)
+        said = f", said {content.predicted}" if content.predicted is not None else ""
+        _draw(line[0], content, f"true {content.label}{said}", _INK, bold=True)
+        for axes, i in zip(line[1:-1], best[j]):
+            example = train_view.show(int(explanation.indices[i]))
+            colour = _OPPONENT if found[i, j] < 0 else _PROPONENT
+            _draw(axes, example, f"label {example.label}  {found[i, j]:+.2f}", colour)
+    if path is not None:
+        with replacing(path) as file:
+            figure.savefig(file, dpi=110, format="png")
+    return figure
+
+
+def _draw(axes: Any, content: Content, caption: str, colour: str, bold: bool = False) -> None:
+    axes.axis("on")
+    axes.set(xticks=[], yticks=[])
+    if content.image is not None:
+        image = np.asarray(as_image(content.image))
+        grey = "gray_r" if image.ndim == 2 else None
+        axes.imshow(image, cmap=grey, vmin=0, vmax=255, interpolation="bicubic")
+    axes.set_title(caption, fontsize=7.5, color=colour, pad=3, weight="bold" if bold else "normal")
+    for spine in axes.spines.values():
+        spine.set(color=colour, linewidth=2.2 if bold else 1.1)
+
+
+_EFFECTS_WIDTH, _LINE = 360.0, 40.0
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """One line of the drawing: a bar from zero, or a band around a mean."""
+
+    name: str
+    said: str
+    """The value, as written beside it."""
+    kind: str
+    """"ours", "chance" or "seen"."""
+    y: float
+    x: float
+    width: float
+    at: float
+    """Where the value itself lies."""
+
+
+@dataclass(frozen=True)
+class EffectPlot:
+    """Bars of the change in log-likelihood, in the drawing's own coordinates."""
+
+    marks: tuple[_Mark, ...]
+    zero: float
+    height: float
+    words: str
+    width: float = _EFFECTS_WIDTH
+
+    @classmethod
+    def of(cls, explanation: Explanation, verification: Any = None) -> EffectPlot | None:
+        """The drawing; None where no effect was predicted. `verification`: what `verify` gave."""
+        effect = explanation.removal
+        if not effect or not math.isfinite(effect["log_likelihood"]):
+            return None
+        lines = [("removing these, predicted", "ours", effect["log_likelihood"], 0.0, "")]
+        if verification is not None:
+            found, half = _retrained(verification, "selected removed")
+            lines.append(("removing these, retrained", "seen", found, half, within(found, half)))
+        mean, spread = effect["by_chance"], effect["by_chance_sd"]
+        lines.append(("random rows, predicted", "chance", mean, 2 * spread, within(mean, spread)))
+        if verification is not None:
+            found, half = _retrained(verification, "random removed")
+            lines.append(("random rows, retrained", "chance", found, half, within(found, half)))
+        return _drawn(lines)
+
+
+def _retrained(verification: Any, arm: str) -> tuple[float, float]:
+    """The change of the questioned predictions' mean log-likelihood, and half its 95 % interval."""
+    runs = verification.runs
+    asked = runs[runs.judged == "questioned"].pivot(
+        index="seed", columns="arm", values="log_likelihood"
+    )
+    change = (asked[arm] - asked["nothing removed"]).to_numpy(dtype=np.float64)
+    spread = change.std(ddof=1) / np.sqrt(len(change)) if len(change) > 1 else 0.0
+    return float(change.mean()), float(1.96 * spread)
+
+
+def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
+    ends = [0.0, *(v + h for _, _, v, h, _ in lines), *(v - h for _, _, v, h, _ in lines)]
+    low, high = min(ends), max(ends)
+    span = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        return 2.0 + (value - low) / span * (_EFFECTS_WIDTH - 4.0)
+
+    marks = []
+    for number, (name, kind, value, half, told) in enumerate(lines):
+        first, last = (value - half, value + half) if half else sorted((0.0, value))
+        x, end = place(first), place(last)
+        said = told if half else signed(value)  # a model without chance has no spread
+        marks.append(
+            _Mark(name, said.replace("-", "−"), kind, number * _LINE + 18, round(x, 1),
+                 round(max(end - x, 2.0), 1), round(place(value), 1))
+        )  # fmt: skip
+    words = "; ".join(f"{mark.name} {mark.said}" for mark in marks)
+    return EffectPlot(tuple(marks), round(place(0.0), 1), len(lines) * _LINE, words)
+
+
+_LARGEST = 128
+"""Pixels on the longer side; larger pictures are scaled down, smaller ones kept."""
+_TINY = 48
+"""Up to this size a picture is kept without loss."""
+BUDGET = 3_600_000
+"""Characters all pictures of a page may take. The ladder below is climbed down until they fit."""
+_LADDER = ((_LARGEST, 80), (_LARGEST, 55), (96, 50), (64, 45), (48, 30))
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """One picture: where the page keeps it, and its size."""
+
+    key: str
+    width: int
+    height: int
+
+
+@dataclass
+class Gallery:
+    """Collects pictures for one page; equal pictures are kept once.
+
+    >>> import numpy as np
+    >>> gallery = Gallery()
+    >>> a, b = gallery.add(np.zeros((8, 8), np.uint8)), gallery.add(np.zeros((8, 8), np.uint8))
+    >>> a.key == b.key, len(gallery.encoded()), gallery.encoded()[0][1][:22]
+    (True, 1, 'data:image/webp;base64')
+    """
+
+    pictures: dict[str, tuple[Thumbnail, Image.Image]] = field(default_factory=dict)
+
+    def add(self, picture: Any) -> Thumbnail:
+        """Keep a picture (array, Pillow image or path) and say where it is."""
+        image = fitted(as_image(picture, _LARGEST), _LARGEST)
+        digest = hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest()[:16]
+        if digest not in self.pictures:
+            key = f"p{len(self.pictures)}"
+            self.pictures[digest] = (Thumbnail(key, *image.size), image)
+        return self.pictures[digest][0]
+
+    def encoded(self) -> list[tuple[Thumbnail, str]]:
+        """Every picture with its data address, at the best quality that fits the budget."""
+        out: list[tuple[Thumbnail, str]] = []
+        for size, quality in _LADDER:
+            out = [(t, _address(image, size, quality)) for t, image in self.pictures.values()]
+            if sum(len(address) for _, address in out) <= BUDGET:
+                break
+        return out
+
+
+def _address(image: Image.Image, size: int, quality: int) -> str:
+    data = webp(fitted(image, size), quality=quality, lossless=max(image.size) <= _TINY)
+    return "data:image/webp;base64," + base64.b64encode(data).decode()

@@ -1,4 +1,0 @@
-"""Decisions about rows: checked, applied to the file, written as a patch.
-
-Imports: errors, atomic, tables.formats, tables.read.
-"""

@@ -1,0 +1,246 @@
+"""Rows that lie close together: what their labels say of each other.
+
+features    what a row is compared by: what a model's last step sees, or the inputs
+neighbours  the nearest rows, and how they vote
+conflicts   equal and nearly equal rows with different labels
+
+Equal and nearly equal rows under different labels: one of the two must be wrong.
+
+Equal rows are found by a hash of what they hold (texts without regard to case and spaces), nearly
+equal ones among nearest neighbours; neither holds more than a number or a few per row.
+
+What rows are compared by: what the last step of a Pipeline sees, or the inputs as numbers.
+
+Not the last layer of a network: it has learnt the labels under suspicion, and draws a row to the
+label it was given; neighbours found there agree with wrong labels.
+
+The nearest rows by cosine, and how they vote on a label.
+
+log p(c | x) by votes: each of the ten nearest other rows counts for its given label, by its
+cosine, and two votes go to the classes by their sizes. A row never votes for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
+
+from exempla.arrays import is_sparse, is_tensor, to_numpy
+
+_COUNT = 10
+_MAX_SEARCHED_ROWS = 10_000
+"""Rows that are looked through for neighbours: beyond, a sample of this size."""
+_BLOCK = 4096
+_PRIOR = 2.0
+_FAINT = 1e-3
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Of each row its nearest others."""
+
+    rows: np.ndarray
+    """(n, k)."""
+    cosines: np.ndarray
+    """(n, k)."""
+
+    def log_votes(self, codes: np.ndarray, classes: int) -> np.ndarray:
+        """log p(c | x), (n, C)."""
+        weight = np.maximum(self.cosines, _FAINT)
+        weight = weight / weight.mean(axis=1, keepdims=True)
+        weight[self.cosines.max(axis=1) <= _FAINT] = 0.0  # nothing is near: the class sizes alone
+        votes = _PRIOR * np.bincount(codes, minlength=classes) / len(codes)
+        votes = np.tile(votes, (len(self.rows), 1))
+        for place in range(self.rows.shape[1]):
+            votes[np.arange(len(votes)), codes[self.rows[:, place]]] += weight[:, place]
+        return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), 1e-12))
+
+
+def nearest(Z: Any, seed: int, count: int = _COUNT) -> Neighbours | None:
+    """The nearest others of every unit row; None if there are too few.
+
+    >>> import numpy as np
+    >>> Z = np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+    >>> nearest(Z, seed=0, count=1).rows.ravel().tolist()
+    [2, 3, 3, 2]
+    """
+    n = Z.shape[0]
+    # a row without any word is like no other, yet as far from each as unlike rows are: left out
+    blank = np.asarray(abs(Z).sum(axis=1)).ravel() == 0
+    among = np.flatnonzero(~blank)
+    if len(among) > _MAX_SEARCHED_ROWS:
+        among = np.sort(
+            np.random.default_rng(seed).choice(among, _MAX_SEARCHED_ROWS, replace=False)
+        )
+    count = min(count, len(among) - 1)
+    if count < 1:
+        return None
+    # of unit rows the nearest are those of the largest cosine: ‖x − y‖² = 2 − 2·cos
+    search = NearestNeighbors(n_neighbors=count + 1, algorithm="brute").fit(Z[among])
+    rows = np.empty((n, count), dtype=np.int64)
+    cosines = np.empty((n, count), dtype=np.float32)
+    for start in range(0, n, _BLOCK):
+        here = np.arange(start, min(start + _BLOCK, n))
+        far, found = search.kneighbors(Z[here])
+        found = among[found]
+        own = found == here[:, None]
+        own[~own.any(axis=1), -1] = True  # not among them: then the last is one too many
+        rows[here] = found[~own].reshape(len(here), count)
+        cosines[here] = 1.0 - far[~own].reshape(len(here), count) ** 2 / 2.0
+    cosines[blank] = 0.0
+    return Neighbours(rows, cosines)
+
+
+_NEARLY = 0.995
+"""Cosine from which rows are nearly equal,"""
+_COLUMNS = 30
+"""if they have at least so many columns: fewer agree by chance."""
+_MAX_PAIRS = 1000
+"""Pairs listed at most."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two training rows that are (nearly) the same and have different labels."""
+
+    rows: tuple[int, int]
+    labels: tuple[Any, Any]
+    cosine: float
+    """1.0 where they are equal."""
+
+
+def conflicts(
+    X: Any, labels: np.ndarray, near: Neighbours | None = None, columns: int = 0
+) -> list[Conflict]:
+    """Pairs of rows, equal ones first; `near` may know of further rows behind those of X.
+
+    >>> import numpy as np
+    >>> found = conflicts(["Buy now", "hello", "buy  NOW "], np.array(["spam", "ham", "ham"]))
+    >>> found[0].rows, found[0].labels
+    ((0, 2), ('spam', 'ham'))
+    """
+    pairs = _equal(X, labels)
+    known = {pair for pair, _ in pairs}
+    if near is not None and columns >= _COLUMNS:
+        pairs += [p for p in _nearly_equal(near, labels) if p[0] not in known]
+    return [
+        Conflict(pair, (_plain(labels[pair[0]]), _plain(labels[pair[1]])), cosine)
+        for pair, cosine in pairs[:_MAX_PAIRS]
+    ]
+
+
+def _equal(X: Any, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
+    """Each row and the first equal one with another label."""
+    first: dict[bytes, dict[Any, int]] = {}
+    pairs = []
+    for row, key in enumerate(_keys(X, len(labels))):
+        seen = first.setdefault(key, {})
+        label = _plain(labels[row])
+        other = next((r for named, r in seen.items() if named != label), None)
+        if other is not None:
+            pairs.append(((other, row), 1.0))
+        seen.setdefault(label, row)
+    return pairs
+
+
+def _keys(X: Any, n: int) -> Any:
+    """A digest of each row."""
+    if is_tensor(X):
+        X = to_numpy(X)
+    if is_sparse(X):
+        table = X.tocsr()
+        table.sum_duplicates()
+        for row in range(n):
+            part = slice(table.indptr[row], table.indptr[row + 1])
+            yield _digest(table.indices[part].tobytes() + table.data[part].tobytes())
+    elif isinstance(X, pd.DataFrame):
+        for key in pd.util.hash_pandas_object(X, index=False).to_numpy():
+            yield int(key).to_bytes(8, "little")
+    elif isinstance(X, np.ndarray) and X.dtype != object and X.dtype.kind != "U":
+        rows = np.ascontiguousarray(X)
+        for row in range(n):
+            yield _digest(rows[row].tobytes())
+    else:
+        for value in X if not isinstance(X, pd.Series) else X.tolist():
+            text = " ".join(value.split()).casefold() if isinstance(value, str) else repr(value)
+            yield _digest(text.encode("utf-8", "surrogatepass"))
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=12).digest()
+
+
+def _nearly_equal(near: Neighbours, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
+    """Nearest neighbours of another label that are as good as the same, the closest first."""
+    n = len(labels)
+    rows, places = np.nonzero(near.cosines[:n] >= _NEARLY)
+    others = near.rows[rows, places]
+    inside = others < n
+    rows, others, places = rows[inside], others[inside], places[inside]
+    apart = labels[rows] != labels[others]
+    found: dict[tuple[int, int], float] = {}
+    for a, b, place in zip(rows[apart], others[apart], places[apart]):
+        found[(int(min(a, b)), int(max(a, b)))] = float(near.cosines[a, place])
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label
+
+
+_WIDE = 256
+"""Dense rows of more columns are projected at random: cosines stay as they are, give or take."""
+_UNEVEN = 20.0
+"""Columns whose spreads differ by more than this are in different units."""
+
+
+def comparable(X: Any, seed: int) -> Any:
+    """Unit rows, dense or sparse, whose products are cosines; None if X are no numbers."""
+    Z = _numbers(X)
+    if Z is None:
+        return None
+    if is_sparse(Z):
+        return normalize(Z.tocsr().astype(np.float64))
+    Z = Z - Z.mean(axis=0)
+    spread = Z.std(axis=0)
+    usual = np.median(spread[spread > 0]) if (spread > 0).any() else 0.0
+    if usual > 0 and (spread.max() > _UNEVEN * usual or usual > _UNEVEN * spread[spread > 0].min()):
+        Z = Z / np.where(spread > 0, spread, 1.0)
+    if Z.shape[1] > _WIDE:
+        rng = np.random.default_rng(seed)
+        Z = Z @ (rng.normal(size=(Z.shape[1], _WIDE)) / np.sqrt(_WIDE))
+    return normalize(Z)
+
+
+def before_last(model: Any, X: Any) -> tuple[Any, Any]:
+    """The last step of a fitted Pipeline, and X after all the others; else both as they are."""
+    inner = getattr(model, "best_estimator_", model)
+    if not hasattr(inner, "steps") or len(inner.steps) < 2:
+        return model, X
+    try:
+        return inner[-1], inner[:-1].transform(X)
+    except Exception:  # the caller's own steps may raise anything; then it is asked as a whole
+        return model, X
+
+
+def _numbers(X: Any) -> Any:
+    """X as a table of finite numbers, or None."""
+    if X is None:
+        return None
+    if is_sparse(X):
+        return X if X.shape[1] > 0 else None
+    if is_tensor(X):
+        X = to_numpy(X)
+    if isinstance(X, pd.DataFrame):
+        X = X.select_dtypes("number")
+    table = np.asarray(X)
+    if table.dtype.kind not in "biuf" or table.ndim < 2 or table.size == 0:
+        return None
+    table = table.reshape(len(table), -1).astype(np.float64)
+    return table if np.isfinite(table).all() else None

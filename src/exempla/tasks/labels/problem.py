@@ -1,0 +1,365 @@
+"""The question put to `fix_labels`, checked: training rows, then curated rows, one vocabulary.
+
+How a fresh copy of the caller's model is fitted, and what it then says of each label.
+
+Steps of a Pipeline that never look at labels are fitted once, not once per training.
+
+Judging labels trains the model a dozen times over. Where all steps before the last are known to
+ignore labels (TF-IDF, scaling, one-hot), what they make of a row tells nothing about its label, so
+nothing is lost by fitting them to all rows at once; for text that is most of the time. Any other
+step may have learnt from the labels under suspicion, and the Pipeline is then trained as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.feature_extraction import DictVectorizer, FeatureHasher
+from sklearn.feature_extraction.text import (
+    CountVectorizer,
+    HashingVectorizer,
+    TfidfTransformer,
+    TfidfVectorizer,
+)
+from sklearn.feature_selection import VarianceThreshold
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    SplineTransformer,
+    StandardScaler,
+)
+
+from exempla.arrays import is_tensor, to_numpy
+from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles import make_oracle
+from exempla.tasks.verify import Fit, check_fit, in_words, named, refit, seeded
+
+
+@dataclass(frozen=True)
+class LabelProblem:
+    """Training rows 0 … n_train − 1, then the curated rows."""
+
+    X: Any
+    codes: np.ndarray
+    """Given labels as positions in `classes`; those of the curated rows are true."""
+    classes: np.ndarray
+    n_train: int
+    weights: np.ndarray | None = None
+    ids: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def train(self) -> np.ndarray:
+        return np.arange(self.n_train)
+
+    @property
+    def curated(self) -> np.ndarray:
+        return np.arange(self.n_train, len(self))
+
+    def inputs(self, rows: np.ndarray) -> Any:
+        """X of these rows; X itself, not a copy, if they are all."""
+        everything = len(rows) == len(self) and np.array_equal(rows, np.arange(len(self)))
+        return self.X if everything else take_rows(self.X, rows)
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """Given labels in the user's vocabulary."""
+        return self.classes[self.codes[rows]]
+
+    def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.weights is None else self.weights[rows]
+
+    def once(self, labels: Any) -> np.ndarray:
+        """Codes of the labels the curated rows once had."""
+        y = plain_labels(labels) if not isinstance(labels, np.ndarray) else labels
+        m = len(self.curated)
+        if np.ndim(y) != 1 or len(y) != m:
+            raise ExemplaError(
+                f"original_labels must hold one label for each of the {m} curated rows, but has "
+                f"shape {np.shape(y)}."
+            )
+        names = {name: code for code, name in enumerate(self.classes.tolist())}
+        plain = np.asarray(y).tolist()
+        unseen = sorted({label for label in plain if label not in names}, key=str)
+        if unseen:
+            named = ", ".join(map(repr, unseen[:5]))
+            raise ExemplaError(
+                f"original_labels: {named} never occur in train; give labels of the same kind."
+            )
+        return np.array([names[label] for label in plain], dtype=np.int64)
+
+    def class_sizes(self, rows: np.ndarray) -> np.ndarray:
+        """How many of these rows each class can be learnt from: those that weigh anything."""
+        if self.weights is not None:
+            rows = rows[self.weights[rows] > 0]
+        return np.bincount(self.codes[rows], minlength=len(self.classes))
+
+
+def read_problem(train: Any, curated: Any) -> LabelProblem:
+    """Check both sets; every problem found is told at once."""
+    problems: list[str] = []
+    given = _labelled(train, "train", problems)
+    X, y, weights, ids = given
+    classes = np.unique(y)
+    if len(y) and len(classes) < 2:
+        problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
+    if curated is None:
+        _raise(problems)
+        return _known(LabelProblem(X, np.searchsorted(classes, y), classes, len(y), weights, ids))
+    if _is_empty(curated):
+        raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
+    trusted = _labelled(curated, "curated", problems)
+    _compare(given, trusted, classes, problems)
+    _raise(problems)
+    Xc, yc, wc, _ = trusted
+    if weights is not None or wc is not None:
+        parts = [np.ones(len(v)) if w is None else w for v, w in ((y, weights), (yc, wc))]
+        weights = np.concatenate(parts)
+    codes = np.searchsorted(classes, np.concatenate([y, yc.astype(classes.dtype)]))
+    return _known(LabelProblem(stack_rows(X, Xc), codes, classes, len(y), weights, ids))
+
+
+class _Labelled(NamedTuple):
+    X: Any
+    y: np.ndarray
+    """Empty where the labels could not be read."""
+    weights: np.ndarray | None
+    ids: np.ndarray | None
+
+
+def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
+    """X, labels, weights and ids of one set."""
+    if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
+        raise ExemplaError(f"{whose} has no labels: give (X, y) as {whose}.")
+    found: list[str] = []
+    if is_tensor(data[0]) and data[0].is_sparse:
+        found.append("X is a sparse tensor: give a dense one")
+    given = unpack((data[0], *map(_in_numpy, data[1:])), found)
+    y = np.array([]) if given.y is None else _checked_labels(plain_labels(given.y), found)
+    problems.extend(f"{whose}: {problem}" for problem in found)
+    return _Labelled(given.X, y, given.weights, given.ids)
+
+
+def _in_numpy(part: Any) -> Any:
+    return to_numpy(part) if is_tensor(part) else part
+
+
+def _checked_labels(y: np.ndarray, found: list[str]) -> np.ndarray:
+    """One class name per row, in this machine's byte order; empty if they are anything else."""
+    if y.ndim != 1:
+        found.append(f"y must hold one label per row, but has shape {y.shape}")
+    elif len(missing := np.flatnonzero(pd.isna(y))):
+        found.append(f"labels are missing in {listing(missing)}")
+    elif y.dtype.kind in "cSV":
+        found.append(f"labels are of type {y.dtype}: give text or whole numbers")
+    elif y.dtype.kind == "f" and len(odd := np.flatnonzero((np.floor(y) != y) | np.isinf(y))):
+        found.append(f"labels must name classes, not measure like {y[odd[0]]:g} in row {odd[0]}")
+    elif y.dtype == object:
+        return _one_kind(y, found)
+    else:
+        return y.astype(y.dtype.newbyteorder("="), copy=False)
+    return np.array([])
+
+
+def _one_kind(y: np.ndarray, found: list[str]) -> np.ndarray:
+    """Labels kept as Python objects, if they can be told apart and sorted."""
+    if all(isinstance(label, str) for label in y):
+        return y.astype(str)
+    kinds = sorted({type(label).__name__ for label in y})
+    try:
+        set(y.tolist())
+        np.unique(y)
+    except TypeError:
+        found.append(
+            f"labels are of the kinds {', '.join(kinds)}: give all as text or all as whole numbers"
+        )
+        return np.array([])
+    return y
+
+
+def _is_empty(data: Any) -> bool:
+    X = data[0] if isinstance(data, tuple) and data else data
+    return (hasattr(X, "shape") or isinstance(X, Sequence)) and n_rows(X) == 0
+
+
+def _compare(
+    train: _Labelled, curated: _Labelled, classes: np.ndarray, problems: list[str]
+) -> None:
+    """Whether the curated rows are of the same kind as the training rows."""
+    if len(train.y) and len(curated.y):
+        unseen = sorted(set(curated.y.tolist()) - set(classes.tolist()), key=str)
+        if unseen:
+            named = ", ".join(map(repr, unseen[:5]))
+            problems.append(f"curated: labels {named} never occur in train")
+        elif len(np.unique(curated.y)) < 2:
+            problems.append("curated: only one class is present, so no wrong label can be shown")
+    names = [getattr(part.X, "columns", None) for part in (train, curated)]
+    if names[0] is not None and names[1] is not None and set(names[0]) != set(names[1]):
+        unshared = sorted(set(names[0]) ^ set(names[1]), key=str)
+        named = ", ".join(map(repr, unshared[:5]))
+        problems.append(f"curated: both must have the same columns, but only one set has {named}")
+        return
+    shapes: list[tuple[int, ...]] = [
+        tuple(getattr(part.X, "shape", ())) for part in (train, curated)
+    ]
+    if not all(shapes) or shapes[0][1:] == shapes[1][1:]:
+        return
+    if all(len(shape) == 2 for shape in shapes):
+        widths = [shape[-1] for shape in shapes]
+        problems.append(
+            f"curated: {widths[1]} columns, but train has {widths[0]}; both must have the same "
+            "columns, in the same order"
+        )
+    else:
+        problems.append(f"curated: X has shape {shapes[1]}, but that of train has {shapes[0]}")
+
+
+def _known(problem: LabelProblem) -> LabelProblem:
+    """The problem, if every class can be learnt from some row."""
+    unlearnt = problem.classes[problem.class_sizes(np.arange(len(problem))) == 0]
+    if len(unlearnt):
+        named = ", ".join(map(repr, unlearnt[:5].tolist()))
+        raise ExemplaError(
+            f"every row labelled {named} has weight zero, so no model can learn that label: leave "
+            "these rows out, or let some of them weigh."
+        )
+    return problem
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise ExemplaError(f"the labels cannot be checked: {'; '.join(problems)}.")
+
+
+_FLOOR = 1e-12
+"""Smallest probability a signal distinguishes from zero."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The caller's model as a recipe: every fit starts afresh."""
+
+    model: Any
+    classes: np.ndarray
+    fit: Fit | None = None
+
+    def fitted(
+        self, X: Any, y: np.ndarray, weights: np.ndarray | None, seed: int, quiet: bool = True
+    ) -> Any:
+        """The model fitted to labels in the user's vocabulary.
+
+        An estimator keeps the `random_state` its owner gave it.
+        """
+        if len(np.unique(y)) < 2:
+            raise ExemplaError(
+                "the labels cannot be judged: with a few rows set aside only one class is left to "
+                "learn from; give more rows of every class."
+            )
+        return refit(self.model, X, y, weights, self.fit, seed, keep_random_state=True, quiet=quiet)
+
+    def log_proba(self, fitted: Any, X: Any) -> np.ndarray:
+        """log p(c | x) for every class c the training data know, (n, C), never below log FLOOR."""
+        try:
+            return self._log_proba(fitted, X)
+        except (ExemplaError, MemoryError):
+            raise
+        except Exception as error:  # the model may be the caller's own, and raise anything
+            raise ExemplaError(
+                f"the fitted {type(fitted).__name__} cannot predict {in_words(X)}: {named(error)}"
+            ) from error
+
+    def _log_proba(self, fitted: Any, X: Any) -> np.ndarray:
+        out = np.full((n_rows(X), len(self.classes)), np.log(_FLOOR))
+        if self.fit is None and not hasattr(fitted, "classes_"):
+            raise UnsupportedModelError(
+                f"{type(fitted).__name__} tells no classes apart, so it cannot judge labels: use a "
+                "classifier with predict_proba, such as LogisticRegression."
+            )
+        if self.fit is None:
+            at = np.searchsorted(self.classes, fitted.classes_)  # a fold may miss a class
+            out[:, at] = np.log(np.maximum(fitted.predict_proba(X), _FLOOR))
+            return out
+        oracle = make_oracle(fitted)
+        for code, label in enumerate(self.classes):
+            labels = np.full(len(out), label)
+            out[:, code] = oracle.log_likelihood(oracle.read((X, labels), role="test"))
+        return np.maximum(out, np.log(_FLOOR))
+
+
+def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
+    """Check that this model can be refitted and gives probabilities."""
+    check_fit(model, fit)
+    if fit is None and not hasattr(model, "predict_proba"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives no class probabilities, which finding wrong labels "
+            "needs: use a classifier with predict_proba, such as LogisticRegression."
+        )
+    return Learner(model, classes, fit)
+
+
+_BLIND = frozenset(
+    {
+        Binarizer, CountVectorizer, DictVectorizer, FeatureHasher, FunctionTransformer,
+        HashingVectorizer, KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, MissingIndicator,
+        Normalizer, OneHotEncoder, OrdinalEncoder, PCA, PolynomialFeatures, PowerTransformer,
+        QuantileTransformer, RobustScaler, SimpleImputer, SplineTransformer, StandardScaler,
+        TfidfTransformer, TfidfVectorizer, TruncatedSVD, VarianceThreshold,
+    }
+)  # fmt: skip
+"""scikit-learn's own, by name: a class of the caller's that extends one may look at anything."""
+
+
+def without_blind_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
+    """The last step of a Pipeline and the rows it sees, if no other step looks at labels.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> model = make_pipeline(CountVectorizer(), LogisticRegression())
+    >>> last, rows = without_blind_steps(model, ["a word", "another word"], seed=0)
+    >>> last, rows.shape
+    (LogisticRegression(), (2, 2))
+    """
+    if type(model) is not Pipeline or len(model.steps) < 2:
+        return model, X
+    if not all(_is_blind(step) for _, step in model.steps[:-1]):
+        return model, X
+    try:
+        with seeded(seed):
+            steps: Any = clone(model[:-1])
+            return model.steps[-1][1], steps.fit_transform(X)
+    except Exception:  # it will be told when the Pipeline is trained as a whole
+        return model, X
+
+
+def _is_blind(step: Any) -> bool:
+    if step is None or isinstance(step, str):  # "passthrough", "drop"
+        return True
+    if type(step) is Pipeline:
+        return all(_is_blind(inner) for _, inner in step.steps)
+    if type(step) is FeatureUnion:
+        return all(_is_blind(inner) for _, inner in step.transformer_list)
+    if type(step) is ColumnTransformer:
+        inner = [part for _, part, _ in step.transformers]
+        return all(_is_blind(part) for part in [*inner, step.remainder])
+    return type(step) in _BLIND

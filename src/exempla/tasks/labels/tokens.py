@@ -1,0 +1,186 @@
+"""Which labels of tokens are wrong: names in sentences, parts of speech.
+
+Sentences stay together: a token is judged by models that have seen none of its sentence. Without a
+model of the caller's, softmax regression on each token's window of words, shapes and endings does.
+
+What a linear model sees of a token: itself, its shape, its ends, and its neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.feature_extraction import FeatureHasher
+
+from exempla.checks import check_ids, check_k, check_seed
+from exempla.errors import ExemplaError
+from exempla.progress import say_memory
+from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
+from exempla.tasks.labels.crossfit import room
+from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
+from exempla.tasks.labels.result import PartFixes
+from exempla.tasks.verify import Fit
+from exempla.version import __version__
+
+WIDTH = 2**17
+"""Columns that features are hashed to."""
+_LONGEST_RUN = 4
+
+
+def token_rows(sentences: Iterable[Sequence[str]]) -> sp.csr_matrix:
+    """(tokens, WIDTH): one row for every token of every sentence, in order.
+
+    >>> token_rows([["Ada", "came"], ["Yes"]]).shape[0]
+    3
+    """
+    hasher = FeatureHasher(WIDTH, input_type="string", alternate_sign=False)
+    rows = (features for words in sentences for features in _features(words))
+    return sp.csr_matrix(hasher.transform(rows))
+
+
+def _shape_of(word: str) -> str:
+    """Letters and digits by kind, runs cut short.
+
+    >>> _shape_of("McDonald's"), _shape_of("1984-11"), _shape_of("NASA")
+    ("AaAaaaa'a", '0000-00', 'AAAA')
+    """
+    kinds = "".join(
+        "0" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c for c in word
+    )
+    return re.sub(rf"(.)\1{{{_LONGEST_RUN},}}", r"\1" * _LONGEST_RUN, kinds)
+
+
+def _features(words: Sequence[str]) -> Iterator[list[str]]:
+    lower = [word.lower() for word in words]
+    shapes = [_shape_of(word) for word in words]
+    for i, word in enumerate(lower):
+        found = ["bias", f"w={word}", f"s={shapes[i]}"]
+        found += [f"end{k}={word[-k:]}" for k in (2, 3, 4)]
+        found += [f"start{k}={word[:k]}" for k in (1, 3)]
+        for step in (-2, -1, 1, 2):
+            near = i + step
+            inside = 0 <= near < len(words)
+            found.append(f"w{step}={lower[near] if inside else '|'}")
+            if abs(step) == 1:
+                found.append(f"s{step}={shapes[near] if inside else '|'}")
+        if i:
+            found.append(f"w-1,w={lower[i - 1]} {word}")
+        yield found
+
+
+_BYTES = 20 * 12.0
+"""Of a token's window in a sparse row."""
+
+
+def fix_token_labels(
+    model: Any,
+    train: Any,
+    curated: Any = None,
+    k: int | None = None,
+    *,
+    fit: Fit | None = None,
+    seed: int = 0,
+    ids: Any = None,
+    probabilities: Any = None,
+) -> PartFixes:
+    """Rank token labels by how likely they are wrong; see `exempla.fix_labels`."""
+    problems: list[str] = []
+    words, labels = _read(train, "train", problems)
+    more, more_labels = ([], []) if curated is None else _read(curated, "curated", problems)
+    if problems:
+        raise ExemplaError(f"the token labels cannot be checked: {'; '.join(problems)}.")
+    names = check_ids(ids, len(words))
+    sentence = np.repeat(np.arange(len(words)), [len(one) for one in words])
+    place = np.concatenate([np.arange(len(one)) for one in words])
+    flat = np.array([label for one in (*labels, *more_labels) for label in one])
+    n, seed = len(sentence), check_seed(seed)
+    k = None if k is None else check_k(k, n, "tokens")
+    classes, codes = np.unique(flat, return_inverse=True)
+    if len(classes) < 2:
+        raise ExemplaError(f"all tokens are labelled {flat[0]!r}, and two labels are needed.")
+    groups = np.concatenate([sentence, _groups(more, len(words))])
+    known = np.arange(len(flat)) >= n
+    given = Labels(None, codes, classes, known, folds_of(groups, None, seed))
+    say_memory(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
+    if probabilities is not None:
+        if more:
+            raise ExemplaError("probabilities are of the training tokens: leave curated out.")
+        found = judged_from(_stacked(probabilities, words), given)
+    else:
+        model = SoftmaxRegression(random_state=seed) if model is None else model
+        check_classifier(model, fit)
+        found = judged(model, given._replace(X=token_rows([*words, *more])), seed)
+    p = found.probabilities[:n]
+    order = np.lexsort((-found.evidence[:n], -np.where(p > 0.5, p, 0.0)))[:k]
+    tokens = [words[s][i] for s, i in zip(sentence[order], place[order], strict=True)]
+    return PartFixes(
+        indices=sentence[order].astype(np.int64),
+        ids=None if names is None else names[sentence[order]],
+        part=place[order],
+        name=np.array(tokens, dtype=str),
+        parts="tokens",
+        probabilities=p[order],
+        given=classes[codes[order]],
+        suggested=classes[found.suggested[order]],
+        alternative=classes[found.alternatives[order]],
+        expected_errors=found.expected_errors,
+        interval=found.interval,
+        method="predictions",
+        k=n if k is None else k,
+        n_train=len(words),
+        n_labels=n,
+        n_trusted=len(flat) - n,
+        seed=seed,
+        version=__version__,
+    )
+
+
+def _bytes(tokens: int, classes: int) -> float:
+    return 2 * _BYTES * tokens + room(tokens, classes) + weight_bytes(WIDTH, classes)
+
+
+def _groups(sentences: Sequence[Sequence[str]], start: int) -> np.ndarray:
+    lengths = [len(one) for one in sentences]
+    return np.repeat(np.arange(start, start + len(sentences)), lengths).astype(np.int64)
+
+
+def _stacked(probabilities: Any, words: Sequence[Sequence[str]]) -> np.ndarray:
+    """One array of all sentences'."""
+    try:
+        parts = [np.asarray(one, dtype=np.float64) for one in probabilities]
+    except (TypeError, ValueError):
+        parts = []
+    if len(parts) != len(words) or any(
+        one.ndim != 2 or len(one) != len(w) for one, w in zip(parts, words, strict=True)
+    ):
+        raise ExemplaError(
+            "probabilities must be a list with an array for each list of tokens, one row a token."
+        )
+    if len({one.shape[1] for one in parts}) > 1:
+        raise ExemplaError("every array of probabilities must have one column for each label.")
+    return np.concatenate(parts)
+
+
+def _read(data: Any, whose: str, problems: list[str]) -> tuple[list[list[str]], list[list[str]]]:
+    """Lists of words, and lists of labels as long."""
+    if not isinstance(data, tuple) or len(data) != 2 or data[1] is None:
+        raise ExemplaError(f"{whose} has no token labels: give (lists of tokens, lists of labels).")
+    words, labels = ([list(one) for one in part] for part in data)
+    if not words:
+        problems.append(f"{whose}: it is empty")
+    if len(words) != len(labels):
+        problems.append(f"{whose}: {len(words):,} lists of tokens but {len(labels):,} of labels")
+    for row, (tokens, own) in enumerate(zip(words, labels, strict=False)):
+        if len(tokens) != len(own):
+            problems.append(f"{whose}: row {row} has {len(tokens)} tokens but {len(own)} labels")
+        elif any(not isinstance(token, str) for token in tokens):
+            problems.append(f"{whose}: row {row} holds a token that is no text")
+        elif any(not isinstance(label, str | int | np.integer) for label in own):
+            problems.append(f"{whose}: row {row} holds a label that is neither text nor a number")
+        if len(problems) == 5:
+            break
+    return words, labels
