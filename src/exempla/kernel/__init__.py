@@ -1,1 +1,1 @@
-"""Scores become rows, and rows become whitened features whose dot products are the Fisher kernel."""
+"""The Fisher kernel: scores become rows, and rows become whitened features."""
