@@ -119,6 +119,23 @@ def test_one_column_that_lists_labels(tmp_path: Path) -> None:
     assert (first.part in tags) == (first.suggested == "present")
 
 
+def test_a_separator_that_matches_nothing_is_refused(tmp_path: Path, capsys) -> None:
+    words = ("--label", "tags", "--label-separator", "|", "--out", tmp_path / "out")
+    assert run("fix-labels", several(tmp_path, delimited=True), *words) == 2
+    assert "contains the separator '|'" in capsys.readouterr().err
+
+
+def test_the_table_of_several_labels_shows_the_row(tmp_path: Path) -> None:
+    path = several(tmp_path, delimited=True)
+    frame = pd.read_csv(path)
+    frame.insert(0, "text", [f"the weather of day {i} was like that" for i in range(len(frame))])
+    frame.to_csv(path, index=False)
+    words = ("--label", "tags", "--label-separator", ";", "--quiet", "--out", tmp_path / "out")
+    assert run("fix-labels", path, *words) == 0
+    table = pd.read_csv(tmp_path / "out" / "explanation.csv")
+    assert table["text"].tolist() == frame["text"][table["index"]].tolist()
+
+
 @pytest.mark.parametrize("name", ["tokens.jsonl", "tokens.conll"])
 def test_tokens_from_file_to_corrected_file(tmp_path: Path, name: str, capsys) -> None:
     rows, path, out = sentences(), tmp_path / name, tmp_path / "out"

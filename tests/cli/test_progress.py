@@ -57,7 +57,7 @@ COMPARED = {
 def test_long_steps_are_told(command, steps, told, tmp_path):
     words = (command, table(tmp_path), "--label", "y", "--out", tmp_path / "out")
     assert run(*words) == 0
-    assert told() >= {"choosing the model's strength"} | steps
+    assert told() >= {"tuning regularisation"} | steps
     assert run(*words, "--quiet") == 0
     assert told() == set()
 

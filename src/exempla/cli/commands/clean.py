@@ -1,7 +1,7 @@
-"""Name the training rows whose removal should help the model on the test rows it gets wrong.
+"""Find the training rows whose removal should correct the model's errors on the test rows.
 
-Removal repairs the questioned predictions; it is no general trick for accuracy. The model is
-trained again without the named rows, and what that does to the test rows is said.
+Removing them corrects the errors you ask about; it does not raise accuracy in general. The model is
+retrained without these rows, and the effect on the test rows is reported.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from exempla.cli.options import (
     verdict,
 )
 
-HELP = "which rows of your file harm a model, and what happens without them?"
+HELP = "which rows in your file harm the model, and what happens without them?"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The file, how many rows, the output."""
+    """Add the file, the number of rows, and the output."""
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
-    add_fail_above(parser, "removal mends more than this share of the errors")
+    add_fail_above(parser, "removal corrects more than this share of the errors")
     add_output(parser)
 
 
 def run(options: Namespace) -> int:
-    """Read, train, find the harmful rows, retrain without them, write."""
+    """Find the harmful rows, retrain without them, and write the results."""
+    from exempla.cli.fitted import reading
     from exempla.cli.output import named_after, published, say_files, write_results
-    from exempla.cli.query import choose_questions
-    from exempla.cli.userfile import reading
+    from exempla.cli.query import choose_query
     from exempla.errors import ExemplaError
     from exempla.progress import waiting
     from exempla.report import About, evidence_of
@@ -48,41 +48,43 @@ def run(options: Namespace) -> int:
         console,
         folder,
     ):
-        asked = choose_questions(given, "errors", "opponents")
+        asked = choose_query(given, "errors", "opponents")
         if asked.noun == "predictions":
-            raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
+            raise ExemplaError(
+                "The model makes no error on the test rows: there is nothing to clean."
+            )
         k = given.at_most(options.k)
         found: Any = clean(
-            given.inner, given.train(), asked.test, k, ask="all", seed=options.seed,
+            given.model, given.train, asked.test, k, ask="all", seed=options.seed,
             progress=console.progress,
         )  # fmt: skip
         evidence = evidence_of(found)
         removed = given.parts.train[found.indices]
-        with waiting(f"training again without {len(removed):,} rows"):
-            mended, before, after = _without(given, asked, found.indices, options.seed)
+        with waiting(f"retraining without {len(removed):,} rows"):
+            fixed, before, after = _without(given, asked, found.indices, options.seed)
     measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
     what = (
-        f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "
-        f"{percent(mended)} of its {len(asked.positions):,} {asked.noun}; its {measure} on all "
-        f"test rows goes from {before:{form}} to {after:{form}}."
+        f"Retrained without {len(removed):,} of {len(given.parts.train):,} rows, the model "
+        f"corrects {percent(fixed)} of its {len(asked.positions):,} {asked.noun}; its {measure} "
+        f"on all test rows goes from {before:{form}} to {after:{form}}."
     )
     found = found.renumbered(given.parts.train)
     about = About(
-        question=f"Which training rows should go, so that these {asked.noun} are mended?",
+        question=f"Which training rows cause these {asked.noun}?",
         answer=what,
         **given.facts(),
         command=command_line(options),
-        notes=(f"The {asked.noun} were chosen to be mended: only new test rows tell whether the "
-               "model became better.",),
+        notes=(f"These rows were chosen for these {asked.noun}: only new test rows tell whether "
+               "the model is better.",),
         noun=asked.noun,
         steps=() if Path(options.file).is_dir() else ((
-            f"The file without these rows is {name}, beside this page. Try it on rows that nobody "
-            "has looked at yet:",
+            f"The file without these rows is {name}, in the folder of this page. Try it on rows "
+            "that were not used yet:",
             command_for(Namespace(**{**vars(options), "file": name, "test": "NEW.csv"}), "explain"),
         ),),
     )  # fmt: skip
     key = "r2" if given.regression else "accuracy"
-    extra = {"mended": mended, f"{key}_before": before, f"{key}_after": after}
+    extra = {"mended": fixed, f"{key}_before": before, f"{key}_after": after}
     with published(folder, options) as stage:
         paths = write_results(
             stage,
@@ -93,19 +95,21 @@ def run(options: Namespace) -> int:
             evidence=evidence,
             extra=extra,
         )
-        if given.table.format != "images":
+        if given.dataset.table.format != "images":
             rows = [Decision(int(row), "remove") for row in removed]
-            paths["data"] = export(given.table, rows, stage / name, label=given.label.name)
+            paths["data"] = export(
+                given.dataset.table, rows, stage / name, label=given.dataset.label.name
+            )
     console.say(what)
     say_files(console, folder, paths)
-    return verdict(console, options, mended, "of the errors are mended")
+    return verdict(console, options, fixed, "of the errors are corrected")
 
 
 def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, float, float]:
-    """Share of the errors mended by training without these rows; accuracy before and after.
+    """Return the share of errors corrected by retraining without these rows, and the accuracy.
 
-    Of numbers the errors are the worst predictions, mended where their error falls below the
-    smallest among them, and R² stands for accuracy.
+    For numbers, the errors are the worst predictions. They are corrected if their error falls below
+    the smallest of them, and R² takes the place of accuracy.
     """
     import numpy as np
     from sklearn.metrics import r2_score
@@ -119,8 +123,8 @@ def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, 
     gone = absent_labels(parts.y_train, parts.y_train[kept])
     if len(gone) and not given.regression:
         raise ExemplaError(
-            f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "
-            f"{gone[0]!s} is left to learn from; name fewer with -k."
+            f"Without these {len(positions):,} of {len(parts.train):,} training rows, no row of "
+            f"class {gone[0]!s} is left to train on; choose a smaller -k."
         )
     X, y = take_rows(parts.X_train, kept), parts.y_train[kept]
     again = refit(given.model, X, y, None, None, seed, keep_random_state=True, quiet=False)
