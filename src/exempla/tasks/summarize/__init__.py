@@ -49,6 +49,7 @@ from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.nnls import nonnegative_minimum
 from exempla.selection.select import SMALL
+from exempla.tasks.retrain import check_fit, fitted, is_module
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
     BATCH_BYTES,
@@ -63,7 +64,6 @@ from exempla.tasks.summarize.posterior import (
     refitter,
     with_every_class,
 )
-from exempla.tasks.verify import check_fit, fitted, is_module
 from exempla.version import __version__
 
 __all__ = [
