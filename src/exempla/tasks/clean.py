@@ -1,14 +1,7 @@
 """Find the training examples whose removal helps a set of predictions most.
 
 To first order the effects of removals add up, so the k examples to remove are those with the most
-negative influence on the mean of the query. Cleaning takes less memory than an explanation: rows
-are neither whitened nor normalised, only the mean of the query is multiplied by M⁻¹, and what stays
-of n rows are a few numbers each. With R = n·width·itemsize bytes of rows, S = 8·width² bytes of a
-Fisher matrix and B bytes of a batch of rows, the peak is the largest of
-
-    basis      built
-    Fisher     kept + 2S + P                  P: a block of Fisher rows
-    rows       kept + R + 2S + 3B + 58n
+negative influence on the mean of the query.
 """
 
 from __future__ import annotations
@@ -16,17 +9,16 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from exempla.checks import check_k, check_seed
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import Explainer
-from exempla.kernel.embed import forecast_bytes, forecasting
-from exempla.kernel.fisher import PIECE_BYTES
+from exempla.explainer import Explainer, KernelOptions
 from exempla.kernel.query import dampings, joined, mean_embedding
+from exempla.memory import clean_bytes, explain_bytes
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence, select
@@ -35,29 +27,6 @@ from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.explain import check_question, pick, trusted_query
 from exempla.tasks.removal import with_removal
 from exempla.tasks.retrain import check_fit, fitted
-
-_LOADED_BYTES = 13 * 2**20
-"""Bytes that modules loaded on the way take."""
-_BATCH_ROWS = 4096
-
-
-def _cleaning_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
-) -> int:
-    """Return the main memory at the peak; arguments as of `forecast_bytes`.
-
-    >>> round(_cleaning_bytes(400_000, 41) / 2**20)
-    164
-    """
-    rows, square = examples * width * itemsize, 8 * width**2
-    batch = min(examples, _BATCH_ROWS) * width * itemsize
-    before = (models - 1) * (kept + rows + square)
-    peak = max(
-        built,
-        kept + 2 * square + min(rows, PIECE_BYTES),
-        kept + rows + 2 * square + 3 * batch + 58 * examples,
-    )
-    return _LOADED_BYTES + before + peak
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -98,7 +67,7 @@ def clean(
     selector: Selector | None = None,
     fit: Any = None,
     ids: Any = None,
-    **options: Any,
+    **options: Unpack[KernelOptions],
 ) -> Cleaning:
     """Return the k training examples whose removal should help the queried predictions most.
 
@@ -154,8 +123,7 @@ def clean(
     models = model if isinstance(model, list | tuple) else [model]
     seed = check_seed(options.get("seed", 0))
     explainer = Explainer([fitted(m, train, seed) for m in models], **options)
-    with forecasting(_cleaning_bytes if selector is None else forecast_bytes):
-        explainer.fit(train, ids)
+    explainer._fit(train, ids, forecast=clean_bytes if selector is None else explain_bytes)
     return clean_from(explainer, test, k, ask=ask, selector=selector, fit=fit, started=started)
 
 

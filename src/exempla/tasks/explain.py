@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from exempla.arrays import real_numbers
 from exempla.checks import check_choice, check_k, whole_number
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import Explainer, Side
+from exempla.explainer import Explainer, KernelOptions, Side
 from exempla.oracles.base import Labels
 from exempla.results import Explanation
 from exempla.selection import Selector
@@ -55,7 +55,7 @@ def explain(
     weights: Any = None,
     ids: Any = None,
     fit: Any = None,
-    **options: Any,
+    **options: Unpack[KernelOptions],
 ) -> Explanation:
     """Return the k training examples most responsible for some predictions.
 
