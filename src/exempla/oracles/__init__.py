@@ -135,7 +135,7 @@ def with_runs(models: list[Any]) -> list[Any]:
 
 def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     """Return the snapshots of a run that differ from the model."""
-    from exempla.recorder.weights import read_run
+    from exempla.recorder.run import read_run
 
     run = read_run(folder)
     base = unwrap(next((model for model in models if not is_checkpoint(model)), None))

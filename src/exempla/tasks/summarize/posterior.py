@@ -38,8 +38,8 @@ from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.progress import say
 from exempla.selection.basis import just_below
+from exempla.tasks.retrain import is_module, refit
 from exempla.tasks.summarize.last_layer import LastLayer
-from exempla.tasks.verify import is_module, refit
 
 DRAWS = 30
 FULL_FISHER = 2500
