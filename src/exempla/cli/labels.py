@@ -28,7 +28,7 @@ from exempla.report import About, write_job_report
 from exempla.report.views import Content, View
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
 from exempla.review.folder import WRITTEN
-from exempla.review.sampling import Frame, sample_rest
+from exempla.review.sampling import Strata, sample_rest
 from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables import feature_frame, infer_columns, show_columns
 from exempla.tables.corrections import refuse_input
@@ -62,7 +62,7 @@ def write_suspects(
     suspects: Iterator[Suspect],
     *,
     rest: Iterator[tuple[int, Suspect]],
-    frame: Frame | None,
+    strata: Strata | None,
     classes: Sequence[str],
     expected_wrong: float,
     question: str = "Which labels are wrong?",
@@ -86,7 +86,7 @@ def write_suspects(
         expected_wrong=expected_wrong,
         question=question,
         rest=rest,
-        frame=frame,
+        strata=strata,
     )
 
 
@@ -106,7 +106,7 @@ def announce_review(console: Console, options: Namespace, folder: Path) -> None:
 def _decisions_elsewhere(folder: Path) -> str:
     """Return a warning if the folder holds decisions about another column or file."""
     from exempla.review import read_review
-    from exempla.review.gate import elsewhere
+    from exempla.review.folder import other_decisions
     from exempla.review.log import DecisionLog
 
     path = folder / "decisions.sqlite"
@@ -117,7 +117,7 @@ def _decisions_elsewhere(folder: Path) -> str:
     except ExemplaError as error:  # the suspects are written all the same
         return str(error)
     try:
-        return elsewhere(log.others())
+        return other_decisions(log.others())
     finally:
         log.close()
 
@@ -161,28 +161,28 @@ class Suspects:
 
     def write_review(self, folder: Path, options: Namespace) -> None:
         """Write everything that `exempla review` needs."""
-        frame, rest, strata = self._sampled
+        strata, rest, stratum = self._sampled
         write_suspects(
             folder,
             self.given.dataset,
             options,
             self._suspects(self.fixes),
-            rest=zip(strata.tolist(), self._suspects(rest)),
-            frame=frame,
+            rest=zip(stratum.tolist(), self._suspects(rest)),
+            strata=strata,
             classes=[str(c) for c in np.unique(self.given.parts.y_train)],
             expected_wrong=float(self.fixes.expected_errors),
         )
 
     @cached_property
-    def _sampled(self) -> tuple[Frame, Any, np.ndarray]:
+    def _sampled(self) -> tuple[Strata, Any, np.ndarray]:
         """Rows for spot checks: how many there are, a sample of them, and its strata."""
         rest = self._unlisted()
-        frame, chosen, strata = sample_rest(
+        strata, chosen, stratum = sample_rest(
             rest.probabilities, listed=len(self.fixes), seed=self.fixes.seed
         )
         fields = {n: v[chosen] for n, v in vars(rest).items() if n != "contradicting"}
         contradicting = [rest.contradicting(int(place)) for place in chosen]
-        return frame, SimpleNamespace(**fields, contradicting=contradicting), strata
+        return strata, SimpleNamespace(**fields, contradicting=contradicting), stratum
 
     def _unlisted(self) -> SimpleNamespace:
         """Return the judged rows that are not listed, with what is known about each."""
@@ -270,7 +270,7 @@ class LabelJob:
         """Write everything, print where it is, and return the exit code."""
         everything = fixes.renumbered(self.rows)
         found = worth_listing(everything, options.k)
-        rest, frame = self._rest(everything, len(found), options.seed)
+        rest, strata = self._rest(everything, len(found), options.seed)
         about = About(**self.facts, command=command_line(options), warnings=self.warnings)
         with published(folder, options) as stage:
             table = stage / "explanation.csv"
@@ -294,7 +294,7 @@ class LabelJob:
                 options,
                 self._suspects(found),
                 rest=rest,
-                frame=frame,
+                strata=strata,
                 classes=self.classes,
                 expected_wrong=float(found.expected_errors),
                 question=f"Which {found.noun} are wrong?",
@@ -309,15 +309,15 @@ class LabelJob:
 
     def _rest(
         self, everything: Any, count: int, seed: int
-    ) -> tuple[Iterator[tuple[int, Suspect]], Frame | None]:
+    ) -> tuple[Iterator[tuple[int, Suspect]], Strata | None]:
         """Return labels for spot checks, drawn from those not listed, and how many there are."""
         if len(everything) < everything.n_labels:  # only the listed labels are known
             return iter(()), None
-        frame, chosen, strata = sample_rest(
+        strata, chosen, stratum = sample_rest(
             everything.probabilities[count:], listed=count, seed=seed
         )
         drawn = self._suspects(everything.at(count + chosen))
-        return zip(strata.tolist(), drawn, strict=True), frame
+        return zip(stratum.tolist(), drawn, strict=True), strata
 
     def _content(self, found: Any, rank: int) -> Content:
         """Return what to show of a suspect: its row; for a token, its sentence with it marked."""

@@ -17,7 +17,7 @@ from exempla.report.views import rounded
 from exempla.tables import Split, Table
 from exempla.tables.dataset import RowView
 from exempla.tables.formats.encoding import named_format
-from exempla.tasks.explain import ONE_CONFUSION, confused
+from exempla.tasks.mistakes import ONE_CONFUSION, confused
 
 _KEYWORDS = ("errors", "all")
 """What --ask may say instead of naming rows."""

@@ -79,7 +79,7 @@ def run(options: Namespace) -> int:
 def _compared(given: Any, picked: Any) -> tuple[float | None, float | None]:
     """Return the test scores of the model of all rows and of one trained on the summary alone."""
     from exempla.data import take_rows
-    from exempla.tasks.verify import refit
+    from exempla.tasks.retrain import refit
 
     parts = given.parts
     if parts.X_test is None or parts.y_test is None or not hasattr(given.model, "score"):
