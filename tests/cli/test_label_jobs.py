@@ -185,7 +185,7 @@ def test_fail_above_follows_the_numbers(tmp_path: Path) -> None:
     [
         (("--label", "sun,rian"), "no column 'rian'"),
         (("--label", "x0,sun"), "holds"),
-        (("--label", "sun", "--label-separator", "|"), "split at '|'"),
+        (("--label", "sun", "--label-separator", "|"), "contains the separator '|'"),
     ],
 )
 def test_what_is_no_label_is_refused(tmp_path: Path, words: tuple, said: str, capsys) -> None:
@@ -199,4 +199,4 @@ def test_what_is_no_label_is_refused(tmp_path: Path, words: tuple, said: str, ca
 def test_a_tool_that_is_not_known_is_refused(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         run("fix-labels", numbers(tmp_path), "--label", "target", "--export", "excel")
-    assert "'excel' is no tool; give some of label-studio" in capsys.readouterr().err
+    assert "'excel' is not a known tool; choose from label-studio" in capsys.readouterr().err

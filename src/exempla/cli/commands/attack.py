@@ -75,9 +75,7 @@ def run(options: Namespace) -> int:
         console.say(f"Target: {what}.")
         shared = {"budget": options.budget, "seed": options.seed}
         how = "labels" if labels else "train"
-        found: Any = attack(
-            model, train, target, k=options.points, perturb=how, fit=fit, **shared
-        )
+        found: Any = attack(model, train, target, k=options.points, perturb=how, fit=fit, **shared)
         weak = found.weak_points() if labels else weak_points(model, train, target, **shared)
         check = found.verify(fit=fit, seeds=3 if fit is None else 1)
     flipped, by_chance = check.mean("attacked"), check.mean("random direction")
