@@ -34,7 +34,7 @@ from exempla.oracles.base import Examples
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import SBQ, TopInfluence, select
-from exempla.selection.basis import TIE, descending
+from exempla.selection.rows import RELATIVE_TIE, descending
 from exempla.selection.selectors import check_noise
 from exempla.tasks.explain import questioned_rows
 from exempla.tasks.verify import check_fit, fitted
@@ -228,7 +228,7 @@ def _most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
         axis=0,
     )
     order = descending(-z)[: check_k(k, len(z))]
-    order = order[z[order] < -TIE * np.abs(z).max()]  # no harm that is nothing but rounding
+    order = order[z[order] < -RELATIVE_TIE * np.abs(z).max()]  # no harm that is nothing but rounding
     if len(order) == 0:
         raise ExemplaError("no training example harms this target: there is nothing to remove.")
     notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
