@@ -186,7 +186,7 @@ def test_sparse_features_are_refused_by_name():
     ("options", "words"),
     [
         ({"side": "left"}, "choose one of both, opponents, proponents"),
-        ({"side": 3}, "one value, or"),
+        ({"side": 3}, "single value or"),
         ({"side": ["both", "both"]}, "a single value"),
         ({"selector": "SBQ"}, "give a selector"),
         ({"selector": SBQ}, "give a selector"),
