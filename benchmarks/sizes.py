@@ -152,7 +152,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     with SETTINGS.open() as file:
-        settings = [line for line in csv.DictReader(file)]
+        settings = list(csv.DictReader(file))
     found = []
     for line in settings:
         if options.split in (None, line["split"]):
