@@ -165,7 +165,7 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
     """Return the k groups of copies with the most negative influence on the mean of the query."""
     n, k = explainer.n_train, check_k(k, explainer.n_train)
     influence = explainer.mean_influence(test, "true", weights)
-    least = TIE * np.abs(influence).max()  # anything smaller is rounding
+    least = RELATIVE_TIE * np.abs(influence).max()  # anything smaller is rounding
     harmful = descending(-influence)[: 3 * k + 20]
     harmful = harmful[influence[harmful] < -least]
     if len(harmful) == 0:
