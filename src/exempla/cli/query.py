@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class QueryRows:
     predicted: np.ndarray
     error_share: float
     notes: tuple[str, ...]
+
+    def limited_to(self, positions: np.ndarray) -> QueryRows:
+        """Return the query about these test rows alone."""
+        return replace(self, positions=np.asarray(positions))
 
     @property
     def rows(self) -> np.ndarray:

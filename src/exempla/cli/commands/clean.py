@@ -6,6 +6,7 @@ retrained without these rows, and the effect on the test rows is reported.
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the file, the number of rows, and the output."""
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
-    add_fail_above(parser, "removal corrects more than this share of the errors")
+    add_fail_above(parser, "removal fixes more than this share of the errors")
     add_output(parser)
 
 
@@ -36,11 +37,11 @@ def run(options: Namespace) -> int:
     from exempla.cli.output import named_after, published, say_files, write_results
     from exempla.cli.query import choose_query
     from exempla.errors import ExemplaError
+    from exempla.explainer import Explainer
     from exempla.progress import waiting
     from exempla.report import About, evidence_of
-    from exempla.report.words import percent
     from exempla.tables import Decision, export
-    from exempla.tasks.clean import clean
+    from exempla.tasks.clean import clean_from
 
     name = named_after("cleaned", options.file)
     with reading(options, 0.2, [] if Path(options.file).is_dir() else [name]) as (
@@ -54,20 +55,26 @@ def run(options: Namespace) -> int:
                 "The model makes no error on the test rows: there is nothing to clean."
             )
         k = given.at_most(options.k)
-        found: Any = clean(
-            given.model, given.train, asked.test, k, ask="all", seed=options.seed,
-            progress=console.progress,
+        started = time.perf_counter()
+        explainer = Explainer(given.model, seed=options.seed, progress=console.progress)
+        found: Any = clean_from(
+            explainer.fit(given.train), (given.parts.X_test, given.parts.y_test), k,
+            ask=asked.positions, errors=asked.noun == "errors", started=started,
         )  # fmt: skip
+        asked = asked.limited_to(found.question.rows)
         evidence = evidence_of(found)
-        removed = given.parts.train[found.indices]
+        removed = given.parts.train[found.removed]
         with waiting(f"retraining without {len(removed):,} rows"):
-            fixed, before, after = _without(given, asked, found.indices, options.seed)
+            fixed_share, before, after = _without(given, asked, found.removed, options.seed)
+    fixed = round(fixed_share * len(asked.positions))
     measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
     what = (
-        f"Retrained without {len(removed):,} of {len(given.parts.train):,} rows, the model "
-        f"corrects {percent(fixed)} of its {len(asked.positions):,} {asked.noun}; its {measure} "
-        f"on all test rows goes from {before:{form}} to {after:{form}}."
+        f"Retrained without these {len(removed):,} of {len(given.parts.train):,} rows, the model "
+        f"fixes {fixed:,} of its {len(asked.positions):,} {asked.noun}; its {measure} on all test "
+        f"rows goes from {before:{form}} to {after:{form}}."
     )
+    if found.test_labels.get("sentence"):
+        what = f"{found.test_labels['sentence']} {what}"
     found = found.renumbered(given.parts.train)
     about = About(
         question=f"Which training rows cause these {asked.noun}?",
@@ -84,7 +91,7 @@ def run(options: Namespace) -> int:
         ),),
     )  # fmt: skip
     key = "r2" if given.regression else "accuracy"
-    extra = {"mended": fixed, f"{key}_before": before, f"{key}_after": after}
+    extra = {"fixed_share": fixed_share, f"{key}_before": before, f"{key}_after": after}
     with published(folder, options) as stage:
         paths = write_results(
             stage,
@@ -102,14 +109,14 @@ def run(options: Namespace) -> int:
             )
     console.say(what)
     say_files(console, folder, paths)
-    return verdict(console, options, fixed, "of the errors are corrected")
+    return verdict(console, options, fixed_share, "of the errors are fixed")
 
 
 def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, float, float]:
-    """Return the share of errors corrected by retraining without these rows, and the accuracy.
+    """Return the share of errors fixed by training without these rows; accuracy before and after.
 
-    For numbers, the errors are the worst predictions. They are corrected if their error falls below
-    the smallest of them, and R² takes the place of accuracy.
+    In a regression the errors are the worst predictions, fixed if their error falls below the
+    smallest among them, and R² replaces accuracy.
     """
     import numpy as np
     from sklearn.metrics import r2_score
