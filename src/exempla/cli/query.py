@@ -55,12 +55,6 @@ class QueryRows:
         return self.given.parts.test[self.positions]
 
     @property
-    def test(self) -> Any:
-        """The rows as the Explainer takes them."""
-        y = self.given.parts.y_test
-        return self._features if y is None else (self._features, y[self.positions])
-
-    @property
     def _features(self) -> Any:
         return take_rows(self.given.parts.X_test, self.positions)
 
