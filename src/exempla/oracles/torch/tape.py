@@ -296,6 +296,7 @@ def pull_back(
     >>> pull_back(x * x, [x], torch.tensor([1.0, 10.0]))
     (tensor([ 2., 40.]),)
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        cotangent = cotangent.clone() if cotangent.is_inference() else cotangent
         scalar = _ScalarOf.apply(outputs, cotangent)
     return torch.autograd.grad(scalar, wanted, retain_graph=again, allow_unused=True)  # type: ignore

@@ -53,7 +53,8 @@ from exempla.data import as_matrix
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 from exempla.oracles.sklearn.oracle import SklearnOracle
-from exempla.oracles.torch.trainers import select_parameters, unwrap_module
+from exempla.oracles.torch.trainers import select_parameters
+from exempla.recorder.weights import unwrap_module
 
 
 class InputScores(ABC):

@@ -24,8 +24,8 @@ from exempla.oracles.sklearn.oracle import SklearnOracle
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.oracles.torch.likelihood import FamilyHead
 from exempla.oracles.torch.oracle import torch_oracle
-from exempla.oracles.torch.trainers import unwrap_module
 from exempla.oracles.trees import is_trees
+from exempla.recorder.weights import unwrap_module
 
 _BATCH = 8192
 
