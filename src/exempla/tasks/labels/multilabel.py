@@ -17,7 +17,7 @@ from exempla.progress import track
 from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
 from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.result import PartFixes
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
