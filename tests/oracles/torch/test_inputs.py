@@ -397,7 +397,7 @@ UNUSABLE = {
     "quantized": ((torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), Y), "dequantize"),
     "huge numbers": ((X, np.full(N, 2**63 + 1, dtype=np.uint64)), r"above 2\*\*63"),
     "NaN": ((with_nan(X), Y), r"return NaN or infinity \(rows 0\)"),
-    "two labels each": ((X, torch.stack([Y, Y], 1)), "cannot be told|one class number"),
+    "two labels each": ((X, torch.stack([Y, Y], 1)), "cannot be inferred|one class number"),
     "one label for all": ((X, torch.tensor(1)), "one label for every example"),
     "a number as labels": ((X, 1), "one label for every example"),
     "weights of NaN": ((X, Y, with_nan(torch.ones(N))), "negative, NaN or infinite"),
