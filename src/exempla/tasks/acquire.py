@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from exempla.arrays import real_numbers, to_numpy
-from exempla.checks import check_ids, check_k, check_number, check_seed
+from exempla.checks import check_ids, check_k, check_seed, is_real
 from exempla.data import arrays_of, n_rows, stack_rows, take_examples, take_rows, unpack
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
@@ -48,7 +48,8 @@ from exempla.selection import SBQ, Selector, select
 from exempla.tasks.explain import questioned_rows
 from exempla.tasks.verify import check_fit, fitted, refit
 
-BREADTH = 0.2
+BREADTH, LABELLED_BREADTH = 0.2, 0.5
+"""Default share of picks made for all test predictions, where the pool has no labels or has them."""
 NOISE_SHARE = 0.1
 """Noise of the default selector as a share of n. At 1 the gains are the exact variance reductions
 if all labels were observed with the model's own label noise; less noise asks for more diversity."""
@@ -180,7 +181,7 @@ def acquire(
     ask: Any = "errors",
     costs: Any = None,
     selector: Selector | None = None,
-    breadth: float = BREADTH,
+    breadth: float | None = None,
     ids: Any = None,
     fit: Any = None,
     **options: Any,
@@ -207,8 +208,9 @@ def acquire(
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
         `SBQ(noise=0.1 * n_train)` by default.
-    breadth : float
-        Share of the picks made for all test predictions rather than the queried ones.
+    breadth : float, optional
+        Share of the picks made for what all test predictions depend on, whatever the labels: 0.2
+        by default, 0.5 where the pool has labels (picking by labels alone would bias them).
     ids : sequence
         Your own names of the pool rows.
     fit : callable(module, X, y, sample_weight) -> module
@@ -236,9 +238,8 @@ def acquire(
     >>> found.verify(labels=y[20:200]).queried[1] > 0.2
     True
     """
-    breadth = check_number("breadth", breadth)
-    if not 0 <= breadth <= 1:
-        raise ExemplaError(f"breadth must be between 0 and 1, not {breadth:g}.")
+    if breadth is not None and (not is_real(breadth) or not 0 <= breadth <= 1):
+        raise ExemplaError(f"breadth must be a number between 0 and 1, not {breadth!r}.")
     n_pool = _count(pool)
     k, names = check_k(k, n_pool, "rows of the pool"), check_ids(ids, n_pool)
     root_costs = _check_costs(costs, n_pool)
@@ -259,7 +260,7 @@ def _acquire(
     ask: Any,
     root_costs: np.ndarray | None,
     selector: Selector | None,
-    breadth: float,
+    breadth: float | None,
     names: np.ndarray | None,
 ) -> Acquisition:
     rng = np.random.default_rng(explainer.seed)
@@ -277,7 +278,8 @@ def _acquire(
     chosen = SBQ(noise=noise) if selector is None else selector
     side = "proponents" if labelled else "both"
     keep = _first_of_copies(rows)
-    general = 0 if labelled else round(breadth * k)
+    usual = LABELLED_BREADTH if labelled else BREADTH
+    general = round((usual if breadth is None else breadth) * k)
     picked = _quiet_select(rows[keep], target, min(k - general, len(keep)), chosen, side)
     order, gains = keep[picked.indices], np.asarray(picked.gains)
     if general:
@@ -381,7 +383,7 @@ class _Pool:
             scores = ScoreRows.join(list(e.oracle.scores(examples)))
             made.append(_Target.of(e, damping, scores, np.full(len(scores), 1.0 / len(scores))))
             single.append(made[-1].features(scores)[0])
-        return *self._towards(made), np.hstack(single) / np.sqrt(len(single))
+        return *self._towards(made, self.labelled), np.hstack(single) / np.sqrt(len(single))
 
     def towards_sample(self, test: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """A random combination of the test examples' Fisher rows, and a row for every candidate."""
@@ -394,18 +396,20 @@ class _Pool:
             made.append(_Target.of(e, damping, rows, signs))
         return self._towards(made)
 
-    def _towards(self, made: list[_Target]) -> tuple[np.ndarray, np.ndarray]:
-        parts = [self._rows(t, x) for t, x in zip(made, self.examples, strict=True)]
+    def _towards(
+        self, made: list[_Target], labelled: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        parts = [self._rows(t, x, labelled) for t, x in zip(made, self.examples, strict=True)]
         root = np.sqrt(len(made))
         rows = np.hstack(parts) / root
         if self.root_costs is not None:
             rows /= self.root_costs[:, None]
         return np.concatenate([t.vector() for t in made]) / root, rows
 
-    def _rows(self, target: _Target, examples: Any) -> np.ndarray:
+    def _rows(self, target: _Target, examples: Any, labelled: bool) -> np.ndarray:
         oracle, goal = target.embedding.oracle, target.vector()
         out = np.zeros((len(examples), len(goal)))
-        batches = oracle.scores(examples) if self.labelled else oracle.fisher_rows(examples)
+        batches = oracle.scores(examples) if labelled else oracle.fisher_rows(examples)
         for batch in track_rows(batches, "scoring the pool", len(examples)):
             features, private = target.features(batch)
             for rows in _by_example(batch.sample):
