@@ -272,6 +272,7 @@ def _sorted(P):
 
 METHODS = {
     "acquire": ours,
+    "acquire, breadth 0.2": lambda s: ours(s, 0.1, 0.2),
     "random": lambda s: s.rng.choice(len(s.X), BATCH, replace=False),
     "least confidence": lambda s: _top(-s.P.max(1)),
     "margin": lambda s: _top(_sorted(s.P)[:, -2] - _sorted(s.P)[:, -1]),
@@ -370,6 +371,7 @@ def targeted(name: str, method: str, share: float, seed: int, breadth: float | N
             (X[target], y[target]),
             k,
             ask="all",
+            breadth=breadth,
             progress=False,
         ).indices
     elif method == "random":

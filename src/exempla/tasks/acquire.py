@@ -48,7 +48,7 @@ from exempla.selection import SBQ, Selector, select
 from exempla.tasks.explain import questioned_rows
 from exempla.tasks.verify import check_fit, fitted, refit
 
-BREADTH, LABELLED_BREADTH = 0.2, 0.5
+BREADTH, LABELLED_BREADTH = 0.0, 0.5
 """Default share of picks made for all test predictions, where the pool has no labels or has them."""
 NOISE_SHARE = 0.1
 """Noise of the default selector as a share of n. At 1 the gains are the exact variance reductions
