@@ -474,19 +474,12 @@ def report(run: Parallel) -> None:
             row[f"± {what}"] = round(float(2.776 * lead.std(ddof=1) / np.sqrt(SEEDS)), 4)
         rows.append(row)
     write("acquire.csv", rows)
-    raw = [
-        {
-            "data": n,
-            "method": m,
-            "seed": s,
-            "round": r + 1,
-            "queried": c[0],
-            "others": c[1],
-            "all": c[2],
-        }
-        for (n, m, s), curve in zip(jobs, found)
-        for r, c in enumerate(curve)
-    ]
+    raw = []
+    for name, method in curves:
+        mean = np.mean([f for f, j in zip(found, jobs) if j[:2] == (name, method)], axis=0)
+        for number, values in enumerate(mean.round(4).tolist(), 1):
+            row = {"data": name, "method": method, "round": number}
+            raw.append(row | dict(zip(("queried", "others", "all"), values)))
     write("acquire_curves.csv", raw)
 
 

@@ -280,8 +280,10 @@ def _acquire(
     keep = _first_of_copies(rows)
     usual = LABELLED_BREADTH if labelled else BREADTH
     general = round((usual if breadth is None else breadth) * k)
-    picked = _quiet_select(rows[keep], target, min(k - general, len(keep)), chosen, side)
-    order, gains = keep[picked.indices], np.asarray(picked.gains)
+    order, gains = np.zeros(0, np.int64), np.zeros(0)
+    if k > general:
+        picked = _quiet_select(rows[keep], target, min(k - general, len(keep)), chosen, side)
+        order, gains = keep[picked.indices], np.asarray(picked.gains)
     if general:
         order, gains = _with_breadth(pool, request.test, rng, order, gains, keep, k, chosen)
     notes = [*dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes)]
