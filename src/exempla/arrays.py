@@ -5,7 +5,6 @@ Everything after the oracles speaks of an `Array`; only this file asks which kin
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -18,7 +17,6 @@ from exempla.errors import ExemplaError
 __all__ = [
     "Array",
     "as_like",
-    "available_memory",
     "concatenate",
     "is_sparse",
     "is_tensor",
@@ -39,8 +37,6 @@ Array = Any
 
 SOLVED = 16_384
 """Rows solved at a time where they are of another precision than the factor."""
-_UNKNOWN_MEMORY = 2**32
-"""Bytes taken to be free where the system does not say."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -205,15 +201,37 @@ def row_squares(rows: Array) -> np.ndarray:
     return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
 
 
-def available_memory() -> int:
-    """Bytes of main memory free for arrays: what the system would give without swapping."""
-    try:
-        with open("/proc/meminfo") as file:  # pages that only cache files count as free, too
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return _UNKNOWN_MEMORY
+TIE = 1e-9
+"""Relative distance within which two numbers count as equal. The order in which a BLAS adds depends
+on the number of threads and changes the last bits; choices among equal rows must not."""
+
+
+def levels(values: np.ndarray, scale: float = 0.0) -> np.ndarray:
+    """Return the rank of each value, from 0 for the smallest; near-ties share a rank.
+
+    Two values nearly tie if they differ by at most TIE times the larger one, or times `scale`.
+    Give `scale` for differences and log-odds, whose terms are larger than they are near zero.
+
+    >>> import numpy as np
+    >>> levels(np.array([0.3, 0.1, 0.1 + 1e-15, 0.2]))
+    array([2, 0, 0, 1])
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    size = np.maximum(np.abs(ordered), scale)
+    apart = np.diff(ordered) > TIE * np.maximum(size[1:], size[:-1])
+    out = np.empty(len(values), dtype=np.int64)
+    out[order[:1]] = 0
+    out[order[1:]] = np.cumsum(apart)
+    return out
+
+
+def first_largest(table: np.ndarray) -> np.ndarray:
+    """Return the first column of each row that equals, or nearly ties with, the largest value.
+
+    >>> import numpy as np
+    >>> first_largest(np.log([[0.2, 0.8], [0.5 - 1e-15, 0.5]]))
+    array([1, 0])
+    """
+    best = table.max(axis=1, keepdims=True)
+    return np.argmax(table >= best - TIE * np.maximum(np.abs(best), 1.0), axis=1)

@@ -240,7 +240,7 @@ class Explanation(Selection):
     >>> model = LogisticRegression(max_iter=500).fit(X, y)
     >>> answer = exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False)
     >>> answer.to_frame().columns.tolist()
-    ['rank', 'index', 'weight', 'alignment', 'side', 'gain']
+    ['rank', 'index', 'weight', 'alignment', 'side', 'gain', 'copies']
     """
 
     alignment: np.ndarray
@@ -262,7 +262,21 @@ class Explanation(Selection):
     removal: dict[str, Any] = field(default_factory=dict)
     """What removing these examples is predicted to do (`influence.Effect`); empty where it was
     not worked out, as for each of many questions."""
+    copies: tuple[list[int], ...] = ()
+    """For each selected example all training rows that are copies of it, itself included. Copies
+    count as one example, and removing it means removing all of them."""
+    diffuse: bool = False
+    """Whether no small set of training rows causes the queried errors (k="auto" only)."""
+    test_labels: dict[str, Any] = field(default_factory=dict)
+    """Errors that look like wrong test labels (`exempla.tasks.mistakes.TestLabelCheck`)."""
     question: Question | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def removed(self) -> np.ndarray:
+        """All training rows to remove: the selected examples and their copies."""
+        if not self.copies:
+            return self.indices
+        return np.concatenate([np.asarray(rows, dtype=np.int64) for rows in self.copies])
 
     @property
     def predicted_change(self) -> float:
@@ -272,7 +286,8 @@ class Explanation(Selection):
     def renumbered(self, rows: np.ndarray) -> Self:
         """The same answer where training example i is row `rows[i]` of a file."""
         # the question speaks of the training set as it was numbered before
-        return replace(super().renumbered(rows), question=None)
+        copies = tuple(np.asarray(rows)[group].tolist() for group in self.copies)
+        return replace(super().renumbered(rows), copies=copies, question=None)
 
     @property
     def finding(self) -> str:
@@ -287,6 +302,7 @@ class Explanation(Selection):
             "alignment": self.alignment,
             "side": np.where(self.alignment < 0, "opponent", "proponent"),
             "gain": self.gains,
+            "copies": [len(rows) for rows in self.copies] or np.ones(len(self), dtype=np.int64),
         }
 
     def verify(self, fit: Any = None, seeds: int = 5, holdout: Any = None, **more: Any) -> Any:

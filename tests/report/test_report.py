@@ -195,7 +195,9 @@ def test_evidence_of_several_models():
     evidence = evidence_of(found)
     assert evidence is not None
     assert evidence.shape == (5, found.n_test)
-    np.testing.assert_allclose(evidence.mean(1), found.alignment, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        evidence @ found.question.shares, found.alignment, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_strongest_keeps_to_its_side():

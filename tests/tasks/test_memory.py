@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from benchmarks.memory import JOBS, measured
-from exempla import progress
+from exempla import memory
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_the_memory_said_is_the_memory_taken(job):
 
 @pytest.fixture
 def data(monkeypatch):
-    monkeypatch.setattr(progress, "MUCH_MEMORY", 0)
+    monkeypatch.setattr(memory, "MIN_ANNOUNCED_BYTES", 0)
     X = np.random.default_rng(0).normal(size=(300, 4))
     return X, (X[:, 0] + 0.5 * X[:, 1] > 0).astype(int)
 
@@ -40,9 +40,9 @@ def test_cleaning_by_sbq_takes_what_an_explanation_does(data, capsys):
     X, y = data
     model = LogisticRegression().fit(X, y)
     said = {}
-    for method in ("influence", "sbq"):
-        exempla.clean(model, (X, y), (X[:9], y[:9]), 3, ask="all", method=method)
-        said[method] = capsys.readouterr().err
+    for name, selector in (("influence", None), ("sbq", exempla.SBQ(noise=10))):
+        exempla.clean(model, (X, y), (X[:9], y[:9]), 3, ask="all", selector=selector)
+        said[name] = capsys.readouterr().err
     exempla.explain(model, (X, y), (X[:9], y[:9]), 3)
     assert said["sbq"] == capsys.readouterr().err != said["influence"]
 

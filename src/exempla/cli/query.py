@@ -20,7 +20,7 @@ from exempla.errors import ExemplaError
 from exempla.report.views import rounded
 from exempla.tables import Split, Table
 from exempla.tables.formats.encoding import named_format
-from exempla.tasks.explain import ONE_CONFUSION, confused
+from exempla.tasks.mistakes import ONE_CONFUSION, confused
 
 _WORDS = ("errors", "all")
 """What --ask may say instead of naming rows."""

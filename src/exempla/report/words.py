@@ -181,7 +181,7 @@ def _judged(oracle: Any, examples: Any, rows: str) -> Judged | None:
 def _refitted(explainer: Any, likelihood: str) -> Judged | None:
     """Copies of a scikit-learn model, fitted to four fifths of some rows, on the other fifth: each
     fifth in turn where rows are few, else the first one alone."""
-    from exempla.tasks.verify import check_fit
+    from exempla.tasks.retrain import check_fit
 
     model = explainer.models[0]
     # of a search, what it found: the search itself may take long
@@ -210,7 +210,7 @@ def _refitted(explainer: Any, likelihood: str) -> Judged | None:
 
 def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
     """What a copy, fitted to the other rows, says about the i-th fifth, and what they are."""
-    from exempla.tasks.verify import refit
+    from exempla.tasks.retrain import refit
 
     X, y, weights = data
     out, kept = rows[i::_FIFTHS], np.delete(rows, np.s_[i::_FIFTHS])
@@ -270,9 +270,9 @@ def _share(learned: Judged | None) -> str:
 def stands_out(explanation: Explanation) -> float | None:
     """How many spreads of a random removal the predicted effect lies from the random mean."""
     effect = explanation.removal
-    if not effect or not effect["by_chance_sd"] > 0:
+    if not effect or not effect["random_sd"] > 0:
         return None
-    return abs(effect["log_likelihood"] - effect["by_chance"]) / effect["by_chance_sd"]
+    return abs(effect["log_likelihood"] - effect["random_baseline"]) / effect["random_sd"]
 
 
 def trust_sentences(explanation: Explanation, about: About, doubted: int) -> list[str]:
@@ -384,7 +384,7 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
     if not effect:
         return f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
     change = effect["log_likelihood"]
-    right = "the true values of" if effect["mended"] is None else "the right answers to"
+    right = "the true values of" if effect["n_fixed"] is None else "the right answers to"
     answers = right if explanation.labels == "true" else "the model's answers to"
     which = f"{answers} these {n:,} {noun}" if n > 1 else "this prediction"
     this = "this" if len(explanation) == 1 else "these"
@@ -392,9 +392,9 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
         f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
         f"likelihood of {which} by {_by_how_much(change)} (log-likelihood {signed(change)}; as "
         f"many "
-        f"random ones: {within(effect['by_chance'], effect['by_chance_sd'])})"
+        f"random ones: {within(effect['random_baseline'], effect['random_sd'])})"
     ]
-    parts += turned(effect["mended"], "right", n) + turned(effect["spoiled"], "wrong", n)
+    parts += turned(effect["n_fixed"], "right", n) + turned(effect["n_broken"], "wrong", n)
     return "; ".join(parts) + "."
 
 

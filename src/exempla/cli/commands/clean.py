@@ -112,7 +112,7 @@ def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, 
 
     from exempla.data import absent_labels, take_rows
     from exempla.errors import ExemplaError
-    from exempla.tasks.verify import refit
+    from exempla.tasks.retrain import refit
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)

@@ -35,7 +35,7 @@ from scipy.stats import beta
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.progress import say_memory
+from exempla.memory import announce
 from exempla.tasks.labels.crossfit import (
     MIN_PROBABILITY,
     Predictions,
@@ -48,7 +48,7 @@ from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
 from exempla.tasks.labels.problem import read_problem
 from exempla.tasks.labels.result import ClassFixes
 from exempla.tasks.labels.spread import PARTS, count_interval, posterior_points
-from exempla.tasks.verify import Fit, check_fit, refit
+from exempla.tasks.retrain import Fit, check_fit, refit
 from exempla.version import __version__
 
 _COARSE, _FINE, STEPS = 12, 6, 20
@@ -384,7 +384,7 @@ def fix_many_classes(
     fold = folds_of(np.arange(len(problem)), problem.codes, seed)
     given = Labels(problem.X, problem.codes, problem.classes, known, fold, problem.weights)
     what = f"{len(problem):,} labels of {len(problem.classes):,} classes"
-    say_memory(_expected_bytes(given, model), what)
+    announce(_expected_bytes(given, model), what)
     if probabilities is not None:
         if curated is not None:
             raise ExemplaError("probabilities are of the training rows: leave curated out.")

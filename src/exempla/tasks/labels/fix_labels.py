@@ -43,14 +43,14 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import is_sparse
+from exempla.arrays import TIE, first_largest, is_sparse
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
 from exempla.kernel.sketch import check_sketch
-from exempla.progress import memory_said, say_memory, showing
+from exempla.memory import announce
+from exempla.progress import showing
 from exempla.selection.selectors import check_noise
-from exempla.tasks.explain import TIE, first_largest
 from exempla.tasks.labels.calibrate import calibrated
 from exempla.tasks.labels.crossfit import FOLDS
 from exempla.tasks.labels.evidence import BLOCK, LIGHT, Evidence
@@ -58,7 +58,7 @@ from exempla.tasks.labels.jobs import other_job
 from exempla.tasks.labels.problem import make_learner, read_problem, without_blind_steps
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingExamples, rank_by_sbq
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 _SLACK = 1.05
@@ -247,8 +247,7 @@ def fix_labels_from(
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
     once = None if original_labels is None else evidence.problem.once(original_labels)
     what = f"{len(evidence.problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
-    say_memory(expected_peak(evidence, method, k), what)
-    with memory_said():
+    with announce(expected_peak(evidence, method, k), what):
         if method == "sbq":
             return _from_sbq(evidence, k, noise, damping, names)
         return _from_calibrated(evidence, k, names, once)
