@@ -20,8 +20,9 @@ c²/(‖h‖² + noise − ‖Qᵀh‖²)/n with noise n. So the exact selector 
 training set already explains gain little. The contrast is chosen once, at the first pick; with two
 classes there is only one, and every gain is exact.
 
-A part of the picks (`breadth`) is made towards random combinations of all test predictions
-instead, so that the model as a whole does not suffer from attention to its errors.
+A part of the picks (`breadth`) can be made towards random combinations of all test predictions
+instead. Where labels are known half of them are, and these ignore the labels: rows picked for
+their labels alone would bias the model.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from exempla.arrays import real_numbers, to_numpy
 from exempla.checks import check_ids, check_k, check_seed, is_real
 from exempla.data import arrays_of, n_rows, stack_rows, take_examples, take_rows, unpack
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import Explainer
+from exempla.explainer import Explainer, KernelOptions
 from exempla.kernel.basis import IdentitySketch
 from exempla.kernel.embed import Embedding
 from exempla.kernel.query import dampings
@@ -45,11 +46,11 @@ from exempla.oracles.base import ScoreRows
 from exempla.progress import showing, track_rows
 from exempla.results import Answer
 from exempla.selection import SBQ, Selector, select
-from exempla.tasks.explain import questioned_rows
-from exempla.tasks.verify import check_fit, fitted, refit
+from exempla.tasks.mistakes import check_ask, queried_rows
+from exempla.tasks.retrain import check_fit, fitted, refit
 
 BREADTH, LABELLED_BREADTH = 0.0, 0.5
-"""Default share of picks made for all test predictions, where the pool has no labels or has them."""
+"""Default share of picks made for all test predictions: without and with labels in the pool."""
 NOISE_SHARE = 0.1
 """Noise of the default selector as a share of n. At 1 the gains are the exact variance reductions
 if all labels were observed with the model's own label noise; less noise asks for more diversity."""
@@ -184,7 +185,7 @@ def acquire(
     breadth: float | None = None,
     ids: Any = None,
     fit: Any = None,
-    **options: Any,
+    **options: Unpack[KernelOptions],
 ) -> Acquisition:
     """Return the k rows of a pool that should improve the queried predictions most.
 
@@ -209,8 +210,8 @@ def acquire(
     selector : Selector, optional
         `SBQ(noise=0.1 * n_train)` by default.
     breadth : float, optional
-        Share of the picks made for what all test predictions depend on, whatever the labels: 0.2
-        by default, 0.5 where the pool has labels (picking by labels alone would bias them).
+        Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
+        default, 0.5 where the pool has labels (picking by labels alone would bias them).
     ids : sequence
         Your own names of the pool rows.
     fit : callable(module, X, y, sample_weight) -> module
@@ -240,6 +241,7 @@ def acquire(
     """
     if breadth is not None and (not is_real(breadth) or not 0 <= breadth <= 1):
         raise ExemplaError(f"breadth must be a number between 0 and 1, not {breadth!r}.")
+    check_ask(ask)
     n_pool = _count(pool)
     k, names = check_k(k, n_pool, "rows of the pool"), check_ids(ids, n_pool)
     root_costs = _check_costs(costs, n_pool)
@@ -265,7 +267,7 @@ def _acquire(
 ) -> Acquisition:
     rng = np.random.default_rng(explainer.seed)
     first = explainer.embeddings[0].oracle
-    asked = questioned_rows(explainer, request.test, ask)
+    asked = queried_rows(explainer, request.test, ask)
     queried = np.arange(_count(request.test)) if asked is None else asked
     used = (
         np.sort(rng.choice(queried, MAX_QUERIES, False)) if len(queried) > MAX_QUERIES else queried
@@ -557,7 +559,8 @@ def _verify(found: Acquisition, labels: Any, fit: Any, seeds: int) -> Acquisitio
                 data = (*joined, extra)
             trained = refit(models[0], *data, fit, seed)
             arms[arm].append(_judged(trained, test_X, np.asarray(test_y), request.queried))
-    arms["random"] = arms["random"] or [(float("nan"),) * 3]
+    if not whole:
+        arms["random"].append((np.nan, np.nan, np.nan))
     means = [np.mean(arms[a], axis=0) for a in ("before", "with", "random")]
     queried, every, likelihood = (tuple(float(m[i]) for m in means) for i in range(3))
     return AcquisitionCheck(queried, every, likelihood)  # type: ignore[arg-type]
