@@ -18,10 +18,10 @@ picks for all test predictions (`breadth`: 0, 0.2, 0.4). They are chosen on `dig
 whose mean accuracy on all test points is at least that of random picks on both sets. The other four
 sets are only reported.
 
-Part (b) has one number, the share of picks that ignore the pool's labels (0, 0.2, 0.5, 0.8, 1). A first
-run with 0 was worse than random picks on `covtype` at 10 %. It is chosen on `mnist` and `covtype` by
-the lowest mean log-loss, each set and size divided by that of random picks; `digits` and `adult`
-are only reported. (One round at noise 0.1 and breadth 0.2 with seed 0 was run on
+Part (b) has one number, the share of picks that ignore the pool's labels (0, 0.2, 0.5, 0.8, 1). A
+first run with 0 was worse than random picks on `covtype` at 10 %. It is chosen on `mnist` and
+`covtype` by the lowest mean log-loss, each set and size divided by that of random picks; `digits`
+and `adult` are only reported. (One round of (a) at noise 0.1 and breadth 0.2 with seed 0 was run on
 every set beforehand, to see that the code works.)
 
     python -m benchmarks.acquire choose   # nine settings on the two sets
@@ -116,7 +116,7 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw(name: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """Pool, test and the rows of the pool that are labelled at the start, every class among them."""
+    """Pool, test, and the pool rows that are labelled at the start, every class among them."""
     X, y = load(name)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(X))
