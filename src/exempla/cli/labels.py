@@ -21,7 +21,15 @@ from exempla.cli.console import Console, plain
 from exempla.cli.fitted import Files, Fitted, column_kinds, decisive
 from exempla.cli.models import load_model
 from exempla.cli.options import command_line, verdict
-from exempla.cli.output import contract, listed_rows, published, say_files, say_review, write_json
+from exempla.cli.output import (
+    contract,
+    is_review,
+    listed_rows,
+    published,
+    say_files,
+    say_review,
+    write_json,
+)
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.report import About, write_job_report
@@ -68,9 +76,11 @@ def write_suspects(
     question: str = "Which labels are wrong?",
 ) -> None:
     """Write the folder of the review page; no file that was read is replaced."""
-    for other in filter(None, (options.curated, options.test)):
-        for name in WRITTEN:
+    for name in WRITTEN:
+        for other in filter(None, (options.curated, options.test)):
             refuse_input(folder / name, other)
+        if options.force and not is_review(folder) and (folder / name).is_file():
+            (folder / name).unlink()  # announced when the folder was prepared
     write_review(
         folder,
         suspects,
