@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import scale
 
 import exempla
@@ -47,9 +48,9 @@ def test_where_retraining_is_cheap_the_effect_is_measured(model) -> None:
 
 def test_a_slow_model_is_predicted_with_an_interval(monkeypatch) -> None:
     monkeypatch.setattr(removal._Trainer, "is_quick", lambda *_: False)
-    model = HistGradientBoostingClassifier(max_iter=20, random_state=0).fit(*TRAIN)
+    model = MLPClassifier((8,), max_iter=50, random_state=0).fit(*TRAIN)
     found = exempla.explain(model, TRAIN, TEST, k=20, progress=False)
-    effect, size = found.removal, removal.SIZE["trees"]
+    effect, size = found.removal, removal.SIZE["network"]
     assert not effect["measured"]
     explainer = found.question.explainer
     scaled = explainer.removal_effect(found.removed, TEST, scale=size.factor)
@@ -58,6 +59,10 @@ def test_a_slow_model_is_predicted_with_an_interval(monkeypatch) -> None:
     assert effect["high"] == pytest.approx(size.high * scaled.log_likelihood)
     assert "should become" in found.finding
     assert "90 % interval" in found.finding
+    trees = HistGradientBoostingClassifier(max_iter=20, random_state=0).fit(*TRAIN)
+    found = exempla.explain(trees, TRAIN, TEST, k=20, progress=False)
+    assert found.removal["low"] is None
+    assert "cannot be predicted for trees" in found.finding
 
 
 def test_a_module_without_fit_is_predicted() -> None:
