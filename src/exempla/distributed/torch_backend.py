@@ -149,7 +149,8 @@ def _gathered(thing: Any, group: Any) -> list[Any]:
     try:
         distributed.all_gather_object(every, thing, group=group)
     except RuntimeError as problem:  # DistBackendError and DistNetworkError are RuntimeErrors
-        why = str(problem).splitlines()[0]
+        first = str(problem).partition("\n")[0].partition(". ")[0]
+        why = first[first.startswith("[") and first.find("] ") + 2 :]  # without the C++ source file
         raise ExemplaError(
             f"lost the connection to another rank ({why}): a process has stopped or its machine "
             "cannot be reached. See the output of the other ranks, then start all of them again."
