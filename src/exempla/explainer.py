@@ -32,7 +32,7 @@ from exempla.kernel.residual import Beyond, affinity, kernel_of
 from exempla.kernel.sketch import check_sketch
 from exempla.kernel.stored import check_part, embed_models
 from exempla.memory import Forecast, explain_bytes
-from exempla.oracles import make_oracles, opened, with_runs
+from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
 from exempla.quality import disagreement
@@ -143,7 +143,7 @@ class Explainer:
         given = with_runs(list(model)) if isinstance(model, list | tuple) else [model]
         if not given:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
-        self.model = opened(given if isinstance(model, list | tuple) else model)
+        self.model = unwrap(given if isinstance(model, list | tuple) else model)
         self.oracles = make_oracles(given, likelihood, parameters, device)
         self._told = {"likelihood": likelihood, "parameters": parameters}
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)

@@ -201,9 +201,9 @@ class LinearScores(InputScores):
             )
         self.binary = layers[0].d_out == 1
         self.theta = oracle.theta.reshape(layers[0].d_in, layers[0].d_out)
-        self.classes = np.asarray(oracle._parts.classes)
+        self.classes = np.asarray(oracle.classes)
         self.ridge = np.repeat(layers[0].penalty, layers[0].d_out) + damping
-        self.bias = self.theta.shape[0] > oracle._parts.network.n_features
+        self.bias = self.theta.shape[0] > oracle.n_features
         self.oracle, self.damping = oracle, damping
         X, _ = self.encode(*train[:2])
         self.train = (self._inputs(X), self._probabilities(X))

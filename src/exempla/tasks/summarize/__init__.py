@@ -222,7 +222,7 @@ def expected_peak(
         n = n_rows(given)
         some = np.unique(np.linspace(0, n - 1, LOOKED_AT).astype(np.int64))
         few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
-        transformed = not is_module(model) and unwrap(model)[0] is not None
+        transformed = not is_module(model) and unwrap(model).transform is not None
         return n, bytes_of(few, n, min(k, n), transformed, refitted)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return 0, 0.0

@@ -125,7 +125,7 @@ def read_last_layer(
     oracle = make_oracle(model, likelihood, parameters)
     if is_trees(model):
         raise UnsupportedModelError(
-            f"{type(unwrap(model)[1]).__name__} cannot be summarised: a summary stands for all "
+            f"{type(unwrap(model).model).__name__} cannot be summarised: a summary stands for all "
             "data in a refit, which k rows can do for weights but not for the splits of trees; "
             "summarise with a linear model, or use clean to leave rows out."
         )
