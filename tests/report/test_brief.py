@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.report import About, ImageView, TableView, View, render_report
-from exempla.report.evidence import decisive_parts
+from exempla.report.evidence import decisive_parts, layout_of
 from exempla.report.plots import EffectPlot
 from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
 from exempla.tasks import retrain
@@ -47,7 +47,7 @@ def test_technical_choices_stand_under_how_this_was_computed(asked):
     text = Page(render_report(asked[3])).text
     top, _, bottom = text.partition("How this was computed")
     assert "What was found" in top
-    assert "How far to trust it" in top
+    assert "How reliable is this?" in top
     assert "answer.verify()" in top.partition("What to do next")[2]
     for word in COMPUTED:
         assert word not in top
@@ -166,7 +166,7 @@ def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
         "removing these, retrained",
     ]
     text = Page(render_report(found, verification=checked)).text
-    assert f"{checked.retrained:+.2g}; predicted was {checked.predicted:+.2g}" in text
+    assert f"{checked.retrained:+.2g} (predicted: {checked.predicted:+.2g})" in text
 
 
 def test_an_effect_no_larger_than_chance_is_called_unclear(asked):
