@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed import so_many_threads
 from benchmarks.exchange import measured as exchanged
 from benchmarks.exchange import rows_of
+from benchmarks.speed import so_many_threads
 from exempla.selection import SBQ, select
 from exempla.selection.select import as_rows
 
