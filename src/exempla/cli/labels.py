@@ -198,7 +198,9 @@ class Suspects:
         """Return the judged rows that are not listed, with what is known about each."""
         listed, everything, labels = self.fixes, self.everything, self.given.parts.y_train
         first = len(listed)
-        names = ("indices", "given", "alternative", "alternative_chance", "probabilities")
+        names = (
+            "indices", "given", "suggested", "alternative", "alternative_chance", "probabilities",
+        )  # fmt: skip
         if len(everything) == len(labels):
             found = {n: getattr(everything, n)[first:] for n in (*names, "alignment")}
             against = everything.contradicting
@@ -217,7 +219,7 @@ class Suspects:
         classes, counts = np.unique(np.asarray(labels), return_counts=True)
         most, second = classes[np.argsort(-counts, kind="stable")[:2]]
         other = np.where(given == most, second, most)
-        values = (rows, given, other, zeros, share)
+        values = (rows, given, given, other, zeros, share)
         return SimpleNamespace(
             **dict(zip(names, values)), alignment=zeros, contradicting=lambda place: _NO_EVIDENCE
         )
@@ -238,6 +240,7 @@ class Suspects:
                 str(fixes.alternative[rank]),
                 float(np.clip(fixes.probabilities[rank], 0.0, 1.0)),
                 float(fixes.alternative_chance[rank]),
+                model_label=str(fixes.suggested[rank]),
                 side="opponent" if fixes.alignment[rank] < 0 else "proponent",
                 id=shown.name.partition(" · ")[2],
                 content=replace(shown, name=name),
