@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from exempla import Explainer
+from exempla.kernel import residual as beyond
 from exempla.kernel.query import dampings, mean_embedding
-from exempla.kernel.query import residual as beyond
 from exempla.kernel.residual import Beyond, roots
 from tests.reference import dense_rows
 from tests.test_outside import ASKED, TRAIN, network

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from exempla.kernel.embed import forecast_bytes, in_one_array
+from exempla.kernel.embed import in_one_array
+from exempla.memory import explain_bytes
 
 JOB = """
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-import exempla, exempla.progress
+import exempla, exempla.memory
 
 rows, columns, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 rng = np.random.default_rng(0)
@@ -27,7 +28,7 @@ if how == "scaled":
 model = model.fit(X[:2000], y[:2000])
 if how == "several":
     model = [model, *(LogisticRegression(C=C).fit(X[:2000], y[:2000]) for C in (0.1, 0.01))]
-exempla.progress.MUCH_MEMORY = 0
+exempla.memory.MIN_ANNOUNCED_BYTES = 0
 
 def kilobytes(name):  # not getrusage, whose peak begins with that of the process that started this
     with open("/proc/self/status") as file:
@@ -58,11 +59,11 @@ def test_the_memory_said_is_the_memory_taken(size):
 
 
 def test_the_forecast_follows_what_the_rows_are_made_of():
-    whole = forecast_bytes(10**6, 100)
+    whole = explain_bytes(10**6, 100)
     assert whole == pytest.approx(3 * 8 * 10**8, rel=0.03)
-    assert forecast_bytes(10**6, 100, itemsize=4) == pytest.approx(whole / 2, rel=0.03)
-    assert forecast_bytes(10**6, 100, kept=10**9) == whole + 10**9
-    assert forecast_bytes(10, 10, built=10**10) == pytest.approx(10**10, rel=0.03)
+    assert explain_bytes(10**6, 100, itemsize=4) == pytest.approx(whole / 2, rel=0.03)
+    assert explain_bytes(10**6, 100, kept=10**9) == whole + 10**9
+    assert explain_bytes(10, 10, built=10**10) == pytest.approx(10**10, rel=0.03)
 
 
 def test_rows_that_need_no_transfer_do_not_wait_for_one():

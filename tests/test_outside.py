@@ -13,10 +13,10 @@ from sklearn.neural_network import MLPClassifier
 
 from exempla import Explainer
 from exempla.influence import each_influence
+from exempla.kernel import residual as outside
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding
 from exempla.kernel.fisher import FullMetric
-from exempla.kernel.query import residual as outside
 from exempla.kernel.residual import counts, kernel_with, raw_products
 from tests.reference import dense_rows
 

@@ -5,7 +5,6 @@ Everything after the oracles speaks of an `Array`; only this file asks which kin
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -18,7 +17,6 @@ from exempla.errors import ExemplaError
 __all__ = [
     "Array",
     "as_like",
-    "available_memory",
     "concatenate",
     "is_sparse",
     "is_tensor",
@@ -39,8 +37,6 @@ Array = Any
 
 SOLVED = 16_384
 """Rows solved at a time where they are of another precision than the factor."""
-_UNKNOWN_MEMORY = 2**32
-"""Bytes taken to be free where the system does not say."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -203,17 +199,3 @@ def row_squares(rows: Array) -> np.ndarray:
     """
     blocks = (rows[start : start + SQUARED] for start in range(0, len(rows), SQUARED))
     return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
-
-
-def available_memory() -> int:
-    """Bytes of main memory free for arrays: what the system would give without swapping."""
-    try:
-        with open("/proc/meminfo") as file:  # pages that only cache files count as free, too
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return _UNKNOWN_MEMORY

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from exempla.kernel.query import Asked, Use, dampings, scored, shares, training_
 from exempla.kernel.residual import Beyond, affinity, kernel_of
 from exempla.kernel.sketch import check_sketch
 from exempla.kernel.stored import check_part, embed_models
+from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, opened, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
@@ -40,9 +41,38 @@ from exempla.selection.certificate import chosen_and_certified
 from exempla.store import StoredRows, read_object, write_object
 from exempla.version import __version__
 
-__all__ = ["Explainer", "Side"]
+__all__ = ["Explainer", "KernelOptions", "Side"]
 
 Side = Literal["opponents", "proponents", "both"]
+
+
+class KernelOptions(TypedDict, total=False):
+    """Options of the Fisher kernel, accepted by every job: ``**options: Unpack[KernelOptions]``.
+
+    They are passed on to `Explainer`, which documents and validates them.
+    """
+
+    likelihood: Any
+    """What the model's outputs mean: "auto", a name, or a likelihood object."""
+    fisher: str
+    """The metric: "true", "empirical", "diagonal" or "identity"."""
+    sketch: str | int
+    """"auto", "exact", or the number of directions to keep."""
+    damping: str | float
+    """"auto", the name of a rule, or a number."""
+    normalize: bool
+    """Whether training rows are scaled to unit length before selection."""
+    parameters: Any
+    """The part of a torch model to use: names, globs or modules."""
+    store: Any
+    """A folder for the training rows, to keep them on disk."""
+    device: Any
+    """The torch device to run on."""
+    seed: int
+    """Seed of every random choice."""
+    progress: bool
+    """Whether to show progress."""
+
 
 DEFAULT_NOISE = 10.0
 """σ² of the default selector, in units of a unit row: between pure influence ranking (∞) and
@@ -133,10 +163,21 @@ class Explainer:
         goes on where its `store` ends. `part=(i, n)` only adds the i-th of n parts to the store:
         n machines may share the work, and a fit without it then finds all.
         """
+        return self._fit(train, ids, part)
+
+    def _fit(
+        self,
+        train: Any,
+        ids: Any = None,
+        part: tuple[int, int] | None = None,
+        forecast: Forecast = explain_bytes,
+    ) -> Explainer:
+        """Fit, announcing the memory that the job `forecast` describes will need."""
         with showing(self.progress):
             fitted = embed_models(
                 self.models, self.oracles, train, fisher=self.fisher, sketch=self.sketch,
-                seed=self.seed, store=self.store, part=check_part(part, self.store), **self._told,
+                seed=self.seed, store=self.store, part=check_part(part, self.store),
+                forecast=forecast, **self._told,
             )  # fmt: skip
         if part is not None:
             return self

@@ -12,18 +12,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Event, Thread
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from exempla.oracles.base import ScoreRows
+if TYPE_CHECKING:
+    from exempla.oracles.base import ScoreRows
 
 __all__ = [
     "Bar",
     "counter",
-    "memory_said",
     "say",
-    "say_memory",
     "showing",
     "track",
     "track_rows",
@@ -39,11 +38,7 @@ BETWEEN_LINES = 10.0
 _LONG = 20.0
 """Seconds from which on work is announced with an estimate as soon as there is one."""
 
-MUCH_MEMORY = 2**28
-"""Bytes worth a line before a job begins."""
-
 _SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
-_MEMORY_SAID: ContextVar[bool] = ContextVar("exempla_memory_said", default=False)
 
 
 @contextmanager
@@ -155,23 +150,6 @@ def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[
                 newest = int(batch.sample.max())
                 bar.update(max(newest - last, 0))
                 last = max(last, newest)
-
-
-def say_memory(needed: float, what: str, at_least: float = 0.0) -> None:
-    """What the job at hand will take beside what it was given, in bytes; said if that, or what it
-    takes elsewhere, is much."""
-    if max(needed, at_least) > MUCH_MEMORY and not _MEMORY_SAID.get():
-        say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
-
-
-@contextmanager
-def memory_said() -> Iterator[None]:
-    """The parts of a job that has said what it will take are silent: theirs is not the answer."""
-    token = _MEMORY_SAID.set(True)
-    try:
-        yield
-    finally:
-        _MEMORY_SAID.reset(token)
 
 
 def say(text: str) -> None:

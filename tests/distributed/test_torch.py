@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import exempla
 from exempla.distributed import OnTorch, fit_ranks, in_files, rank_rows
 from exempla.errors import ExemplaError
-from exempla.kernel.query import stored
+from exempla.kernel import stored
 from exempla.selection import SBQ, NonNegative, Sharded, select
 from exempla.store import RowSet
 

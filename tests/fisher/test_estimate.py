@@ -7,8 +7,8 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
+from exempla.kernel import fisher as estimate
 from exempla.kernel.embed import Embedding, embed_training_set
-from exempla.kernel.query import fisher as estimate
 from exempla.oracles import make_oracle
 from exempla.oracles.base import ScoreRows
 from exempla.oracles.factors import Factors

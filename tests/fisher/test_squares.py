@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from exempla.kernel import fisher as squares
 from exempla.kernel.fisher import SumOfSquares
-from exempla.kernel.query import fisher as squares
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, torch.float32, torch.float64])

@@ -9,7 +9,7 @@ import pytest
 
 import exempla
 from exempla import Completions, ExemplaError
-from exempla.kernel.query import residual as beyond
+from exempla.kernel import residual as beyond
 from exempla.language import TokenAlignment
 from exempla.report import marked_text, write_report
 

@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.mlp_from_weights import mlp_classifier_from_weights
 from benchmarks.mnist_truth import small_cnn
 from exempla import Explainer, progress
+from exempla.kernel import sketch as choose
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch
 from exempla.kernel.embed import embed_training_set
-from exempla.kernel.query import sketch as choose
 from exempla.kernel.sketch import Price, choose_sketch, look_at
 from exempla.oracles import make_oracle
 from tests.oracles.torch.resnet import ResNet

@@ -133,7 +133,7 @@ def test_unknown_sketch_is_refused(digits, sketch):
 
 
 def test_exact_is_refused_where_it_does_not_fit(monkeypatch, digits, mlp):
-    from exempla.kernel.query import sketch as choose
+    from exempla.kernel import sketch as choose
 
     monkeypatch.setattr(choose, "PRIMAL_LIMIT", 100)
     monkeypatch.setattr(choose, "DUAL_LIMIT", 50)

@@ -9,7 +9,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from exempla import ExemplaError, ExemplaWarning, Explainer
-from exempla.kernel.query import stored as stored_module
+from exempla.kernel import stored as stored_module
 from exempla.kernel.sketch import SAMPLE_PER_DIRECTION
 from exempla.store import StoredRows
 from tests.store.case import problem, shards, small_shards

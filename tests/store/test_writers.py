@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from exempla import ExemplaError, Explainer
-from exempla.kernel.query import stored as stopping
+from exempla.kernel import stored as stopping
 from exempla.store import RowSet
 from tests.store.case import problem, shards, small_shards
 

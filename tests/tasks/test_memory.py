@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from benchmarks.memory import JOBS, measured
-from exempla import progress
+from exempla import memory
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_the_memory_said_is_the_memory_taken(job):
 
 @pytest.fixture
 def data(monkeypatch):
-    monkeypatch.setattr(progress, "MUCH_MEMORY", 0)
+    monkeypatch.setattr(memory, "MIN_ANNOUNCED_BYTES", 0)
     X = np.random.default_rng(0).normal(size=(300, 4))
     return X, (X[:, 0] + 0.5 * X[:, 1] > 0).astype(int)
 

@@ -38,7 +38,6 @@ from exempla.cli.kinds import (
 from exempla.cli.output import prepare_folder
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.kernel.embed import forecast_bytes
 from exempla.kernel.sketch import auto_width
 from exempla.progress import showing, waiting
 from exempla.report.evidence import decisive_parts
@@ -209,10 +208,10 @@ class UserFile:
         earlier = getattr(self.model, "earlier_", [])
         if not earlier:
             return self.inner, None
-        from exempla.arrays import available_memory
+        from exempla.memory import available_memory, explain_bytes
 
         count = len(self.parts.train)
-        needed = forecast_bytes(count, auto_width(count), 4, models=1 + len(earlier))
+        needed = explain_bytes(count, auto_width(count), 4, models=1 + len(earlier))
         if needed > _MEMORY_SHARE * available_memory():
             return self.inner, (
                 f"Only the trained network is asked, not its {len(earlier)} checkpoints too: their "

@@ -40,6 +40,7 @@ from exempla.arrays import Array, as_like, is_tensor, matmul_as, solve_lower, to
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, Sketch
 from exempla.kernel.damping import FisherEvidence
+from exempla.memory import PIECE_BYTES
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.oracles.factors import MANY
 from exempla.progress import track_rows
@@ -286,9 +287,6 @@ MEASURED = 512
 """Examples whose rows are measured whole, outside the basis too, where the basis is not exact …"""
 MEASURED_LONG = 64
 """… and of examples with `MANY` positions in every layer."""
-PIECE_BYTES = 2**26
-"""Rows in the basis are summed so many bytes at a time: those of all classes of a batch may be
-far more than its factors."""
 
 
 def estimate_fisher(

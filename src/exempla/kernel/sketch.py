@@ -28,7 +28,6 @@ from functools import cached_property
 
 import numpy as np
 
-from exempla.arrays import available_memory
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
@@ -42,9 +41,10 @@ from exempla.kernel.moments import (
     few_columns,
     moments_bytes,
 )
+from exempla.memory import announce, available_memory
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows
 from exempla.oracles.factors import Work
-from exempla.progress import say, say_memory, track_rows
+from exempla.progress import say, track_rows
 
 _LOOKED_AT, _LOOKED_POSITIONS = 32, 512
 """Examples whose Fisher rows are counted, and their factors looked at; of long ones, so many that
@@ -365,7 +365,7 @@ def _moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
     needed = moments_bytes(layers, width, oracle.itemsize, whole) + oracle.pass_bytes
     if whole < WHOLE:
         say(f"memory has no room for moments of {WHOLE} coordinates: those of {whole} are taken")
-    say_memory(needed, f"{oracle.n_parameters} parameters; moments of {len(layers)} layers")
+    announce(needed, f"{oracle.n_parameters} parameters; moments of {len(layers)} layers")
     return whole, needed
 
 

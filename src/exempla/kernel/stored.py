@@ -56,14 +56,14 @@ from exempla.kernel.embed import (
     Preparing,
     Seen,
     embed_training_set,
-    forecast_stored,
     refuse_unusable,
     with_rows,
 )
 from exempla.kernel.fisher import DiagonalMetric, FullMetric, IdentityMetric, Metric
+from exempla.memory import Forecast, announce, explain_bytes, stored_bytes
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import Bar, counter, memory_said, say, say_memory
+from exempla.progress import Bar, counter, say
 from exempla.store import RowSet, claim, failing_disk, identity_of, publish_first, shard_height
 
 _PROBES = 16
@@ -320,11 +320,11 @@ def _say_needs(
 ) -> None:
     """Memory and disk that the job will take, if that is much."""
     kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
-    size = (rows.rows, rows.width, rows.dtype.itemsize, kept, basis.built_bytes, models)
-    memory, disk = forecast_stored(*size)
+    size = (rows.rows, rows.width, rows.height, rows.dtype.itemsize)
+    memory, disk = stored_bytes(*size, kept, basis.built_bytes, models)
     if not silent:
         said = f"{rows.rows} examples, {oracle.n_parameters} parameters; {basis.note}"
-        say_memory(memory, f"{said}; about {disk / 2**30:.2g} GiB of disk", at_least=disk)
+        announce(memory, f"{said}; about {disk / 2**30:.2g} GiB of disk", disk)
 
 
 def _refuse_full_disk(rows: RowSet, left: list[_Range]) -> None:
@@ -421,6 +421,7 @@ def embed_models(
     seed: int,
     store: Path | None = None,
     part: tuple[int, int] | None = None,
+    forecast: Forecast = explain_bytes,
     **options: Any,
 ) -> list[Embedding]:
     """The training set as each model embeds it; its rows in the folder `store`, if one is given.
@@ -434,12 +435,13 @@ def embed_models(
         return _of_one_run(made, models)
     fitted = []
     for i, oracle in enumerate(oracles):
-        with memory_said() if i else nullcontext():  # the first says what all of them will take
+        with announce(0.0, "") if i else nullcontext():  # the first forecast covers all models
             fitted.append(
                 embed_training_set(
-                    oracle, data, fisher=fisher, sketch=sketch, seed=seed, models=len(oracles)
+                    oracle, data, fisher=fisher, sketch=sketch, seed=seed, models=len(oracles),
+                    forecast=forecast,
                 )
-            )
+            )  # fmt: skip
     return _of_one_run(fitted, models)
 
 

@@ -113,7 +113,7 @@ def with_runs(models: list[Any]) -> list[Any]:
 
 def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     """The snapshots of a run that are not the model itself."""
-    from exempla.recorder.weights import read_run
+    from exempla.recorder.run import read_run
 
     run = read_run(folder)
     base = opened(next((model for model in models if not is_checkpoint(model)), None))

@@ -1,16 +1,4 @@
-"""Which training examples to remove, so that a target set is judged better after retraining.
-
-What cleaning takes beside the model and the data as given: less than an explanation does.
-
-The rows are neither whitened nor normalised; only the few questioned ones meet M⁻¹, and what is
-left of n rows are a few numbers each: products, their order, and copies on the way. With
-R = n·width·itemsize bytes of rows, S = 8·width² of a Fisher and B of a batch of rows the largest of
-these counts:
-
-    basis      built
-    Fisher     kept + 2S + P                  P: a piece of Fisher rows
-    rows       kept + R + 2S + 3B + 58n
-"""
+"""Which training examples to remove, so that a target set is judged better after retraining."""
 
 from __future__ import annotations
 
@@ -26,10 +14,9 @@ from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
 from exempla.kernel.damping import Damping
-from exempla.kernel.embed import forecast_bytes, forecasting
-from exempla.kernel.fisher import PIECE_BYTES
 from exempla.kernel.query import dampings, joined, mean_embedding
 from exempla.kernel.residual import kernel_with
+from exempla.memory import clean_bytes, explain_bytes
 from exempla.oracles.base import Examples
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
@@ -38,33 +25,6 @@ from exempla.selection.basis import TIE, descending
 from exempla.selection.selectors import check_noise
 from exempla.tasks.explain import questioned_rows
 from exempla.tasks.verify import check_fit, fitted
-
-_LOADED = 13 * 2**20
-"""Bytes that modules loaded on the way take."""
-BATCH_ROWS = 4096
-
-
-def _cleaning_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
-) -> int:
-    """Main memory at the peak; arguments as of `embedding.forecast_bytes`.
-
-    >>> round(_cleaning_bytes(400_000, 41) / 2**20)
-    164
-    """
-    rows, square = examples * width * itemsize, 8 * width**2
-    batch = min(examples, BATCH_ROWS) * width * itemsize
-    before = (models - 1) * (kept + rows + square)
-    return (
-        _LOADED
-        + before
-        + max(
-            built,
-            kept + 2 * square + min(rows, PIECE_BYTES),
-            kept + rows + 2 * square + 3 * batch + 58 * examples,
-        )
-    )
-
 
 _METHODS = ("influence", "sbq")
 _NOISE = 10.0
@@ -185,8 +145,7 @@ def clean(
         parameters=parameters, store=store, device=device, seed=seed, progress=progress,
     )  # fmt: skip
     check_choice("method", method, _METHODS)
-    with forecasting(_cleaning_bytes if method == "influence" else forecast_bytes):
-        explainer.fit(train, ids)
+    explainer._fit(train, ids, forecast=clean_bytes if method == "influence" else explain_bytes)
     found = clean_from(explainer, test, k, ask=ask, method=method, noise=noise)
     return replace(found, fit=fit)
 

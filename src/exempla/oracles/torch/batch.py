@@ -30,9 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exempla.arrays import available_memory, is_sparse, native, refuse_masked, to_numpy
+from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
 from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.memory import available_memory
 from exempla.oracles.torch.restore import random_state, restore_random_state
 
 

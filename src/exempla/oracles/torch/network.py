@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exempla.arrays import available_memory
 from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.memory import available_memory
 from exempla.oracles.factors import Factors
 from exempla.oracles.torch.batch import Batch
 from exempla.oracles.torch.factors import DenseFactors

@@ -34,10 +34,11 @@ from exempla.checks import (
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.kernel.damping import RULES, FisherEvidence, check_damping
+from exempla.memory import announce
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 from exempla.oracles.trees import is_trees
-from exempla.progress import say_memory, showing, track
+from exempla.progress import showing, track
 from exempla.tasks.attack.ascent import (
     Box,
     InputScores,
@@ -167,7 +168,7 @@ def attack(
     with showing(check_flag("progress", progress)):
         itemsize = 8 if isinstance(model, BaseEstimator) else 4
         searched = perturb == "train" and whole_number(points)
-        say_memory(expected_peak(given[0], itemsize, searched), f"{n_rows(given[1])} training rows")
+        announce(expected_peak(given[0], itemsize, searched), f"{n_rows(given[1])} training rows")
         scores = input_scores(model, given, damping, parameters, check_seed(seed))
         X, y = scores.encode(*given)
         target, tx, ty = _target(scores, target)

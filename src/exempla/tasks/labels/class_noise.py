@@ -35,7 +35,7 @@ from scipy.stats import beta
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.progress import say_memory
+from exempla.memory import announce
 from exempla.tasks.labels.crossfit import (
     MIN_PROBABILITY,
     Predictions,
@@ -384,7 +384,7 @@ def fix_many_classes(
     fold = folds_of(np.arange(len(problem)), problem.codes, seed)
     given = Labels(problem.X, problem.codes, problem.classes, known, fold, problem.weights)
     what = f"{len(problem):,} labels of {len(problem.classes):,} classes"
-    say_memory(_expected_bytes(given, model), what)
+    announce(_expected_bytes(given, model), what)
     if probabilities is not None:
         if curated is not None:
             raise ExemplaError("probabilities are of the training rows: leave curated out.")

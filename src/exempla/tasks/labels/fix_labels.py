@@ -48,7 +48,8 @@ from exempla.checks import check_choice, check_flag, check_folder, check_ids, ch
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
 from exempla.kernel.sketch import check_sketch
-from exempla.progress import memory_said, say_memory, showing
+from exempla.memory import announce
+from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.explain import TIE, first_largest
 from exempla.tasks.labels.calibrate import calibrated
@@ -247,8 +248,7 @@ def fix_labels_from(
     names = check_ids(evidence.problem.ids if ids is None else ids, n)
     once = None if original_labels is None else evidence.problem.once(original_labels)
     what = f"{len(evidence.problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
-    say_memory(expected_peak(evidence, method, k), what)
-    with memory_said():
+    with announce(expected_peak(evidence, method, k), what):
         if method == "sbq":
             return _from_sbq(evidence, k, noise, damping, names)
         return _from_calibrated(evidence, k, names, once)

@@ -12,7 +12,8 @@ from exempla.arrays import is_sparse
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, stack_rows, unpack
 from exempla.errors import ExemplaError
-from exempla.progress import say_memory, track
+from exempla.memory import announce
+from exempla.progress import track
 from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
 from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.result import PartFixes
@@ -56,7 +57,7 @@ def fix_label_sets(
     if probabilities is None:
         check_classifier(model, fit)
     seed, warnings = check_seed(seed), []
-    say_memory(room(len(Y), 2) + 40.0 * n * L, f"{n:,} rows of {L:,} labels")
+    announce(room(len(Y), 2) + 40.0 * n * L, f"{n:,} rows of {L:,} labels")
     p, evidence = np.zeros((n, L)), np.full((n, L), -np.inf)
     counts: list[tuple[float, float, float]] = []
     fold = folds_of(np.arange(len(Y)), None, seed)

@@ -18,7 +18,7 @@ from sklearn.feature_extraction import FeatureHasher
 
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
-from exempla.progress import say_memory
+from exempla.memory import announce
 from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
 from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
@@ -105,7 +105,7 @@ def fix_token_labels(
     groups = np.concatenate([sentence, _groups(more, len(words))])
     known = np.arange(len(flat)) >= n
     given = Labels(None, codes, classes, known, folds_of(groups, None, seed))
-    say_memory(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
+    announce(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
     if probabilities is not None:
         if more:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")

@@ -42,9 +42,9 @@ from exempla.checks import check_choice, check_flag, check_ids, check_k, check_s
 from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping
-from exempla.kernel.embed import COMPILING, LOADING
+from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
 from exempla.oracles.sklearn.unwrap import unwrap
-from exempla.progress import say_memory, showing, track
+from exempla.progress import showing, track
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.nnls import nonnegative_minimum
@@ -241,9 +241,9 @@ def bytes_of(few: LastLayer, n: int, k: int, transformed: bool, refitted: bool) 
     pool = 4.0 * count * width
     choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
     if count * width > SMALL:
-        choosing += COMPILING
+        choosing += COMPILER_BYTES
     kept = inputs + refits + pool + 24.0 * n + fisher
-    return LOADING + max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
+    return IMPORT_BYTES + max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
 
 
 def size_of(a: Any) -> int:
@@ -380,7 +380,7 @@ def summarize(
     with showing(check_flag("progress", progress)):
         model = fitted(model, train, seed)
         n, needed = expected_peak(model, train, k, total == "auto", likelihood, parameters, device)
-        say_memory(needed, f"{n} examples to choose {k} of")
+        announce(needed, f"{n} examples to choose {k} of")
         refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
         layer = read_last_layer(model, train, likelihood, parameters, device)
         k = check_k(k, len(layer))

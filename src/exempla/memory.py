@@ -1,0 +1,199 @@
+"""Memory forecasts: how much memory a job needs at its peak, announced once before it starts.
+
+A job that may need much memory says so before it begins, so that you can stop it, choose a smaller
+`sketch=`, or keep rows on disk with `store=`. There is one mechanism for all jobs:
+
+* a function that computes the peak in bytes (`explain_bytes`, `stored_bytes`, `clean_bytes`, or
+  one that belongs to another job), and
+* `announce(needed, what)`, which prints one line if the peak is large. A job that calls other jobs
+  uses it as a context manager: ``with announce(needed, what): …``. Announcements made inside the
+  block are silent, because the outer forecast already includes them.
+
+Every forecast counts bytes beyond the model and the data as given, and is tested against the
+measured peak (`benchmarks.memory`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+
+from exempla.progress import say
+
+__all__ = [
+    "COMPILER_BYTES",
+    "IMPORT_BYTES",
+    "PIECE_BYTES",
+    "Forecast",
+    "announce",
+    "available_memory",
+    "clean_bytes",
+    "explain_bytes",
+    "stored_bytes",
+]
+
+MIN_ANNOUNCED_BYTES = 2**28
+"""Forecasts below this many bytes are not printed."""
+IMPORT_BYTES, COMPILER_BYTES = 40 * 2**20, 100 * 2**20
+"""Memory taken by modules imported during an explanation, and by compiling the selection loop."""
+PIECE_BYTES = 2**26
+"""Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
+take far more memory than the factors of the batch."""
+_READ_BUFFER_BYTES = 2**27
+"""Buffers through which stored rows are read."""
+_CLEAN_IMPORT_BYTES, _CLEAN_BATCH_ROWS = 13 * 2**20, 4096
+_UNKNOWN_MEMORY = 2**32
+"""Bytes assumed to be free where the system does not report it."""
+
+Forecast = Callable[[int, int, int, int, int, int], int]
+"""Peak bytes from (examples, width, itemsize, kept, built, models), as `explain_bytes`."""
+
+_INCLUDED: ContextVar[bool] = ContextVar("exempla_memory_included", default=False)
+
+
+def announce(needed: float, what: str, disk: float = 0.0) -> AbstractContextManager[None]:
+    """Print a memory forecast if it is large; as a context manager, silence those inside.
+
+    Parameters
+    ----------
+    needed : float
+        Peak memory of the job in bytes.
+    what : str
+        The size of the job in words, printed before the figure.
+    disk : float
+        Bytes that the job writes to disk; a large value also makes the line appear.
+
+    Returns
+    -------
+    context manager
+        Forecasts announced inside its block are not printed. Ignore it for a job that calls none.
+
+    Examples
+    --------
+    >>> with announce(2**31, "400,000 examples, 41 parameters"):
+    ...     _ = announce(2**30, "silent: the forecast outside includes it")
+    """
+    if max(needed, disk) > MIN_ANNOUNCED_BYTES and not _INCLUDED.get():
+        say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
+    return _silence()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    token = _INCLUDED.set(True)
+    try:
+        yield
+    finally:
+        _INCLUDED.reset(token)
+
+
+def available_memory() -> int:
+    """Return the bytes of main memory that can be allocated without swapping."""
+    try:
+        with open("/proc/meminfo") as file:  # includes pages that only cache files
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return _UNKNOWN_MEMORY
+
+
+def explain_bytes(
+    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
+) -> int:
+    """Return the peak memory of an explanation whose rows are in memory.
+
+    Rows of `width` numbers of `itemsize` bytes take R = examples·width·itemsize bytes, and a Fisher
+    matrix in double precision S = 8·width². `kept` is the size of the basis and of inputs that are
+    transformed once; `built` is the peak while the basis is computed. B is one batch of rows. The
+    peak is the largest of
+
+        basis       built
+        fit         kept + R + 2S + 2B         rows, the Fisher sum, one batch's share of it, and
+                                               two copies of a batch of rows
+        explain     kept + 3R + S (or 3S)      rows, whitened rows, unit rows; for torch also the
+                                               inverse of the Cholesky factor
+        selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and the
+                                               compiler
+
+    Bases, rows and Fisher matrices of several models are held together, and their whitened rows
+    are concatenated, which takes one more copy in torch.
+
+    >>> round(explain_bytes(400_000, 41) / 2**20)
+    415
+    """
+    rows, square = examples * width * itemsize, 8 * width**2
+    batch = min(rows, PIECE_BYTES)
+    before = (models - 1) * (kept + rows + square)
+    metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
+    rows *= models
+    return IMPORT_BYTES + max(
+        before + built,
+        before + kept + rows // models + 2 * square + 2 * batch,
+        metric + (4 if models > 1 and itemsize < 8 else 3) * rows,
+        metric + 2 * rows + 48 * examples + COMPILER_BYTES,
+    )
+
+
+def stored_bytes(
+    examples: int,
+    width: int,
+    shard_rows: int,
+    itemsize: int = 8,
+    kept: int = 0,
+    built: int = 0,
+    models: int = 1,
+) -> tuple[int, int]:
+    """Return the peak memory and the disk space of an explanation whose rows are in a store.
+
+    In memory are the basis, the Fisher matrix, two shards while they are made (whitening a shard of
+    `shard_rows` rows takes three times its size), and during selection ten numbers per example and
+    the read buffers. On disk are the rows, and a whitened copy of them.
+
+    >>> memory, disk = stored_bytes(10_000_000, 256, 65_536, 4)
+    >>> round(memory / 2**30, 1), round(disk / 2**30, 1)
+    (1.0, 19.1)
+    """
+    row, square = width * itemsize, 8 * width**2
+    shard = shard_rows * row
+    metric = models * (kept + square)
+    memory = IMPORT_BYTES + max(
+        (models - 1) * (kept + square) + built,
+        metric + 2 * square + max(4 * shard * models, 2 * min(examples * row, PIECE_BYTES)),
+        metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row) + COMPILER_BYTES,
+    )
+    return memory, 2 * models * examples * row
+
+
+def clean_bytes(
+    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
+) -> int:
+    """Return the peak memory of `clean`, which needs less than an explanation.
+
+    Training rows are neither whitened nor normalised; only the queried rows are multiplied by M⁻¹.
+    With the symbols of `explain_bytes`, the peak is the largest of
+
+        basis      built
+        Fisher     kept + 2S + one piece of Fisher rows
+        rows       kept + R + 2S + 3B + 58n
+
+    >>> round(clean_bytes(400_000, 41) / 2**20)
+    164
+    """
+    rows, square = examples * width * itemsize, 8 * width**2
+    batch = min(examples, _CLEAN_BATCH_ROWS) * width * itemsize
+    before = (models - 1) * (kept + rows + square)
+    return (
+        _CLEAN_IMPORT_BYTES
+        + before
+        + max(
+            built,
+            kept + 2 * square + min(rows, PIECE_BYTES),
+            kept + rows + 2 * square + 3 * batch + 58 * examples,
+        )
+    )
