@@ -27,9 +27,9 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.review.folder import ListedSuspect, Review
-from exempla.review.learning import Learned, Stated, learn
 from exempla.review.log import SETTLED, DecisionLog, Draw
 from exempla.review.sampling import Frame, Left, SpotCheck, draw, wrong_left
+from exempla.tasks.labels.decisions import Learned, Stated, learn
 
 EVERY = 3
 """One row in so many is a spot check."""
