@@ -14,6 +14,7 @@ from exempla.arrays import real_numbers, to_numpy
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
 from exempla.errors import ExemplaError
 from exempla.influence import (
+    Effect,
     SetInfluence,
     each_influence,
     predicted_effect,
@@ -31,7 +32,7 @@ from exempla.kernel.residual import Beyond, affinity, kernel_of
 from exempla.kernel.sketch import check_sketch
 from exempla.kernel.stored import check_part, embed_models
 from exempla.memory import Forecast, explain_bytes
-from exempla.oracles import make_oracles, opened, with_runs
+from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Examples, Labels
 from exempla.progress import showing
 from exempla.quality import disagreement
@@ -142,7 +143,7 @@ class Explainer:
         given = with_runs(list(model)) if isinstance(model, list | tuple) else [model]
         if not given:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
-        self.model = opened(given if isinstance(model, list | tuple) else model)
+        self.model = unwrap(given if isinstance(model, list | tuple) else model)
         self.oracles = make_oracles(given, likelihood, parameters, device)
         self._told = {"likelihood": likelihood, "parameters": parameters}
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
@@ -303,7 +304,7 @@ class Explainer:
         """An explanation per question: of all examples as `weights` count them, or of each."""
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
-        features = self.features_for(self._use)
+        features = self.features_for(self.use)
         rows, targets = kernel_of(self._beyond, features, asked, weights, each)
         question = Question(self, asked.examples[0], asked.test)
         answers = []
@@ -369,6 +370,40 @@ class Explainer:
         with showing(self.progress):
             return set_influence(self.embeddings, *self._influenced(test, labels), weights)
 
+    def mean_influence(self, test: Any, labels: Labels = "true", weights: Any = None) -> np.ndarray:
+        """Return the influence on the (weighted) mean log-likelihood of the queried set.
+
+        Like ``influence(test) @ weights`` without the (n_train, n_test) matrix. `set_influence`
+        solves with the Fisher of all parameters instead; this method uses the sketch.
+        """
+        with showing(self.progress):
+            examples, labels, chosen = self._influenced(test, labels)
+            share = shares(weights, len(examples[0]))[:, None]
+            found = sketch_influence(self.embeddings, examples, labels, chosen, share)
+        return refuse_overflow(found.values[:, 0], "influence")
+
+    def removal_effect(
+        self,
+        indices: Any,
+        test: Any,
+        labels: Labels = "true",
+        weights: Any = None,
+        *,
+        scale: float = 1.0,
+    ) -> Effect:
+        """Predict what removing these training examples does to the queried predictions.
+
+        `scale` corrects the size of the prediction (`exempla.tasks.removal.SIZE`).
+        """
+        removed = check_rows(indices, self.n_train, "indices", "training examples")
+        with showing(self.progress):
+            examples, labels, chosen = self._influenced(test, labels)
+            rows = scored(self.embeddings, examples, labels)
+            counted = shares(weights, len(examples[0]))
+            return predicted_effect(
+                self.embeddings, rows, examples[0], labels, chosen, counted, removed, scale
+            )
+
     def self_influence(self) -> np.ndarray:
         """What each training example's own log-likelihood loses if it is removed."""
         with showing(self.progress):
@@ -384,7 +419,7 @@ class Explainer:
         chosen = check_rows(indices, self.n_train, "indices", "training examples")
         read = isinstance(test, Examples)
         examples, labels = ([test], labels) if read else self._questioned(test, labels, [])
-        features = self.features_for(self._use)
+        features = self.features_for(self.use)
         asked = Asked(test, examples, labels, scored(self.embeddings, examples, labels), [])
         found = affinity(self._beyond, features, chosen, asked)
         return refuse_overflow(found, "the kernel")
@@ -412,13 +447,13 @@ class Explainer:
         self.__dict__.update(state, _lock=RLock())
 
     @property
-    def _use(self) -> Use:
+    def use(self) -> Use:
         """What the rows of an explanation are for: unit rows are damped for selection."""
         return "selection" if self.normalize else "influence"
 
     @property
     def _beyond(self) -> Beyond:
-        return Beyond(self.embeddings, self.damping, self._use)
+        return Beyond(self.embeddings, self.damping, self.use)
 
     def _questioned(
         self, test: Any, labels: Labels, notes: list[str]

@@ -121,12 +121,17 @@ def set_influence(
 
 
 def sketch_influence(
-    embeddings: list[Embedding], examples: list[Examples], labels: Labels, dampings: list[float]
+    embeddings: list[Embedding],
+    examples: list[Examples],
+    labels: Labels,
+    dampings: list[float],
+    mix: np.ndarray | None = None,
 ) -> SetInfluence:
-    """Influence on every questioned example by itself, (n_train, n_test), with nothing solved: the
-    sketch, and what it leaves out by its mean eigenvalue (`exempla.kernel.residual`)."""
+    """Return the influence on every test example, (n_train, n_test), without solving a system: the
+    sketch, and one mean eigenvalue for its residual (`exempla.kernel.residual`). With `mix`
+    (n_test, T), on T weighted sums of test examples."""
     each = zip(embeddings, examples, dampings, strict=True)
-    found = (_by_the_sketch(e, x, labels, d) for e, x, d in each)
+    found = (_by_the_sketch(e, x, labels, d, mix) for e, x, d in each)
     return average(found, _of_network_run(embeddings))
 
 
@@ -350,21 +355,20 @@ _SURE = 1e-9
 
 @dataclass(frozen=True)
 class Effect:
-    """Predicted, not observed: `verify` trains again and looks."""
+    """Predicted effect of a removal; `verify` retrains and measures it."""
 
     removed: int
     """Training examples removed."""
     log_likelihood: float
-    """Change of the questioned predictions' mean log-likelihood."""
-    by_chance: float
-    """The same for as many training examples drawn by chance: the mean over draws …"""
-    by_chance_sd: float
+    """Change of the queried predictions' mean log-likelihood."""
+    random_baseline: float
+    """The same for as many random training examples: the mean over draws …"""
+    random_sd: float
     """… and the standard deviation."""
-    mended: int | None = None
-    """Predictions whose own label is less likely than not, and would become likelier than not;
-    None where labels are no classes."""
-    spoiled: int | None = None
-    """Predictions whose own label would cease to be likelier than not."""
+    n_fixed: int | None = None
+    """Wrong predictions that would become right; None unless labels are classes."""
+    n_broken: int | None = None
+    """Right predictions that would become wrong."""
 
 
 def predicted_effect(
@@ -375,11 +379,13 @@ def predicted_effect(
     dampings: list[float],
     shares: np.ndarray,
     picked: np.ndarray,
+    scale: float = 1.0,
 ) -> Effect:
-    """The effect of removing `picked` on questioned examples that count by `shares`.
+    """Predict the effect of removing `picked` on test examples that count by `shares`.
 
-    `asked` are their rows by each model, `examples` themselves as the first one reads them. Several
-    models are averaged, as their kernels are.
+    `asked` holds their rows by each model, `examples` the examples as the first model reads them.
+    Several models are averaged, as their kernels are. `scale` multiplies the change of each score
+    (of the log-odds, for classes): a correction of the size.
     """
     if not len(picked):
         return Effect(0, 0.0, 0.0, 0.0)
@@ -390,6 +396,7 @@ def predicted_effect(
         change += products(rows, _newton_step(e, train, picked, damping)[None])[:, 0] / models
         together = e.metric.solve(as_like(shares[None, :], rows) @ rows, damping)
         everyone += products(train, together)[:, 0] / (n * models)
+    change, everyone = scale * change, scale * everyone
     k = len(picked)
     chance, spread = -k * float(everyone.mean()), float(np.sqrt(k * (1 - k / n)) * everyone.std())
     first = embeddings[0].oracle
@@ -405,8 +412,8 @@ def predicted_effect(
         float(shares @ (after - np.log(p))),
         chance,
         spread,
-        mended=int(np.sum((odds <= 0) & (moved > 0))),
-        spoiled=int(np.sum((odds > 0) & (moved <= 0))),
+        n_fixed=int(np.sum((odds <= 0) & (moved > 0))),
+        n_broken=int(np.sum((odds > 0) & (moved <= 0))),
     )
 
 

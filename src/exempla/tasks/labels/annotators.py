@@ -21,16 +21,15 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_softmax
 
-from exempla.arrays import is_sparse
+from exempla.arrays import first_largest, is_sparse
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import n_rows
 from exempla.errors import ExemplaError
-from exempla.tasks.explain import first_largest
 from exempla.tasks.labels.evidence import Evidence
 from exempla.tasks.labels.problem import LabelProblem, make_learner, without_blind_steps
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import fit_stack
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 _MAX_STEPS = 100

@@ -19,7 +19,7 @@ from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import track
 from exempla.tasks.labels.problem import LabelProblem, Learner
-from exempla.tasks.verify import Fit, in_words, named, refit
+from exempla.tasks.retrain import Fit, describe, error_line, refit
 
 FOLDS = 5
 MAX_CLASSES = 12
@@ -282,7 +282,7 @@ def _numbers(trained: Any, X: Any) -> np.ndarray:
         raise
     except Exception as error:  # the caller's own model may raise anything
         raise ExemplaError(
-            f"the fitted {type(trained).__name__} cannot predict {in_words(X)}: {named(error)}"
+            f"the fitted {type(trained).__name__} cannot predict {describe(X)}: {error_line(error)}"
         ) from error
     if not np.isfinite(out).all():
         raise ExemplaError(

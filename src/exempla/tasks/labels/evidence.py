@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit
 
-from exempla.arrays import as_like, concatenate, row_squares, to_numpy
+from exempla.arrays import TIE, as_like, concatenate, first_largest, row_squares, to_numpy
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.kernel.damping import per_row
@@ -56,7 +56,6 @@ from exempla.kernel.stored import embed_models
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
 from exempla.store import StoredRows
-from exempla.tasks.explain import TIE, first_largest
 from exempla.tasks.labels.crossfit import (
     BLOCK_BYTES,
     MAX_CLASSES,

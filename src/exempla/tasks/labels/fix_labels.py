@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_regressor
 
-from exempla.arrays import is_sparse
+from exempla.arrays import TIE, first_largest, is_sparse
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.data import plain_labels
 from exempla.errors import ExemplaError
@@ -44,7 +44,6 @@ from exempla.kernel.sketch import check_sketch
 from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
-from exempla.tasks.explain import TIE, first_largest
 from exempla.tasks.labels.annotators import fix_votes, is_votes
 from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES
 from exempla.tasks.labels.evidence import BLOCK, LIGHT, Evidence, assess_predictions
@@ -55,7 +54,7 @@ from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.tokens import fix_token_labels
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 MANY_CLASSES = 1000

@@ -20,7 +20,7 @@ from exempla.tasks.labels.neighbours import Neighbours
 from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Assessment
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")

@@ -27,7 +27,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.tasks.labels.crossfit import cross_validated_numbers
 from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.verify import Fit, check_fit
+from exempla.tasks.retrain import Fit, check_fit
 from exempla.version import __version__
 
 _DRAWS = 3

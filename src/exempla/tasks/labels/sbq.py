@@ -24,12 +24,11 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 
-from exempla.arrays import is_sparse
+from exempla.arrays import TIE, first_largest, is_sparse, levels
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, per_row, resolve_damping
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.tasks.explain import TIE, first_largest, levels
 from exempla.tasks.labels.evidence import Evidence, FisherView
 
 MULTIPLES = (3.0, 10.0, 30.0, 100.0)

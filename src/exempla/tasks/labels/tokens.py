@@ -25,7 +25,7 @@ from exempla.tasks.labels.evidence import assess_predictions, assess_problem
 from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
 WIDTH = 2**17

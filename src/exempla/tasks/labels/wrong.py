@@ -37,7 +37,7 @@ from scipy.special import expit, log_softmax, logit
 from scipy.stats import betabinom, rankdata
 from threadpoolctl import threadpool_limits
 
-from exempla.tasks.explain import TIE, first_largest, levels
+from exempla.arrays import TIE, first_largest, levels
 from exempla.tasks.labels.crossfit import Columns
 from exempla.tasks.labels.decisions import Stated, learn
 
