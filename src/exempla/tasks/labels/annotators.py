@@ -194,7 +194,7 @@ def fix_votes(
                 break  # a class that no row has cannot be learned
             problem = LabelProblem(rows, consensus, classes, n)
             evidence = Evidence(learner, problem, seed=seed + step)
-            stack = fit_stack(evidence.views, evidence.columns, None, seed)
+            stack = fit_stack(evidence.views, evidence.columns, np.arange(n), seed)
             log_q = np.full((n, len(classes)), -12.0)
             part = stack.log_q(list(evidence.views.values()), evidence.columns)
             np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
