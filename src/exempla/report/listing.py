@@ -160,15 +160,8 @@ def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
     if fixes.trusted:
         told = "rows whose labels are known to be right"
         lines.append(("Trusted examples", f"{fixes.n_trusted:,}", told))
-<<<<<<< HEAD
     low, high = fixes.interval
     lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", "90 % interval"))
-=======
-    if fixes.expected_errors_interval is not None:
-        low, high = fixes.expected_errors_interval
-        told = "90 % interval"
-        lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", told))
->>>>>>> main
     if fixes.damping > 0:
         lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
     return lines
