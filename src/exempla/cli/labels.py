@@ -350,7 +350,7 @@ class LabelJob:
             yield Suspect(
                 row,
                 probability=p,
-                model_probability=0.0 if hasattr(found, "spread") else p,
+                model_probability=0.0 if found.spread is not None else p,
                 id=shown.name.partition(" · ")[2],
                 content=replace(shown, name=""),
                 **self._judgement(found, rank),
@@ -359,7 +359,7 @@ class LabelJob:
     def _judgement(self, found: Any, rank: int) -> dict[str, Any]:
         """Return the given and the suggested label, which differ, and which side is right."""
         row, given, better = int(found.indices[rank]), found.given[rank], found.suggested[rank]
-        if hasattr(found, "spread"):
+        if found.spread is not None:
             cell = self.dataset.table.strings(self.dataset.label.name, [row])[0]
             expected, spread = float(found.expected[rank]), float(found.spread[rank])
             better = expected if better == given else better
@@ -368,7 +368,7 @@ class LabelJob:
                     "kind": "number", "expected": expected, "spread": spread}  # fmt: skip
         side = "opponent" if given != better else "proponent"
         words = {"given": str(given), "suggested": str(found.alternative[rank]), "side": side}
-        if not hasattr(found, "part"):
+        if found.part is None:
             return words
         part = {"kind": "part", "part": str(found.name[rank]) or " "}
         if self.dataset.sentences is not None:
