@@ -35,6 +35,16 @@ from exempla.metrics import lds
 from exempla.oracles.trees.oracle import earlier_stages
 
 ROWS, ASKED = 1000, 200
+CHOOSE = ("breast cancer", "covtype", "digits", "diabetes")
+REPORT = ("adult", "chemreact", "wine", "hours")
+"""How `Explainer.influence` treats boosted trees is chosen on the tables CHOOSE, splits 1000 and up,
+and reported on the tables REPORT, splits 0 and up. Candidates: the Fisher kernel of the last stage;
+of five stages; the derivative through boosting (reverse pass); label sensitivities (AXIL) times the
+residual or times the deviation from the starting point; and the sum of each with the Fisher answer
+after both are scaled to unit norm per test row. Criterion: the highest mean LDS over the CHOOSE
+tables, separately for saturated ensembles (Hessian below a thousandth of its mean over the stages)
+and for all others. A candidate replaces the Fisher kernel only if it wins on every table of its
+group."""
 OUT = Path(__file__).parents[1] / "docs" / "experiments"
 REGRESSION = ("diabetes", "hours")
 
