@@ -76,7 +76,7 @@ def test_of_classes_it_stays_below_certainty_and_counts_what_turns(cancer):
     assert found.removal["log_likelihood"] == pytest.approx(np.mean(after - np.log(p)), rel=1e-6)
     assert found.removal["n_fixed"] == np.sum((p <= 0.5) & (moved > 0))
     assert found.removal["n_broken"] == np.sum((p > 0.5) & (moved <= 0))
-    assert f"{found.removal['n_broken']} of them would turn wrong" in found.finding
+    assert f"{found.removal['n_broken']} would become wrong." in found.finding
 
 
 def test_many_fisher_rows_leave_the_sum_of_influences(cancer, monkeypatch):
@@ -108,9 +108,9 @@ def test_sentences_of_one_and_of_many(cancer):
     model, train, test = cancer
     explainer = exempla.Explainer(model, progress=False).fit(train)
     one = explainer.explain((test[0][:1], test[1][:1]), k=1, side="proponents")
-    assert one.finding.startswith("Removing this 1 of 400 training examples is predicted to lower")
-    assert "of this prediction by" in one.finding
+    assert one.finding.startswith("Without this 1 of 400 training rows, the correct answer should")
+    assert "less likely (1 random row: " in one.finding
     each = explainer.explain_each((test[0][:2], test[1][:2]), k=3)
     assert each[0].removal == {}
-    assert each[0].finding == "3 of 400 training examples were picked."
+    assert each[0].finding == "3 of 400 training rows were picked."
     assert np.isnan(each[0].predicted_change)

@@ -98,6 +98,11 @@ class Answer:
         """What was found, in one sentence."""
         return f"{len(self):,} training examples."
 
+    @property
+    def details(self) -> str:
+        """How the answer was computed, in technical terms; "" if there is nothing to add."""
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """Everything in the answer as plain Python values."""
         out: dict[str, Any] = {}
@@ -227,6 +232,8 @@ class Question(NamedTuple):
     """Positions in the test data that were questioned; None for all."""
     shares: np.ndarray | None = None
     """The share of each questioned example in the question, where it is one."""
+    quality: Any = None
+    """How good the model is on unseen rows (`exempla.quality.Judged`), if known."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -295,6 +302,13 @@ class Explanation(Selection):
         from exempla.report.words import removal_sentence
 
         return removal_sentence(self)
+
+    @property
+    def details(self) -> str:
+        """How the answer was computed: side, labels, selector, damping, share of the Fisher."""
+        from exempla.report.words import computed
+
+        return computed(self)
 
     def _columns(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class Asked:
     predicted: np.ndarray
     error_share: float
     notes: tuple[str, ...]
+
+    def limited_to(self, positions: np.ndarray) -> Asked:
+        """Return the question about these test rows alone."""
+        return replace(self, positions=np.asarray(positions))
 
     @property
     def rows(self) -> np.ndarray:

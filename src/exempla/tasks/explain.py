@@ -24,6 +24,7 @@ from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side
 from exempla.oracles.base import Labels
+from exempla.quality import Judged, judge_test
 from exempla.results import Explanation
 from exempla.selection import Selector
 from exempla.selection.select import SIDES
@@ -35,6 +36,7 @@ from exempla.tasks.removal import (
     smallest_set,
     with_removal,
 )
+from exempla.tasks.retrain import judge_held_out
 
 _SHOWN_IF_DIFFUSE = 10
 """Training rows that are listed where no small set of rows causes the errors."""
@@ -210,11 +212,23 @@ def explain_from(
     assert found.question is not None
     found = replace(
         found,
-        question=found.question._replace(test=test, rows=rows),
+        question=found.question._replace(
+            test=test, rows=rows, quality=_quality(explainer, test, rows)
+        ),
         test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
         warnings=(*found.warnings, *said),
     )
     return with_removal(found, fit, max(time.perf_counter() - started, 0.0))
+
+
+def _quality(explainer: Explainer, test: Any, rows: np.ndarray | None) -> Judged | None:
+    """Judge the model on rows it has not learned from, if there are any or it refits quickly."""
+    oracle = explainer.embeddings[0].oracle
+    if rows is not None:
+        return judge_test(oracle, test, "test rows")
+    if len(explainer.models) > 1:
+        return None
+    return judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
 
 
 def trusted_query(

@@ -15,6 +15,7 @@ import copy
 import inspect
 import random
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,10 +27,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
-from exempla.data import unpack
+from exempla.data import arrays_of, n_rows, take_examples, unpack
 from exempla.errors import ExemplaError
+from exempla.influence import CLASSES
+from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import is_fitted
 from exempla.oracles.trees.oracle import keep_size
+from exempla.quality import FEW, LOOKED_AT, Judged
+
+_PROBE_ROWS = 300
+"""Rows of a first fit, which tells whether a larger one is quick enough."""
+MAX_JUDGE_SECONDS = 2.0
+"""Seconds that a fit may take only to judge the model."""
 
 _RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 """Names of torch's reset methods: of most layers, of attention and transformers, and of norms
@@ -294,3 +303,49 @@ def error_line(error: Exception) -> str:
     """
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0].rstrip('.:') if said else 'no message'}."
+
+
+def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
+    """Judge copies of a scikit-learn model on training rows held out from them.
+
+    Copies are fitted to four fifths of at most `LOOKED_AT` rows and judged on the others: on each
+    fifth in turn if the rows are few, otherwise on the first. None if the model cannot be refitted,
+    or if that would take more than MAX_JUDGE_SECONDS.
+    """
+    model = getattr(model, "best_estimator_", model)  # a search itself may take long
+    if likelihood not in (*CLASSES, "gaussian"):
+        return None
+    try:
+        check_fit(model, None)
+        data = arrays_of(train, "training data")
+        rows = np.random.default_rng(0).permutation(n_rows(data[0]))[:LOOKED_AT]
+        start = time.perf_counter()
+        parts = [_on_fifth(model, data, rows[:_PROBE_ROWS], 0)]
+        took = time.perf_counter() - start
+        if took * (len(rows) / _PROBE_ROWS) ** 2 > MAX_JUDGE_SECONDS:
+            return None
+        if len(rows) > _PROBE_ROWS:
+            parts = [_on_fifth(model, data, rows, 0)]
+        else:
+            parts += [_on_fifth(model, data, rows, i) for i in range(1, 5)]
+    except (ExemplaError, TypeError, ValueError):  # cannot be refitted
+        return None
+    predicted, labels = (np.concatenate(side) for side in zip(*parts, strict=True))
+    if len(labels) < FEW:
+        return None
+    where = "training rows held out from a copy of it"
+    return Judged(predicted, labels, likelihood in CLASSES, where)
+
+
+def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions and labels of the i-th fifth, by a copy fitted to the other rows."""
+    X, y, weights = data
+    out, kept = rows[i::5], np.delete(rows, np.s_[i::5])
+    some = None if weights is None else weights[kept]
+    fitted = refit(model, take_examples(X, kept), take_examples(y, kept), some, None, 0)
+    oracle = make_oracle(fitted, "auto")
+    read = oracle.read((take_examples(X, out), take_examples(y, out)), role="test")
+    predicted, labels = np.asarray(oracle.predict(read)), np.asarray(read.labels)
+    if predicted.shape != labels.shape or labels.ndim != 1:
+        raise ExemplaError("The model predicts more than one label per row.")
+    return predicted, labels
