@@ -75,7 +75,7 @@ def items_of(fixes: Any, texts: Any = None, images: Any = None) -> list[Item]:
     """The suspects of a result, most suspicious first."""
     tokens = getattr(fixes, "parts", "") == "tokens"
     several = getattr(fixes, "parts", "") == "labels"
-    numbers = hasattr(fixes, "spread")
+    numbers = getattr(fixes, "spread", None) is not None
     out = []
     for rank, row in enumerate(fixes.indices.tolist()):
         words = texts[row] if texts is not None else ""
