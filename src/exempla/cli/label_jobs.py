@@ -178,7 +178,7 @@ def _suspects(file: JobFile, found: Any) -> Iterator[Suspect]:
             row,
             **_labels(file, found, rank),
             probability=p,
-            model_probability=0.0 if hasattr(found, "spread") else p,
+            model_probability=0.0 if found.spread is not None else p,
             id=shown.name.partition(" · ")[2],
             content=replace(shown, name=""),
             **_kind(file, found, rank),
@@ -192,23 +192,23 @@ def _differs(found: Any, rank: int) -> bool:
 def _labels(file: JobFile, found: Any, rank: int) -> dict[str, str]:
     """The given label, and the suggested one or, where that is the same, the best other one."""
     given, better = found.given[rank], found.suggested[rank]
-    if hasattr(found, "spread"):
+    if found.spread is not None:
         spelt = file.cells(int(found.indices[rank])) if file.cells else f"{given:.10g}"
         better = found.expected[rank] if better == given else better
         return {"given": spelt, "suggested": f"{better:.6g}"}
-    if getattr(found, "parts", "") == "labels":
+    if found.parts == "labels":
         return {"given": _PRESENCE[int(given)], "suggested": _PRESENCE[1 - int(given)]}
     return {"given": str(given), "suggested": str(found.alternative[rank])}
 
 
 def _kind(file: JobFile, found: Any, rank: int) -> dict[str, Any]:
     """What the page needs to know of a number or a part."""
-    if hasattr(found, "spread"):
+    if found.spread is not None:
         expected = float(found.expected[rank])
         side = "too high" if found.given[rank] > expected else "too low"
         spread = float(found.spread[rank])
         return {"kind": "number", "expected": expected, "spread": spread, "side": side}
-    if not hasattr(found, "part"):
+    if found.part is None:
         return {"side": "opponent" if _differs(found, rank) else "proponent"}
     name = str(found.name[rank]) or " "
     if file.tokens is None:

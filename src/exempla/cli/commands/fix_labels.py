@@ -79,7 +79,6 @@ def run(options: Namespace) -> int:
     from exempla.cli.userfile import original_labels, reading
     from exempla.report import About, write_label_report
     from exempla.tasks.labels.fix_labels import fix_labels
-    from exempla.tasks.labels.result import JobFixes
 
     later = named_after("corrected", options.file)
     if (found := _parts_job(options, [*_REVIEW, later])) is not None:
@@ -106,7 +105,7 @@ def run(options: Namespace) -> int:
             task="regression" if given.regression else "classes",
             original_labels=once,
         )
-    if isinstance(fixes, JobFixes):
+    if fixes.task == "regression":
         from exempla.cli.label_jobs import finish
 
         return finish(console, options, folder, _job_file(given, options), fixes)
@@ -141,8 +140,8 @@ def run(options: Namespace) -> int:
     say_review(console, folder)
     if kept := decided_elsewhere(folder):
         console.warn(kept)
-    if not found.informed:  # then as many as may be wrong count
-        most = found.expected_errors_interval[1] / max(found.n_train, 1)
+    if not found.has_signal:  # then as many as may be wrong count
+        most = found.interval[1] / max(found.n_train, 1)
         return verdict(console, options, most, "of the labels may be wrong, for all that is known")
     wrong = found.expected_errors / max(found.n_train, 1)
     return verdict(console, options, wrong, "of the labels are expected to be wrong")
