@@ -1,0 +1,172 @@
+"""Run one of the walks of docs/architecture.md and print the files of exempla that it passes.
+
+    python -m tests.docs.walks explain-sklearn      # a JSON list, in the order of first use
+
+A file counts when one of its functions runs. Importing a module does not count: its top level, its
+class bodies and what they call are ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import exempla
+
+PACKAGE = str(Path(exempla.__file__).parent) + os.sep
+
+
+class Trace:
+    """The files of exempla whose functions ran, in the order of their first call."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, None] = {}
+        self._seen: set[CodeType] = set()
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event != "call" or code in self._seen or not code.co_filename.startswith(PACKAGE):
+            return
+        if not code.co_flags & inspect.CO_OPTIMIZED or _during_import(frame):
+            return  # not a function, or called by the top level of a module
+        self._seen.add(code)
+        self.files.setdefault(code.co_filename.removeprefix(PACKAGE).replace(os.sep, "/"))
+
+    def clear(self) -> None:
+        """Forget what ran so far."""
+        self.files.clear()
+        self._seen.clear()
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Record what runs in the block, in this thread and in threads started in it."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def _during_import(frame: FrameType | None) -> bool:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "<module>" and code.co_filename.startswith(PACKAGE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _iris() -> tuple[Any, Any]:
+    from sklearn.datasets import load_iris
+
+    X, y = load_iris(return_X_y=True)
+    return X, y
+
+
+def explain_sklearn(trace: Trace, folder: Path) -> None:
+    """`exempla.explain` with a scikit-learn classifier."""
+    from sklearn.linear_model import LogisticRegression
+
+    X, y = _iris()
+    model = LogisticRegression(max_iter=1000).fit(X[::2], y[::2])
+    with trace.on():
+        exempla.explain(model, (X[::2], y[::2]), (X[1::2], y[1::2]), k=5)
+
+
+def explain_torch(trace: Trace, folder: Path) -> None:
+    """`exempla.explain` with a torch classifier."""
+    import torch
+
+    X, y = _iris()
+    inputs, labels = torch.tensor(X, dtype=torch.float32), torch.tensor(y)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(100):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs[::2]), labels[::2]).backward()
+        optimizer.step()
+    with trace.on():
+        exempla.explain(model, (inputs[::2], labels[::2]), (inputs[1::2], labels[1::2]), k=5)
+
+
+def _mislabelled_csv(folder: Path) -> Path:
+    """Iris as a CSV file in which every fifteenth label is wrong."""
+    X, y = _iris()
+    names = ["setosa", "versicolor", "virginica"]
+    lines = ["a,b,c,d,species"]
+    for i, (row, label) in enumerate(zip(X, y, strict=True)):
+        name = names[(int(label) + (i % 15 == 0)) % 3]
+        lines.append(",".join([*(f"{value:.1f}" for value in row), name]))
+    path = folder / "iris.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def fix_labels_csv(trace: Trace, folder: Path) -> None:
+    """`exempla fix-labels` on a CSV file."""
+    from exempla.cli.main import main
+
+    file = _mislabelled_csv(folder)
+    with trace.on(), contextlib.redirect_stdout(sys.stderr):
+        code = main(["fix-labels", str(file), "--label", "species", "--out", str(folder / "out")])
+    if code:
+        raise SystemExit(f"fix-labels ended with exit code {code}")
+
+
+def review_decision(trace: Trace, folder: Path) -> None:
+    """One decision on the review page, from the request to the log and back."""
+    from tests.review.case import make_folder, served, signed_in
+
+    body = {"row": 3, "action": "keep", "seen": 0, "once": "0123456789"}
+    threading.setprofile(trace)  # the server's threads, not this one
+    try:
+        with served(make_folder(folder, 3)) as address, signed_in(address) as client:
+            client.get("/api/review").raise_for_status()
+            trace.clear()  # only the decision counts: neither starting the server ...
+            client.post("/api/decide", json=body).raise_for_status()
+            files = dict(trace.files)
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    trace.files = files  # ... nor stopping it
+
+
+def select_rows(trace: Trace, folder: Path) -> None:
+    """`exempla.select` on a NumPy array."""
+    import numpy as np
+
+    rows = np.random.default_rng(0).normal(size=(200, 8))
+    with trace.on():
+        exempla.select(rows, rows.mean(axis=0), k=5)
+
+
+WALKS: dict[str, Callable[[Trace, Path], None]] = {
+    "explain-sklearn": explain_sklearn,
+    "explain-torch": explain_torch,
+    "fix-labels": fix_labels_csv,
+    "review": review_decision,
+    "select": select_rows,
+}
+
+
+def files_of(walk: str) -> list[str]:
+    """Return the files that the walk passes in this process, in the order of first use."""
+    trace = Trace()
+    with tempfile.TemporaryDirectory() as folder:
+        WALKS[walk](trace, Path(folder))
+    return list(trace.files)
+
+
+if __name__ == "__main__":
+    print(json.dumps(files_of(sys.argv[1])))
