@@ -60,9 +60,9 @@ def test_of_a_regression_it_is_a_newton_step():
         -influence[np.random.default_rng(seed).choice(300, 40, replace=False)].sum()
         for seed in range(4000)
     ]
-    assert found.removal["by_chance"] == pytest.approx(np.mean(draws), abs=np.std(draws) / 15)
-    assert found.removal["by_chance_sd"] == pytest.approx(np.std(draws), rel=0.05)
-    assert found.removal["mended"] is None
+    assert found.removal["random_baseline"] == pytest.approx(np.mean(draws), abs=np.std(draws) / 15)
+    assert found.removal["random_baseline_sd"] == pytest.approx(np.std(draws), rel=0.05)
+    assert found.removal["n_fixed"] is None
 
 
 def test_of_classes_it_stays_below_certainty_and_counts_what_turns(cancer):
@@ -74,19 +74,19 @@ def test_of_classes_it_stays_below_certainty_and_counts_what_turns(cancer):
     moved = np.log(p / (1 - p)) + change / (1 - p)
     after = np.log(1 / (1 + np.exp(-moved)))
     assert found.removal["log_likelihood"] == pytest.approx(np.mean(after - np.log(p)), rel=1e-6)
-    assert found.removal["mended"] == np.sum((p <= 0.5) & (moved > 0))
-    assert found.removal["spoiled"] == np.sum((p > 0.5) & (moved <= 0))
-    assert f"{found.removal['spoiled']} of them would turn wrong" in found.finding
+    assert found.removal["n_fixed"] == np.sum((p <= 0.5) & (moved > 0))
+    assert found.removal["n_broken"] == np.sum((p > 0.5) & (moved <= 0))
+    assert f"{found.removal['n_broken']} of them would turn wrong" in found.finding
 
 
 def test_many_fisher_rows_leave_the_sum_of_influences(cancer, monkeypatch):
     model, train, test = cancer
     explainer = exempla.Explainer(model, progress=False).fit(train)
-    monkeypatch.setattr(effect, "MOST_ROWS", 5)
+    monkeypatch.setattr(effect, "MAX_FISHER_ROWS", 5)
     found = explainer.explain(test, k=60)
     p = model.predict_proba(test[0])[np.arange(169), test[1]]
     moved = np.log(p / (1 - p)) - explainer.influence(test)[found.indices].sum(0) / (1 - p)
-    assert found.removal["mended"] == np.sum((p <= 0.5) & (moved > 0))
+    assert found.removal["n_fixed"] == np.sum((p <= 0.5) & (moved > 0))
     expected = np.mean(-np.logaddexp(0, -moved) - np.log(p))
     assert found.removal["log_likelihood"] == pytest.approx(expected, rel=1e-6)
 

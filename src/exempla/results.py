@@ -256,8 +256,8 @@ class Explanation(Selection):
     seed: int
     version: str
     fisher: str = "true"
-    beyond_sketch: bool = False
-    """Whether what the sketch leaves out counted towards the query."""
+    residual_used: bool = False
+    """Whether the residual of the sketch was added to the rows."""
     certificate: dict[str, Any] = field(default_factory=dict)
     removal: dict[str, Any] = field(default_factory=dict)
     """What removing these examples is predicted to do (`influence.Effect`); empty where it was

@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from exempla import __version__
 from exempla.cli import output, userfile
-from exempla.version import __version__
 from tests.cli.case import pictures, run
 
 OWN = {

@@ -157,7 +157,7 @@ def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
     # a bar from zero to the value; a band of two spreads around the random mean
     assert ours.x == pytest.approx(plot.zero, abs=0.2)
     scale = ours.width / found.removal["log_likelihood"]
-    assert chance.width == pytest.approx(4 * found.removal["by_chance_sd"] * scale, rel=0.02)
+    assert chance.width == pytest.approx(4 * found.removal["random_baseline_sd"] * scale, rel=0.02)
     checked = found.verify(seeds=2)
     later = EffectPlot.of(found, checked)
     assert later is not None

@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from exempla import __version__
 from exempla.cli.console import Console
 from exempla.cli.options import check_numbers, command_line
 from exempla.errors import ExemplaError
@@ -27,7 +28,6 @@ from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.tables.formats.encoding import format_suffix
-from exempla.version import __version__
 
 ALWAYS = ("explanation.json", "explanation.csv", "report.html")
 """What every command leaves behind, besides the manifest."""

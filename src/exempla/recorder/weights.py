@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla import __version__
 from exempla import io as atomic
 from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
-from exempla.version import __version__
 
 _ENTRY = 512
 """Bytes that a file takes for one array beside its name and numbers, at most."""

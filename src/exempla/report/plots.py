@@ -236,7 +236,7 @@ class EffectPlot:
         if verification is not None:
             found, half = _retrained(verification, "selected removed")
             lines.append(("removing these, retrained", "seen", found, half, within(found, half)))
-        mean, spread = effect["by_chance"], effect["by_chance_sd"]
+        mean, spread = effect["random_baseline"], effect["random_baseline_sd"]
         lines.append(("random rows, predicted", "chance", mean, 2 * spread, within(mean, spread)))
         if verification is not None:
             found, half = _retrained(verification, "random removed")

@@ -32,6 +32,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from exempla import __version__
 from exempla.data import arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.influence import CLASSES
@@ -39,7 +40,6 @@ from exempla.oracles import make_oracle
 from exempla.quality import FEW, LOOKED_AT, Judged, disagreement, poor_sentence, spaced
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Question, Selection
-from exempla.version import __version__
 
 _SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
 
@@ -270,9 +270,9 @@ def _share(learned: Judged | None) -> str:
 def stands_out(explanation: Explanation) -> float | None:
     """How many spreads of a random removal the predicted effect lies from the random mean."""
     effect = explanation.removal
-    if not effect or not effect["by_chance_sd"] > 0:
+    if not effect or not effect["random_baseline_sd"] > 0:
         return None
-    return abs(effect["log_likelihood"] - effect["by_chance"]) / effect["by_chance_sd"]
+    return abs(effect["log_likelihood"] - effect["random_baseline"]) / effect["random_baseline_sd"]
 
 
 def trust_sentences(explanation: Explanation, about: About, doubted: int) -> list[str]:
@@ -384,7 +384,7 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
     if not effect:
         return f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
     change = effect["log_likelihood"]
-    right = "the true values of" if effect["mended"] is None else "the right answers to"
+    right = "the true values of" if effect["n_fixed"] is None else "the right answers to"
     answers = right if explanation.labels == "true" else "the model's answers to"
     which = f"{answers} these {n:,} {noun}" if n > 1 else "this prediction"
     this = "this" if len(explanation) == 1 else "these"
@@ -392,9 +392,9 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
         f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
         f"likelihood of {which} by {_by_how_much(change)} (log-likelihood {signed(change)}; as "
         f"many "
-        f"random ones: {within(effect['by_chance'], effect['by_chance_sd'])})"
+        f"random ones: {within(effect['random_baseline'], effect['random_baseline_sd'])})"
     ]
-    parts += turned(effect["mended"], "right", n) + turned(effect["spoiled"], "wrong", n)
+    parts += turned(effect["n_fixed"], "right", n) + turned(effect["n_broken"], "wrong", n)
     return "; ".join(parts) + "."
 
 
@@ -467,7 +467,7 @@ def trust(found: Selection, about: About) -> list[Trust]:
     exact = found.share >= 0.9995
     rest = (
         "the rest counts along the question, by its mean eigenvalue"
-        if found.beyond_sketch
+        if found.residual_used
         else "the rest was left out by the sketch"
     )
     kept = "all" if exact else percent(found.share)

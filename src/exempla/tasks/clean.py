@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import on_device_of
 from exempla.checks import check_choice, check_k, check_seed, renamed_options
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer
-from exempla.kernel.damping import Damping
-from exempla.kernel.query import dampings, joined, mean_embedding
-from exempla.kernel.residual import kernel_with
+from exempla.kernel.kernel import Kernel
+from exempla.kernel.query import Query, mean_embedding
 from exempla.memory import clean_bytes, explain_bytes
-from exempla.oracles.base import Examples
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import SBQ, TopInfluence, select
@@ -176,16 +173,9 @@ def clean_from(
 
 def _most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
     """The k examples of most negative influence on the mean of the target, and what each costs."""
-    examples = [e.oracle.read(questioned, role="test") for e in explainer.embeddings]
-    chosen = dampings(explainer.embeddings, explainer.damping, "influence")
-    mean = np.full((len(examples[0]), 1), 1.0 / len(examples[0]))
-    z = np.mean(
-        [
-            kernel_with(e, x, d.value, mix=mean).values[:, 0]
-            for e, x, d in zip(explainer.embeddings, examples, chosen, strict=True)
-        ],
-        axis=0,
-    )
+    kernel = explainer.kernel("influence")
+    query = kernel.query(questioned)
+    z = kernel.set_influence(query, solve="sketch").values * explainer.n_train
     order = descending(-z)[: check_k(k, len(z))]
     order = order[z[order] < -TIE * np.abs(z).max()]  # no harm that is nothing but rounding
     if len(order) == 0:
@@ -194,31 +184,25 @@ def _most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
     if len(order) < k:
         notes.append(f"{len(order)} of {k} examples were named: no other one harms the target.")
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=3)
-    question = Question(explainer, examples[0], questioned)
+    question = Question(explainer, query.examples[0], questioned)
     return Cleaning.of(
-        _weighed(explainer, examples, chosen, order),
+        _weighed(kernel, query, order),
         alignment=z[order],
         effect=-z[order] / len(z),
-        damping=float(np.mean([d.value for d in chosen])),
-        damping_rule=chosen[0].rule,
-        **explainer.circumstances(order, question, "true", k),
+        damping=kernel.damping,
+        damping_rule=kernel.dampings[0].rule,
+        **explainer._provenance(order, question, "true", k),
         warnings=tuple(notes),
     )
 
 
-def _weighed(
-    explainer: Explainer, examples: list[Examples], chosen: list[Damping], order: np.ndarray
-) -> Selection:
-    """These examples in this order, with the weights that quadrature would give them."""
-    rows, asked = [], []
-    for e, x, d in zip(explainer.embeddings, examples, chosen, strict=True):
-        questioned, _ = e.embed(x, "true")
-        asked.append(e.metric.whiten(questioned, d.value))
-        rows.append(on_device_of(e.metric.whiten(e.rows[order], d.value), asked[-1]))
-    mu = mean_embedding(joined(asked))
+def _weighed(kernel: Kernel, query: Query, order: np.ndarray) -> Selection:
+    """Return these examples in this order, with the weights of a quadrature."""
+    rows = kernel.whiten_rows(order)
+    mu = mean_embedding(kernel.query_rows(query, rows))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)
-        picked = select(joined(rows), mu, len(order), TopInfluence())
+        picked = select(rows, mu, len(order), TopInfluence())
     weights, gains = np.zeros(len(order)), np.zeros(len(order))
     weights[picked.indices], gains[picked.indices] = picked.weights, picked.gains
     return replace(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from exempla import __version__
 from exempla.arrays import to_numpy
 from exempla.checks import check_ids, check_rows, whole_number
 from exempla.data import arrays_of, index_of, n_rows
@@ -26,7 +27,6 @@ from exempla.oracles import make_oracle
 from exempla.results import Answer
 from exempla.tasks.attack.result import AttackCheck, _predictions
 from exempla.tasks.verify import Fit, check_fit, refit
-from exempla.version import __version__
 
 __all__ = ["Relabelling", "relabel"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from exempla import __version__
 from exempla.arrays import is_tensor
 from exempla.checks import check_times
 from exempla.errors import ExemplaError
@@ -16,7 +17,6 @@ from exempla.oracles import make_oracle
 from exempla.results import Answer
 from exempla.tasks.attack.ascent import Box
 from exempla.tasks.verify import Fit, check_fit, half_width, refit
-from exempla.version import __version__
 
 __all__ = ["Attack", "AttackCheck", "with_rows"]
 

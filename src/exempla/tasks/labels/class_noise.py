@@ -32,6 +32,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.stats import beta
 
+from exempla import __version__
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
@@ -49,7 +50,6 @@ from exempla.tasks.labels.problem import read_problem
 from exempla.tasks.labels.result import ClassFixes
 from exempla.tasks.labels.spread import PARTS, count_interval, posterior_points
 from exempla.tasks.verify import Fit, check_fit, refit
-from exempla.version import __version__
 
 _COARSE, _FINE, STEPS = 12, 6, 20
 _MOST_WRONG = 0.45

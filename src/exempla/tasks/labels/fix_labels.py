@@ -43,6 +43,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla import __version__
 from exempla.arrays import is_sparse
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
@@ -60,7 +61,6 @@ from exempla.tasks.labels.problem import make_learner, read_problem, without_bli
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.verify import Fit
-from exempla.version import __version__
 
 _SLACK = 1.05
 """What the allocator cannot use again."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla import __version__
 from exempla.arrays import is_sparse
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, stack_rows, unpack
@@ -18,7 +19,6 @@ from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of,
 from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.result import PartFixes
 from exempla.tasks.verify import Fit
-from exempla.version import __version__
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
 """Several labels at once by a model for each, which is what is asked here anyway."""

@@ -21,6 +21,7 @@ from scipy.ndimage import median_filter
 from sklearn.base import is_classifier
 from threadpoolctl import threadpool_limits
 
+from exempla import __version__
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
@@ -29,7 +30,6 @@ from exempla.progress import track
 from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
 from exempla.tasks.labels.result import NumberFixes
 from exempla.tasks.verify import Fit, check_fit, in_words, named, refit
-from exempla.version import __version__
 
 _FOLDS = 5
 _FEWEST_NEAR = 51

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction import FeatureHasher
 
+from exempla import __version__
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.memory import announce
@@ -24,7 +25,6 @@ from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
 from exempla.tasks.labels.result import PartFixes
 from exempla.tasks.verify import Fit
-from exempla.version import __version__
 
 WIDTH = 2**17
 """Columns that features are hashed to."""
