@@ -45,7 +45,7 @@ lint: $(VENV)/.all
 fuzz: $(VENV)/.all
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
 	  EXEMPLA_FUZZ_FLIPS=2000 EXEMPLA_FAULTS=100000 EXEMPLA_KILLS=200 $(BIN)/python -m pytest -n auto \
-	  tests/fuzz tests/faults tests/review/test_logfile.py tests/review/test_killed.py
+	  tests/fuzz tests/faults tests/review/test_killed.py
 
 # The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
 LOWEST := .venv-lowest

@@ -32,9 +32,9 @@ class Clocked(exempla.Recorder):
 
     spent = np.zeros(2)
 
-    def _attend(self) -> None:
+    def _check(self) -> None:
         begun = now(self.model)
-        super()._attend()
+        super()._check()
         self.spent = self.spent + now(self.model) - begun
 
     def finish(self) -> None:

@@ -69,8 +69,8 @@ def lines(name: str, job: tuple[Any, ...]) -> list[dict[str, Any]]:
                 found = explainer.explain((X_test[rows], y_test[rows]), k=k, side=side)
                 seeds = 3 if isinstance(model, MLPClassifier) else 1
                 checked = found.verify(seeds=seeds)
-                base = checked.mean("questioned", "nothing removed", "log_likelihood")
-                chance = checked.mean("questioned", "random removed", "log_likelihood") - base
+                base = checked.mean("queried", "nothing removed", "log_likelihood")
+                chance = checked.mean("queried", "random removed", "log_likelihood") - base
                 made.append({"data": name, "asked": asked, "side": side, "k": k,
                              "predicted": f"{checked.predicted:.4f}",
                              "retrained": f"{checked.retrained:.4f}",

@@ -28,8 +28,8 @@ import numpy as np
 from benchmarks.review_cases import KINDS, RATES, Case, real_cases, synthetic_case
 from exempla.review.folder import ListedSuspect
 from exempla.review.log import Draw
-from exempla.review.sampling import Left, sample_rest
-from exempla.review.session import Course, Settled, Standing
+from exempla.review.sampling import RemainingErrors, sample_rest
+from exempla.review.session import ReviewPlan, ReviewState, Settled
 
 REFIT = 5
 FIELDS = (
@@ -43,7 +43,7 @@ FIELDS = (
 class Person:
     """A review in progress: the page's rules, and a person who knows the truth."""
 
-    course: Course
+    plan: ReviewPlan
     wrong: dict[int, bool]
     spots: bool = True
     learning: bool = True
@@ -53,21 +53,21 @@ class Person:
     fitted: int = -1
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.settled, (), self.draws)
+    def state(self) -> ReviewState:
+        return ReviewState(self.settled, (), self.draws)
 
     def decide(self) -> bool:
         """One row: a spot check if one is due, else the most suspicious; False at the end."""
-        standing = self.standing
-        if self.spots and self.course.due(standing):
-            item = self.course.draw(standing)
+        state = self.state
+        if self.spots and self.plan.due(state):
+            item = self.plan.draw(state)
             if item is not None:
                 self.draws.append(Draw(item, len(self.settled)))
                 return self._answer(item)
         stage = len(self.settled) // REFIT if self.learning else 0
         if stage != self.fitted:
-            learned = self.course.learned(standing if self.learning else Standing({}))
-            order = self.course.order(Standing({}), learned)
+            learned = self.plan.learned(state if self.learning else ReviewState({}))
+            order = self.plan.order(ReviewState({}), learned)
             self.order = [item for item in order if item not in self.settled]
             self.fitted = stage
         for item in self.order:
@@ -79,14 +79,14 @@ class Person:
         self.settled[item] = Settled(len(self.settled) + 1, self.wrong[item])
         return True
 
-    def left(self) -> Left:
-        standing = self.standing
-        return self.course.left(standing, self.course.learned(standing))
+    def remaining(self) -> RemainingErrors:
+        state = self.state
+        return self.plan.remaining(state, self.plan.learned(state))
 
 
-def course_of(case: Case, listed: int, seed: int) -> tuple[Course, dict[int, bool]]:
+def plan_of(case: Case, listed: int, seed: int) -> tuple[ReviewPlan, dict[int, bool]]:
     """The folder that `fix-labels` would write of a case: suspects, and a sample of the rest."""
-    frame, chosen, strata = sample_rest(case.p[listed:], listed=listed, seed=seed)
+    strata, chosen, stratum = sample_rest(case.p[listed:], listed=listed, seed=seed)
     half = -(-listed // 2)
 
     def row(i: int, stratum: int) -> ListedSuspect:
@@ -96,9 +96,9 @@ def course_of(case: Case, listed: int, seed: int) -> tuple[Course, dict[int, boo
         )  # fmt: skip
 
     suspects = [row(i, int(i >= half)) for i in range(listed)]
-    rest = [row(listed + int(i), int(h)) for i, h in zip(chosen, strata, strict=True)]
+    rest = [row(listed + int(i), int(h)) for i, h in zip(chosen, stratum, strict=True)]
     truth = {s.item: bool(case.wrong[s.row]) for s in (*suspects, *rest)}
-    return Course(suspects, rest, frame), truth
+    return ReviewPlan(suspects, rest, strata), truth
 
 
 def listed_by_default(case: Case) -> int:
@@ -107,25 +107,25 @@ def listed_by_default(case: Case) -> int:
     return min(max(20, min(200, rows // 10), round(2 * float(case.p.sum()))), 2000, rows)
 
 
-def covered(case: Case, seed: int, decisions: int = 60) -> tuple[bool, Left, int, float]:
+def covered(case: Case, seed: int, decisions: int = 60) -> tuple[bool, RemainingErrors, int, float]:
     """Whether one review's interval holds the truth, and the interval before any spot check."""
-    course, truth = course_of(case, listed_by_default(case), seed)
-    person = Person(course, truth)
+    plan, truth = plan_of(case, listed_by_default(case), seed)
+    person = Person(plan, truth)
     for _ in range(decisions):
         person.decide()
-    left = person.left()
+    left = person.remaining()
     remaining = int(case.wrong.sum()) - sum(each.wrong for each in person.settled.values())
     if left.low is None or left.high is None:
         raise RuntimeError("a review without spot checks has no interval")
-    stated = Standing({})
-    expected = course.left(stated, course.learned(stated)).mean
+    stated = ReviewState({})
+    expected = plan.remaining(stated, plan.learned(stated)).mean
     return left.low <= remaining <= left.high, left, remaining, expected
 
 
 def until_found(case: Case, share: float, seed: int, **how: bool) -> int:
     """Decisions until `share` of the wrong labels are found, all rows being listed."""
-    course, truth = course_of(case, case.p.size, seed)
-    person, wanted, found = Person(course, truth, **how), share * case.wrong.sum(), 0
+    plan, truth = plan_of(case, case.p.size, seed)
+    person, wanted, found = Person(plan, truth, **how), share * case.wrong.sum(), 0
     while found < wanted and person.decide():
         found += next(reversed(person.settled.values())).wrong
     return len(person.settled)

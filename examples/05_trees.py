@@ -51,5 +51,5 @@ print(checked)
 
 # 5. The other way round: which wrong labels would harm these predictions most?
 target = (X[600:610], y[600:610])
-attack = exempla.attack(model, train, target, perturb="labels", points=5, progress=False)
+attack = exempla.attack(model, train, target, perturb="labels", k=5, progress=False)
 print(attack.verify(seeds=2))

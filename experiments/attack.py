@@ -140,7 +140,7 @@ def attack_one(problem: Problem, number: int, i: int, budget: float) -> list[dic
             problem.model,
             problem.train,
             target,
-            points=POINTS,
+            k=POINTS,
             budget=budget,
             bounds=(0.0, 1.0),
             fit=problem.fit,
@@ -180,7 +180,7 @@ def attack_set(problem: Problem, number: int, budget: float) -> list[dict[str, A
         problem.model,
         problem.train,
         problem.part(rows),
-        points=POINTS,
+        k=POINTS,
         budget=budget,
         bounds=(0.0, 1.0),
         fit=problem.fit,
@@ -203,7 +203,7 @@ def as_kind(values: np.ndarray, like: Any) -> Any:
 
 def flipped(problem: Problem, X: Any, rows: np.ndarray) -> np.ndarray:
     """Which of these test images the model trained on X gets wrong (all were right before)."""
-    from exempla.tasks.verify import refit
+    from exempla.tasks.retrain import refit
 
     model = refit(problem.model, X, problem.train[1], None, problem.fit, 0)
     images, labels = problem.part(rows)

@@ -30,7 +30,7 @@ def results() -> dict[str, exempla.Answer]:
         "fix_labels": exempla.fix_labels(model, TRAIN, TEST, k=4, **common),
         "clean": exempla.clean(model, TRAIN, TEST, k=4, **common),
         "summarize": exempla.summarize(model, TRAIN, k=8, **common),
-        "attack": exempla.attack(model, TRAIN, (X[300:305], y[300:305]), points=2, **common),
+        "attack": exempla.attack(model, TRAIN, (X[300:305], y[300:305]), k=2, **common),
     }
 
 
@@ -41,8 +41,13 @@ def answers() -> dict[str, exempla.Answer]:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_options_are_spelt_out_and_mean_the_same(job):
-    options = inspect.signature(getattr(exempla, job)).parameters
-    assert not [p for p in options.values() if p.kind is p.VAR_KEYWORD]
+    options = dict(inspect.signature(getattr(exempla, job)).parameters)
+    if options.pop("options", None) is not None:  # the options of the kernel, declared once
+        shared = inspect.signature(exempla.Explainer).parameters
+        options |= {name: shared[name] for name in ("seed", "progress", "damping")}
+    if job == "explain_errors":
+        options |= inspect.signature(exempla.explain).parameters
+    assert not [p for name, p in options.items() if p.kind is p.VAR_KEYWORD and name != "options"]
     expected = {"seed": 0, "progress": True, "ids": None, "damping": "auto"}
     assert {name: options[name].default for name in expected} == expected
     if "side" in options:
@@ -89,32 +94,9 @@ def test_a_summary_has_no_side_and_invents_no_alignment(answers):
     assert summary.weights.sum() == pytest.approx(summary.total)
 
 
-@pytest.mark.parametrize(
-    ("job", "old", "new", "value"),
-    [
-        ("explain_errors", "errors", "ask", [3, 8]),
-        ("clean", "target", "ask", "all"),
-        ("attack", "side", "perturb", "test"),
-    ],
-)
-def test_old_spellings_work_and_warn(job, old, new, value):
-    model = LogisticRegression().fit(*TRAIN)
-    test = (X[300:400], y[300:400])
-    more = {} if job == "attack" else {"k": 3}
-    call = getattr(exempla, job)
-    with pytest.warns(FutureWarning, match=f"{new}="):
-        before = call(model, TRAIN, test, **more, **{old: value}, progress=False)
-    after = call(model, TRAIN, test, **more, **{new: value}, progress=False)
-    assert before.indices.tolist() == after.indices.tolist()
-    with pytest.raises(exempla.ExemplaError, match=f"old name of {new}"):
-        call(model, TRAIN, test, **more, **{old: value, new: value}, progress=False)
-
-
 def test_old_attributes_work_and_warn(answers):
     with pytest.warns(FutureWarning, match="contradicting"):
         assert answers["fix_labels"].accusers is answers["fix_labels"].contradicting
-    with pytest.warns(FutureWarning, match="perturbed"):
-        assert answers["attack"].side == "train"
 
 
 @pytest.mark.parametrize("job", ["explain", "fix_labels", "clean", "summarize", "attack"])

@@ -61,7 +61,7 @@ def test_of_a_regression_it_is_a_newton_step():
         for seed in range(4000)
     ]
     assert found.removal["random_baseline"] == pytest.approx(np.mean(draws), abs=np.std(draws) / 15)
-    assert found.removal["random_baseline_sd"] == pytest.approx(np.std(draws), rel=0.05)
+    assert found.removal["random_sd"] == pytest.approx(np.std(draws), rel=0.05)
     assert found.removal["n_fixed"] is None
 
 
@@ -76,13 +76,13 @@ def test_of_classes_it_stays_below_certainty_and_counts_what_turns(cancer):
     assert found.removal["log_likelihood"] == pytest.approx(np.mean(after - np.log(p)), rel=1e-6)
     assert found.removal["n_fixed"] == np.sum((p <= 0.5) & (moved > 0))
     assert found.removal["n_broken"] == np.sum((p > 0.5) & (moved <= 0))
-    assert f"{found.removal['n_broken']} of them would turn wrong" in found.finding
+    assert f"{found.removal['n_broken']} would become wrong." in found.finding
 
 
 def test_many_fisher_rows_leave_the_sum_of_influences(cancer, monkeypatch):
     model, train, test = cancer
     explainer = exempla.Explainer(model, progress=False).fit(train)
-    monkeypatch.setattr(effect, "MAX_FISHER_ROWS", 5)
+    monkeypatch.setattr(effect, "MOST_ROWS", 5)
     found = explainer.explain(test, k=60)
     p = model.predict_proba(test[0])[np.arange(169), test[1]]
     moved = np.log(p / (1 - p)) - explainer.influence(test)[found.indices].sum(0) / (1 - p)
@@ -101,16 +101,16 @@ def test_the_prediction_is_what_verify_checks(cancer, tmp_path):
     kept = json.loads(found.to_json(tmp_path / "answer.json").read_text())
     assert kept["removal"] == found.removal
     harmful = exempla.clean(model, train, test, k=30, progress=False)
-    assert harmful.verify(seeds=1).predicted == pytest.approx(harmful.effect.sum())
+    assert harmful.verify(seeds=1).predicted == pytest.approx(harmful.predicted_change)
 
 
 def test_sentences_of_one_and_of_many(cancer):
     model, train, test = cancer
     explainer = exempla.Explainer(model, progress=False).fit(train)
     one = explainer.explain((test[0][:1], test[1][:1]), k=1, side="proponents")
-    assert one.finding.startswith("Removing this 1 of 400 training examples is predicted to lower")
-    assert "of this prediction by" in one.finding
+    assert one.finding.startswith("Without this 1 of 400 training rows, the correct answer should")
+    assert "less likely (1 random row: " in one.finding
     each = explainer.explain_each((test[0][:2], test[1][:2]), k=3)
     assert each[0].removal == {}
-    assert each[0].finding == "3 of 400 training examples were picked."
+    assert each[0].finding == "3 of 400 training rows were picked."
     assert np.isnan(each[0].predicted_change)

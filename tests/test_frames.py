@@ -57,8 +57,8 @@ def test_every_job_answers_as_for_arrays(made):
     assert fixes.indices.tolist() == also.indices.tolist()
     few = exempla.summarize(model, train, k=8, progress=False)
     assert few.indices.tolist() == exempla.summarize(plain, arrays[0], k=8).indices.tolist()
-    moved = exempla.attack(model, train, test, points=1, progress=False)
-    assert moved.indices.tolist() == exempla.attack(plain, *arrays[:2], points=1).indices.tolist()
+    moved = exempla.attack(model, train, test, k=1, progress=False)
+    assert moved.indices.tolist() == exempla.attack(plain, *arrays[:2], k=1).indices.tolist()
     cleaned = exempla.clean(model, train, test, k=3, ask="all", progress=False)
     assert len(cleaned) == 3
     weighted = (*train, made(pd.Series(np.ones(80), name="w")))

@@ -22,14 +22,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from exempla.arrays import to_numpy
+from exempla.arrays import TIE, to_numpy
 from exempla.errors import ExemplaError
-from exempla.tasks.explain import TIE
 from exempla.tasks.labels.crossfit import FOLDS, predicted, stratified_folds
 from exempla.tasks.labels.evidence import Evidence, FisherView
 from exempla.tasks.labels.fix_labels import gather
 from exempla.tasks.labels.sbq import MULTIPLES, separation
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 from experiments.baselines.rbf import rbf_sbq
 
 __all__ = ["LABEL_BASELINES", "rank", "scores"]

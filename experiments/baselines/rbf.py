@@ -58,7 +58,7 @@ def _inputs(evidence: Evidence) -> Any:
     """What the last step of the model sees; images and the like as flat rows."""
     X = evidence.problem.X
     if evidence.learner.fit is None:
-        transform, _ = unwrap(evidence.model)
+        transform = unwrap(evidence.model).transform
         return as_matrix(X if transform is None else transform(X))
     return to_numpy(X).reshape(len(evidence.problem), -1)
 

@@ -203,3 +203,39 @@ def row_squares(rows: Array) -> np.ndarray:
         return rows.squares()
     blocks = (rows[start : start + SQUARED] for start in range(0, len(rows), SQUARED))
     return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
+
+
+TIE = 1e-9
+"""Relative distance within which two numbers count as equal. The order in which a BLAS adds depends
+on the number of threads and changes the last bits; choices among equal rows must not."""
+
+
+def levels(values: np.ndarray, scale: float = 0.0) -> np.ndarray:
+    """Return the rank of each value, from 0 for the smallest; near-ties share a rank.
+
+    Two values nearly tie if they differ by at most TIE times the larger one, or times `scale`.
+    Give `scale` for differences and log-odds, whose terms are larger than they are near zero.
+
+    >>> import numpy as np
+    >>> levels(np.array([0.3, 0.1, 0.1 + 1e-15, 0.2]))
+    array([2, 0, 0, 1])
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    size = np.maximum(np.abs(ordered), scale)
+    apart = np.diff(ordered) > TIE * np.maximum(size[1:], size[:-1])
+    out = np.empty(len(values), dtype=np.int64)
+    out[order[:1]] = 0
+    out[order[1:]] = np.cumsum(apart)
+    return out
+
+
+def first_largest(table: np.ndarray) -> np.ndarray:
+    """Return the first column of each row that equals, or nearly ties with, the largest value.
+
+    >>> import numpy as np
+    >>> first_largest(np.log([[0.2, 0.8], [0.5 - 1e-15, 0.5]]))
+    array([1, 0])
+    """
+    best = table.max(axis=1, keepdims=True)
+    return np.argmax(table >= best - TIE * np.maximum(np.abs(best), 1.0), axis=1)

@@ -23,7 +23,13 @@ from exempla.checks import (
 )
 from exempla.data import count_examples
 from exempla.errors import ExemplaError
-from exempla.influence import SetInfluence, predicted_effect, refuse_overflow, relative_influence
+from exempla.influence import (
+    RemovalEffect,
+    SetInfluence,
+    predicted_effect,
+    refuse_overflow,
+    relative_influence,
+)
 from exempla.kernel.damping import check_damping
 from exempla.kernel.embed import Embedding, check_fisher
 from exempla.kernel.kernel import Kernel, KernelUse
@@ -32,7 +38,7 @@ from exempla.kernel.sketch import check_sketch
 from exempla.kernel.solve import Solve
 from exempla.kernel.stored import check_part, embed_models
 from exempla.memory import Forecast, explain_bytes
-from exempla.oracles import make_oracles, opened, with_runs
+from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Labels
 from exempla.progress import showing
 from exempla.quality import disagreement
@@ -153,7 +159,7 @@ class Explainer:
         given = with_runs(list(model)) if isinstance(model, list | tuple) else [model]
         if not given:
             raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
-        self.model = opened(given if isinstance(model, list | tuple) else model)
+        self.model = unwrap(given if isinstance(model, list | tuple) else model)
         self.oracles = make_oracles(given, likelihood, parameters, device)
         self._score_options = {"likelihood": likelihood, "parameters": parameters}
         self._embeddings: list[Embedding] | None = None
@@ -459,6 +465,36 @@ class Explainer:
         kernel = self.kernel("influence")
         with showing(self.progress):
             return kernel.set_influence(kernel.query(test, labels), weights)
+
+    def mean_influence(self, test: Any, labels: Labels = "true", weights: Any = None) -> np.ndarray:
+        """Compute the influence on the (weighted) mean log-likelihood of the queried set, (n_train,).
+
+        It equals ``influence(test) @ weights`` without the (n_train, n_test) matrix. `set_influence`
+        solves with the Fisher matrix of all parameters instead; this method uses the sketch.
+        """
+        kernel = self.kernel("influence")
+        with showing(self.progress):
+            found = kernel.set_influence(kernel.query(test, labels), weights, solve="sketch")
+        return refuse_overflow(found.values, "influence")
+
+    def removal_effect(
+        self,
+        indices: Any,
+        test: Any,
+        labels: Labels = "true",
+        weights: Any = None,
+        *,
+        scale: float = 1.0,
+    ) -> RemovalEffect:
+        """Predict what removing these training examples does to the queried predictions.
+
+        `scale` corrects the size of the prediction (`exempla.tasks.removal.SIZE`).
+        """
+        removed = check_rows(indices, self.n_train, "indices", "training examples")
+        kernel = self.kernel("influence")
+        with showing(self.progress):
+            query = kernel.query(test, labels)
+            return predicted_effect(kernel, query, shares(weights, len(query)), removed, scale)
 
     def self_influence(self) -> np.ndarray:
         """Compute the influence of every training example on itself, (n_train,)."""

@@ -69,7 +69,7 @@ class RemovalEffect:
         Number of training examples removed.
     log_likelihood : float
         Change of the mean log-likelihood of the queried predictions.
-    random_baseline, random_baseline_sd : float
+    random_baseline, random_sd : float
         Mean and standard deviation of the same change for as many examples drawn at random.
     n_fixed : int or None
         Predictions whose own label is at most 50 % likely and would become more likely than not;
@@ -81,13 +81,13 @@ class RemovalEffect:
     removed: int
     log_likelihood: float
     random_baseline: float
-    random_baseline_sd: float
+    random_sd: float
     n_fixed: int | None = None
     n_broken: int | None = None
 
 
 def predicted_effect(
-    kernel: Kernel, query: Query, shares: np.ndarray, picked: np.ndarray
+    kernel: Kernel, query: Query, shares: np.ndarray, picked: np.ndarray, scale: float = 1.0
 ) -> RemovalEffect:
     """Predict the effect of removing training examples on a query, averaged over the models.
 
@@ -100,6 +100,8 @@ def predicted_effect(
         Share of each queried example.
     picked : array of int
         The training examples to remove.
+    scale : float
+        Multiplies the change of each score (of the log-odds, for classes), to correct its size.
     """
     if not len(picked):
         return RemovalEffect(0, 0.0, 0.0, 0.0)
@@ -112,6 +114,7 @@ def predicted_effect(
         change += products(rows, step[None])[:, 0] / models
         together = e.metric.solve(as_like(shares[None, :], rows) @ rows, damping.value)
         everyone += products(train, together)[:, 0] / (n * models)
+    change, everyone = scale * change, scale * everyone
     k = len(picked)
     mean, spread = -k * float(everyone.mean()), float(np.sqrt(k * (1 - k / n)) * everyone.std())
     first, examples = kernel.embeddings[0].oracle, query.examples[0]

@@ -5,11 +5,12 @@ labels, blames the wrong examples, and nothing else in the answer would show it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
 
+from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.influence import CLASSES
 from exempla.kernel.embed import Embedding
@@ -175,3 +176,27 @@ def _renumbered(said: np.ndarray, labels: np.ndarray) -> tuple[float, str]:
     rows, columns = linear_sum_assignment(counts + 1e-6 * np.eye(len(names)), maximize=True)
     changed = [f"{names[r]} is {names[c]}" for r, c in zip(rows, columns) if r != c]
     return float(counts[rows, columns].sum() / len(labels)), ", ".join(changed[:3])
+
+
+def judge_test(oracle: Any, test: Any, rows: str) -> Judged | None:
+    """Judge a model on test data as given; None if these cannot be read in part."""
+    first = test[0] if isinstance(test, tuple) else test
+    try:
+        n = n_rows(getattr(first, "dataset", first))  # a loader counts batches
+        read = oracle.read(take_examples(test, spaced(n)), role="test")
+        return judge_examples(oracle, read, rows)
+    except (ExemplaError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def judge_examples(oracle: Any, examples: Any, rows: str) -> Judged | None:
+    """Judge a model on labelled examples; None if they are too few, or not one label each."""
+    labels = None if examples.labels is None else np.asarray(examples.labels)
+    if labels is None or labels.ndim != 1 or len(labels) < FEW:
+        return None
+    if oracle.likelihood not in (*CLASSES, "gaussian"):
+        return None
+    said = np.asarray(oracle.predict(examples))
+    if said.shape != labels.shape:
+        return None
+    return Judged(said, labels, oracle.likelihood in CLASSES, rows)

@@ -98,6 +98,11 @@ class Answer:
         """What was found, in one sentence."""
         return f"{len(self):,} training examples."
 
+    @property
+    def details(self) -> str:
+        """How the answer was computed, in technical terms; "" if there is nothing to add."""
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """Everything in the answer as plain Python values."""
         out: dict[str, Any] = {}
@@ -227,6 +232,8 @@ class Question(NamedTuple):
     """Positions in the test data that were questioned; None for all."""
     shares: np.ndarray | None = None
     """The share of each questioned example in the question, where it is one."""
+    quality: Any = None
+    """How good the model is on unseen rows (`exempla.quality.Judged`), if known."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -240,7 +247,7 @@ class Explanation(Selection):
     >>> model = LogisticRegression(max_iter=500).fit(X, y)
     >>> answer = exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False)
     >>> answer.to_frame().columns.tolist()
-    ['rank', 'index', 'weight', 'alignment', 'side', 'gain']
+    ['rank', 'index', 'weight', 'alignment', 'side', 'gain', 'copies']
     """
 
     alignment: np.ndarray
@@ -260,9 +267,23 @@ class Explanation(Selection):
     """Whether the residual of the sketch was added to the rows."""
     certificate: dict[str, Any] = field(default_factory=dict)
     removal: dict[str, Any] = field(default_factory=dict)
-    """What removing these examples is predicted to do (`influence.Effect`); empty where it was
+    """What removing these examples is predicted to do (`influence.RemovalEffect`); empty where it was
     not worked out, as for each of many questions."""
+    copies: tuple[list[int], ...] = ()
+    """For each selected example all training rows that are copies of it, itself included. Copies
+    count as one example, and removing it means removing all of them."""
+    diffuse: bool = False
+    """Whether no small set of training rows causes the queried errors (k="auto" only)."""
+    test_labels: dict[str, Any] = field(default_factory=dict)
+    """Errors that look like wrong test labels (`exempla.tasks.mistakes.TestLabelCheck`)."""
     question: Question | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def removed(self) -> np.ndarray:
+        """All training rows to remove: the selected examples and their copies."""
+        if not self.copies:
+            return self.indices
+        return np.concatenate([np.asarray(rows, dtype=np.int64) for rows in self.copies])
 
     @property
     def predicted_change(self) -> float:
@@ -272,7 +293,8 @@ class Explanation(Selection):
     def renumbered(self, rows: np.ndarray) -> Self:
         """The same answer where training example i is row `rows[i]` of a file."""
         # the question speaks of the training set as it was numbered before
-        return replace(super().renumbered(rows), question=None)
+        copies = tuple(np.asarray(rows)[group].tolist() for group in self.copies)
+        return replace(super().renumbered(rows), copies=copies, question=None)
 
     @property
     def finding(self) -> str:
@@ -281,12 +303,20 @@ class Explanation(Selection):
 
         return removal_sentence(self)
 
+    @property
+    def details(self) -> str:
+        """How the answer was computed: side, labels, selector, damping, share of the Fisher."""
+        from exempla.report.words import computed
+
+        return computed(self)
+
     def _columns(self) -> dict[str, Any]:
         return {
             "weight": self.weights,
             "alignment": self.alignment,
             "side": np.where(self.alignment < 0, "opponent", "proponent"),
             "gain": self.gains,
+            "copies": [len(rows) for rows in self.copies] or np.ones(len(self), dtype=np.int64),
         }
 
     def verify(self, fit: Any = None, seeds: int = 5, holdout: Any = None, **more: Any) -> Any:

@@ -329,7 +329,7 @@ def test_summarize_writes_weighted_rows(table, cancer, tmp_path, capsys):
         (["explain", "TABLE", "--label", "diagnosis", "--model", ".x:y"], "package.module:name"),
         (["explain", "TABLE", "--label", "diagnosis", "--model", "x:y:z"], "package.module:name"),
         (["explain", "TABLE", "--label", "diagnosis", "--model", ":y"], "package.module:name"),
-        (["review", "nowhere"], "holds no review.json"),
+        (["review", "nowhere"], "has no review.json"),
     ],
 )
 def test_a_mistake_is_one_sentence(words, sentence, table, tmp_path, monkeypatch, capsys):

@@ -68,6 +68,6 @@ def test_trees(tmp_path, monkeypatch, capsys):
     assert len(pd.read_csv(tmp_path / "answer.csv")) == 40
     assert space["share"] > 0.5  # pyright: ignore[reportOperatorIssue]
     checked = space["checked"]
-    better = checked.mean("questioned", "selected removed", "log_likelihood")  # pyright: ignore
-    assert better > checked.mean("questioned", "random removed", "log_likelihood")  # pyright: ignore
+    better = checked.mean("queried", "selected removed", "log_likelihood")  # pyright: ignore
+    assert better > checked.mean("queried", "random removed", "log_likelihood")  # pyright: ignore
     assert "wrong labels" in capsys.readouterr().out

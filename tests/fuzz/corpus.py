@@ -15,7 +15,7 @@ TRAINED_ON = (
 )  # fmt: skip
 ASKED = (
     ("explain", "test"), ("explain_errors", "test"), ("explain_each", "test"), ("clean", "test"),
-    ("influence", "test"), ("affinity", "test"), ("attack", "target"), ("network", "test"),
+    ("influence", "test"), ("affinity", "test"), ("attack", "test"), ("network", "test"),
     ("fitted", "test"),
 )  # fmt: skip
 
@@ -68,7 +68,7 @@ AT_ONE_DOOR = (
     Case("attack", "bounds", "any word"),
     Case("attack", "bounds", "any nested"),
     Case("attack", "bounds", "any masked"),
-    Case("attack", "points", "any nested"),
+    Case("attack", "k", "any nested"),
     Case("attack", "train", "bad w tiny"),
     Case("attack verify", "seeds", "any word"),
     Case("attack verify", "seeds", "any huge"),

@@ -68,9 +68,8 @@ DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "clean": (
         lambda **a: exempla.clean(MODEL, **a),
-        {"train": (X, Y), "test": (XT, YT), "k": 3, "ask": "all", "method": "influence",
-         "noise": 10.0, "fit": None, "ids": None, "damping": "auto", "seed": 0,
-         "progress": False},
+        {"train": (X, Y), "test": (XT, YT), "k": 3, "ask": "all", "selector": None,
+         "fit": None, "ids": None, "damping": "auto", "seed": 0, "progress": False},
     ),
     "summarize": (
         lambda **a: exempla.summarize(MODEL, **a),
@@ -79,7 +78,7 @@ DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "attack": (
         lambda **a: exempla.attack(MODEL, **a),
-        {"train": (X, Y), "target": (XT[:4], YT[:4]), "points": 2, "perturb": "train",
+        {"train": (X, Y), "test": (XT[:4], YT[:4]), "k": 2, "perturb": "train",
          "objective": "influence", "budget": 0.1, "steps": 3, "step": None, "bounds": "auto",
          "damping": "auto", "rounds": 1, "ids": None, "seed": 0, "progress": False},
     ),

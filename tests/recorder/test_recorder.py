@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -17,12 +19,12 @@ from torch import nn
 
 import exempla
 from exempla.recorder import recorder as module
+from exempla.recorder.run import read_run
 from exempla.recorder.weights import (
     copied,
     encoded_tensors,
     nbytes,
     plain_names,
-    read_run,
     read_tensors,
 )
 
@@ -99,7 +101,7 @@ def test_weights_put_back_before_the_end_are_the_last_ones(tmp_path):
 
 def test_a_step_between_snapshots_only_counts(tmp_path, monkeypatch):
     record = exempla.Recorder(network(), tmp_path, steps=800)
-    monkeypatch.setattr(record, "_attend", lambda: pytest.fail("looked up"))
+    monkeypatch.setattr(record, "_check", lambda: pytest.fail("looked up"))
     for _ in range(99):
         record.step()
     assert record.steps == 99
@@ -125,7 +127,7 @@ def test_snapshots_thinned_out_while_they_wait_are_never_written(tmp_path, monke
     model = network()
     with exempla.Recorder(model, tmp_path) as record:
         trained(model, record, 100)
-        assert files(tmp_path) == set()
+        assert files(tmp_path) == {".run.lock"}
     assert sorted(written) == [s.step for s in record.snapshots]
 
 
@@ -224,6 +226,98 @@ def test_other_files_are_no_place_for_a_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(exempla.ExemplaError, match="not empty"):
         exempla.Recorder(network(), tmp_path)
+
+
+USERS = ("step-1000.ckpt", "step-notes.txt", "step-000000001.safetensors", ".step-1.x.part")
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["no run.json", "a run"])
+def test_the_files_of_the_user_stay(tmp_path, earlier):
+    model = network()
+    if earlier:
+        with exempla.Recorder(model, tmp_path, keep=2) as record:
+            trained(model, record, 5)
+    for name in USERS:
+        (tmp_path / name).write_text("mine")
+    last = 14 if earlier else 9
+    folder = f"step-{last:09d}.safetensors"  # named as the last snapshot would be
+    (tmp_path / folder).mkdir()
+    with exempla.Recorder(model, tmp_path, keep=3, resume=True) as record:
+        for _ in range(9):
+            trained(model, record, 1)
+            record.flush()
+    assert [(tmp_path / name).read_text() for name in USERS] == ["mine"] * len(USERS)
+    run = read_run(tmp_path)
+    assert run.steps == last
+    written = {one.file for one in run.snapshots}
+    assert len(written) > 1
+    assert files(tmp_path) == {"run.json", folder, *USERS, *written}
+    assert f"step-{last:09d}-2.safetensors" in written
+    for one in run.snapshots:
+        one.checked(tmp_path)
+
+
+def test_what_a_killed_run_left_of_a_snapshot_is_removed(tmp_path, monkeypatch):
+    model = network()
+    record = exempla.Recorder(model, tmp_path)
+    trained(model, record, 2)
+    record.flush()
+
+    def killed(folder, step, rate, name, data):
+        (folder / name).write_bytes(data[:10])
+        (folder / f".{name}.abc.part").write_bytes(data[:10])
+        raise KeyboardInterrupt
+
+    whole = module.write_snapshot
+    monkeypatch.setattr(module, "write_snapshot", killed)
+    trained(model, record, 1)
+    with pytest.raises(KeyboardInterrupt):
+        record.flush()
+    monkeypatch.setattr(module, "write_snapshot", whole)
+    assert (tmp_path / "step-000000003.safetensors").stat().st_size == 10
+    del record
+    with exempla.Recorder(model, tmp_path, keep=2, resume=True) as record:
+        trained(model, record, 4)
+    assert files(tmp_path) == {"run.json", *(one.file for one in read_run(tmp_path).snapshots)}
+
+
+def test_two_recorders_on_one_empty_folder_do_not_mix(tmp_path):
+    model, other = network(), network(1)
+    first = exempla.Recorder(model, tmp_path)
+    with pytest.raises(exempla.ExemplaError, match="another Recorder is writing"):
+        exempla.Recorder(other, tmp_path)
+    seen = trained(model, first, 3)
+    first.finish()
+    assert same(read_tensors(tmp_path / first.snapshots[-1].file), seen[3])
+
+
+def test_another_process_is_refused_while_one_records(tmp_path):
+    record = exempla.Recorder(network(), tmp_path)
+    code = (
+        "import exempla, sys; from sklearn.linear_model import SGDClassifier\n"
+        "exempla.Recorder(SGDClassifier(), sys.argv[1], resume=True)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "another Recorder is writing" in done.stderr
+    record.finish()
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_recorder_whose_run_was_continued_stops(tmp_path):
+    first_model, second_model = network(), network(1)
+    first = exempla.Recorder(first_model, tmp_path)
+    trained(first_model, first, 3)
+    first.flush()
+    second = exempla.Recorder(second_model, tmp_path, resume=True)
+    seen = trained(second_model, second, 2)
+    second.flush()
+    trained(first_model, first, 1)
+    with pytest.warns(exempla.ExemplaWarning, match="another Recorder has continued this run"):
+        first.finish()
+    second.finish()
+    assert [one.step for one in read_run(tmp_path).snapshots][-1] == 5
+    assert same(read_tensors(tmp_path / second.snapshots[-1].file), seen[5])
 
 
 def test_a_run_of_another_kind_does_not_go_on(tmp_path):
@@ -395,7 +489,15 @@ def test_the_manifest_is_read_with_care(tmp_path):
     good = json.loads((tmp_path / "run.json").read_text())
     evil = json.loads(json.dumps(good))
     evil["snapshots"][0]["file"] = "../other.safetensors"
-    for text in ("", "[]", "{}", json.dumps({**good, "format": "other"}), json.dumps(evil)):
+    mine = json.loads(json.dumps(good))
+    mine["snapshots"][0]["file"] = "notes.txt"
+    texts = ["", "[]", "{}", "[" * 100_000, '{"a":' * 100_000]
+    texts += [json.dumps({**good, **changed}) for changed in (
+        {"format": "other"}, {"stride": float("inf")}, {"steps": float("nan")},
+        {"snapshots": 3}, {"snapshots": [3]}, {"writing": ["../x.npz"]}, {"writing": [[]]},
+        {"snapshots": [{**good["snapshots"][0], "step": "2"}]},
+    )]  # fmt: skip
+    for text in (*texts, json.dumps(evil), json.dumps(mine)):
         (tmp_path / "run.json").write_text(text)
         with pytest.raises(exempla.ExemplaError, match=r"run\.json"):
             read_run(tmp_path)

@@ -66,6 +66,6 @@ def test_a_training_that_goes_on_after_its_end_stays_within_the_number(keep, fir
 @given(kept=st.integers(1, 12), fit=st.integers(1, 12))
 def test_fewer_stay_where_fewer_fit(kept, fit):
     thinning = Thinning(12)
-    left = thinning.fewer(list(range(1, kept + 1)), fit)
+    left = thinning.reduce(list(range(1, kept + 1)), fit)
     assert len(left) <= fit
     assert thinning.keep == fit

@@ -16,11 +16,11 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.report import About, ImageView, TableView, View, render_report
-from exempla.report import words as unseen
 from exempla.report.evidence import decisive_parts
 from exempla.report.page import FIRST, FIRST_CARDS, PAGE, PAGE_OF_CARDS
 from exempla.report.plots import EffectPlot
 from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
+from exempla.tasks import retrain
 from tests.report.test_report import Page
 
 COMPUTED = ("Damping", "Kept of the Fisher information", "Selection", "Certificate")
@@ -60,8 +60,9 @@ def test_technical_choices_stand_under_how_this_was_computed(asked):
 def test_printed_answer_ends_with_how_it_was_computed(asked):
     lines = str(asked[3]).splitlines()
     assert lines[0] == asked[3].finding
-    assert lines[-1].startswith("how this was computed: side opponents")
-    assert not [line for line in lines[:-1] if "damping" in line]
+    assert lines[-1] == "How this was computed: answer.details"
+    assert not [line for line in lines if "damping" in line]
+    assert asked[3].details.startswith("side opponents · labels true · selector SBQ")
 
 
 def test_a_poor_model_is_said_first_everywhere(hopeless, asked):
@@ -71,7 +72,7 @@ def test_a_poor_model_is_said_first_everywhere(hopeless, asked):
     page = Page(render_report(hopeless)).text
     assert page.index(said) < page.index("What was found")
     card = Page(hopeless._repr_html_()).text
-    assert card.index(said) < card.index("Removing these")
+    assert card.index(said) < card.index("Retrained without these")
     assert poor_model(asked[3]) == ""
 
 
@@ -121,7 +122,7 @@ def test_held_out_rows_judge_as_cross_validation_does(asked):
 
 def test_a_slow_model_is_not_fitted_again(asked, monkeypatch):
     X, y, model, _ = asked
-    monkeypatch.setattr(unseen, "PATIENCE", 0.0)
+    monkeypatch.setattr(retrain, "MAX_JUDGE_SECONDS", 0.0)
     answer = exempla.explain(model, (X[:400], y[:400]), (X[400:410], y[400:410]), progress=False)
     assert on_unseen_rows(answer) is None
     assert "was not measured" in Page(render_report(answer)).text
@@ -157,7 +158,7 @@ def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
     # a bar from zero to the value; a band of two spreads around the random mean
     assert ours.x == pytest.approx(plot.zero, abs=0.2)
     scale = ours.width / found.removal["log_likelihood"]
-    assert chance.width == pytest.approx(4 * found.removal["random_baseline_sd"] * scale, rel=0.02)
+    assert chance.width == pytest.approx(4 * found.removal["random_sd"] * scale, rel=0.02)
     checked = found.verify(seeds=2)
     later = EffectPlot.of(found, checked)
     assert later is not None
@@ -175,7 +176,7 @@ def test_an_effect_no_larger_than_chance_is_called_unclear(asked):
     answer = exempla.explain(model, train, test, k=3, side="both", progress=False)
     clear = render_report(asked[3])
     assert stands_out(asked[3]) > 3
-    assert "The predicted effect is clear" in clear
+    assert "The measured effect is clear" in clear
     far = stands_out(answer)
     assert far is not None
     assert ("is not clear" in render_report(answer)) == (far < 3)

@@ -92,7 +92,7 @@ def test_says_what_the_explanation_says(answer, views, tmp_path):
         "exempla again --seed 0",
         "93.1%",
         answer.damping_rule,
-        f"12 of {answer.n_train} training examples",
+        f"12 of {answer.n_train} training rows",
         f"seed {answer.seed}",
         f"exempla {exempla.__version__}",
         "Certificate",
@@ -195,7 +195,9 @@ def test_evidence_of_several_models():
     evidence = evidence_of(found)
     assert evidence is not None
     assert evidence.shape == (5, found.n_test)
-    np.testing.assert_allclose(evidence.mean(1), found.alignment, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        evidence @ found.question.shares, found.alignment, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_strongest_keeps_to_its_side():
@@ -221,7 +223,7 @@ def test_notebook_and_terminal_and_figure(answer, tmp_path):
     assert "<script" not in fragment
     assert f"#{answer.indices[0]}" in Page(fragment).text
     text = str(answer)
-    assert "12 of 300 training examples" in text
+    assert "these 12 of 300 training rows" in text
     assert "… and 2 more" in text
     assert len(answer.plot().axes) == 2
     assert pd.read_parquet(answer.to_parquet(tmp_path / "a.parquet"))["index"].tolist() == list(

@@ -26,7 +26,7 @@ from exempla.review.server import listen, make_server
 CLASSES = ("ham", "spam", "news")
 START = (
     "import sys; from exempla.review import serve;"
-    "serve(sys.argv[1], port=int(sys.argv[2]), open_browser=False)"
+    "serve(sys.argv[1], port=int(sys.argv[2]), open_browser=False, initial_sample=0)"
 )
 
 
@@ -139,13 +139,13 @@ def signed_in(address: str) -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, initial_sample: int = 0) -> Iterator[str]:
     """The page served by a thread of this process (quicker than a new one); its address."""
     review, keys = read_review(folder), Keys()
     log = DecisionLog(folder / "decisions.sqlite", review.key)
     listener = listen(0, log)
     port = listener.getsockname()[1]
-    server = make_server(review, log, port, keys)
+    server = make_server(review, log, port, keys, None, initial_sample)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -156,24 +156,14 @@ def served(folder: Path) -> Iterator[str]:
         log.close()
 
 
-def start_server(folder: Path, port: int = 0, handles: int | None = None) -> Server:
-    """Start `serve` in its own process and wait until it answers.
-
-    `handles` is how many files it may have open.
-    """
-
-    def limit() -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_NOFILE, (handles or 0, handles or 0))
-
+def start_server(folder: Path, port: int = 0) -> Server:
+    """Start `serve` in its own process and wait until it answers."""
     process = subprocess.Popen(
         [sys.executable, "-c", START, str(folder), str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=None if handles is None else limit,
     )
     stream = process.stdout
     if stream is None:
@@ -190,9 +180,9 @@ def start_server(folder: Path, port: int = 0, handles: int | None = None) -> Ser
 
 
 @contextmanager
-def running(folder: Path, port: int = 0, handles: int | None = None) -> Iterator[Server]:
+def running(folder: Path, port: int = 0) -> Iterator[Server]:
     """`start_server`, ended at the end."""
-    server = start_server(folder, port, handles)
+    server = start_server(folder, port)
     try:
         yield server
     finally:
@@ -223,8 +213,8 @@ def make_framed(
             row, given, other, float(p[row]), 0.6, content=content, original=original, id=f"m{row}"
         )
 
-    frame, chosen, strata = sample_rest(p[n:], listed=n, seed=5)
-    rest = [(int(h), suspect(n + int(i))) for i, h in zip(chosen, strata, strict=True)]
+    strata, chosen, stratum = sample_rest(p[n:], listed=n, seed=5)
+    rest = [(int(h), suspect(n + int(i))) for i, h in zip(chosen, stratum, strict=True)]
     folder = directory / "review"
     write_review(
         folder,
@@ -233,7 +223,7 @@ def make_framed(
         classes=CLASSES,
         expected_wrong=float(p.sum()),
         rest=rest,
-        frame=frame,
+        strata=strata,
     )
     return folder
 

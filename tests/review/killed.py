@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from exempla.review import logfile, read_review
+from exempla.review import log as log_module
+from exempla.review import read_review
 from exempla.review.export import export_review
-from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.logfile import recover_log
+from exempla.review.log import DecisionLog, RowDecision, recover_log
 
 CHANGING = {
     "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate",
@@ -79,11 +79,15 @@ def die_at(step: int) -> None:
         return db
 
     sys.addaudithook(audit)
-    logfile.sqlite3.connect = traced  # type: ignore[assignment]
+    log_module.sqlite3.connect = traced  # type: ignore[assignment]
 
 
 def main(deed: Callable[[Path], None], template: Path, work: Path, stride: int) -> None:
     """All runs, one after the other."""
+    import exempla.tables.corrections  # once here, not in every child
+    import exempla.tables.formats.encoding
+    import exempla.tables.read  # noqa: F401
+
     for step in range(1, 2000, stride):
         copy = work / f"{step:04d}"
         shutil.copytree(template, copy, symlinks=True)

@@ -84,7 +84,7 @@ def test_a_page_left_open_over_a_new_analysis_says_so(tmp_path):
         for route in ("/api/suspect/3", "/api/state"):
             answer = page.get(route)
             assert answer.status_code == 400
-            assert "written anew while it was open" in answer.json()["detail"]
+            assert "was replaced by a new analysis" in answer.json()["detail"]
         assert page.post("/api/export", json={}).json()["changed"] == 0
 
 

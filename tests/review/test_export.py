@@ -58,7 +58,7 @@ def test_the_final_decisions_carry_everything(tmp_path):
     assert (final[0].id, final[0].old_label, final[0].new_label) == ("m0", "ham", "news")
     assert (final[0].note, final[12].note) == ("surely", "look again")
     assert final[0].time.endswith("Z")
-    assert "model says spam 97 %; contradicted by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
+    assert "model gives spam 97 %; contradicted by #1 spam 0.31, #2 spam 0.22" in final[0].evidence
     written = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))
     assert [d["row"] for d in written] == sorted(final)
     assert written[0]["evidence"] == final[0].evidence
@@ -258,7 +258,7 @@ def test_a_source_that_changed_or_went_is_not_corrected_blindly(tmp_path):
     with pytest.raises(ExemplaError, match="has changed since"):
         corrected(folder)
     source.unlink()
-    with pytest.raises(ExemplaError, match="is gone"):
+    with pytest.raises(ExemplaError, match="is missing"):
         corrected(folder)
 
 
@@ -285,12 +285,31 @@ def test_exported_files_replace_links_instead_of_following_them(tmp_path):
     folder = make_folder(tmp_path, 6)
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    for name in ("decisions.json", "patch.csv", "corrected.jsonl"):
-        (folder / name).symlink_to(victim)
     decide(folder, *SOME)
+    corrected(folder)
+    for name in ("decisions.json", "patch.csv", "corrected.jsonl"):
+        (folder / name).unlink()
+        (folder / name).symlink_to(victim)
     corrected(folder)
     assert victim.read_text() == "mine"
     assert not (folder / "corrected.jsonl").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["decisions.json", "patch.csv", "corrected.jsonl"])
+def test_a_file_that_no_export_wrote_is_never_replaced(tmp_path, name):
+    folder = make_folder(tmp_path, 6)
+    decide(folder, *SOME)
+    (folder / name).write_text("mine")
+    review = read_review(folder)
+    if name == "corrected.jsonl":  # the other two are written, and the answer says why
+        assert "was not written by exempla" in export_review(review).problem
+    else:
+        with pytest.raises(ExemplaError, match=f"{name} was not written by exempla"):
+            export_review(review)
+    assert (folder / name).read_text() == "mine"
+    (folder / name).unlink()
+    for _ in range(2):
+        assert export_review(review).problem == ""
 
 
 def test_export_and_download_over_http(tmp_path):
@@ -311,4 +330,4 @@ def test_export_and_download_over_http(tmp_path):
         (folder / "patch.csv").symlink_to(tmp_path / "mails.jsonl")
         assert page.get("/api/export/patch").status_code == 404
         (tmp_path / "mails.jsonl").unlink()
-        assert "is gone" in page.post("/api/export", json={}).json()["problem"]
+        assert "is missing" in page.post("/api/export", json={}).json()["problem"]

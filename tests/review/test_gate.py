@@ -118,6 +118,22 @@ def test_two_host_headers_are_refused(server, client):
 
 
 @pytest.mark.parametrize(
+    ("header", "first"),
+    [("X-Exempla", "guess"), ("Sec-Fetch-Site", "cross-site"), ("Origin", "http://evil.test")],
+)
+def test_a_header_that_decides_may_not_be_sent_twice(server, client, header, first):
+    """Otherwise the second one, which is right, would hide the first."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.putrequest("GET", "/api/state")
+    right = {name: client.headers[name] for name in ("X-Exempla", "Sec-Fetch-Site", "Origin")}
+    connection.putheader(header, first)
+    for name, value in right.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    assert connection.getresponse().status == 403
+
+
+@pytest.mark.parametrize(
     ("header", "value"),
     [
         ("Sec-Fetch-Site", "same-site"),

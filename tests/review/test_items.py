@@ -62,9 +62,7 @@ def test_numbers_are_kept_accepted_and_typed(tmp_path):
         assert decide(client, 2, "keep").status_code == 200
     made = export_review(read_review(folder))
     assert made.corrected.read_text() == "id,rooms,price\nh0,3,120\nh1,2,91.5\nh2,4,150\n"
-    assert made.decisions[0].evidence.startswith(
-        "the chance that it is wrong is 90 %; expected 119.6 ± 8"
-    )
+    assert made.decisions[0].evidence.startswith("90 % likely mislabelled; expected 119.6 ± 8")
     lines = list(csv.DictReader((folder / "patch.csv").open(encoding="utf-8")))
     assert [(line["old"], line["new"], line["row.rooms"]) for line in lines] == [
         ("1200", "120", "3"), ("90", "91.5", "3")
@@ -125,9 +123,7 @@ def test_the_exports_carry_the_row_as_the_file_has_it(tmp_path):
         decide(client, 0, "relabel", label="yes")
     made = export_review(read_review(folder))
     assert made.decisions[0].content == {"who": "ann", "say": "hello"}
-    assert (
-        made.decisions[0].evidence == "the chance that it is wrong is > 99 %; model says yes < 1 %"
-    )
+    assert made.decisions[0].evidence == "> 99 % likely mislabelled; model gives yes < 1 %"
     (line,) = csv.DictReader((folder / "patch.csv").open(encoding="utf-8"))
     assert (line["row.who"], line["row.say"]) == ("ann", "hello")
     assert apply_patch(source, folder / "patch.csv") == made.corrected.read_bytes()

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exempla.cli.main import main
 from exempla.errors import ExemplaError
-from exempla.review.log import DecisionLog, RowDecision, StaleError
+from exempla.review.log import DamagedError, DecisionLog, RowDecision, StaleError, recover_log
+from tests.review.case import make_folder
+
+ACTIONS = ("keep", "relabel", "remove", "skip")
+
+
+def fill(path: Path, key: str = "k", events: int = 24) -> DecisionLog:
+    """Decisions with notes in many letters, undone and redone ones among them."""
+    log = DecisionLog(path, key)
+    for i in range(events):
+        row, action = i % 7, ACTIONS[i % 4]
+        label = "späm" if action == "relabel" else None
+        state = RowDecision(row, action, label, f"Grund {i} … 😀" * (i % 3))
+        log.decide(state, seen=log.state(row).version, once=f"{key}-{i}")
+        if i % 5 == 0:
+            log.undo(seen=log.undoable().version, once=f"{key}-undo-{i}")
+        if i % 10 == 0:
+            log.redo(seen=log.redoable().version, once=f"{key}-redo-{i}")
+    return log
+
+
+def answer(path: Path, key: str = "k") -> object:
+    """All that the log says about its key, and how much it holds about others."""
+    log = DecisionLog(path, key)
+    try:
+        return log.states(), log.undoable(), log.redoable(), log.version, log.others()
+    finally:
+        log.close()
 
 
 @pytest.fixture
@@ -158,10 +188,10 @@ def test_decisions_about_other_data_are_kept_apart(path):
 
 def test_links_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "real").write_text("not a database, but long enough to be taken for one" * 20)
-    with pytest.raises(ExemplaError, match="cannot be opened"):
+    with pytest.raises(ExemplaError, match="is damaged"):
         DecisionLog(tmp_path / "real", "k")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(ExemplaError, match="is a link"):
+    with pytest.raises(ExemplaError, match="is a symbolic link"):
         DecisionLog(tmp_path / "link", "k")
 
 
@@ -187,7 +217,7 @@ def test_a_folder_that_cannot_be_written_is_said(path, monkeypatch):
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("exempla.review.logfile.tempfile.mkstemp", refused)
+    monkeypatch.setattr("exempla.review.log.tempfile.mkstemp", refused)
     with pytest.raises(ExemplaError, match="Permission denied"):
         DecisionLog(path, "k")
 
@@ -195,9 +225,123 @@ def test_a_folder_that_cannot_be_written_is_said(path, monkeypatch):
 def test_a_log_that_was_moved_takes_no_more_decisions(path):
     log = DecisionLog(path, "k")
     log.decide(RowDecision(1, "keep"), seen=0, once="a")
-    path.rename(path.with_name("elsewhere.sqlite"))
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(path.name + ending).rename(path.with_name(f"elsewhere.sqlite{ending}"))
     with pytest.raises(ExemplaError, match="moved or replaced"):
         log.decide(RowDecision(2, "keep"), seen=0, once="b")
     DecisionLog(path, "k").decide(RowDecision(1, "remove"), seen=0, once="c")
     with pytest.raises(ExemplaError, match="moved or replaced"):
         log.decide(RowDecision(2, "keep"), seen=0, once="d")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "decisions.sqlite"
+    fill(path, "other", 5).close()
+    fill(path).close()
+    return path.read_bytes()
+
+
+def test_a_shortened_file_is_refused_and_left_untouched(whole, path):
+    pages = range(4096, len(whole), 4096)
+    lengths = {0, 1, 16, 100, 511, *(page + off for page in pages for off in (-1, 0, 1))}
+    for length in sorted(lengths):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DamagedError, match=r"is damaged \(.+\)\. Restore a backup"):
+            DecisionLog(path, "k")
+        assert path.read_bytes() == whole[:length]
+
+
+def test_a_page_of_garbage_is_refused_wherever_it_is(whole, path):
+    rng = random.Random(0)
+    for start in range(0, len(whole), 4096):
+        damaged = bytearray(whole)
+        damaged[start : start + 4096] = rng.randbytes(4096)
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError, match="is damaged"):
+            DecisionLog(path, "k")
+        assert path.read_bytes() == damaged
+
+
+def test_the_recovered_log_has_the_readable_events_and_the_damaged_one_is_kept(whole, path):
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as db:
+        events = db.execute("SELECT version, row, note FROM events ORDER BY version").fetchall()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    damaged = whole[:-4096]
+    path.write_bytes(damaged)
+    found = recover_log(path)
+    assert found.kept is not None
+    assert found.kept.read_bytes() == damaged
+    with sqlite3.connect(path) as db:
+        rows = db.execute("SELECT version, row, note FROM events ORDER BY version").fetchall()
+    db.close()
+    assert 0 < len(rows) == found.events
+    assert rows == events[: len(rows)]
+    log = DecisionLog(path, "k")
+    log.decide(RowDecision(99, "keep"), seen=0, once="afterwards")
+    log.close()
+    path.write_bytes(b"")  # a second accident does not replace the first copy
+    again = recover_log(path)
+    assert again.kept is not None
+    assert again.kept.name == "decisions.sqlite.damaged-2"
+    assert found.kept.read_bytes() == damaged
+
+
+def test_the_command_says_that_the_log_is_damaged_and_recovers_it(tmp_path, capsys):
+    folder = make_folder(tmp_path, 8)
+    path = folder / "decisions.sqlite"
+    fill(path, "k", 12).close()
+    data = path.read_bytes()
+    path.write_bytes(data[:-4096])
+    assert main(["review", str(folder), "--export"]) == 2
+    said = capsys.readouterr().err
+    assert "is damaged" in said
+    assert f"exempla review {folder} --recover" in said
+    assert len(said.strip().splitlines()) == 1
+    assert path.read_bytes() == data[:-4096]
+    assert main(["review", str(folder), "--recover"]) == 0
+    assert "decisions.sqlite" in capsys.readouterr().out
+    assert (folder / "decisions.sqlite.damaged").read_bytes() == data[:-4096]
+    assert main(["review", str(folder), "--export"]) == 0
+    assert main(["review", str(folder), "--recover"]) == 0
+    assert "nothing to recover" in capsys.readouterr().out
+
+
+def test_an_event_that_cannot_follow_the_others_is_refused(path):
+    DecisionLog(path, "k").close()
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO events VALUES (1, 'k', 'undo', 3, 'keep', NULL, '', '', 'a')")
+    db.close()
+    with pytest.raises(DamagedError, match="event 1 has nothing to undo"):
+        DecisionLog(path, "k")
+
+
+def test_an_empty_file_or_a_write_ahead_log_alone_is_not_a_new_log(path):
+    path.write_bytes(b"")
+    with pytest.raises(ExemplaError, match="it is empty"):
+        DecisionLog(path, "k")
+    assert path.read_bytes() == b""
+    path.unlink()
+    path.with_name("decisions.sqlite-wal").write_bytes(b"something")
+    with pytest.raises(ExemplaError, match="only its write-ahead log is left"):
+        DecisionLog(path, "k")
+    assert not path.exists()
+    path.with_name("decisions.sqlite-wal").unlink()
+    path.mkdir()
+    with pytest.raises(ExemplaError, match="is not a file"):
+        DecisionLog(path, "k")
+
+
+def test_the_log_and_what_sqlite_makes_beside_it_are_private(tmp_path):
+    for name, folder_mode, mode in (("own", 0o755, 0o600), ("shared", 0o770, 0o660)):
+        folder = tmp_path / name
+        folder.mkdir()
+        folder.chmod(folder_mode)
+        log = DecisionLog(folder / "decisions.sqlite", "k")
+        log.decide(RowDecision(1, "keep"), seen=0, once="a")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+        assert set(modes) == {"decisions.sqlite", "decisions.sqlite-wal", "decisions.sqlite-shm"}
+        assert set(modes.values()) == {mode}
+        log.close()

@@ -100,7 +100,7 @@ def test_distance_is_koh_and_liang_once_the_self_term_is_dropped() -> None:
 def test_perturbation_stays_in_ball_and_range_and_the_data_are_untouched(kind: str) -> None:
     model, train, target = problem(kind)
     X = np.asarray(train[0]).copy()
-    found = exempla.attack(model, train, target, points=3, budget=0.3, bounds=(-0.2, 1.1), steps=5)
+    found = exempla.attack(model, train, target, k=3, budget=0.3, bounds=(-0.2, 1.1), steps=5)
     # points that lay outside the range are brought into it, the others stay in the ball
     inside = np.clip(found.original, -0.2, 1.1)
     assert np.abs(found.X - inside).max() <= 0.3 + 1e-6
@@ -118,7 +118,7 @@ def test_retraining_confirms_the_attack_and_not_the_random_direction() -> None:
     right = np.flatnonzero(model.predict(X) == y)
     weakest = right[np.argsort(np.abs(model.decision_function(X[right])))[:5]]
     target = (X[weakest], y[weakest])
-    found = exempla.attack(model, train, target, points=2, budget=1.0, steps=3, rounds=4)
+    found = exempla.attack(model, train, target, k=2, budget=1.0, steps=3, rounds=4)
     check = found.verify(seeds=3)
     assert check.mean("untouched") == 0.0
     assert check.mean("attacked") >= 0.4
@@ -132,7 +132,7 @@ def test_set_attack_harms_the_set_more_than_attacks_on_its_members() -> None:
     rows = np.flatnonzero((model.predict(X) == y) & (y == 1))[:6]
 
     def loss_after(target: np.ndarray) -> float:
-        found = exempla.attack(model, train, (X[target], y[target]), points=2, budget=0.5, rounds=3)
+        found = exempla.attack(model, train, (X[target], y[target]), k=2, budget=0.5, rounds=3)
         refitted = LogisticRegression(C=1.0, max_iter=1000).fit(found.apply(train[0]), train[1])
         return -float(np.log(refitted.predict_proba(X[rows])[:, 1]).mean())
 
@@ -157,7 +157,7 @@ def test_weak_points_name_what_is_cheapest_to_attack() -> None:
     assert (np.diff(table.reach) <= 1e-12).all()
 
     def drop(points: np.ndarray) -> float:
-        return exempla.attack(model, train, target, points=points, budget=0.2).expected
+        return exempla.attack(model, train, target, k=points, budget=0.2).expected
 
     assert drop(table["index"].to_numpy()[:3]) < 3 * drop(table["index"].to_numpy()[-3:])
 
@@ -179,8 +179,8 @@ def test_conjugate_gradient_solves_and_refuses() -> None:
 
 def test_predicted_labels_serve_when_none_are_given() -> None:
     model, train, target = problem("binary")
-    found = exempla.attack(model, train, target[0], points=[3, 4])
-    labelled = exempla.attack(model, train, (target[0], model.predict(target[0])), points=[3, 4])
+    found = exempla.attack(model, train, target[0], k=[3, 4])
+    labelled = exempla.attack(model, train, (target[0], model.predict(target[0])), k=[3, 4])
     np.testing.assert_array_equal(found.X, labelled.X)
 
 
@@ -191,9 +191,9 @@ def test_predicted_labels_serve_when_none_are_given() -> None:
         ({"objective": "hinge"}, "objective="),
         ({"budget": 0.0}, "budget="),
         ({"steps": 0}, "at least 1"),
-        ({"points": 0}, "points is 0"),
-        ({"points": [999]}, "row 999"),
-        ({"points": [0.5]}, "points must name"),
+        ({"k": 0}, "k is 0"),
+        ({"k": [999]}, "row 999"),
+        ({"k": [0.5]}, "k must name"),
         ({"bounds": (1.0, 0.0)}, "bounds"),
         ({"bounds": "none"}, "bounds="),
     ],

@@ -12,7 +12,7 @@ from sklearn.preprocessing import scale
 import exempla
 from exempla import ExemplaError, ExemplaWarning, Explainer
 from exempla.tasks.clean import clean_from
-from exempla.tasks.verify import refit
+from exempla.tasks.retrain import refit
 from experiments.mnist_methods import FisherRankings
 from experiments.paper_cnn import PaperCNN, Recipe, predict, train_cnn
 
@@ -44,8 +44,8 @@ def small(epochs: int = 3) -> Recipe:
 
 def test_order_is_that_of_influence_on_the_mean_of_the_errors(planted: tuple) -> None:
     model, train, (X, y) = planted
-    found = exempla.clean(model, train, (X, y), 20, progress=False)
     wrong = model.predict(X) != y
+    found = exempla.clean(model, train, (X, y), 20, ask=wrong, progress=False)
     influence = Explainer(model, progress=False).fit(train).influence((X[wrong], y[wrong])).mean(1)
     np.testing.assert_array_equal(found.indices, np.argsort(influence)[:20])
     np.testing.assert_allclose(found.effect, -np.sort(influence)[:20], rtol=1e-6)
@@ -64,13 +64,13 @@ def test_most_of_what_is_named_was_planted(planted: tuple) -> None:
 def test_retraining_mends_the_target_more_than_chance_does(planted: tuple) -> None:
     model, train, test = planted
     check = exempla.clean(model, train, test, FLIPS, progress=False).verify(seeds=3)
-    selected = check.mean("questioned", "selected removed")
-    assert check.mean("questioned", "nothing removed") == 0.0
+    selected = check.mean("queried", "selected removed")
+    assert check.mean("queried", "nothing removed") == 0.0
     assert selected >= 0.5
-    assert selected > check.mean("questioned", "random removed") + 0.2
+    assert selected > check.mean("queried", "random removed") + 0.2
     # the predictions nobody asked about are reported, better or worse
-    assert check.mean("not questioned", "nothing removed") == 1.0
-    assert set(check.table.judged) == {"questioned", "not questioned"}
+    assert check.mean("not queried", "nothing removed") == 1.0
+    assert set(check.table.judged) == {"queried", "not queried"}
     assert len(check.runs) == 3 * 3 * 2
     assert str(FLIPS) in str(check)
 
@@ -81,13 +81,14 @@ def test_a_holdout_of_ones_own_is_judged_instead(planted: tuple) -> None:
     check = found.verify(seeds=1, holdout=(X[150:], y[150:]))
     refitted = LogisticRegression().fit(*train)
     expected = refitted.score(X[150:], y[150:])
-    assert check.mean("not questioned", "nothing removed") == pytest.approx(expected)
+    assert check.mean("not queried", "nothing removed") == pytest.approx(expected)
 
 
 def test_sbq_is_the_papers_way(planted: tuple) -> None:
     model, train, (X, y) = planted
-    found = exempla.clean(model, train, (X, y), 10, method="sbq", progress=False)
     wrong = model.predict(X) != y
+    sbq = exempla.SBQ(noise=10)
+    found = exempla.clean(model, train, (X, y), 10, ask=wrong, selector=sbq, progress=False)
     by_hand = exempla.explain(model, train, (X[wrong], y[wrong]), k=10, progress=False)
     np.testing.assert_array_equal(found.indices, by_hand.indices)
     assert found.selector == "SBQ"
@@ -132,7 +133,7 @@ def test_a_torch_module_is_refitted_by_the_callers_function(network: tuple) -> N
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = exempla.clean(model, train, test, 5, sketch=30, fit=fit, progress=False)
     check = found.verify(seeds=2)
-    assert check.mean("questioned", "nothing removed", "log_likelihood") < 0
+    assert check.mean("queried", "nothing removed", "log_likelihood") < 0
     same_seed = check.runs[(check.runs.arm == "nothing removed") & (check.runs.seed == 0)]
     again = found.verify(seeds=1).runs
     again = again[again.arm == "nothing removed"]
@@ -162,7 +163,7 @@ def test_fewer_than_asked_for_is_said(planted: tuple) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": "magic"}, "method="),
+        ({"selector": "magic"}, "selector="),
         ({"ask": "some"}, "ask="),
         ({"k": 0}, "k is 0"),
         ({"k": 301}, "at most 300"),

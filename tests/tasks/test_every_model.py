@@ -42,7 +42,7 @@ def summarize(model, train, test):
 
 
 def attack(model, train, test):
-    found = exempla.attack(model, train, test, points=1, budget=0.3, progress=False)
+    found = exempla.attack(model, train, test, k=1, budget=0.3, progress=False)
     assert found.expected < 0
 
 

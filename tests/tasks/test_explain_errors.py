@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 import exempla
 from exempla import ExemplaError, Explainer
+from exempla.tasks.mistakes import check_test_labels
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,9 @@ def test_questions_the_wrong_predictions_and_no_others(problem: tuple) -> None:
     wrong = np.flatnonzero(model.predict(X) != y)
     assert 2 <= len(wrong) < len(y) // 4
     answer = exempla.explain_errors(model, train, (X, y), k=7, progress=False)
-    by_hand = Explainer(model, progress=False).fit(train).explain((X[wrong], y[wrong]), k=7)
+    by_hand = Explainer(model, progress=False).fit(train)
+    _, p_wrong = check_test_labels(by_hand, (X, y), wrong)
+    by_hand = by_hand.explain((X[wrong], y[wrong]), k=7, weights=1 - p_wrong)
     np.testing.assert_array_equal(answer.indices, by_hand.indices)
     np.testing.assert_array_equal(answer.question.rows, wrong)
     assert answer.n_test == len(wrong)
@@ -101,5 +104,5 @@ def test_labels_and_classes_are_needed(problem: tuple) -> None:
         exempla.explain_errors(model, train, X, progress=False)
     numbers = np.random.default_rng(0).standard_normal(len(train[0]))
     ridge = Ridge().fit(train[0], numbers)
-    with pytest.raises(ExemplaError, match="class labels alone"):
+    with pytest.raises(ExemplaError, match="class labels only"):
         exempla.explain_errors(ridge, (train[0], numbers), (train[0], numbers), progress=False)

@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
+from exempla.arrays import first_largest, levels
 from exempla.data import take_rows
-from exempla.tasks.explain import first_largest, levels
 from exempla.tasks.labels.calibrate import share_in_doubt
 from exempla.tasks.labels.evidence import FisherView
 from exempla.tasks.labels.fix_labels import fix_labels_from, gather

@@ -40,9 +40,9 @@ def test_cleaning_by_sbq_takes_what_an_explanation_does(data, capsys):
     X, y = data
     model = LogisticRegression().fit(X, y)
     said = {}
-    for method in ("influence", "sbq"):
-        exempla.clean(model, (X, y), (X[:9], y[:9]), 3, ask="all", method=method)
-        said[method] = capsys.readouterr().err
+    for name, selector in (("influence", None), ("sbq", exempla.SBQ(noise=10))):
+        exempla.clean(model, (X, y), (X[:9], y[:9]), 3, ask="all", selector=selector)
+        said[name] = capsys.readouterr().err
     exempla.explain(model, (X, y), (X[:9], y[:9]), 3)
     assert said["sbq"] == capsys.readouterr().err != said["influence"]
 

@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
+from exempla.tasks.retrain import check_fit, redraw, refit
 from exempla.tasks.summarize.posterior import refitter
-from exempla.tasks.verify import check_fit, redraw, refit
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -97,7 +97,7 @@ def test_every_layer_of_torch_is_drawn_anew(module: Any) -> None:
 
 def test_a_parameter_that_nothing_sets_is_refused_by_name() -> None:
     module = spoilt(Scaled())
-    with pytest.raises(ExemplaError, match=r"its parameters scale: give .* or freeze"):
+    with pytest.raises(ExemplaError, match=r"its parameters scale: add .* or freeze"):
         unfit(module)
     assert bool((module.scale == 7).all())
     parametrised = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))
@@ -252,7 +252,7 @@ def test_what_cannot_be_retrained_is_refused() -> None:
         refit(make_pipeline(StandardScaler(), KNeighborsClassifier()), X, Y, np.ones(60), None, 0)
     frozen = FrozenEstimator(LogisticRegression().fit(X, Y))
     for model in (frozen, make_pipeline(StandardScaler(), frozen)):
-        with pytest.raises(ExemplaError, match="FrozenEstimator keeps what it has learnt"):
+        with pytest.raises(ExemplaError, match="FrozenEstimator keeps what it has learned"):
             check_fit(model, None)
     scaled = FrozenEstimator(StandardScaler().fit(X))
     check_fit(make_pipeline(scaled, LogisticRegression()), None)  # it knows no labels

@@ -197,7 +197,7 @@ def test_the_same_seed_gives_the_same_summary():
 
 
 def test_large_sets_take_their_candidates_from_a_part(monkeypatch):
-    from exempla.tasks.summarize import posterior as task
+    task = import_module("exempla.tasks.summarize.posterior")
 
     X, y = made(3000, 4, shift=-5.0)
     model = LogisticRegression().fit(X, y)

@@ -254,7 +254,7 @@ def prepared(model: Any, columns: Collection[Column]) -> Any:
     if hasattr(model, "steps") or not is_trees(model):
         return model
     if type(model).__name__ == "XGBClassifier":
-        from exempla.oracles.trees.columns import AnyLabelXGBClassifier
+        from exempla.oracles.trees.xgboost_labels import AnyLabelXGBClassifier
 
         model = AnyLabelXGBClassifier(**model.get_params())
     library = type(model).__module__.partition(".")[0]

@@ -106,7 +106,7 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
 
     everything = fixes.renumbered(file.rows)
     found = listed(everything, None) if options.k is None else everything.first(options.k)
-    rest, frame = _rest(file, everything, len(found), options.seed)
+    rest, strata = _rest(file, everything, len(found), options.seed)
     about = About(**file.facts, command=command_line(options), warnings=file.warnings)
     with published(folder, options) as stage:
         table = stage / "explanation.csv"
@@ -132,7 +132,7 @@ def finish(console: Console, options: Namespace, folder: Path, file: JobFile, fi
             expected_wrong=float(found.expected_errors),
             question=f"Which {found.noun} are wrong?",
             rest=rest,
-            frame=frame,
+            strata=strata,
         )  # fmt: skip
     console.say(found.finding)
     for warning in found.warnings:
@@ -152,9 +152,9 @@ def _rest(
     """Labels that are not listed, drawn for spot checks, and how many there are in all."""
     if len(everything) < everything.n_labels:  # the others are not known any more
         return iter(()), None
-    frame, chosen, strata = sample_rest(everything.probabilities[count:], listed=count, seed=seed)
+    strata, chosen, stratum = sample_rest(everything.probabilities[count:], listed=count, seed=seed)
     drawn = _suspects(file, everything.at(count + chosen))
-    return zip(strata.tolist(), drawn, strict=True), frame
+    return zip(stratum.tolist(), drawn, strict=True), strata
 
 
 def _content(file: JobFile, found: Any, rank: int) -> Content:

@@ -52,7 +52,8 @@ def explain_texts(options: Namespace) -> int:
             model, tokenizer = _load_language_model(options.model)
         train, test = (Completions(tokenizer, each) for each in pairs)
         explainer = Explainer(model, seed=options.seed, progress=console.progress)
-        k, side = min(options.k, len(train)), options.side or "proponents"
+        k = min(50 if options.k == "auto" else options.k, len(train))
+        side = options.side or "proponents"
         explanation = explainer.fit(train).explain(test, k=k, side=side)
     if not len(explanation):
         raise ExemplaError(f"No text is among the {side} of these completions; try --side both.")

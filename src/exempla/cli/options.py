@@ -149,6 +149,7 @@ def check_numbers(options: Namespace) -> None:
 
     check_seed(options.seed)
     k = getattr(options, "k", None)
+    k = None if k == "auto" else k
     if k is not None and k < 1:
         raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
 

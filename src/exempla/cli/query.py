@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from exempla.errors import ExemplaError
 from exempla.report.views import rounded
 from exempla.tables import Split, Table
 from exempla.tables.formats.encoding import named_format
-from exempla.tasks.explain import ONE_CONFUSION, confused
+from exempla.tasks.mistakes import ONE_CONFUSION, confused
 
 _WORDS = ("errors", "all")
 """What --ask may say instead of naming rows."""
@@ -47,6 +47,10 @@ class Asked:
     predicted: np.ndarray
     error_share: float
     notes: tuple[str, ...]
+
+    def limited_to(self, positions: np.ndarray) -> Asked:
+        """Return the question about these test rows alone."""
+        return replace(self, positions=np.asarray(positions))
 
     @property
     def rows(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from exempla.data import take_rows
 from exempla.report.views import Content
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
 from exempla.review.folder import WRITTEN
-from exempla.review.sampling import Frame, sample_rest
+from exempla.review.sampling import Strata, sample_rest
 from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables.corrections import fingerprint, refuse_input
 
@@ -174,26 +174,26 @@ class Suspects:
             for name in WRITTEN:  # the file itself is looked after by write_review
                 refuse_input(folder / name, other)
         classes = [str(c) for c in np.unique(self.given.parts.y_train)]
-        frame, rest, strata = self._sampled
+        strata, rest, stratum = self._sampled
         return write_review(
             folder,
             self._suspects(self.fixes),
             source=source,
             classes=classes,
             expected_wrong=float(self.fixes.expected_errors),
-            rest=zip(strata.tolist(), self._suspects(rest)),
-            frame=frame,
+            rest=zip(stratum.tolist(), self._suspects(rest)),
+            strata=strata,
         )
 
     @cached_property
-    def _sampled(self) -> tuple[Frame, _Rest, np.ndarray]:
+    def _sampled(self) -> tuple[Strata, _Rest, np.ndarray]:
         """The rows that spot checks are drawn from: how many, a sample of them, its strata."""
         fixes, labels = self.fixes, self.given.parts.y_train
         rest = _Rest.beside(fixes, fixes if self.everything is None else self.everything, labels)
-        frame, chosen, strata = sample_rest(
+        strata, chosen, stratum = sample_rest(
             rest.probabilities, listed=len(fixes.indices), seed=fixes.seed
         )
-        return frame, rest.at(chosen), strata
+        return strata, rest.at(chosen), stratum
 
     def _suspects(self, fixes: Any) -> Iterator[Suspect]:
         parts = self.given.parts

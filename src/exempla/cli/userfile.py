@@ -62,8 +62,8 @@ from exempla.tables.formats.folder import safe_path
 from exempla.tables.infer import label_values, same_labels
 from exempla.tables.models.choose import Compared
 from exempla.tables.table import show
+from exempla.tasks.retrain import refit
 from exempla.tasks.summarize import Summary
-from exempla.tasks.verify import refit
 
 _LONG_NUMBER = 7
 """Characters up to which a number is shown as the file has it."""

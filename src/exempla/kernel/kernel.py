@@ -106,7 +106,9 @@ class Kernel:
     def whiten_rows(self, indices: np.ndarray) -> Array:
         """Whiten some training rows, at their own length, without computing all features."""
         pairs = zip(self.embeddings, self._values, strict=True)
-        return concatenate_models([e.metric.whiten(e.rows[indices], value) for e, value in pairs])
+        return concatenate_models(
+            [e.metric.whiten(e.near_model(e.rows[indices]), value) for e, value in pairs]
+        )
 
     # ---- queries
 

@@ -1,7 +1,8 @@
-"""From a model to its oracle: each framework is imported only when a model of it arrives.
+"""Oracles: from a model to its scores. Each framework is imported only when a model needs it.
 
-Inside: base (what an oracle promises), sklearn/, trees/, torch/, scores (your own gradients).
-Imports: data, likelihoods, recorder (its files), factors, arrays, errors.
+Modules: base (the interface), factors, likelihoods, scores (user-supplied gradients), sklearn/,
+trees/, torch/.
+Imports: data, recorder (its files), arrays, checks, errors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from exempla.oracles.base import Oracle
 if TYPE_CHECKING:
     from exempla.oracles.likelihoods import Likelihood
 
-__all__ = ["is_checkpoint", "make_oracle", "make_oracles", "opened", "with_runs"]
+__all__ = ["is_checkpoint", "make_oracle", "make_oracles", "unwrap", "with_runs"]
 
 
 def make_oracle(
@@ -26,23 +27,42 @@ def make_oracle(
     parameters: Sequence[str] | None = None,
     device: Any = None,
 ) -> Oracle:
-    """The oracle that scores this model; raises UnsupportedModelError if there is none.
+    """Return the oracle that scores this model.
 
+    Parameters
+    ----------
+    model : object
+        A torch module or Trainer, a scikit-learn estimator, an ensemble of trees, `ArrayScores`,
+        `ScoreModel`, or an oracle, which is returned unchanged.
+    likelihood : str or Likelihood
+        "auto" uses the model's own.
+    parameters : sequence of str, optional
+        Names or globs of the layers to score; None scores all.
+    device : optional
+        Device of a torch model.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If exempla cannot score this kind of model.
+
+    Examples
+    --------
     >>> from sklearn.linear_model import LogisticRegression
     >>> make_oracle(LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])).likelihood
     'bernoulli'
     """
     if isinstance(model, Oracle):
         return model
-    if _is_module(opened(model)):
+    if _is_module(unwrap(model)):
         from exempla.oracles.torch.oracle import torch_oracle
         from exempla.oracles.torch.trainers import reader_of
 
         reader = reader_of(model)
-        return torch_oracle(opened(model), likelihood, parameters, device, reader=reader)
+        return torch_oracle(unwrap(model), likelihood, parameters, device, reader=reader)
     if device is not None and str(device) != "cpu":
         raise ExemplaError(
-            f"device={device!r:.60} is for torch models, and this one is computed on the CPU: "
+            f"device={device!r:.60} applies to torch models only. This model runs on the CPU: "
             "leave it out."
         )
     from exempla.oracles.scores import ArrayOracle, ArrayScores, ScoreModel
@@ -54,27 +74,29 @@ def make_oracle(
     if is_trees(model):
         return tree_oracle(model, likelihood, parameters)
     if hasattr(model, "fit") or hasattr(model, "get_params"):
-        from exempla.oracles.sklearn.oracle import sklearn_oracle
+        from exempla.oracles.sklearn.registry import sklearn_oracle
 
         return sklearn_oracle(model, likelihood, parameters)
-    from exempla.oracles.sklearn.anatomy import SUPPORTED
+    from exempla.oracles.sklearn.registry import SUPPORTED
 
     raise UnsupportedModelError(
-        f"{type(model).__name__} is not a model exempla can score. It takes a torch.nn.Module, "
-        "boosted trees of LightGBM, XGBoost, CatBoost and scikit-learn, its forests, "
-        f"scikit-learn's {SUPPORTED}, or any gradient: a ScoreModel(score=...) for a function, "
+        f"{type(model).__name__} is not a model exempla can score. It supports torch.nn.Module, "
+        "boosted trees of LightGBM, XGBoost, CatBoost and scikit-learn, scikit-learn's forests, "
+        f"{SUPPORTED}, and gradients of your own: ScoreModel(score=...) for a function, "
         "ArrayScores() for a matrix of scores."
     )
 
 
-def opened(model: Any) -> Any:
-    """The network inside a Trainer or a pipeline; of a list, of each; anything else as it is.
+def unwrap(model: Any) -> Any:
+    """Return the network inside a Trainer or a pipeline, or inside each model of a list.
 
-    >>> opened("epoch3.pt")
+    Anything else is returned unchanged.
+
+    >>> unwrap("epoch3.pt")
     'epoch3.pt'
     """
     if isinstance(model, list):
-        return [opened(one) for one in model]
+        return [unwrap(one) for one in model]
     if "torch" not in sys.modules or _is_module(model):
         return model
     if not hasattr(model, "model") and not hasattr(model, "lightning_module"):
@@ -86,8 +108,9 @@ def opened(model: Any) -> Any:
 
 
 def is_checkpoint(model: Any) -> bool:
-    """Whether this is an earlier moment of another model in a list: a state dict, a file of one, an
-    ensemble with only its first trees.
+    """Return True for an earlier snapshot of another model in a list.
+
+    A snapshot is a state dict, a file of one, or an ensemble restricted to its first trees.
 
     >>> is_checkpoint({"weight": 0}), is_checkpoint("epoch3.pt"), is_checkpoint(object())
     (True, True, False)
@@ -96,10 +119,9 @@ def is_checkpoint(model: Any) -> bool:
 
 
 def with_runs(models: list[Any]) -> list[Any]:
-    """The list with every folder of a recorded run replaced by the files of its snapshots.
+    """Replace every folder of a recorded run in the list by the files of its snapshots.
 
-    A snapshot with the very weights of the model before it, as the last of a run mostly is, adds
-    nothing and is left out.
+    A snapshot with the weights of the model itself, as the last one often is, is dropped.
 
     >>> with_runs(["epoch3.pt"])
     ['epoch3.pt']
@@ -112,13 +134,13 @@ def with_runs(models: list[Any]) -> list[Any]:
 
 
 def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
-    """The snapshots of a run that are not the model itself."""
-    from exempla.recorder.weights import read_run
+    """Return the snapshots of a run that differ from the model."""
+    from exempla.recorder.run import read_run
 
     run = read_run(folder)
-    base = opened(next((model for model in models if not is_checkpoint(model)), None))
+    base = unwrap(next((model for model in models if not is_checkpoint(model)), None))
     if base is None:
-        raise ExemplaError(f"{folder} holds weights alone: put the model before it in the list.")
+        raise ExemplaError(f"{folder} holds only weights: put their model before it in the list.")
     if not run.snapshots:
         raise ExemplaError(f"the run in {folder} has no snapshot yet.")
     if _is_module(base):
@@ -130,7 +152,7 @@ def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
 
 
 def _is_module(model: Any) -> bool:
-    # a module of torch cannot exist unless torch has been imported
+    # no module can exist before torch has been imported
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
@@ -141,15 +163,17 @@ def make_oracles(
     parameters: Sequence[str] | None = None,
     device: Any = None,
 ) -> list[Oracle]:
-    """One oracle per model; beside a model its earlier weights count as models: state dicts and
-    files of them for a torch module, recorded snapshots also for scikit-learn.
+    """Return one oracle per model and per snapshot of it.
+
+    Snapshots are state dicts or files of them for a torch module, and recorded snapshots for
+    scikit-learn.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> models = [LogisticRegression(C=c).fit([[0.0], [1.0]], [0, 1]) for c in (1, 10)]
     >>> len(make_oracles(models))
     2
     """
-    inside = opened(models)
+    inside = unwrap(models)
     if any(_is_module(model) for model in inside):
         from exempla.oracles.torch.oracle import torch_oracle
         from exempla.oracles.torch.trainers import reader_of, with_checkpoints

@@ -1,11 +1,11 @@
-"""What every oracle promises: a model and its data become scores, in one currency.
+"""The interface of an oracle: a fitted model and data become scores, in one currency.
 
-An oracle knows its framework; nothing after it does. It hands out `ScoreRows`, batch by batch in
-data-set order, whose `Factors` (one per layer) are the per-sample scores ∇θ log p(y | x, θ̂),
-never multiplied out.
+Only the oracle knows the framework of its model. It yields `ScoreRows`, batch by batch in data-set
+order, whose `Factors` (one per layer) are the per-sample scores ∇θ log p(y | x, θ̂), never
+multiplied out.
 
-Weights. A training example of weight w has score w·s and Fisher w·E[s sᵀ]; the oracle multiplies
-`g` by w (scores) and by √w (Fisher rows). Questioned examples have weight 1.
+Weights: a training example of weight w has score w·s and Fisher w·E[s sᵀ], so the oracle multiplies
+`g` by w (scores) and by √w (Fisher rows). Test examples have weight 1.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from exempla.arrays import to_numpy
+from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError
 from exempla.oracles.factors import Factors
 
-__all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "ScoreRows"]
+__all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "RowExamples", "ScoreRows"]
 
 Labels = Literal["true", "predicted"]
 
 CLASS_CUT = 1e-4
-"""Classes with less probability than this are left out of a network's Fisher: they carry next to
-none of it, and leaving them out shortens the sum from (classes) to a few rows an example."""
+"""Probability below which a class is dropped from a network's Fisher: such classes contribute
+almost nothing, and dropping them leaves a few rows per example instead of one per class."""
 
 GRAM_BLOCK = 256
-"""Rows per block of a Gram matrix: bounds the temporaries, not the result."""
+"""Rows per block of a Gram matrix; bounds the memory of temporaries."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One block of parameters, a d_out × d_in matrix; a bias is one more column of inputs.
+    """One block of parameters, a d_out × d_in matrix; a bias is an additional input column.
 
-    `penalty` (d_in,) is the L2 coefficient λ of each input column in the mean-loss objective
-    mean(−log p) + Σ λ/2·w²: zero for a bias, zero where the model is not regularised.
+    `penalty` (d_in,) is the L2 coefficient λ of each input column in the objective
+    mean(−log p) + Σ λ/2·w². It is zero for a bias and for models without regularisation.
     """
 
     name: str
@@ -53,34 +54,34 @@ class Layer:
 
 @dataclass(frozen=True)
 class ScoreRows:
-    """Some score rows: which example each belongs to, and its factors layer by layer."""
+    """Score rows: the example each row belongs to, and its factors layer by layer."""
 
     sample: np.ndarray
     """(n,) int64 positions in the data set, one per row."""
     factors: tuple[Factors, ...]
     counted: int | None = None
-    """How many of the rows carry probability above CLASS_CUT, where rows below it are here for
-    exactness alone; None means all of them. Damping rules count rows."""
+    """Number of rows with probability above CLASS_CUT, if rows below it are included for
+    exactness; None means all. Damping rules count rows."""
 
     def __len__(self) -> int:
         return len(self.sample)
 
     @property
     def nbytes(self) -> int:
-        """Memory that the factors take."""
+        """Memory of the factors in bytes."""
         return sum(f.nbytes for f in self.factors)
 
     def take(self, positions: np.ndarray) -> ScoreRows:
-        """Some of the rows, in this order."""
+        """Return the rows at these positions, in this order."""
         return ScoreRows(self.sample[positions], tuple(f.take(positions) for f in self.factors))
 
     def compact(self) -> ScoreRows:
-        """The same rows, each layer in the form that takes least memory: for products alone."""
+        """Return the same rows with each layer in its smallest form; supports products only."""
         return replace(self, factors=tuple(f.compact() for f in self.factors))
 
     @staticmethod
     def join(groups: list[ScoreRows]) -> ScoreRows:
-        """One group of rows from many."""
+        """Concatenate several groups of rows."""
         if len(groups) == 1:
             return groups[0]
         layers = zip(*(group.factors for group in groups), strict=True)
@@ -92,26 +93,29 @@ class ScoreRows:
         )
 
     def thinnest(self, layers: tuple[Layer, ...]) -> int:
-        """Positions that a row has in the matrix with fewest of them: a row of many is a sum of as
-        many products, and says as much of its layers as so many rows of one."""
+        """Return the smallest number of positions per row over the weight matrices.
+
+        A row with s positions is a sum of s products and carries about as much information about
+        its layers as s rows with one position each.
+        """
         pairs = zip(layers, self.factors, strict=True)
         return min((f.work.positions for x, f in pairs if x.d_in > 1), default=1)
 
     def squared_norms(self) -> Any:
-        """Squared norm of each score, over all layers, where the factors live."""
+        """Return the squared norm of each score over all layers, on the factors' device."""
         first, *rest = (f.norm2() for f in self.factors)
         for more in rest:
             first = first + more
         return first
 
     def norm2(self) -> np.ndarray:
-        """Squared norm of each score, over all layers, in NumPy and float64."""
+        """Return the squared norm of each score over all layers, as a float64 NumPy array."""
         return in_float64(self.squared_norms())
 
     def gram(self, other: ScoreRows, done: Callable[[float], object] | None = None) -> np.ndarray:
-        """Dot products of these scores with the other's, in float64, block by block.
+        """Return the float64 dot products of these scores with the other's, block by block.
 
-        `done` is told of the share of the work that each step has been.
+        `done` is called with the share of the work that each step completes.
         """
         out = np.empty((len(self), len(other)))
         blocks = _gram_blocks(len(self), len(other), symmetric=other is self)
@@ -131,34 +135,68 @@ class ScoreRows:
 
 
 def _gram_blocks(n: int, m: int, symmetric: bool) -> list[tuple[int, int]]:
-    """First row and first column of each block; of a symmetric matrix only the lower ones."""
+    """Return the first row and column of each block; only the lower ones if symmetric."""
     rows, columns = range(0, n, GRAM_BLOCK), range(0, m, GRAM_BLOCK)
     return [(i, j) for i in rows for j in columns if not symmetric or j <= i]
 
 
 def in_float64(array: Any) -> np.ndarray:
-    """The array in NumPy and double precision."""
+    """Convert to a float64 NumPy array."""
     return np.asarray(to_numpy(array), dtype=np.float64)
 
 
 class Examples(ABC):
-    """Validated data an oracle can score. Only its own oracle looks inside."""
+    """Validated data that an oracle can score. Only its own oracle looks inside."""
 
     labels: np.ndarray | None
     """The labels as the user gave them, in data-set order; None if there are none."""
     ids: np.ndarray | None = None
-    """The user's own names for the rows, if given."""
+    """The user's own names of the rows, if given."""
     needs_labels: bool = True
-    """False where a score asks for no label: densities p(x), and scores that were given as such."""
+    """False where scores need no label: densities p(x), and precomputed scores."""
     made_bytes: int = 0
-    """Memory that reading took for good: inputs transformed once, where the user's stay too."""
+    """Memory that reading allocated permanently beside the user's data, in bytes."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def take(self, positions: np.ndarray) -> Examples:
-        """The examples at these positions, in this order."""
+        """Return the examples at these positions, in this order."""
+
+
+@dataclass(frozen=True)
+class RowExamples(Examples):
+    """Examples kept as arrays with one entry per row.
+
+    `codes` are the labels in the form the likelihood uses: class codes or numbers.
+    """
+
+    X: Any
+    codes: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    needs_labels: bool = True
+    made_bytes: int = 0
+
+    per_row: ClassVar[tuple[str, ...]] = ("X", "codes", "weights", "labels", "ids")
+    """Fields that `take` indexes."""
+
+    def __len__(self) -> int:
+        return n_rows(self.X)
+
+    def take(self, positions: np.ndarray) -> Self:
+        """Return the examples at these positions, in this order."""
+        at = np.asarray(positions)
+        parts = {name: getattr(self, name) for name in self.per_row}
+        return replace(self, **{k: take_rows(v, at) for k, v in parts.items() if v is not None})
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, Self]]:
+        """Yield consecutive positions, `size` at a time, and the examples there."""
+        for start in range(0, len(self), size):
+            rows = np.arange(start, min(start + size, len(self)))
+            yield rows, self.take(rows)
 
 
 class Oracle(ABC):
@@ -168,18 +206,18 @@ class Oracle(ABC):
     likelihood: str
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
-    """How `fisher_rows` takes the expectation over the model's labels, in words."""
+    """How `fisher_rows` computes the expectation over the model's labels, in words."""
     notes: tuple[str, ...] = ()
-    """What every explanation of this model should say of itself."""
+    """Remarks that every explanation of this model includes."""
     whitened: bool = False
-    """Whether the scores' dot products are the kernel already: then the metric is the identity,
-    whichever was asked for."""
+    """True if dot products of scores already are the kernel; the metric is then the identity,
+    whichever one was requested."""
     itemsize: int = 8
-    """Bytes of a number of its scores: 8 in double precision, 4 in single."""
+    """Bytes per number of its scores: 8 in double precision, 4 in single."""
 
     @property
     def pass_bytes(self) -> int:
-        """Memory that a pass over a batch takes, beside the model; 0 where that is little."""
+        """Memory of a pass over one batch besides the model, in bytes; 0 if negligible."""
         return 0
 
     @property
@@ -188,60 +226,63 @@ class Oracle(ABC):
 
     @abstractmethod
     def read(self, data: Any, *, role: Literal["train", "test"]) -> Examples:
-        """Validate the user's data; raise ExemplaError naming every problem at once."""
+        """Validate the user's data; raise one ExemplaError that lists every problem."""
 
     @abstractmethod
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """One row per example, in order, in batches."""
+        """Yield one row per example, in order, in batches."""
 
     @abstractmethod
     def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
-        """Rows r with Σ_{rows of example i} r rᵀ = E_{y ~ model}[s sᵀ], in batches.
+        """Yield rows r with Σ_{rows of example i} r rᵀ = E_{y ~ model}[s sᵀ], in batches.
 
-        An example may have several rows (one per class that carries probability).
+        An example may have several rows, for instance one per class.
         """
 
     @abstractmethod
     def predict(self, examples: Any) -> np.ndarray:
-        """The model's own predictions, in the user's label vocabulary."""
+        """Return the model's predictions, in the user's label vocabulary."""
 
     @abstractmethod
     def log_likelihood(self, examples: Any) -> np.ndarray:
-        """log p(y | x, θ̂) of each example under its given label."""
+        """Return log p(y | x, θ̂) of each example under its given label."""
 
     def by_prediction(self) -> Oracle:
-        """The same oracle with training rows scored like questioned ones, by what the model says of
-        their labels: for jobs that compare the two. Most oracles know no other score."""
+        """Return an oracle that scores training rows the way it scores test rows.
+
+        Some models (generative classifiers, neighbours) have different scores for the two. Jobs
+        that compare training rows with test rows need the same one; most oracles have only one.
+        """
         return self
 
-    # ---- optional: what only some oracles know of their parameters
+    # ---- optional: properties of the parameters that only some oracles know
 
     @property
     def theta_squares(self) -> list[tuple[int, float]] | None:
-        """Of each layer of parameters scored: how many, and the sum of their squares."""
+        """Number of parameters and sum of their squares, for each scored layer."""
         return None
 
     @property
     def theta_norm(self) -> float | None:
-        """‖θ̂‖ over the parameters scored, if there is such a vector."""
+        """‖θ̂‖ over the scored parameters, if they form a vector."""
         squares = self.theta_squares
         return None if squares is None else float(np.sqrt(sum(square for _, square in squares)))
 
     def gauss_newton(self, train: Any) -> Any:
-        """The Fisher of the training examples as an operator on all parameters; None where there
-        is none (see `exempla.oracles.torch.scorer`)."""
+        """Return the Fisher of the training examples as an operator on all parameters, or None if
+        the oracle has none (see `exempla.oracles.torch.scorer`)."""
         return None
 
     @property
     def implicit_penalty(self) -> float | None:
-        """The L2 penalty that the way of training amounts to, where that is known in itself; None
-        where it shows in how far the parameters are from stationary."""
+        """The L2 penalty that the training procedure implies, if it is known; None if it has to be
+        estimated from how far the parameters are from a stationary point."""
         return None
 
     def penalty_rows(self) -> ScoreRows | None:
-        """The penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.
+        """Return the penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.
 
-        One row an output: column o of a layer's (d_in, d_out) block stands against e_o.
+        There is one row per output: column o of a layer's (d_in, d_out) block, against e_o.
         """
         if not any(layer.penalty.any() for layer in self.layers):
             return None
@@ -258,10 +299,10 @@ class Oracle(ABC):
 
     @property
     def theta(self) -> np.ndarray:
-        """All parameters in one vector: per layer a (d_in, d_out) block in row-major order, the
-        bias its last input row."""
-        raise ExemplaError(f"{type(self).__name__} cannot write its parameters as one vector.")
+        """All parameters as one vector: per layer a (d_in, d_out) block in row-major order, with
+        the bias as its last input row."""
+        raise ExemplaError(f"{type(self).__name__} has no single parameter vector.")
 
     def at(self, theta: np.ndarray) -> Oracle:
-        """The same oracle at other parameters; it scores examples this one has read."""
-        raise ExemplaError(f"{type(self).__name__} cannot be moved to other parameters.")
+        """Return the same oracle at other parameters; it scores examples this one has read."""
+        raise ExemplaError(f"{type(self).__name__} cannot be evaluated at other parameters.")

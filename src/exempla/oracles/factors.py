@@ -1,6 +1,7 @@
-"""`Factors`: per-sample scores of one layer, in the one form every step asks of them.
+"""`Factors`: per-sample scores of one layer, in factored form.
 
-Shapes:  n rows of a batch · s positions that share a weight (sequence, pixels) · d_in, d_out"""
+Shapes: n rows of a batch, s positions that share a weight (tokens, pixels), d_in, d_out.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +13,40 @@ import numpy as np
 from exempla.arrays import Array, as_like, concatenate, is_sparse
 
 MANY = 32
-"""Positions that are many. Examples with so many differ less from one another and cost more to look
-at, so fewer of them are looked at wherever a sample is enough."""
+"""Positions per example from which on fewer examples are sampled where a sample is enough: such
+examples differ less from one another and cost more."""
 
 
 class Pairs(NamedTuple):
-    """Which products of an input direction and an output direction are wanted."""
+    """The products of an input direction and an output direction that a sketch keeps."""
 
     inputs: Array
     """(pairs,) columns of the input basis."""
     outputs: Array
     """(pairs,) columns of the output basis."""
     flat: Array
-    """(pairs,) places in the flattened (r_in, r_out) block, worked out once."""
+    """(pairs,) positions in the flattened (r_in, r_out) block, precomputed."""
 
 
 class Work(NamedTuple):
-    """What a layer's arithmetic costs, for one row."""
+    """Cost of a layer's arithmetic, per row."""
 
     positions: int
     d_in: float
-    """Numbers of an input that have to be multiplied: of a sparse one, those that are not zero."""
+    """Entries of an input that have to be multiplied; for sparse inputs, the nonzero ones."""
     d_out: float
     gram: float
-    """Floating-point operations of a dot product of two scores, as `Factors.gram` takes it."""
+    """Floating-point operations per dot product of two scores in `Factors.gram`."""
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Scores of one layer for n rows, unmultiplied: the score of row i is Σ_s a[i, s] g[i, s]ᵀ.
+    """Scores of one layer for n rows, not multiplied out: row i is Σ_s a[i, s] g[i, s]ᵀ.
 
-    `a` is (n, s, d_in) and `g` is (n, s, d_out); 2-D arrays mean s = 1, and only then may `a` be
-    a CSR matrix. A gradient that has no such structure is the case d_in = 1, a = 1.
-    The methods are all that the rest of the library asks of a layer; a layer whose inputs are
-    never written out (an embedding table) overrides them.
+    `a` is (n, s, d_in) and `g` is (n, s, d_out); 2-D arrays mean s = 1, and only then may `a` be a
+    CSR matrix. A gradient without this structure is the case d_in = 1, a = 1. The rest of the
+    library uses only these methods; layers that never materialise their inputs (embedding tables)
+    override them.
     """
 
     a: Array
@@ -56,18 +57,18 @@ class Factors:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the two arrays take."""
+        """Memory of the two arrays in bytes."""
         a = self.a.data.nbytes if is_sparse(self.a) else 0 if self.a is None else self.a.nbytes
         return int(a + self.g.nbytes)
 
     @property
     def given_inputs(self) -> Array | None:
-        """What the inputs alone decide, the same for every class of an example; None if nothing."""
+        """The part that depends on the inputs alone, shared by all classes of an example."""
         return self.a
 
     @property
     def work(self) -> Work:
-        """What arithmetic with these scores costs, row by row."""
+        """Cost of arithmetic with these scores, per row."""
         positions = self.g.shape[1] if self.g.ndim == 3 else 1
         d_in = self.a.nnz / max(len(self), 1) if is_sparse(self.a) else self.a.shape[-1]
         d_out = self.g.shape[-1]
@@ -76,7 +77,7 @@ class Factors:
         return Work(positions, d_in, d_out, 2.0 * each)
 
     def project(self, basis_in: Array | None, basis_out: Array | None) -> Array:
-        """Uᵀ(Σ_s a_s g_sᵀ)V as (n, r_in, r_out); None stands for the identity."""
+        """Return Uᵀ(Σ_s a_s g_sᵀ)V as (n, r_in, r_out); None means the identity."""
         a = self.a if basis_in is None else self.a @ basis_in
         a = a.toarray() if is_sparse(a) else a
         g = self.g if basis_out is None else self.g @ basis_out
@@ -85,21 +86,21 @@ class Factors:
         return a.swapaxes(1, 2) @ g
 
     def project_pairs(self, basis_in: Array, basis_out: Array, pairs: Pairs) -> Array:
-        """The wanted entries of `project`, (n, pairs)."""
-        if self.g.ndim == 2:  # one position: the block around the pairs need not be written out
+        """Return the entries of `project` at these pairs, (n, pairs)."""
+        if self.g.ndim == 2:  # one position: no need to compute the whole block
             return (self.a @ basis_in)[:, pairs.inputs] * (self.g @ basis_out)[:, pairs.outputs]
         return self.project(basis_in, basis_out).reshape(len(self), -1)[:, pairs.flat]
 
     def dense(self) -> Array:
-        """The scores written out, (n, d_in·d_out), inputs the slow index."""
+        """Return the scores as a dense (n, d_in·d_out) array, inputs the slow index."""
         return self.project(None, None).reshape(len(self), -1)
 
     def compact(self) -> Factors:
-        """The same scores in the form that takes least memory, where only products are wanted."""
+        """Return the same scores in the smallest form that supports products."""
         return self
 
     def gram(self, other: Factors) -> Array:
-        """Dot products of these scores with the other's, (n, m), without writing either out."""
+        """Return the dot products with the other's scores, (n, m), from the factors alone."""
         if self.g.ndim == 2 and other.g.ndim == 2:
             inputs = self.a @ other.a.T
             inputs = inputs.toarray() if is_sparse(inputs) else inputs
@@ -114,7 +115,7 @@ class Factors:
         return (inputs * outputs).reshape(n, s, m, r).sum((1, 3))
 
     def norm2(self) -> Array:
-        """Squared norm of each row's score, (n,)."""
+        """Return the squared norm of each row's score, (n,)."""
         if self.g.ndim == 2:
             squares = self.a.multiply(self.a) if is_sparse(self.a) else self.a * self.a
             inputs = np.asarray(squares.sum(1)).ravel() if is_sparse(self.a) else squares.sum(1)
@@ -126,11 +127,11 @@ class Factors:
         return (inputs * (self.g @ self.g.swapaxes(1, 2))).sum((1, 2))
 
     def take(self, positions: np.ndarray) -> Factors:
-        """Some of the rows, in this order."""
+        """Return the rows at these positions, in this order."""
         return Factors(self.a[positions], self.g[positions])
 
     def join(self, others: list[Factors]) -> Factors:
-        """These rows followed by the others'; shorter ones are padded with empty positions."""
+        """Concatenate with the others' rows; shorter ones are padded with zero positions."""
         parts = [self, *others]
         if is_sparse(self.a):
             from scipy.sparse import vstack
@@ -146,35 +147,35 @@ class Factors:
         return Factors(concatenate([f.a for f in parts]), concatenate([f.g for f in parts]))
 
     def scale_inputs(self, factor: np.ndarray) -> Factors:
-        """The same scores with input column i multiplied by factor[i]."""
+        """Return the same scores with input column i multiplied by factor[i]."""
         if is_sparse(self.a):
             return Factors(self.a.multiply(factor[None, :]).tocsr(), self.g)
         return Factors(self.a * as_like(factor, self.a), self.g)
 
     def input_moment(self) -> Array:
-        """Σ over rows and positions of a aᵀ, (d_in, d_in): the input side of K-FAC."""
+        """Return Σ a aᵀ over rows and positions, (d_in, d_in): K-FAC's input factor."""
         a = self.a.reshape(-1, self.a.shape[-1]) if self.a.ndim == 3 else self.a
         moment = a.T @ a
         return moment.toarray() if is_sparse(moment) else moment
 
     def output_moment(self) -> Array:
-        """Σ over rows and positions of g gᵀ, (d_out, d_out): the output side of K-FAC."""
+        """Return Σ g gᵀ over rows and positions, (d_out, d_out): K-FAC's output factor."""
         g = self.g.reshape(-1, self.g.shape[-1])
         return g.T @ g
 
     def input_action(self, directions: Array) -> Array:
-        """(Σ a aᵀ) times a few directions, (d_in, r), where the moment itself is too wide."""
+        """Return (Σ a aᵀ) times a few directions, (d_in, r), without forming the moment."""
         a = self.a.reshape(-1, self.a.shape[-1]) if self.a.ndim == 3 else self.a
         return a.T @ (a @ directions)
 
     def output_action(self, directions: Array) -> Array:
-        """(Σ g gᵀ) times a few directions, (d_out, r)."""
+        """Return (Σ g gᵀ) times a few directions, (d_out, r)."""
         g = self.g.reshape(-1, self.g.shape[-1])
         return g.T @ (g @ directions)
 
 
 def pad(array: Array, positions: int) -> Array:
-    """(n, s, d) with zero positions added up to the given number."""
+    """Pad an (n, s, d) array with zero positions to the given number of positions."""
     missing = positions - array.shape[1]
     if missing == 0:
         return array

@@ -1,12 +1,13 @@
-"""What a model's outputs say about labels: log p(y | outputs), its score, its Fisher, its samples.
+"""Likelihoods: the distribution of labels that a model's outputs define.
 
-Shapes: `outputs` is (n, d_out), as the last layer leaves them (log-odds, logits, means, log-rates).
-`y` is (n,) class codes 0..C−1 for the classifiers, or (n, C) shares of each class that sum to one;
-(n,) or (n, d_out) numbers for regressions.
-NumPy and torch arrays alike: every formula is written once, in the array's own namespace.
+Shapes: `outputs` is (n, d_out), the values of the last layer (log-odds, logits, means, log-rates).
+`y` is (n,) class codes 0..C−1 for classifiers, or (n, C) class probabilities; (n,) or (n, d_out)
+numbers for regressions. NumPy and torch arrays are both accepted: every formula is written once,
+in the array's own namespace.
 
-The score is g = ∂ log p(y | outputs) / ∂ outputs. A *root of the Fisher* is a set of rows r with
-Σ r rᵀ = E_{y ~ model}[g gᵀ], which is what the Fisher metric is built from without sampling."""
+The score is g = ∂ log p(y | outputs) / ∂ outputs. A *root* of the output Fisher is a set of rows r
+with Σ r rᵀ = E_{y ~ model}[g gᵀ], from which the Fisher metric is built without sampling.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from exempla.errors import ExemplaError
 
 
 class Likelihood(ABC):
-    """A family of label distributions, indexed by a model's outputs."""
+    """A family of label distributions, parameterised by a model's outputs."""
 
     name: str
     discrete: bool
@@ -32,26 +33,41 @@ class Likelihood(ABC):
 
     @abstractmethod
     def log_prob(self, outputs: Array, y: Array) -> Array:
-        """log p(y | outputs), one number per row."""
+        """Return log p(y | outputs), one number per row."""
 
     @abstractmethod
     def score(self, outputs: Array, y: Array) -> Array:
-        """∂ log p(y | outputs) / ∂ outputs, (n, d_out)."""
+        """Return ∂ log p(y | outputs) / ∂ outputs, (n, d_out)."""
 
     @abstractmethod
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
-        """Rows of a root of the output Fisher: (which example each row is of, the rows).
+        """Return a root of the output Fisher: the example each row belongs to, and the rows.
 
-        Rows that carry less than `cut` probability are left out.
+        Rows with a probability of at most `cut` are dropped.
         """
 
     @abstractmethod
     def predict(self, outputs: Array) -> Array:
-        """The most probable class code, or the mean."""
+        """Return the most probable class code, or the mean."""
 
     @abstractmethod
     def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        """One label per row, drawn from the model."""
+        """Draw one label per row from the model."""
+
+    def fitted(self, outputs: Array, y: Array, weights: Array | None = None) -> Likelihood:
+        """Return a copy with its scale estimated; families without a scale return themselves."""
+        return self
+
+    @property
+    def loss_scale(self) -> float:
+        """The number that divides the model's own loss, and its penalty, in −log p."""
+        return 1.0
+
+    def curvature_root(
+        self, outputs: Array, y: Array | None, cut: float = 0.0
+    ) -> tuple[Array, Array]:
+        """Return a root of the curvature in the outputs: the Fisher, for a proper likelihood."""
+        return self.fisher_root(outputs, cut)
 
 
 @dataclass(frozen=True)
@@ -93,7 +109,7 @@ class Categorical(Likelihood):
 
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
-    """Yes or no: the single output is the log-odds of class 1.
+    """Two classes; the single output is the log-odds of class 1.
 
     >>> import numpy as np
     >>> Bernoulli().score(np.zeros((2, 1)), np.array([0, 1])).ravel()
@@ -111,7 +127,7 @@ class Bernoulli(Likelihood):
         return _column(outputs, y) - _sigmoid(outputs)
 
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
-        # y has variance p(1 − p); the one row is never cut
+        # y has variance p(1 − p); the only row is never dropped
         xp = array_namespace(outputs)
         root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
         return _arange(outputs, outputs.shape[0]), root
@@ -128,11 +144,11 @@ class Bernoulli(Likelihood):
 
 @dataclass(frozen=True)
 class OneVsRest(Likelihood):
-    """C independent yes/no questions, "is it class c?": the product of C Bernoullis.
+    """C independent binary problems, "is it class c?": the product of C Bernoulli likelihoods.
 
-    This is what scikit-learn's one-vs-rest classifiers fit. A draw from it need not be a class
-    (all C answers may be no), so `sample` draws from the normalised probabilities that
-    `predict_proba` reports; the Fisher is that of the product.
+    scikit-learn's one-vs-rest classifiers fit this model. Not every draw from it is a class (all C
+    answers may be no), so `sample` draws from the normalised probabilities of `predict_proba`. The
+    Fisher is that of the product.
 
     >>> import numpy as np
     >>> OneVsRest().score(np.zeros((1, 3)), np.array([2]))
@@ -153,8 +169,7 @@ class OneVsRest(Likelihood):
         # the answers are independent: E[g gᵀ] is diagonal, p_c(1 − p_c)
         xp = array_namespace(outputs)
         root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
-        rows, classes = xp.nonzero(root**2 > cut)
-        return rows, _one_hot(outputs[rows], classes) * root[rows, classes][:, None]
+        return _diagonal_rows(root, root**2 > cut)
 
     def predict(self, outputs: Array) -> Array:
         return array_namespace(outputs).argmax(outputs, axis=1)
@@ -165,10 +180,18 @@ class OneVsRest(Likelihood):
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """A number (or several) with mean `outputs` and one variance σ², shared by all outputs.
+    """One or several numbers with mean `outputs` and a common variance σ².
 
-    Least squares is maximum likelihood for any σ², so σ² is fitted afterwards: the mean squared
-    residual of the training data. `variance=None` stands for "not fitted yet".
+    Least squares is maximum likelihood for every σ², so σ² is estimated afterwards, as the mean
+    squared residual of the training data.
+
+    Parameters
+    ----------
+    variance : float, optional
+        σ². None means that it is estimated from the training data.
+
+    Examples
+    --------
 
     >>> import numpy as np
     >>> gaussian = Gaussian().fitted(np.array([[1.0], [3.0]]), np.array([2.0, 2.0]))
@@ -183,7 +206,7 @@ class Gaussian(Likelihood):
     discrete = False
 
     def fitted(self, outputs: Array, y: Array, weights: Array | None = None) -> Gaussian:
-        """The same with σ² = weighted mean squared residual, unless σ² was given."""
+        """Return a copy with σ² = weighted mean squared residual, unless σ² was given."""
         if self.variance is not None:
             return self
         xp = array_namespace(outputs)
@@ -196,10 +219,14 @@ class Gaussian(Likelihood):
     def _sigma2(self) -> float:
         if self.variance is None:
             raise ExemplaError(
-                "The Gaussian likelihood has no variance yet: read the training data first, or "
-                "give one with Gaussian(variance=...)."
+                "The variance of the Gaussian likelihood is unknown before the training data are "
+                "read. Call fit first, or pass Gaussian(variance=...)."
             )
         return self.variance
+
+    @property
+    def loss_scale(self) -> float:
+        return self.variance or 1.0
 
     def log_prob(self, outputs: Array, y: Array) -> Array:
         xp = array_namespace(outputs)
@@ -212,10 +239,7 @@ class Gaussian(Likelihood):
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
         # E[g gᵀ] = I/σ²: one row per output
         xp = array_namespace(outputs)
-        n, d = outputs.shape
-        rows = _arange(outputs, n * d) // d
-        outcome = _arange(outputs, n * d) % d
-        return rows, _one_hot(xp.zeros_like(outputs)[rows], outcome) / math.sqrt(self._sigma2)
+        return _diagonal_rows(xp.ones_like(outputs) / math.sqrt(self._sigma2))
 
     def predict(self, outputs: Array) -> Array:
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
@@ -227,7 +251,7 @@ class Gaussian(Likelihood):
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
-    """Counts, with the output the logarithm of the rate.
+    """Counts; the output is the logarithm of the rate.
 
     >>> import numpy as np
     >>> Poisson().score(np.zeros((1, 1)), np.array([3.0]))
@@ -241,7 +265,7 @@ class Poisson(Likelihood):
         xp = array_namespace(outputs)
         counts = _column(outputs, y)
         if is_numpy_namespace(xp):
-            from scipy.special import gammaln  # loaded for counts alone
+            from scipy.special import gammaln  # only counts need SciPy
 
             log_factorial = gammaln(counts + 1)
         else:
@@ -253,11 +277,7 @@ class Poisson(Likelihood):
 
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
         # the variance of a Poisson count is its rate
-        xp = array_namespace(outputs)
-        n, d = outputs.shape
-        rows, outcome = _arange(outputs, n * d) // d, _arange(outputs, n * d) % d
-        root = xp.exp(outputs / 2)
-        return rows, _one_hot(root[rows], outcome) * root[rows, outcome][:, None]
+        return _diagonal_rows(array_namespace(outputs).exp(outputs / 2))
 
     def predict(self, outputs: Array) -> Array:
         rate = array_namespace(outputs).exp(outputs)
@@ -272,12 +292,22 @@ class Poisson(Likelihood):
 
 @dataclass(frozen=True)
 class Custom:
-    """A torch model's likelihood of your own: `log_prob(model, batch)`, one value per example.
+    """A likelihood of your own for a torch model.
 
-    The batch is as your data gives it. `sample(model, batch, generator)` returns the batch with
-    labels drawn from the model; without it the Fisher is taken at the given labels. Where there is
-    nothing to sample, the function alone will do as likelihood.
+    Where the labels need not be sampled, you can pass the function itself as `likelihood`.
 
+    Parameters
+    ----------
+    log_prob : callable (model, batch) -> (n,)
+        Log-likelihood of each example of a batch; the batch has the form your data give it.
+    sample : callable (model, batch, generator) -> batch, optional
+        Return the batch with labels drawn from the model. Without it, the Fisher is computed at the
+        given labels (the empirical Fisher).
+    name : str
+        Name shown in the details of an answer.
+
+    Examples
+    --------
     >>> import torch
     >>> from torch.nn.functional import huber_loss
     >>> robust = Custom(lambda model, batch: -huber_loss(
@@ -297,7 +327,7 @@ _BY_NAME: dict[str, Likelihood] = {
 
 
 def resolve(likelihood: str | Likelihood) -> Likelihood:
-    """The likelihood of this name (a likelihood object is returned as it is).
+    """Return the likelihood with this name; a likelihood object is returned unchanged.
 
     >>> resolve("poisson")
     Poisson()
@@ -306,12 +336,12 @@ def resolve(likelihood: str | Likelihood) -> Likelihood:
         return likelihood
     if not isinstance(likelihood, str) or likelihood not in _BY_NAME:
         raise ExemplaError(
-            f"There is no likelihood {likelihood!r}: choose one of {', '.join(_BY_NAME)}."
+            f"There is no likelihood {likelihood!r}. Choose one of {', '.join(_BY_NAME)}."
         )
     return _BY_NAME[likelihood]
 
 
-# ---- formulas shared by the families above
+# ---- formulas shared by the families
 
 
 def _log_softmax(x: Array) -> Array:
@@ -321,7 +351,7 @@ def _log_softmax(x: Array) -> Array:
 
 
 def _log_sigmoid(x: Array) -> Array:
-    # log σ(x) = min(x, 0) − log(1 + e^−|x|), which neither overflows nor cancels
+    # log σ(x) = min(x, 0) − log(1 + e^−|x|) neither overflows nor cancels
     xp = array_namespace(x)
     return (x - xp.abs(x)) / 2 - xp.log1p(xp.exp(-xp.abs(x)))
 
@@ -335,7 +365,7 @@ def _arange(like: Array, n: int) -> Any:
 
 
 def _like(outputs: Array, values: np.ndarray) -> Array:
-    """NumPy draws as an array of the outputs' kind, type and device."""
+    """Convert NumPy draws to the outputs' array type, dtype and device."""
     if isinstance(outputs, np.ndarray):
         return values.astype(outputs.dtype, copy=False)
     xp = array_namespace(outputs)
@@ -343,13 +373,20 @@ def _like(outputs: Array, values: np.ndarray) -> Array:
 
 
 def _column(outputs: Array, y: Array) -> Array:
-    """Labels as numbers in the outputs' shape and type."""
+    """Reshape numeric labels to the outputs' shape and dtype."""
     xp = array_namespace(outputs)
     return xp.astype(xp.reshape(y, outputs.shape), outputs.dtype)
 
 
+def _diagonal_rows(root: Array, keep: Array | None = None) -> tuple[Array, Array]:
+    """Return one row per kept entry of a diagonal root, and the example each belongs to."""
+    xp = array_namespace(root)
+    rows, columns = xp.nonzero(xp.ones_like(root, dtype=xp.bool) if keep is None else keep)
+    return rows, _one_hot(root[rows], columns) * root[rows, columns][:, None]
+
+
 def _one_hot(outputs: Array, codes: Array) -> Array:
     xp = array_namespace(outputs)
-    if codes.ndim == 2:  # shares of each class already: one-hot, smoothed or mixed labels
+    if codes.ndim == 2:  # class probabilities already: one-hot, smoothed or mixed labels
         return xp.astype(codes, outputs.dtype)
     return xp.astype(_arange(outputs, outputs.shape[1])[None, :] == codes[:, None], outputs.dtype)

@@ -1,8 +1,8 @@
-"""Snapshots of a training run: what `Explainer([model, "run/"])` learns earlier weights from.
+"""Record snapshots of a training run, which `Explainer([model, "run/"])` uses as earlier weights.
 
-Inside: recorder (what a training loop calls), thinning (which steps stay), files (the run's
-folder), weights and its two kinds (torch, scikit-learn), callbacks (Trainer, Lightning).
-Imports: atomic, checks, errors, version; torch, transformers and Lightning when they are met.
+Inside: recorder (what a training loop calls, and which steps are kept), run (the folder), weights
+(files of torch and scikit-learn weights), callbacks (Hugging Face Trainer, Lightning).
+Imports: io, checks, errors, version; torch, transformers and Lightning only when they are used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A Recorder as a callback of Hugging Face's Trainer and of Lightning.
+"""Use a Recorder as a callback of Hugging Face's Trainer or of Lightning.
 
-Both tell how long training will be, so that nothing has to be thinned out, and where it goes on
-after an interruption. Their base classes are imported when a callback is asked for.
+Both frameworks know the number of steps in advance, so no snapshot has to be thinned out, and at
+which step an interrupted training continues. Their base classes are imported on demand.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from exempla.errors import ExemplaError
+from exempla.recorder.weights import unwrap_module
 
 if TYPE_CHECKING:
     from exempla.recorder.recorder import Recorder
@@ -22,8 +23,8 @@ LIGHTNINGS = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _begin(recorder: Recorder, trained: Any, optimizer: Any, done: int, total: float) -> None:
-    """Training of this module begins, or goes on after `done` of `total` steps."""
-    if all(part is not bare(recorder.model) for part in trained.modules()):
+    """Prepare for a training of this module that has made `done` of `total` steps."""
+    if all(part is not unwrap_module(recorder.model) for part in trained.modules()):
         raise ExemplaError(
             f"the Recorder holds another {type(recorder.model).__name__} than the one that is "
             "trained: give both the same object."
@@ -36,23 +37,12 @@ def _begin(recorder: Recorder, trained: Any, optimizer: Any, done: int, total: f
         recorder.expect(int(total))
 
 
-def bare(model: Any) -> Any:
-    """The module without what compiles or distributes it."""
-    while True:
-        inside = getattr(model, "_orig_mod", None)
-        if inside is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
-            inside = model.module
-        if inside is None:
-            return model
-        model = inside
-
-
 def trainer_callback(recorder: Recorder) -> Any:
-    """The recorder as a `transformers.TrainerCallback`."""
+    """Return the recorder as a `transformers.TrainerCallback`."""
     from transformers import TrainerCallback
 
     class TrainerRecorder(TrainerCallback):
-        """Records on the first process alone."""
+        """Record on the first process only."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if state.is_world_process_zero:
@@ -72,13 +62,18 @@ def trainer_callback(recorder: Recorder) -> Any:
 
 
 def lightning_callback(recorder: Recorder) -> Any:
-    """The recorder as a `Callback` of Lightning, under either of its package's names."""
-    bases = tuple(_callbacks())
+    """Return the recorder as a Lightning `Callback`, for either name of its package."""
+    bases = []
+    for name in [name for name in LIGHTNINGS if name in sys.modules] or LIGHTNINGS:
+        try:
+            bases.append(import_module(name).Callback)
+        except ModuleNotFoundError:
+            continue
     if not bases:
         raise ExemplaError("lightning is not installed: pip install lightning.")
 
     class LightningRecorder(*bases):
-        """Counts optimizer steps, not batches: gradients may be accumulated."""
+        """Count optimizer steps, not batches: gradients may be accumulated."""
 
         seen = 0
 
@@ -103,14 +98,3 @@ def lightning_callback(recorder: Recorder) -> Any:
                 recorder.flush()
 
     return LightningRecorder()
-
-
-def _callbacks() -> list[type]:
-    """Lightning's class of that name, of each package in use: they do not know each other."""
-    found = []
-    for name in [name for name in LIGHTNINGS if name in sys.modules] or LIGHTNINGS:
-        try:
-            found.append(import_module(name).Callback)
-        except ModuleNotFoundError:
-            continue
-    return found

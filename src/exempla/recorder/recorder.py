@@ -1,15 +1,8 @@
-"""`Recorder`: a training loop says `step()`, and evenly spread snapshots of it are on disk.
+"""`Recorder`: call `step()` in a training loop to keep evenly spread snapshots on disk.
 
-Nearly every step is a counter's increment. At a step that is kept the weights are copied; the copy
-is written once that costs training little, so that the many early snapshots of a training of
-unknown length, which are thinned out within seconds, never reach the disk.
-
-Which steps of a training of unknown length stay: evenly spread ones, whenever it ends.
-
-Snapshots are taken at every multiple of a stride. When `keep` of them are there, the next one
-waits for a multiple of twice the stride, and when it comes, those in between go: from then on the
-stride is twice as long. So there are always more than keep/2 of them, at equal distances, and a
-training of T steps takes about keep + keep/2·log2(T/keep) snapshots in all.
+Nearly every step only increments a counter. At a step that is kept the weights are copied. The copy
+is written as soon as writing costs little of the training time, so the many early snapshots of a
+training of unknown length, which are thinned out within seconds, are never written.
 """
 
 from __future__ import annotations
@@ -17,31 +10,48 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from weakref import WeakValueDictionary
 
-from exempla import io as atomic
+from exempla import io
 from exempla.checks import check_flag, check_folder, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.recorder.weights import (
+from exempla.recorder.run import (
+    FolderLock,
     Run,
     Snapshot,
-    digest,
     has_run,
     read_run,
-    weights_of,
+    sha256,
+    snapshot_name,
     write_run,
     write_snapshot,
 )
+from exempla.recorder.weights import weights_of
+
+_KEEP = 8
+_MAX_BYTES = 8 * 2**30
+WRITING_SHARE = 0.005
+"""Largest share of the training time spent on writing before the end of the training."""
+WAITING_BYTES = 2**28
+"""Largest size of the copies that wait in memory; beyond it they are written at once."""
+_CHECKS_PER_STRIDE = 8
+"""How often, between two snapshots, a waiting copy is reconsidered for writing."""
 
 
 @dataclass
 class Thinning:
-    """The stride, and what it says about the steps that were kept.
+    """Choose which steps of a training of unknown length are kept: evenly spread at any end.
+
+    Snapshots are taken at multiples of a stride. Once `keep` of them exist, the next one is taken
+    at a multiple of twice the stride, the ones in between are dropped, and the stride doubles. At
+    any time there are more than keep/2 snapshots at equal distances, and a training of T steps
+    takes about keep + keep/2·log2(T/keep) snapshots in total.
 
     >>> thinning, kept = Thinning(keep=4), []
     >>> for step in range(1, 12):
@@ -55,90 +65,89 @@ class Thinning:
     stride: int = 1
 
     def next_after(self, kept: list[int], reached: int = 0) -> int | None:
-        """The next step to take a snapshot at; None if only the last weights are kept."""
+        """Return the next step to take a snapshot at; None if only the last weights are kept."""
         if self.keep == 1:
             return None
-        stride = self._coming(kept)
+        stride = self._next_stride(kept)
         return stride * (max([reached, *kept]) // stride + 1)
 
     def with_step(self, kept: list[int], step: int) -> list[int]:
-        """The steps to keep once there is a snapshot at this one, a step that was announced."""
-        return [step] if self.keep == 1 else [*self._room(kept), step]
+        """Return the steps to keep after a snapshot at `step`, which `next_after` returned."""
+        return [step] if self.keep == 1 else [*self._thinned(kept), step]
 
     def with_last(self, kept: list[int], step: int) -> list[int]:
-        """The steps to keep once training has ended here: the last weights always stay.
+        """Return the steps to keep when training ends at `step`, which is always kept.
 
-        They take the place of the newest snapshot if they are nearer to it than half a stride.
+        It replaces the newest snapshot if that is less than half a stride away.
         """
         earlier = [s for s in kept if s < step]
         if not earlier or self.keep == 1:
             return [step]
-        if 2 * (step - earlier[-1]) < self._coming(earlier):
+        if 2 * (step - earlier[-1]) < self._next_stride(earlier):
             return [*earlier[:-1], step]
-        return [*self._room(earlier), step]
+        return [*self._thinned(earlier), step]
 
-    def last_to_go(self, steps: Iterable[int]) -> int:
-        """Of these steps the one that thinning will spare longest.
+    def last_dropped(self, steps: Iterable[int]) -> int:
+        """Return the step among these that thinning will drop last.
 
-        >>> Thinning(keep=8, stride=2).last_to_go([2, 4, 6, 10])
+        >>> Thinning(keep=8, stride=2).last_dropped([2, 4, 6, 10])
         4
         """
         turns = {step: step // self.stride for step in steps}
         return max(turns, key=lambda step: (turns[step] & -turns[step], step))
 
-    def fewer(self, kept: list[int], keep: int) -> list[int]:
-        """The steps that stay when there is room for `keep` snapshots alone."""
+    def reduce(self, kept: list[int], keep: int) -> list[int]:
+        """Lower the number of snapshots to `keep` and return the steps that stay."""
         self.keep = keep
         while len(kept) > keep:
             self.stride *= 2
             kept = [s for s in kept if s % self.stride == 0]
         return kept
 
-    def _coming(self, kept: list[int]) -> int:
-        """The stride of the next snapshot."""
+    def _next_stride(self, kept: list[int]) -> int:
         on_grid = [s for s in kept if s % self.stride == 0]
         return self.stride * (2 if len(on_grid) >= self.keep else 1)
 
-    def _room(self, kept: list[int]) -> list[int]:
-        """The steps that stay when one more comes."""
-        self.stride = self._coming(kept)
-        # a training that went on after its end has its last weights among them, off the grid
+    def _thinned(self, kept: list[int]) -> list[int]:
+        """Return the steps that stay when one more snapshot is added."""
+        self.stride = self._next_stride(kept)
+        # a training that continued after its end has its last weights among them, off the grid
         return [s for s in kept if s % self.stride == 0]
 
 
-_KEEP = 8
-_MOST_BYTES = 8 * 2**30
-WRITING_SHARE = 0.005
-"""Share of the training's time that writing may take before its end."""
-WAITING_BYTES = 2**28
-"""Copies that wait in memory to be written, at most; what is larger is written at once."""
-_LOOKS = 8
-"""How often, between two snapshots, it is seen whether a copy that waits may be written."""
+_OPEN: WeakValueDictionary[Path, Recorder] = WeakValueDictionary()
+"""Recorders of this process by folder."""
 
 
 class Recorder:
-    """Keeps a few snapshots of a model while it is trained, for an Explainer to learn from.
+    """Keep a few snapshots of a model while it is trained, for an Explainer to use.
+
+    A snapshot is written completely or not at all, and the folder is usable at any time, even if
+    the training is killed. Only files that this run wrote are ever deleted. If several processes
+    train one model together (torch.distributed), only the first one records.
 
     Parameters
     ----------
     model : torch.nn.Module or scikit-learn model with partial_fit
-        The model that is trained. Buffers (of batch norm, say) belong to a snapshot.
+        The model that is trained. Buffers (batch norm statistics, say) are part of a snapshot.
     folder : path
-        Where snapshots go: an empty folder or a new one, or with `resume` that of an earlier run.
+        Where snapshots are written: a new or empty folder, or with `resume` that of an earlier
+        run. Only one Recorder at a time can write to a folder.
     optimizer : torch optimizer
-        Where the learning rate is read (of its first group), to be kept with each snapshot.
+        Source of the learning rate (of its first group) that is stored with each snapshot.
     keep : int
-        How many snapshots to keep, at most; the last one are the weights at the end.
+        Maximum number of snapshots. The last one holds the weights at the end of training.
     max_bytes : int
-        Bytes they may take together; fewer are kept if they do not fit.
+        Maximum size of all snapshots together; fewer are kept if they do not fit.
     steps : int
-        How many steps there will be, if that is known: then nothing has to be thinned out.
+        Total number of steps, if it is known: then no snapshot has to be thinned out.
     resume : bool
-        Go on with the run in this folder.
+        Continue the run in this folder.
 
-    A snapshot is written as a whole or not at all, and the folder can be used at every moment,
-    whatever happens to the training. Of several processes that train one model together
-    (torch.distributed), the first one records.
+    Raises
+    ------
+    ExemplaError
+        If the folder is not empty and `resume` is False, or if another Recorder is writing to it.
 
     Examples
     --------
@@ -167,7 +176,7 @@ class Recorder:
         optimizer: Any = None,
         *,
         keep: int = _KEEP,
-        max_bytes: int = _MOST_BYTES,
+        max_bytes: int = _MAX_BYTES,
         steps: int | None = None,
         resume: bool = False,
     ) -> None:
@@ -177,37 +186,42 @@ class Recorder:
         """Steps so far."""
         self.max_bytes = _at_least_one("max_bytes", max_bytes)
         self._thinning = Thinning(_at_least_one("keep", keep))
+        expected = None if steps is None else _at_least_one("steps", steps)
         self._waiting: dict[int, tuple[Any, float | None]] = {}
         self._written: dict[int, Snapshot] = {}
         self._stopped = not _is_first_process()
-        self._named: set[str] = set()
-        """Files that run.json names."""
+        self._listed: set[str] = set()
+        """Snapshot files that run.json lists: the only ones that may be deleted."""
+        self._manifest: bytes | None = None
+        """run.json as this Recorder last read or wrote it."""
         self._spent, self._writes, self._start = 0.0, 0, perf_counter()
-        self._look = math.inf
+        self._next_check = math.inf
         """The next step at which there is something to do."""
-        self.folder = self._opened(check_folder("folder", folder), check_flag("resume", resume))
-        if steps is not None:
-            self.expect(steps)
+        self.folder = self._open(check_folder("folder", folder), check_flag("resume", resume))
+        if expected is not None:
+            self.expect(expected)
         self._plan()
 
-    # ---- what a training loop calls
+    # ---- called by a training loop
 
     def step(self) -> None:
-        """One optimizer step was made."""
+        """Count one optimizer step, and take a snapshot if one is due."""
         self.steps += 1
-        if self.steps >= self._look:
-            self._attend()
+        if self.steps >= self._next_check:
+            self._check()
 
     def finish(self) -> None:
-        """Training has ended: its last weights are kept, and everything is written."""
+        """End the training: keep its last weights and write everything."""
         if self._stopped or not self.steps:
+            self._close()
             return
-        weights = self._copied()
+        weights = self._copy_weights()
         written = self._written.get(self.steps)
-        if written is None or digest(self._weights.encoded(weights)) != written.sha256:
+        if written is None or sha256(self._weights.encoded(weights)) != written.sha256:
             self._keep(self._thinning.with_last(self._kept, self.steps), weights)
         self._write(list(self._waiting), finished=True)
         self._plan()
+        self._close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -215,112 +229,149 @@ class Recorder:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
-        else:  # the weights as they are now may be those of an accident
+        else:  # after an error, the present weights may be broken
             self.flush()
+            self._close()
 
     def flush(self) -> None:
-        """Write what waits in memory, now."""
+        """Write the copies that wait in memory."""
         if self._waiting and not self._stopped:
             self._write(list(self._waiting))
 
     def expect(self, steps: int) -> None:
-        """Training will have so many steps in all; said before its first one."""
+        """Announce the total number of steps, before the first one."""
+        steps = _at_least_one("steps", steps)
         if not self._kept:
-            steps = _at_least_one("steps", steps)
             self._thinning.stride = math.ceil(steps / self._thinning.keep)
             self._plan()
 
     def restart_at(self, step: int) -> None:
-        """A training that was interrupted goes on after this step: later snapshots are void."""
+        """Continue an interrupted training after this step; drop later snapshots."""
         self.steps = int(step)
         self._keep_only([s for s in self._kept if s <= step])
         self._plan()
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """What is in the folder, the earliest first."""
+        """The snapshots in the folder, earliest first."""
         return [self._written[step] for step in sorted(self._written)]
 
     def trainer_callback(self) -> Any:
-        """This recorder as a callback of Hugging Face's Trainer: `Trainer(callbacks=[...])`."""
+        """Return a callback for Hugging Face's Trainer: `Trainer(callbacks=[...])`."""
         from exempla.recorder.callbacks import trainer_callback
 
         return trainer_callback(self)
 
     def lightning_callback(self) -> Any:
-        """This recorder as a callback of Lightning: `Trainer(callbacks=[...])`."""
+        """Return a callback for Lightning: `Trainer(callbacks=[...])`."""
         from exempla.recorder.callbacks import lightning_callback
 
         return lightning_callback(self)
 
     # ---- the folder
 
-    def _opened(self, folder: Path | None, resume: bool) -> Path:
+    def _open(self, folder: Path | None, resume: bool) -> Path:
         if folder is None:
             raise ExemplaError("a Recorder needs a folder for its snapshots.")
-        if folder.is_dir() and any(not p.name.startswith(".") for p in folder.iterdir()):
-            if not resume and not self._stopped:
-                raise ExemplaError(
-                    f"{folder} is not empty: give a folder of its own to each run, or resume=True "
-                    "to go on with the run in it."
-                )
-            if has_run(folder):
-                self._go_on(read_run(folder))
-        return folder if self._stopped else atomic.make_folder(folder)
-
-    def _go_on(self, run: Run) -> None:
-        if run.kind != self._weights.kind:
+        if self._stopped:
+            return folder
+        in_use = folder.is_dir() and any(not p.name.startswith(".") for p in folder.iterdir())
+        if in_use and not resume:
+            raise ExemplaError(
+                f"{folder} is not empty: give each run a folder of its own, or use resume=True "
+                "to continue the run in it."
+            )
+        run = read_run(folder) if has_run(folder) else None
+        if run is not None and run.kind != self._weights.kind:
             raise ExemplaError(f"the run in this folder is of a {run.kind} model: give another.")
+        folder = io.make_folder(folder)
+        key = folder.resolve()
+        older = _OPEN.get(key)
+        if older is not None and resume:  # the cell of a notebook was run again
+            older._close()
+        self._lock = FolderLock(folder)
+        if not self._lock.acquire():
+            raise ExemplaError(
+                f"another Recorder is writing to {folder}: wait until it has finished, or give "
+                "each run a folder of its own."
+            )
+        _OPEN[key] = self
+        if run is not None:
+            self._continue(read_run(folder))
+            self._manifest = (folder / "run.json").read_bytes()
+        return folder
+
+    def _close(self) -> None:
+        """Let another Recorder use the folder."""
+        if not self._stopped:
+            self._lock.release()
+
+    def _continue(self, run: Run) -> None:
         self._thinning.stride = run.stride
         self._written = {one.step: one for one in run.snapshots}
-        self._named = {one.file for one in run.snapshots}
+        self._listed = run.files
         self.steps = max(self._written, default=0)
-        self._keep_only(self._thinning.fewer(self._kept, self._thinning.keep))
+        self._keep_only(self._thinning.reduce(self._kept, self._thinning.keep))
 
     def _write(self, steps: list[int], finished: bool = False) -> None:
-        """Snapshots that wait, of these steps; what goes makes room first."""
-        with self._spending():
-            if self._named - {one.file for one in self.snapshots}:
-                self._commit()
-            for step in sorted(steps):
+        """Write the waiting snapshots of these steps, after deleting the ones that go."""
+        with self._timed():
+            self._refuse_other_writers()
+            names = {
+                step: snapshot_name(self.folder, step, self._weights.suffix, self._listed)
+                for step in sorted(steps)
+            }
+            if names:
+                self._write_run(writing=tuple(names.values()))
+            for step, name in names.items():
                 weights, rate = self._waiting[step]
                 data = self._weights.encoded(weights)
-                made = write_snapshot(self.folder, step, rate, self._weights.suffix, data)
-                self._written[step] = made
+                self._written[step] = write_snapshot(self.folder, step, rate, name, data)
                 del self._waiting[step]
                 self._writes += 1
-            self._commit(finished)
+            self._write_run(finished)
+
+    def _refuse_other_writers(self) -> None:
+        """Raise OSError if another Recorder has continued this run since this one last wrote."""
+        path = self.folder / "run.json"
+        mine = self._lock.acquire()
+        if not mine or (path.read_bytes() if path.is_file() else None) != self._manifest:
+            raise OSError(0, "another Recorder has continued this run")
 
     @contextmanager
-    def _spending(self) -> Iterator[None]:
-        """Time is counted. A training outlives its recorder: what the disk refuses is said, once,
-        and no longer tried."""
+    def _timed(self) -> Iterator[None]:
+        """Count the time, and stop recording, with a warning, if the folder cannot be written to.
+
+        Training goes on without its recorder.
+        """
         begun = perf_counter()
         try:
             yield
         except OSError as error:
-            self._stopped, self._look = True, math.inf
+            self._close()
+            self._stopped, self._next_check = True, math.inf
             self._waiting.clear()
             warnings.warn(
                 f"{self.folder} cannot be written to ({error.strerror or error}): training goes "
-                "on, and no further snapshot is recorded.",
+                "on, but no further snapshot is recorded.",
                 ExemplaWarning,
                 stacklevel=2,
             )
         self._spent += perf_counter() - begun
 
-    def _commit(self, finished: bool = False) -> None:
-        snapshots = tuple(self.snapshots)
+    def _write_run(self, finished: bool = False, writing: tuple[str, ...] = ()) -> None:
         run = Run(
             kind=self._weights.kind,
             model=type(self.model).__name__,
             steps=self.steps,
             stride=self._thinning.stride,
             finished=finished,
-            snapshots=snapshots,
+            snapshots=tuple(self.snapshots),
+            writing=writing,
         )
-        write_run(self.folder, run)
-        self._named = {one.file for one in snapshots}
+        write_run(self.folder, run, self._listed)
+        self._listed = run.files
+        self._manifest = (self.folder / "run.json").read_bytes()
 
     # ---- snapshots
 
@@ -334,52 +385,46 @@ class Recorder:
                 del known[step]
 
     def _keep(self, steps: list[int], weights: Any) -> None:
-        """Keep snapshots of these steps, the last of them being this one."""
+        """Keep the snapshots of these steps, the last of which is the present one."""
         self._keep_only(steps)
         self._written.pop(self.steps, None)
-        self._waiting[self.steps] = (weights, self._learning_rate())
+        groups = getattr(self.optimizer, "param_groups", None)
+        rate = float(groups[0]["lr"]) if groups else self._weights.learning_rate(self.model)
+        self._waiting[self.steps] = (weights, rate)
 
-    def _attend(self) -> None:
-        """A snapshot is due, or one that waits may be written by now."""
+    def _check(self) -> None:
+        """Take the snapshot that is due, and write waiting copies if that is cheap by now."""
         if self.steps == self._thinning.next_after(self._kept, self.steps - 1):
-            weights = self._copied()
+            weights = self._copy_weights()
             self._keep(self._thinning.with_step(self._kept, self.steps), weights)
         while self._waiting and not self._stopped and self._may_write():
-            self._write([self._thinning.last_to_go(self._waiting)])
+            self._write([self._thinning.last_dropped(self._waiting)])
         self._plan()
 
-    def _copied(self) -> Any:
-        """The weights as they are now; fewer are kept if so large ones do not fit."""
+    def _copy_weights(self) -> Any:
+        """Copy the present weights; reduce the number of snapshots if they do not all fit."""
         weights = self._weights.copied(self.model)
-        fit = self.max_bytes // self._weights.nbytes(weights)
-        if fit < self._thinning.keep:
-            self._make_do_with(fit)
-        return weights
-
-    def _make_do_with(self, fit: int) -> None:
-        """The budget has room for so many snapshots alone."""
+        fit, kind = self.max_bytes // self._weights.nbytes(weights), type(self.model).__name__
         if fit < 1:
             raise ExemplaError(
-                f"one snapshot of this {type(self.model).__name__} takes more than max_bytes="
-                f"{self.max_bytes}: give a larger budget."
+                f"one snapshot of this {kind} takes more than max_bytes={self.max_bytes}: give a "
+                "larger budget."
             )
-        said = f"{fit} snapshots" if fit > 1 else "the last weights alone"
-        warnings.warn(
-            f"max_bytes={self.max_bytes} has room for {said} of this {type(self.model).__name__} "
-            f"instead of {self._thinning.keep}.",
-            ExemplaWarning,
-            stacklevel=5,
-        )
-        self._keep_only(self._thinning.fewer(self._kept, fit))
-
-    def _learning_rate(self) -> float | None:
-        groups = getattr(self.optimizer, "param_groups", None)
-        return float(groups[0]["lr"]) if groups else self._weights.learning_rate(self.model)
+        if fit < self._thinning.keep:
+            what = f"{fit} snapshots" if fit > 1 else "the last weights alone"
+            warnings.warn(
+                f"max_bytes={self.max_bytes} has room for {what} of this {kind} instead of "
+                f"{self._thinning.keep}.",
+                ExemplaWarning,
+                stacklevel=4,
+            )
+            self._keep_only(self._thinning.reduce(self._kept, fit))
+        return weights
 
     # ---- when
 
     def _may_write(self) -> bool:
-        """Whether writing has taken, and will have taken, little of the time so far."""
+        """Return True if one more write keeps the time spent within `WRITING_SHARE`."""
         waiting = sum(self._weights.nbytes(weights) for weights, _ in self._waiting.values())
         if waiting > WAITING_BYTES:
             return True
@@ -387,14 +432,14 @@ class Recorder:
         return self._spent + one <= WRITING_SHARE * (perf_counter() - self._start)
 
     def _plan(self) -> None:
-        """When to look up from counting."""
+        """Compute the next step at which `step` has more to do than counting."""
         if self._stopped:
             return
         due = self._thinning.next_after(self._kept, self.steps)
-        self._look = math.inf if due is None else due
+        self._next_check = math.inf if due is None else due
         if self._waiting:
-            soon = self.steps + max(1, self._thinning.stride // _LOOKS)
-            self._look = min(self._look, soon)
+            soon = self.steps + max(1, self._thinning.stride // _CHECKS_PER_STRIDE)
+            self._next_check = min(self._next_check, soon)
 
 
 def _at_least_one(name: str, value: Any) -> int:
@@ -404,9 +449,8 @@ def _at_least_one(name: str, value: Any) -> int:
 
 
 def _is_first_process() -> bool:
-    """Whether this process records, of those that train together."""
+    """Return True if this process records, of those that train together."""
     torch = sys.modules.get("torch")
-    there: Callable[[], bool] | None = getattr(
-        getattr(torch, "distributed", None), "is_initialized", None
-    )
-    return not (there and there()) or torch.distributed.get_rank() == 0  # pyright: ignore
+    distributed = getattr(torch, "distributed", None)
+    started = distributed is not None and getattr(distributed, "is_initialized", bool)()
+    return not started or distributed.get_rank() == 0  # pyright: ignore[reportOptionalMemberAccess]

@@ -236,7 +236,7 @@ class EffectPlot:
         if verification is not None:
             found, half = _retrained(verification, "selected removed")
             lines.append(("removing these, retrained", "seen", found, half, within(found, half)))
-        mean, spread = effect["random_baseline"], effect["random_baseline_sd"]
+        mean, spread = effect["random_baseline"], effect["random_sd"]
         lines.append(("random rows, predicted", "chance", mean, 2 * spread, within(mean, spread)))
         if verification is not None:
             found, half = _retrained(verification, "random removed")
@@ -247,7 +247,7 @@ class EffectPlot:
 def _retrained(verification: Any, arm: str) -> tuple[float, float]:
     """The change of the questioned predictions' mean log-likelihood, and half its 95 % interval."""
     runs = verification.runs
-    asked = runs[runs.judged == "questioned"].pivot(
+    asked = runs[runs.judged == "queried"].pivot(
         index="seed", columns="arm", values="log_likelihood"
     )
     change = (asked[arm] - asked["nothing removed"]).to_numpy(dtype=np.float64)

@@ -1,43 +1,28 @@
 """What a report says: the answer in words, how far to trust it, and where the data came from.
 
-The explanation in words: the question, the answer in one sentence, and how far to trust it.
-
-What a report says beside the explanation: where the data came from and how to repeat it.
-
-The one way to write a probability, in reports, on the review page and in its exports.
-
-How far to trust an answer, and what to do next, in sentences for people.
-
-How good a model is, by rows it has not learned from where there are any.
-
-A model that knows its training rows by heart looks perfect on them, and has no reasons worth
-asking for. So it is judged, in this order, by
-
-    test rows      those that `explain_errors` and `clean` looked for errors among
-    held-out rows  a copy of a scikit-learn model, fitted without them, where that takes seconds
-    asked rows     unless all of them are wrong: those were chosen for being so
-
-and by its training rows only to see whether it learned anything at all.
+Everything that is printed or shown about an explanation is written here, from what the explanation
+holds: printing an answer never trains a model.
 """
 
 from __future__ import annotations
 
 import math
 import platform
-import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from exempla import __version__
-from exempla.data import arrays_of, n_rows, take_examples
-from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
-from exempla.oracles import make_oracle
-from exempla.quality import FEW, LOOKED_AT, Judged, disagreement, poor_sentence, spaced
+from exempla.quality import (
+    Judged,
+    disagreement,
+    judge_examples,
+    judge_test,
+    poor_sentence,
+    spaced,
+)
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Question, Selection
 
@@ -109,119 +94,39 @@ def chance(p: float) -> str:
     return "< 1 %" if p < 0.01 else f"{math.floor(100 * p + 0.5)} %"
 
 
-_PROBED = 300
-"""Rows of a first fit, which tells whether one on `LOOKED_AT` is quick enough."""
-PATIENCE = 2.0
-"""Seconds a fit may take for the sake of one sentence."""
-_FIFTHS = 5
-
-
-_HELD_OUT: WeakKeyDictionary[Any, Judged | None] = WeakKeyDictionary()
-"""One judgement per explainer: an answer is printed, shown and reported."""
-
-
 def _on_training_rows(explanation: Explanation) -> Judged | None:
-    """The model on what it learned from."""
+    """Judge the model on the rows it has learned from."""
     question = _asked(explanation)
     if question is None:
         return None
     embedding = question.explainer.embeddings[0]
     train = embedding.train
-    return _judged(embedding.oracle, train.take(spaced(len(train))), "its training rows")
+    return judge_examples(embedding.oracle, train.take(spaced(len(train))), "its training rows")
 
 
 def on_unseen_rows(explanation: Explanation) -> Judged | None:
-    """The model on rows it has not learned from, or None where there are none to be had."""
+    """Return how good the model is on rows it has not learned from, if that is known.
+
+    The test rows of a question about errors, training rows held out from a copy of the model, or
+    the queried rows unless all of them are wrong: those were chosen for being wrong. Nothing is
+    trained here: `explain` has judged the model.
+    """
     question = _asked(explanation)
-    if question is None:
-        return None
-    explainer = question.explainer
-    oracle = explainer.embeddings[0].oracle
+    if question is None or question.quality is not None:
+        return None if question is None else question.quality
+    oracle = question.explainer.embeddings[0].oracle
     if question.rows is not None:
-        return _given(oracle, question.test, "test rows")
-    if explainer not in _HELD_OUT:
-        _HELD_OUT[explainer] = _refitted(explainer, oracle.likelihood)
-    if (found := _HELD_OUT[explainer]) is not None:
-        return found
-    asked = _given(oracle, question.test, "the predictions asked about")
+        return judge_test(oracle, question.test, "test rows")
+    asked = judge_test(oracle, question.test, "the predictions asked about")
     return asked._replace(chosen=True) if asked and asked.classes and asked.score > 0 else None
 
 
 def _asked(explanation: Explanation) -> Question | None:
-    """The question, where its model can be asked again."""
+    """Return the question, if its model can still predict."""
     question = explanation.question
     if question is None or not getattr(question.explainer, "embeddings", ()):
         return None
     return question
-
-
-def _given(oracle: Any, test: Any, rows: str) -> Judged | None:
-    """A test set as the caller gave it."""
-    first = test[0] if isinstance(test, tuple) else test
-    try:
-        n = n_rows(getattr(first, "dataset", first))  # a loader counts batches
-        read = oracle.read(take_examples(test, spaced(n)), role="test")
-        return _judged(oracle, read, rows)
-    except (ExemplaError, AttributeError, TypeError, ValueError):  # cannot be read in part
-        return None
-
-
-def _judged(oracle: Any, examples: Any, rows: str) -> Judged | None:
-    labels = None if examples.labels is None else np.asarray(examples.labels)
-    if labels is None or labels.ndim != 1 or len(labels) < FEW:
-        return None
-    if oracle.likelihood not in (*CLASSES, "gaussian"):
-        return None
-    said = np.asarray(oracle.predict(examples))
-    if said.shape != labels.shape:
-        return None
-    return Judged(said, labels, oracle.likelihood in CLASSES, rows)
-
-
-def _refitted(explainer: Any, likelihood: str) -> Judged | None:
-    """Copies of a scikit-learn model, fitted to four fifths of some rows, on the other fifth: each
-    fifth in turn where rows are few, else the first one alone."""
-    from exempla.tasks.verify import check_fit
-
-    model = explainer.models[0]
-    # of a search, what it found: the search itself may take long
-    model = getattr(model, "best_estimator_", model)
-    if likelihood not in (*CLASSES, "gaussian") or len(explainer.models) > 1:
-        return None
-    try:
-        check_fit(model, None)
-        data = arrays_of(explainer.train_data, "training data")
-        rows = np.random.default_rng(0).permutation(n_rows(data[0]))[:LOOKED_AT]
-        start = time.perf_counter()
-        parts = [_on_fifth(model, data, rows[:_PROBED], 0)]
-        took = time.perf_counter() - start
-        if took * (len(rows) / _PROBED) ** 2 > PATIENCE:
-            return None
-        if len(rows) > _PROBED:
-            parts = [_on_fifth(model, data, rows, 0)]
-        else:
-            parts += [_on_fifth(model, data, rows, i) for i in range(1, _FIFTHS)]
-    except (ExemplaError, TypeError, ValueError):  # what cannot be fitted again is not judged
-        return None
-    said, labels = (np.concatenate(side) for side in zip(*parts, strict=True))
-    held = "training rows held out from a copy of it"
-    return Judged(said, labels, likelihood in CLASSES, held) if len(labels) >= FEW else None
-
-
-def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a copy, fitted to the other rows, says about the i-th fifth, and what they are."""
-    from exempla.tasks.verify import refit
-
-    X, y, weights = data
-    out, kept = rows[i::_FIFTHS], np.delete(rows, np.s_[i::_FIFTHS])
-    some = None if weights is None else weights[kept]
-    fitted = refit(model, take_examples(X, kept), take_examples(y, kept), some, None, 0)
-    oracle = make_oracle(fitted, "auto")
-    read = oracle.read((take_examples(X, out), take_examples(y, out)), role="test")
-    said, labels = np.asarray(oracle.predict(read)), np.asarray(read.labels)
-    if said.shape != labels.shape or labels.ndim != 1:
-        raise ExemplaError("There is more than one answer to a row.")
-    return said, labels
 
 
 _CLEAR = 3.0
@@ -268,15 +173,16 @@ def _share(learned: Judged | None) -> str:
 
 
 def stands_out(explanation: Explanation) -> float | None:
-    """How many spreads of a random removal the predicted effect lies from the random mean."""
+    """Return the effect's distance from the random mean, in standard deviations of random
+    removals."""
     effect = explanation.removal
-    if not effect or not effect["random_baseline_sd"] > 0:
+    if not effect or not effect["random_sd"] > 0:
         return None
-    return abs(effect["log_likelihood"] - effect["random_baseline"]) / effect["random_baseline_sd"]
+    return abs(effect["log_likelihood"] - effect["random_baseline"]) / effect["random_sd"]
 
 
 def trust_sentences(explanation: Explanation, about: About, doubted: int) -> list[str]:
-    """What speaks for and against the answer, most important first."""
+    """Return what speaks for and against the answer, most important first."""
     out = []
     if about.accuracy:
         out.append(f"The model: {about.accuracy}, {about.model}.")
@@ -285,52 +191,75 @@ def trust_sentences(explanation: Explanation, about: About, doubted: int) -> lis
     else:
         out.append(_how_good(explanation))
     if (far := stands_out(explanation)) is not None:
-        out.append(_against_chance(far))
+        out.append(_against_chance(far, explanation.removal.get("measured", False)))
     if explanation.share < 0.9995:
-        out.append("The model is large: the answer rests on a compressed view of its parameters.")
+        out.append("The model is large: the answer uses a compressed view of its parameters.")
     if doubted:
-        carry = "carries" if doubted == 1 else "carry"
+        have = "has a label" if doubted == 1 else "have labels"
         out.append(
-            f"{doubted:,} of the {len(explanation):,} examples {carry} a label that the model "
-            "itself would not give: worth a look first."
+            f"{doubted:,} of the {len(explanation):,} examples {have} the model disagrees with: "
+            "look at these first."
         )
+    out.append(ranking_sentence(explanation))
     return out
 
 
+def ranking_sentence(explanation: Explanation) -> str:
+    """Say what the order of the examples means."""
+    if "effect" in explanation.to_dict():
+        return (
+            "Ranked by influence: how much the queried predictions gain if the row is removed. "
+            "Some rows rank high for many questions."
+        )
+    return (
+        "Ranked by relative influence: how specifically a row speaks to these predictions. For the "
+        "rows whose removal changes most, use `clean`."
+    )
+
+
 def _how_good(explanation: Explanation) -> str:
-    """How good the model is on rows it has not seen, as far as that can be told."""
+    """Say how good the model is on rows it has not seen, if that is known."""
     found = on_unseen_rows(explanation)
     if found is None or found.chosen:
-        return "How good the model is was not measured: trust the answer as far as the model."
+        return "The model's accuracy was not measured: trust the answer as far as the model."
     n = f"{len(found.labels):,} {found.rows}"
     if not found.classes:
         return f"The model has an R² of {found.score:.2f} on {n}."
     return (
-        f"The model is right for {found.score:.1%} of {n}; the commonest class alone gets "
+        f"The model is right for {found.score:.1%} of {n}; majority-class baseline: "
         f"{found.commonest:.1%}."
     )
 
 
-def _against_chance(far: float) -> str:
+def _against_chance(far: float, measured: bool) -> str:
+    effect = "measured effect" if measured else "predicted effect"
     if far >= _CLEAR:
-        return f"The predicted effect is clear: {far:.0f} times the spread of random removals."
+        return f"The {effect} is clear: {far:.0f} standard deviations of random removals."
     return (
-        f"The predicted effect is not clear: {far:.1f} times the spread of random removals. As "
-        "many rows drawn by chance could do as much."
+        f"The {effect} is not clear: {far:.1f} standard deviations of random removals. Random rows "
+        "could do as much."
     )
 
 
 def next_steps(explanation: Explanation, about: About) -> tuple[tuple[str, str], ...]:
-    """What to do with the answer, each with what to type."""
+    """Return what to do with the answer, each step with what to type."""
     if about.steps:
         return about.steps
-    if explanation.question is None:
-        return ()
-    return (
-        ("Train again without these examples and see whether the prediction holds:",
-         "answer.verify()"),
-        ("Hand the list on as a table:", 'answer.to_csv("explanation.csv")'),
-    )  # fmt: skip
+    steps = []
+    if explanation.test_labels.get("rows"):
+        steps.append(("Check the test labels that look wrong:", "exempla.fix_labels(model, test)"))
+    if explanation.diffuse:
+        steps.append((DIFFUSE_ADVICE, ""))
+    if explanation.question is not None:
+        steps.append(("Retrain without these examples and compare:", "answer.verify()"))
+        steps.append(("Save the list as a table:", 'answer.to_csv("explanation.csv")'))
+    return tuple(steps)
+
+
+DIFFUSE_ADVICE = (
+    "Removing rows does not help here. Collect more data like these errors (`exempla acquire` says "
+    "which), try a better model or better features, or check the test labels."
+)
 
 
 Trust = tuple[str, str, str]
@@ -378,36 +307,95 @@ def answer(found: Selection, about: About) -> str:
 
 
 def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str:
-    """What removing the picked examples is predicted to do, in one sentence."""
-    effect, n = explanation.removal, explanation.n_test
-    picked = f"{len(explanation):,} of {explanation.n_train:,} training examples"
-    if not effect:
-        return f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
-    change = effect["log_likelihood"]
-    right = "the true values of" if effect["n_fixed"] is None else "the right answers to"
-    answers = right if explanation.labels == "true" else "the model's answers to"
-    which = f"{answers} these {n:,} {noun}" if n > 1 else "this prediction"
-    this = "this" if len(explanation) == 1 else "these"
-    parts = [
-        f"Removing {this} {picked} is predicted to {'raise' if change >= 0 else 'lower'} the "
-        f"likelihood of {which} by {_by_how_much(change)} (log-likelihood {signed(change)}; as "
-        f"many "
-        f"random ones: {within(effect['random_baseline'], effect['random_baseline_sd'])})"
-    ]
-    parts += turned(effect["n_fixed"], "right", n) + turned(effect["n_broken"], "wrong", n)
-    return "; ".join(parts) + "."
+    """Return the finding: wrong test labels first, then what removing the examples does.
 
-
-def _by_how_much(change: float) -> str:
-    """A change of log-likelihood as the share by which a likelihood rises or falls.
-
-    >>> _by_how_much(0.24), _by_how_much(-0.5), _by_how_much(1.5), _by_how_much(9.0)
-    ('27 %', '39 %', 'a factor of 4.5', 'a factor of over 1,000')
+    Measured effects are stated as facts, predicted ones with "should" and a 90 % interval.
     """
-    if change <= math.log(2):
-        return percent(abs(math.expm1(change))).replace("<", "less than")
+    first = explanation.test_labels.get("sentence", "")
+    effect, n = explanation.removal, explanation.n_test
+    rows = len(explanation.removed)
+    if not effect:
+        picked = f"{len(explanation):,} of {explanation.n_train:,} training rows"
+        found = f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
+        return f"{first} {found}".strip()
+    noun = "errors" if explanation.test_labels and noun == "predictions" else noun
+    measured = effect.get("measured", False)
+    this = "this" if rows == 1 else "these"
+    these = f"{this} {rows:,} of {explanation.n_train:,} training rows"
+    change, n_fixed = effect["log_likelihood"], effect["n_fixed"]
+    if explanation.labels != "true":
+        answers = "the model's predictions become"
+    else:
+        answers = "the true values become" if n_fixed is None else "the correct answers become"
+        if n == 1:
+            answers = "the true value becomes" if n_fixed is None else "the correct answer becomes"
+    if not measured:
+        answers = answers.replace("becomes", "become").replace("become", "should become")
+    without = "Retrained without" if measured else "Without"
+    random = "1 random row" if rows == 1 else f"{rows:,} random rows"
+    size = f"{random}: {_percent_change(effect['random_baseline'])}"
+    if not measured and effect.get("low") is not None:
+        low, high = (_percent_change(effect[end]) for end in ("low", "high"))
+        size += f"; 90 % interval {low} to {high}" if low != high else ""
+    found = f"{without} {these}, {answers} {_how_likely(change)} ({size})."
+    found += _turned(effect["n_fixed"], effect["n_broken"], n, noun, measured)
+    if explanation.diffuse:
+        found = (
+            f"No small set of rows causes these {noun}. Even w{found[1:]}"
+            if not measured
+            else f"No small set of rows causes these {noun}. R{found[1:]}"
+        )
+    return f"{first} {found}".strip()
+
+
+def _how_likely(change: float) -> str:
+    """Describe a change of log-likelihood.
+
+    >>> _how_likely(0.7), _how_likely(0.24), _how_likely(-0.5), _how_likely(1.5)
+    ('about twice as likely', '27 % more likely', '39 % less likely', '4.5 times as likely')
+    >>> _how_likely(9.0), _how_likely(0.0004), _how_likely(-2.0)
+    ('more than 1,000 times as likely', 'hardly more or less likely', '86 % less likely')
+    """
+    if abs(change) < 0.005:
+        return "hardly more or less likely"
+    if change < math.log(1.8):
+        more = "more" if change > 0 else "less"
+        return f"{percent(abs(math.expm1(change)))} {more} likely".replace("< 1", "less than 1")
     factor = math.exp(min(change, 99.0))
-    return "a factor of over 1,000" if factor > 1000 else f"a factor of {factor:.2g}"
+    if factor > 1000:
+        return "more than 1,000 times as likely"
+    return "about twice as likely" if factor < 2.2 else f"{factor:.2g} times as likely"
+
+
+def _percent_change(change: float) -> str:
+    """Return a change of log-likelihood as a signed per cent, or as a factor if it is large.
+
+    >>> _percent_change(0.031), _percent_change(-0.1), _percent_change(0.0), _percent_change(1.5)
+    ('+3 %', '−10 %', '± 0 %', '× 4.5')
+    """
+    if change > math.log(2):
+        return f"× {math.exp(min(change, 99.0)):.2g}"
+    value = round(100 * math.expm1(change))
+    return f"{value:+d} %".replace("-", "−") if value else "± 0 %"
+
+
+def _turned(fixed: int | None, broken: int | None, n: int, noun: str, measured: bool) -> str:
+    """Say how many predictions become right or wrong, with a leading space; "" if none."""
+    if not fixed and not broken:
+        return ""
+    be = ("is", "are") if measured else ("would be", "would be")
+    if n == 1:
+        return (
+            f" It {be[0]} corrected."
+            if fixed
+            else f" It {'becomes' if measured else 'would become'} wrong."
+        )
+    which = f"of the {n:,} {noun}"
+    parts = [f"{fixed:,} {which} {be[fixed != 1]} corrected"] if fixed else []
+    if broken:
+        become = ("becomes", "become") if measured else ("would become", "would become")
+        parts.append(f"{broken:,} {'' if fixed else which + ' '}{become[broken != 1]} wrong")
+    return f" {', '.join(parts)}.".replace("  ", " ")
 
 
 def signed(change: float) -> str:
@@ -417,13 +405,6 @@ def signed(change: float) -> str:
     ('+0.24', '-0.00031', '0.0000')
     """
     return f"{change:+.2g}" if abs(change) >= 1e-4 else "0.0000"
-
-
-def turned(count: int | None, how: str, asked: int) -> list[str]:
-    """How many predictions would turn out otherwise, if any."""
-    if not count:
-        return []
-    return [f"it would turn {how}" if asked == 1 else f"{count:,} of them would turn {how}"]
 
 
 def within(value: float, spread: float) -> str:
@@ -497,16 +478,22 @@ def _certified(explanation: Explanation) -> list[Trust]:
 
 
 def terminal_text(found: Answer, rows: int = 10) -> str:
-    """An answer as a few lines of plain text: what was found, the first rows, how it was done."""
+    """Return an answer as a few lines of plain text: the finding, then the first rows."""
     if not isinstance(found, Explanation):
         return "\n".join(
             [found.finding, *_said(found.warnings), *_rows(found, rows, found.to_frame())]
         )
     frame = found.to_frame().drop(columns=["alignment", "gain"])
+    copies = frame.pop("copies")
+    if (copies > 1).any():
+        frame["copies"] = [f"× {n}" if n > 1 else "" for n in copies]
     poor = poor_model(found)
     head = [*_said((poor,) if poor else ()), found.finding]
+    if found.diffuse:
+        head.append(DIFFUSE_ADVICE)
     others = _said(tuple(said for said in found.warnings if said != poor))
-    return "\n".join([*head, *others, *_rows(found, rows, frame), computed(found)])
+    last = "How this was computed: answer.details"
+    return "\n".join([*head, *others, *_rows(found, rows, frame), last])
 
 
 def _said(warnings: tuple[str, ...]) -> list[str]:
@@ -520,9 +507,9 @@ def _rows(found: Answer, rows: int, frame: Any) -> list[str]:
 
 
 def computed(found: Explanation) -> str:
-    """The technical choices behind an explanation, in one line."""
+    """Return the technical choices behind an explanation, in one line."""
     return (
-        f"how this was computed: side {found.side} · labels {found.labels} · selector "
-        f"{found.selector} (noise {found.noise:g}) · damping {found.damping:.3g} "
-        f"({found.damping_rule}) · Fisher kept {percent(found.share)}"
+        f"side {found.side} · labels {found.labels} · selector {found.selector} (noise "
+        f"{found.noise:g}) · damping {found.damping:.3g} ({found.damping_rule}) · Fisher kept "
+        f"{percent(found.share)}"
     )

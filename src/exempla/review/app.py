@@ -1,7 +1,7 @@
-"""The routes of the review page: the list, the cards, the decisions, the files.
+"""The routes of the review page: the list, the cards, the decisions and the exported files.
 
-Rows are asked for by number and static files by a name from a fixed table, so no path that a
-client sends ever reaches the file system.
+Rows are requested by number and static files by a name from a fixed table, so no path that a client
+sends reaches the file system.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from exempla.errors import ExemplaError
 from exempla.review.export import BusyError, StorageError, corrected_path, export_review
-from exempla.review.folder import Review, image_bytes
-from exempla.review.gate import elsewhere
-from exempla.review.log import ACTIONS, DecisionLog, RowDecision, StaleError
-from exempla.review.logfile import DamagedError
-from exempla.review.session import FIELDS as LISTED
-from exempla.review.session import RENEWED_EVERY, Guide
+from exempla.review.folder import Review, image_bytes, other_decisions
+from exempla.review.log import ACTIONS, DamagedError, RowDecision, StaleError
+from exempla.review.session import FIELDS, RENEWED_EVERY, ReviewSession
 from exempla.review.suspects import is_number
 
 __all__ = ["build_app"]
 
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _Once = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
 
 
@@ -40,7 +37,7 @@ class _Body(BaseModel):
 
 
 class _Decide(_Body):
-    """Set a row's state, seen at a version."""
+    """Set the state of a row; `seen` is the version of the row on the page."""
 
     row: int = Field(ge=0)
     action: Literal["pending", "keep", "relabel", "remove", "skip"]
@@ -51,59 +48,57 @@ class _Decide(_Body):
 
 
 class _Turn(_Body):
-    """Undo or redo the event last seen."""
+    """Undo or redo the event `seen`."""
 
     seen: int = Field(ge=0)
     once: _Once
 
 
 class _Stop(_Body):
-    """The share of all rows below which the person wants to stop."""
+    """The fraction of wrong rows below which the person wants to stop."""
 
     share: float = Field(gt=0, lt=1, allow_inf_nan=False)
 
 
 class _Empty(_Body):
-    """A request that says nothing more than its address."""
+    """A request without parameters."""
 
 
-_FIELDS = {*_Decide.model_fields, *_Turn.model_fields, "since", "space", "what", "share"}
-Row = Annotated[int, Path(ge=0, le=2**53)]
+_KNOWN_FIELDS = {*_Decide.model_fields, *_Turn.model_fields, "since", "space", "what", "share"}
+_Row = Annotated[int, Path(ge=0, le=2**53)]
 
 
-def build_app(review: Review, log: DecisionLog, stop_below: float | None = None) -> FastAPI:
-    """The page's application, not yet behind its Gate."""
+def build_app(session: ReviewSession) -> FastAPI:
+    """Return the page's application; the server puts it behind its `Gate`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    guide = Guide(review, log, stop_below)
     _add_static(app)
-    _add_reading(app, guide)
-    _add_order(app, guide)
-    _add_deciding(app, guide)
-    _add_export(app, review)
-
+    _add_reading(app, session)
+    _add_order(app, session)
+    _add_deciding(app, session)
+    _add_export(app, session.review)
     _add_problems(app)
 
     @app.exception_handler(StaleError)
     def stale(_: Request, error: StaleError) -> JSONResponse:
         current = None if error.state is None else asdict(error.state)
-        return JSONResponse({"current": current} | _status(guide, 0), status_code=409)
+        return JSONResponse({"current": current} | _status(session, 0), status_code=409)
 
     return app
 
 
 def _add_problems(app: FastAPI) -> None:
-    """Every failure is a sentence; what was sent is never sent back."""
+    """Answer every failure with a sentence; never echo what was sent."""
 
     @app.exception_handler(RequestValidationError)
     def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
-        named = {str(part) for each in error.errors() for part in each["loc"]} & _FIELDS
+        named = {str(part) for each in error.errors() for part in each["loc"]} & _KNOWN_FIELDS
         where = f" ({', '.join(sorted(named))})" if named else ""
-        return _sentence(f"The request cannot be understood{where}; reload the page.", 422)
+        return _sentence(f"The request is invalid{where}; reload the page.", 422)
 
     @app.exception_handler(StarletteHTTPException)
     def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
         ours = str(error.detail).endswith(".")
-        words = {400: "The request cannot be understood.", 404: "There is nothing here."}
+        words = {400: "The request is invalid.", 404: "Not found."}
         return _sentence(
             str(error.detail) if ours else words.get(error.status_code, "This is not served."),
             error.status_code,
@@ -122,16 +117,15 @@ def _add_problems(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     def unreachable(_: Request, error: OSError) -> JSONResponse:
         why = error.strerror or type(error).__name__
-        return _sentence(f"The review folder cannot be used ({why}); look after it.", 503)
+        return _sentence(f"The review folder cannot be accessed ({why}).", 503)
 
     @app.exception_handler(Exception)
     def unforeseen(_: Request, error: Exception) -> JSONResponse:
-        name = type(error).__name__
-        return _sentence(f"Something unforeseen happened ({name}); please report it.", 500)
+        return _sentence(f"Internal error ({type(error).__name__}); please report it.", 500)
 
 
 def _sentence(words: str, code: int) -> JSONResponse:
-    """The answer; a file name may hold bytes that are no text."""
+    """Return the error; a file name in it may contain bytes that are not valid text."""
     detail = words.encode("utf-8", "replace").decode()
     return JSONResponse({"detail": detail}, status_code=code)
 
@@ -140,8 +134,8 @@ def _add_static(app: FastAPI) -> None:
     files: dict[str, tuple[bytes, str]] = {}
     for item in resources.files("exempla.review").joinpath("static").iterdir():
         suffix = item.name[item.name.rfind(".") :]
-        if suffix in KINDS:
-            files[item.name] = (item.read_bytes(), KINDS[suffix])
+        if suffix in _MEDIA_TYPES:
+            files[item.name] = (item.read_bytes(), _MEDIA_TYPES[suffix])
 
     @app.get("/")
     def page() -> Response:
@@ -156,8 +150,8 @@ def _add_static(app: FastAPI) -> None:
         return Response(data, media_type=kind)
 
 
-def _add_reading(app: FastAPI, guide: Guide) -> None:
-    review, log = guide.review, guide.log
+def _add_reading(app: FastAPI, session: ReviewSession) -> None:
+    review, log = session.review, session.log
 
     @app.get("/api/review")
     def overview() -> dict[str, Any]:
@@ -167,93 +161,98 @@ def _add_reading(app: FastAPI, guide: Guide) -> None:
             "question": review.question,
             "classes": review.classes,
             "expected_wrong": review.expected_wrong,
-            # For what waits in the browser to be sent; without the names of file and column.
+            # For unsent decisions in the browser's storage; without the names of file and column.
             "key": review.key.partition(" ")[0],
-            "elsewhere": elsewhere(log.others()),
-            "learns": review.frame is not None,
+            "elsewhere": other_decisions(log.others()),
+            "learns": review.strata is not None,
             "renewed_every": RENEWED_EVERY,
-            "fields": LISTED,
-            "suspects": [guide.entry(suspect) for suspect in review.suspects],
+            "fields": FIELDS,
+            "suspects": [session.entry(suspect) for suspect in review.suspects],
         }
 
     @app.get("/api/state")
     def state(since: int = 0) -> dict[str, Any]:
         review.check_current()
         log.refresh()
-        return _status(guide, since)
+        return _status(session, since)
 
     @app.get("/api/suspect/{item}")
-    def suspect(item: Row) -> dict[str, Any]:
-        _check_shown(guide, item)
-        return review.card(item) | {"chance": guide.probability(item)}
+    def suspect(item: _Row) -> dict[str, Any]:
+        _check_shown(session, item)
+        return review.card(item) | {"chance": session.probability(item)}
 
     @app.get("/api/find")
     def find(wanted: Annotated[str, Query(max_length=200)]) -> dict[str, Any]:
-        return {"items": [item for item in review.find(wanted) if _shown(guide, item)]}
+        return {"items": [item for item in review.find(wanted) if _shown(session, item)]}
 
     @app.get("/api/image/{space}/{row}")
-    def image(space: Literal["train", "curated"], row: Row) -> Response:
+    def image(space: Literal["train", "curated"], row: _Row) -> Response:
         data = image_bytes(review.directory, space, row)
         if data is None:
             raise HTTPException(404)
         return Response(data, media_type="image/webp")
 
 
-def _add_order(app: FastAPI, guide: Guide) -> None:
+def _add_order(app: FastAPI, session: ReviewSession) -> None:
     @app.get("/api/order")
     def order() -> dict[str, Any]:
-        found = guide.renewal()
-        items = list({*found.order, *(suspect.item for suspect in guide.drawn())})
-        chances = [round(guide.probability(item), 4) for item in items]
+        found = session.renewal()
+        items = list({*found.order, *(suspect.item for suspect in session.drawn())})
+        chances = [round(session.probability(item), 4) for item in items]
         return {"decisions": found.decisions, "order": found.order,
                 "chances": list(zip(items, chances, strict=True))}  # fmt: skip
 
     @app.post("/api/spot")
     def spot(_: _Empty) -> dict[str, Any]:
-        guide.draw_if_due(asked=True)
-        return _status(guide, 0)
+        session.draw_if_due(asked=True)
+        return _status(session, 0)
+
+    @app.post("/api/skip-sample")
+    def skip_sample(_: _Empty) -> dict[str, Any]:
+        session.skip_sample()
+        return _status(session, session.log.version)
 
     @app.post("/api/stop")
     def stop(body: _Stop) -> dict[str, Any]:
-        guide.set_stop(body.share)
-        return _status(guide, guide.log.version)
+        session.set_stop(body.share)
+        return _status(session, session.log.version)
 
 
-def _shown(guide: Guide, item: int) -> bool:
-    """Whether an item is a suspect or was drawn: other rows are not to be chosen by anybody."""
-    if item in guide.rest:
-        return any(item == each.row for each in guide.log.draws)
-    return item in guide.review.places
+def _shown(session: ReviewSession, item: int) -> bool:
+    """Return True for suspects and drawn rows; the person must not choose other rows."""
+    if item in session.rest:
+        return any(item == each.row for each in session.log.draws)
+    return item in session.review.places
 
 
-def _check_shown(guide: Guide, item: int) -> None:
-    if not _shown(guide, item):
+def _check_shown(session: ReviewSession, item: int) -> None:
+    if not _shown(session, item):
         raise HTTPException(404, "That row is not among the suspects.")
 
 
-def _check_label(guide: Guide, body: _Decide) -> None:
+def _check_label(session: ReviewSession, body: _Decide) -> None:
     if (body.action == "relabel") != (body.label is not None):
-        raise HTTPException(422, "A new label belongs to relabel, and to nothing else.")
+        raise HTTPException(422, "Send a label with the action relabel, and only with it.")
     if body.label is None:
         return
-    if guide.course.items[guide.course.place[body.row]].kind == "number":
+    if session.plan.items[session.plan.place[body.row]].kind == "number":
         if not is_number(body.label) or body.label != body.label.strip():
             raise HTTPException(422, "That is not a number.")
-    elif body.label not in guide.review.classes:
+    elif body.label not in session.review.classes:
         raise HTTPException(422, "That label is not one of the classes.")
 
 
-def _add_deciding(app: FastAPI, guide: Guide) -> None:
-    log = guide.log
+def _add_deciding(app: FastAPI, session: ReviewSession) -> None:
+    log = session.log
 
     def answer(done: RowDecision) -> dict[str, Any]:
-        guide.draw_if_due()
-        return {"state": asdict(done)} | _status(guide, done.version - 1)
+        session.draw_if_due()
+        return {"state": asdict(done)} | _status(session, done.version - 1)
 
     @app.post("/api/decide")
     def decide(body: _Decide) -> dict[str, Any]:
-        _check_shown(guide, body.row)
-        _check_label(guide, body)
+        _check_shown(session, body.row)
+        _check_label(session, body)
         state = RowDecision(body.row, body.action, body.label, body.note)
         return answer(log.decide(state, seen=body.seen, once=body.once))
 
@@ -280,23 +279,19 @@ def _add_export(app: FastAPI, review: Review) -> None:
 
     @app.get("/api/export/{what}")
     def download(what: Literal["decisions", "patch", "corrected"]) -> Response:
-        names = {
-            "decisions": "decisions.json",
-            "patch": "patch.csv",
-            "corrected": corrected_path(review).name,
-        }
-        path = review.directory / names[what]
+        names = {"decisions": "decisions.json", "patch": "patch.csv"}
+        path = review.directory / names[what] if what in names else corrected_path(review)
         if path.is_symlink() or not path.is_file():
             raise HTTPException(404, "Nothing has been exported yet.")
         return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
-def _status(guide: Guide, since: int) -> dict[str, Any]:
-    """What changed after `since`, what undo and redo would do, counts, and what is left."""
-    log = guide.log
+def _status(session: ReviewSession, since: int) -> dict[str, Any]:
+    """Return what changed after `since`, what undo and redo would do, counts, and what is left."""
+    log = session.log
     undoable, redoable = log.undoable(), log.redoable()
     counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
-    for suspect in (*guide.review.suspects, *guide.drawn()):
+    for suspect in (*session.review.suspects, *session.drawn()):
         counts[log.state(suspect.item).action] += 1
     return {
         "version": log.version,
@@ -304,4 +299,4 @@ def _status(guide: Guide, since: int) -> dict[str, Any]:
         "undo": undoable and {"version": undoable.version, "row": undoable.after.row},
         "redo": redoable and {"version": redoable.version, "row": redoable.after.row},
         "counts": counts,
-    } | guide.status(since)
+    } | session.status(since)

@@ -1,14 +1,15 @@
-"""From the log to files: the decisions, a patch, and the corrected data set.
+"""Export the decision log: the decisions, a patch, and the corrected data set.
 
-Each file appears whole or not at all, none is written onto an input or through a link, and one
-export at a time works in a folder. Whatever fails here, the decisions are safe in the log.
+Each file is written atomically, never over an input, through a link, or over a file that exempla
+did not write; one export at a time runs in a folder. Whatever fails here, the decisions are safe in
+the log.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -16,35 +17,22 @@ from typing import TYPE_CHECKING, Any
 from exempla.errors import ExemplaError
 from exempla.io import alone_in, write_text
 from exempla.report.words import chance
-from exempla.review.folder import Review, read_review
+from exempla.review.folder import Review, other_decisions, read_review
 from exempla.review.formats import layout_of, write_corrected_parts
-from exempla.review.gate import elsewhere
 from exempla.review.log import DecisionLog, RowDecision
 from exempla.review.suspects import FIRST_PART, row_of
 
-# Tables are imported where they are used: the page starts without all that they need.
+# Tables are imported where they are used: the page starts without the packages they need.
 if TYPE_CHECKING:
     from exempla.tables.corrections import PatchLine
 
-__all__ = [
-    "BusyError",
-    "Exported",
-    "FinalDecision",
-    "StorageError",
-    "corrected_path",
-    "export_decisions",
-    "export_review",
-    "final_decisions",
-    "write_corrected",
-]
-
 
 class BusyError(ExemplaError):
-    """Another export is at work in the folder."""
+    """Another export is running in the folder."""
 
 
 class StorageError(ExemplaError):
-    """The disk is full, or does not let us write."""
+    """The disk is full or not writable."""
 
 
 _BUSY = "Another export is being written into this folder; wait for it, then export again."
@@ -52,9 +40,9 @@ _BUSY = "Another export is being written into this folder; wait for it, then exp
 
 @dataclass(frozen=True)
 class FinalDecision:
-    """What was decided about one row, on what evidence.
+    """The decision about one row, with its evidence.
 
-    `action` is keep, relabel, remove, skip, or pending (a row with a note and nothing else).
+    `action` is keep, relabel, remove, skip, or pending (a row that only has a note).
     """
 
     row: int
@@ -66,19 +54,19 @@ class FinalDecision:
     time: str
     evidence: str
     part: str = ""
-    """The label or token of the row that it is about; "" for the row itself."""
+    """The label or token of the row that the decision is about; "" for the row itself."""
     span: tuple[int, int] | None = None
     content: dict[str, str] = field(default_factory=dict)
-    """The row as the file has it, without its label."""
+    """The row as in the file, without its label."""
 
 
 def export_decisions(directory: str | Path) -> list[FinalDecision]:
     """Write DIR/decisions.json and DIR/patch.csv and return the decisions, by row.
 
-    decisions.json holds every decision; patch.csv only those that change the data (row, id,
-    column, old, new, action, time, evidence, note, fingerprint of the original, and the row's own
-    columns, as row.NAME; for a part of a row also its name and place). Cells are written as they
-    are: a spreadsheet may take one that begins with "=" for a formula.
+    decisions.json has every decision; patch.csv only those that change the data (row, id, column,
+    old, new, action, time, evidence, note, fingerprint of the original, and the row's own columns
+    as row.NAME; for a part of a row also its name and position). Cells are written unchanged: a
+    spreadsheet may read one that begins with "=" as a formula.
 
     >>> import tempfile
     >>> from exempla.review import ReviewedFile, Suspect, export_decisions, write_review
@@ -96,27 +84,27 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote; without `corrected`, `problem` says why."""
+    """The files of an export; if `corrected` is None, `problem` says why."""
 
     decisions: list[FinalDecision]
     corrected: Path | None
     problem: str = ""
     elsewhere: str = ""
-    """A sentence about decisions in the folder that are about something else, and were not used."""
+    """A sentence about decisions in the folder that are about other data and were not used."""
     parts: bool = False
-    """The decisions are about parts of rows: patch.csv is all there is."""
+    """The decisions are about parts of rows, and only patch.csv is written."""
 
     @property
     def changed(self) -> int:
-        """How many decisions change the data."""
+        """The number of decisions that change the data."""
         return len(_changes(self.decisions))
 
 
 def export_review(review: Review) -> Exported:
-    """Write decisions.json, patch.csv and the corrected data, all as of one moment.
+    """Write decisions.json, patch.csv and the corrected data, all from one state of the log.
 
-    Where the corrected data cannot be made (the source is gone, say), the other two are there and
-    the answer says why.
+    If the corrected data cannot be made (for example because the source file is missing), the other
+    two are written and `problem` says why.
 
     >>> import tempfile
     >>> from exempla.review import ReviewedFile, Suspect, read_review, write_review
@@ -124,7 +112,7 @@ def export_review(review: Review) -> Exported:
     >>> _ = write_review(folder.name, [Suspect(3, "ham", "spam", 0.9, 0.97)],
     ...                  source=ReviewedFile("mails.jsonl", "jsonl"), classes=["ham", "spam"])
     >>> export_review(read_review(folder.name)).problem
-    'mails.jsonl is gone; put the source file back and export again.'
+    'mails.jsonl is missing; restore the source file and export again.'
     >>> folder.cleanup()
     """
     with alone_in(review.directory, BusyError(_BUSY)):
@@ -138,18 +126,18 @@ def export_review(review: Review) -> Exported:
 
 
 def final_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
-    """The state of every row that anything was decided or noted about, by row."""
+    """Return the state of every row that has a decision or a note, by row."""
     log.refresh()
     states = [state for state in log.states() if state.action != "pending" or state.note]
     return sorted((_final(review, s) for s in states), key=lambda d: (d.row, d.span or (), d.part))
 
 
 def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
-    """Write the corrected data set into the folder, in the input's own format.
+    """Write the corrected data set into the folder, in the format of the input.
 
-    The file is called corrected.*, after the input's ending; an image folder becomes the folder
-    `corrected`. What an earlier export left there is replaced; a folder that anybody else made, or
-    changed, is not.
+    The file is called corrected.* with the input's suffix; an image folder becomes the folder
+    `corrected`. An earlier export is replaced; a file or folder that exempla did not write, and a
+    folder that was changed since, are refused.
     """
     from exempla.tables.corrections import (
         Decision,
@@ -163,10 +151,10 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     path, target = review.source_path(), corrected_path(review)
     refuse_input(target, path)
     if not path.exists():
-        raise ExemplaError(f"{path.name} is gone; put the source file back and export again.")
+        raise ExemplaError(f"{path.name} is missing; restore the source file and export again.")
     changed = ExemplaError(
-        f"{path.name} has changed since the suspects were found, so row numbers may no longer "
-        "match; run the analysis again."
+        f"{path.name} has changed since the analysis, so row numbers may no longer match; run the "
+        "analysis again."
     )
     if fingerprint(path) != review.fingerprint:
         raise changed
@@ -174,26 +162,26 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
         Decision(d.row, d.action, d.new_label if d.action == "relabel" else None, d.note, d.time)
         for d in _changes(decisions)
     ]
-    if layout_of(review) is not None:
-        with _storing(target.name):
-            return write_corrected_parts(review, path, target)
+    if not target.is_dir():  # folders carry a marker of their own
+        _claim(review, target)
     with _storing(target.name):
+        if layout_of(review) is not None:
+            return write_corrected_parts(review, path, target)
         table = read_table(path, **dict(review.source.options))
-        if fingerprint(table) != review.fingerprint:  # in this very moment
+        if fingerprint(table) != review.fingerprint:  # changed while it was read
             raise changed
         remove_leftovers(target)
         return export(table, chosen, target, label=_label(review), replace_own=True)
 
 
 def corrected_path(review: Review) -> Path:
-    """DIR/corrected.csv for mails.csv, DIR/corrected.csv.gz for mails.2024.csv.gz, DIR/corrected
-    for a folder of images."""
+    """Return DIR/corrected.csv.gz for mails.2024.csv.gz, DIR/corrected for a folder of images."""
     if review.source.format == "images":
         return review.directory / "corrected"
     from exempla.tables.formats.encoding import PACKINGS, format_suffix
 
     suffix = format_suffix(PurePath(review.source.path).name)
-    bare = suffix.lower() in ("", *PACKINGS)  # a name that does not speak of its format
+    bare = suffix.lower() in ("", *PACKINGS)  # the name does not say the format
     return review.directory / f"corrected{f'.{review.source.format}' if bare else ''}{suffix}"
 
 
@@ -203,24 +191,22 @@ def _storing(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{name} could not be written ({error.strerror or error}); make room or mend the "
-            "folder and export again: every decision is kept."
+            f"{name} could not be written ({error.strerror or error}); free some space or make the "
+            "folder writable, then export again. All decisions are saved."
         ) from error
 
 
 def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
-    """Write the list and the patch; the decisions, and a sentence about those of other data."""
+    """Write the list and the patch; return the decisions and a sentence about other data."""
     from exempla.tables.corrections import refuse_input, remove_leftovers, write_patch_lines
 
-    log = DecisionLog(review.directory / "decisions.sqlite", review.key)
-    try:
-        decisions, others = final_decisions(review, log), elsewhere(log.others())
-    finally:
-        log.close()
+    with closing(_log(review)) as log:
+        decisions, others = final_decisions(review, log), other_decisions(log.others())
     listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
     for path in (listing, patch):
         refuse_input(path, review.source_path())
         remove_leftovers(path)
+    _claim(review, listing, patch)
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
     with _storing(listing.name):
         write_text(listing, f"{text}\n")
@@ -229,6 +215,23 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
         lines = [_patch_line(review, d) for d in changes]
         write_patch_lines(patch, lines, [_more(d) for d in changes])
     return decisions, others
+
+
+def _claim(review: Review, *paths: Path) -> None:
+    """Refuse to replace a file that no export wrote; the names of exports are kept in the log."""
+    with closing(_log(review)) as log:
+        ours = set(json.loads(log.setting("exported") or "[]"))
+        for path in paths:
+            if (path.exists() or path.is_symlink()) and path.name not in ours:
+                raise ExemplaError(
+                    f"{path} was not written by exempla and would be replaced; move it, then "
+                    "export again."
+                )
+        log.setting("exported", json.dumps(sorted(ours | {path.name for path in paths})))
+
+
+def _log(review: Review) -> DecisionLog:
+    return DecisionLog(review.directory / "decisions.sqlite", review.key)
 
 
 def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:
@@ -241,7 +244,7 @@ def _patch_line(review: Review, d: FinalDecision) -> PatchLine:
     return PatchLine(
         row=d.row,
         id=d.id,
-        # No column has such a name, so that nobody applies a part's label to the row.
+        # Not the name of a column, so that a part's label is never applied to the row.
         column=_label(review) + (f"[{d.part}]" if d.part else ""),
         old=d.old_label,
         new=d.new_label if d.action == "relabel" else None,
@@ -258,7 +261,7 @@ def _label(review: Review) -> str:
 
 
 def _more(d: FinalDecision) -> dict[str, str]:
-    """What a line of the patch holds beside the change: the part, and the row's own columns."""
+    """Return the further cells of a line of the patch: the part, and the row's own columns."""
     part = {"part": d.part} if d.part else {}
     if d.span:
         part |= {"start": str(d.span[0]), "end": str(d.span[1])}
@@ -268,7 +271,7 @@ def _more(d: FinalDecision) -> dict[str, str]:
 def _final(review: Review, state: RowDecision) -> FinalDecision:
     try:
         card = review.card(state.row)
-    except KeyError:  # decided in an earlier analysis of the same file; no longer a suspect
+    except KeyError:  # decided in an earlier analysis of the same file
         new = state.label if state.action == "relabel" else None
         return FinalDecision(
             row_of(state.row), "", state.action, "", new, state.note, state.time,
@@ -291,7 +294,7 @@ def _final(review: Review, state: RowDecision) -> FinalDecision:
 
 
 def _content(card: dict[str, Any]) -> dict[str, str]:
-    """The row's own columns; of a folder that does not hold them, what the page shows."""
+    """Return the row's own columns or, if the folder lacks them, what the page shows."""
     content = card["content"]
     if card.get("original"):
         text = content.get("text", "")
@@ -303,13 +306,13 @@ def _content(card: dict[str, Any]) -> dict[str, str]:
 
 
 def _evidence(card: dict[str, Any]) -> str:
-    """One line: how suspicious, what the model says, which rows contradict."""
-    parts = [f"the chance that it is wrong is {chance(card['probability'])}"]
+    """Return one line: how suspicious, what the model says, which rows contradict."""
+    parts = [f"{chance(card['probability'])} likely mislabelled"]
     if card.get("expected") is not None:
         spread = f" ± {card['spread']:.4g}" if card.get("spread") is not None else ""
         parts.append(f"expected {card['expected']:.6g}{spread}")
     else:
-        parts.append(f"model says {card['suggested']} {chance(card['model_probability'])}")
+        parts.append(f"model gives {card['suggested']} {chance(card['model_probability'])}")
     rows = [f"#{r['row']} {r['label']} {r['weight']:.3g}" for r in card["contradicting"][:5]]
     if rows:
         parts.append("contradicted by " + ", ".join(rows))

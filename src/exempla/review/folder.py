@@ -1,10 +1,12 @@
-"""A review folder on disk: written once by a task, read by the page and by export.
+"""A review folder on disk: written once by `fix-labels`, read by the page and by the export.
 
-The list of suspects: what each line of suspects.jsonl says in short, and where it lies.
+`suspects.jsonl` has one line per suspect. Reading a folder keeps a short form of each line and its
+position in the file; the rest of a line is read when its card is shown. Images are re-encoded when
+they are written and found by row number when they are served.
 
-Images of rows: re-encoded when written, found by row number when served.
-
-`exempla.images` decodes and re-encodes: pixels and nothing else, the same ones the model saw.
+Decisions are stored under a key that identifies the file's bytes, how they were cut into rows, the
+label column and the classes. One folder can therefore hold decisions about several columns, or
+versions of a file, without mixing them.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,17 +25,22 @@ from typing import Any
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.images import ImageError, as_image, fitted, webp
 from exempla.io import make_folder, replacing, write_bytes
-from exempla.review.gate import earlier_key, key_of
-from exempla.review.sampling import LISTED_STRATA, Frame, check_frame, strata_of
-from exempla.review.suspects import ReviewedFile, Suspect, upgraded_card
+from exempla.review.sampling import LISTED_STRATA, Strata, strata_of
+from exempla.review.suspects import ReviewedFile, Suspect
 
 _SNIPPET = 90
 """Characters of a row that the list shows."""
+_MAX_IMAGE_SIDE = 640
+_LOSSLESS_SIDE = 64
+"""Up to this many pixels on the longer side, an image is stored without loss."""
+WRITTEN = ("suspects.jsonl", "review.json", "images")
+"""What `write_review` writes into a folder."""
+_FORMAT = "exempla-review-4"
 
 
 @dataclass(frozen=True)
 class ListedSuspect:
-    """What the list needs of a suspect; the rest is read when its card is shown."""
+    """The short form of a suspect that the list shows."""
 
     row: int
     id: str
@@ -42,20 +50,20 @@ class ListedSuspect:
     model_probability: float
     side: str
     item: int = -1
-    """What decisions are kept under; the row, unless it is a part of one."""
+    """The number that decisions are stored under; the row, unless it is a part of one."""
     kind: str = "class"
     part: str = ""
     expected: float | None = None
     spread: float | None = None
     snippet: str = ""
     stratum: int = 0
-    """Of the frame; those of the listed suspects come first."""
+    """The strata of listed suspects come first."""
 
 
 def _read_suspects(
-    path: Path, sha256: str | None
+    path: Path, sha256: str
 ) -> tuple[tuple[ListedSuspect, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
-    """The list, the place of each item's line, and the stamp of the file as it was read."""
+    """Return the list, the position of each item's line, and the stamp of the file."""
     suspects: list[ListedSuspect] = []
     places: dict[int, tuple[int, int]] = {}
     offset, digest = 0, hashlib.sha256()
@@ -66,32 +74,20 @@ def _read_suspects(
             suspects.append(_listed(json.loads(line)))
             places[suspects[-1].item] = (offset, len(line))
             offset += len(line)
-    if sha256 not in (None, digest.hexdigest()):  # earlier versions wrote none
-        raise ValueError("review.json and suspects.jsonl do not belong together")
+    if sha256 != digest.hexdigest():
+        raise ValueError("review.json and suspects.jsonl are from different runs")
     return tuple(suspects), places, stamp
 
 
 def _listed(card: dict[str, Any]) -> ListedSuspect:
-    return ListedSuspect(
-        row=int(card["row"]),
-        id=str(card["id"]),
-        given=str(card["given"]),
-        suggested=str(card["suggested"]),
-        probability=float(card["probability"]),
-        model_probability=float(card["model_probability"]),
-        side=str(card["side"]),
-        item=int(card.get("item", card["row"])),
-        kind=str(card.get("kind", "class")),
-        part=str(card.get("part", "")),
-        expected=card.get("expected"),
-        spread=card.get("spread"),
-        snippet=_snippet(card),
-        stratum=int(card.get("stratum", 0)),
-    )
+    names = {each.name for each in fields(ListedSuspect)}
+    stated = {name: value for name, value in card.items() if name in names}
+    stated |= {"item": card.get("item", card["row"]), "snippet": _snippet(card)}
+    return ListedSuspect(**stated)
 
 
 def _snippet(card: dict[str, Any]) -> str:
-    """The beginning of what the row says; around the part, where one is marked."""
+    """Return the beginning of a row's content, or the text around the part in question."""
     content = card["content"]
     text = str(content.get("text", ""))
     if card.get("span"):
@@ -104,8 +100,8 @@ def _snippet(card: dict[str, Any]) -> str:
     return words if len(words) <= _SNIPPET else words[: _SNIPPET - 1] + "…"
 
 
-def searched(card: dict[str, Any]) -> str:
-    """All that a person may look for in a row."""
+def _searched(card: dict[str, Any]) -> str:
+    """Return everything that a search looks at."""
     content = card["content"]
     parts = [str(content.get("text", "")), str(content.get("name", "")), str(card.get("part", ""))]
     parts += [str(value) for _, value, _ in content.get("cells", [])]
@@ -113,24 +109,13 @@ def searched(card: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def stratified(suspects: tuple[ListedSuspect, ...]) -> tuple[ListedSuspect, ...]:
-    """The listed ones with their strata, which follow from their order."""
-    strata = strata_of(len(suspects), LISTED_STRATA).tolist()
-    return tuple(replace(s, stratum=h) for s, h in zip(suspects, strata, strict=True))
-
-
 def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when the file is written anew."""
+    """Return a value that changes when the file is replaced."""
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-_LARGEST_SIDE = 640
-_TINY = 64
-"""Up to this size a picture is kept without loss."""
-
-
 def write_image(folder: Path, space: str, row: int, image: Any) -> bool:
-    """Write `image` as folder/SPACE-ROW.webp; False (and a warning) if it cannot be read."""
+    """Write folder/SPACE-ROW.webp; return False, with a warning, if the image is unreadable."""
     target = folder / f"{space}-{row}.webp"
     try:
         data = _encode(image)
@@ -146,9 +131,9 @@ def write_image(folder: Path, space: str, row: int, image: Any) -> bool:
 
 
 def image_bytes(directory: Path, space: str, row: int) -> bytes | None:
-    """The image of a row, or None if there is none inside `directory`.
+    """Return the image of a row, or None if there is none inside `directory`.
 
-    A link is refused, be it the file or the images folder: what it points at is not ours to serve.
+    Symbolic links are refused, for the file and for the images folder.
     """
     path = directory / "images" / f"{space}-{row}.webp"
     if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
@@ -163,27 +148,17 @@ def image_bytes(directory: Path, space: str, row: int) -> bytes | None:
 
 
 def _encode(picture: Any) -> bytes:
-    image = fitted(as_image(picture, _LARGEST_SIDE), _LARGEST_SIDE)
-    # Digits and icons: every pixel counts and costs nothing. Photographs: lossy is enough.
-    return webp(image, lossless=max(image.size) <= _TINY, effort=2)
-
-
-WRITTEN = ("suspects.jsonl", "review.json", "images")
-"""What `write_review` writes into a folder."""
-
-_FORMAT = "exempla-review-3"
-_UNFRAMED = "exempla-review-2"
-"""Written until a folder said how many rows there are besides those listed."""
-_EARLIER = "exempla-review-1"
-"""Written until contradicting rows were called so; see `upgraded_card`."""
+    image = fitted(as_image(picture, _MAX_IMAGE_SIDE), _MAX_IMAGE_SIDE)
+    # Digits and icons need every pixel and cost little; photographs may be lossy.
+    return webp(image, lossless=max(image.size) <= _LOSSLESS_SIDE, effort=2)
 
 
 @dataclass(frozen=True)
 class Review:
-    """A review folder, read: the header, the list, and where each card lies in the file.
+    """A review folder as read from disk.
 
-    `key` names what decisions belong to (see `exempla.review.gate`): a repeated analysis keeps its
-    decisions; another column, or a changed file, has its own.
+    `key` identifies what decisions are about: a repeated analysis keeps its decisions; another
+    column or a changed file starts with none.
     """
 
     directory: Path
@@ -195,47 +170,44 @@ class Review:
     fingerprint: str
     suspects: tuple[ListedSuspect, ...]
     places: dict[int, tuple[int, int]]
-    """Item → (offset, length) of its line in suspects.jsonl."""
+    """(offset, length) of each item's line in suspects.jsonl."""
     stamp: tuple[int, ...]
-    """Of suspects.jsonl as it was read; another one has other places."""
-    format: str = _FORMAT
+    """Identifies the version of suspects.jsonl that `places` refers to."""
     rest: tuple[ListedSuspect, ...] = ()
-    """Rows that are no suspects, drawn at random from all such, to be spot-checked."""
-    frame: Frame | None = None
-    """How many rows there are in all; None: an earlier version did not say."""
+    """A random sample of the unlisted rows, for spot checks."""
+    strata: Strata | None = None
+    """The number of rows, by stratum; None: no spot checks."""
     digest: str = ""
-    """Of suspects.jsonl."""
+    """SHA-256 of suspects.jsonl."""
 
     def card(self, item: int) -> dict[str, Any]:
-        """Everything about one suspect, as written; KeyError if there is no such item."""
+        """Return everything about one suspect; KeyError if there is no such item."""
         offset, length = self.places[item]
         with open(self.directory / "suspects.jsonl", "rb") as file:
             self.check_current(os.fstat(file.fileno()))
             file.seek(offset)
-            card = json.loads(file.read(length))
-        return upgraded_card(card) if self.format == _EARLIER else card
+            return json.loads(file.read(length))
 
     def find(self, wanted: str) -> list[int]:
-        """The items whose text, cells or file name hold these letters, whatever their case."""
+        """Return the items whose text, cells or file name contain `wanted`, ignoring case."""
         wanted, found = wanted.casefold(), []
         with open(self.directory / "suspects.jsonl", "rb") as file:
             self.check_current(os.fstat(file.fileno()))
             for line in file:
                 card = json.loads(line)
-                if wanted in searched(card).casefold():
+                if wanted in _searched(card).casefold():
                     found.append(int(card.get("item", card["row"])))
         return found
 
     def check_current(self, status: os.stat_result | None = None) -> None:
-        """ExemplaError if another analysis was written into the folder since it was read."""
+        """Raise ExemplaError if another analysis was written into the folder meanwhile."""
         if _stamp_of(status or os.stat(self.directory / "suspects.jsonl")) != self.stamp:
             raise ExemplaError(
-                f"{self.directory} was written anew while it was open; start `exempla review` "
-                "again."
+                f"{self.directory} was replaced by a new analysis; start `exempla review` again."
             )
 
     def source_path(self) -> Path:
-        """Where the reviewed file lies now."""
+        """Return the path of the reviewed file."""
         return Path(os.path.normpath(self.directory.resolve() / self.source.path))
 
 
@@ -248,15 +220,31 @@ def write_review(
     expected_wrong: float | None = None,
     question: str = "Which labels are wrong?",
     rest: Iterable[tuple[int, Suspect]] = (),
-    frame: Frame | None = None,
+    strata: Strata | None = None,
 ) -> Path:
     """Write what the review page needs into `directory` and return the path of review.json.
 
-    `suspects` come in the order the person should see them and may be a generator.
-    `expected_wrong` is the expected number of wrong labels in the whole file. `rest` are rows that
-    are no suspects, each with its stratum of `frame` (see `exempla.review.session`): with them the
-    page makes spot checks and learns from decisions; without a frame its order stays as it is.
+    Parameters
+    ----------
+    suspects : iterable of Suspect
+        In the order the person should see them; may be a generator.
+    source : ReviewedFile
+        The file that the rows come from.
+    classes : sequence of str
+        The labels to choose from; empty where labels are numbers.
+    expected_wrong : float
+        The expected number of wrong labels in the whole file.
+    rest, strata : iterable of (stratum, Suspect), Strata
+        A sample of the unlisted rows, from `exempla.review.sampling.sample_rest`. With it the page
+        makes spot checks and updates the order; without it the order is fixed.
 
+    Raises
+    ------
+    ExemplaError
+        If a suspect is invalid, or if a file that exempla did not write is in the way.
+
+    Examples
+    --------
     >>> import tempfile
     >>> from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
     >>> folder = tempfile.TemporaryDirectory()
@@ -268,16 +256,13 @@ def write_review(
     ('review.json', 'cheap pills')
     >>> folder.cleanup()
     """
-    # Here, not above: the page is read and served without all that tables need.
+    # Imported here: the page is read and served without the packages that tables need.
     from exempla.tables.corrections import fingerprint, refuse_input
 
     directory, path = make_folder(directory), Path(source.path)
     for name in WRITTEN:
         refuse_input(directory / name, path)
-    if (directory / "images").is_symlink():
-        raise ExemplaError(
-            f"{directory / 'images'} is a link; remove it, or choose another folder."
-        )
+    _refuse_foreign(directory)
     known = _checked_classes(classes)
     seen: set[int] = set()
     digest, listed, numbers = hashlib.sha256(), 0, 0
@@ -295,13 +280,13 @@ def write_review(
             numbers += suspect.kind == "number"
     if not known and not numbers:
         raise ExemplaError("The classes must be a non-empty list without repeats.")
-    if frame is not None:
-        check_frame(frame, listed)
+    if strata is not None:
+        strata.check_listed(listed)
     header = {
         "format": _FORMAT,
         "question": question,
         "source": {
-            # Relative, so that data and folder may move together.
+            # Relative, so that data and folder can move together.
             "path": os.path.relpath(path.parent.resolve() / path.name, directory.resolve()),
             "name": path.name,
             "format": source.format,
@@ -313,43 +298,68 @@ def write_review(
         "expected_wrong": None if expected_wrong is None else float(expected_wrong),
         "suspects": listed,
         "rest": len(seen) - listed,
-        "frame": None if frame is None else frame.to_dict(),
-        # Of two analyses in one folder, the list of one is never read with the header of the other.
+        "strata": None if strata is None else strata.to_dict(),
+        # With two analyses in one folder, the list of one is never read with the other's header.
         "suspects_sha256": digest.hexdigest(),
-        "earlier_keys": _earlier_keys(directory),
     }
     return write_bytes(directory / "review.json", _json(header, indent=2) + b"\n")
 
 
+def _refuse_foreign(directory: Path) -> None:
+    """Raise ExemplaError if a file that `write_review` would replace is not its own."""
+    for name in WRITTEN:
+        path = directory / name
+        if path.is_symlink():
+            raise ExemplaError(f"{path} is a symbolic link; remove it, or choose another folder.")
+        if path.exists() and not _is_ours(path):
+            raise ExemplaError(
+                f"{path} was not written by exempla and would be replaced; move it, or choose "
+                "another folder."
+            )
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        if path.is_dir():
+            ours = re.compile(r"\.?(train|curated)-\d+\.webp.*")
+            return all(ours.fullmatch(image.name) for image in path.iterdir())
+        with open(path, "rb") as file:
+            stated = json.loads(file.read() if path.name == "review.json" else file.readline())
+        if path.name == "review.json":
+            return str(stated["format"]).startswith("exempla-review-")
+        return {"row", "given", "suggested", "contradicting"} <= stated.keys()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return path.is_file() and path.stat().st_size == 0
+
+
 def read_review(directory: str | Path) -> Review:
-    """Read a review folder; ExemplaError if it is none, or if it is damaged.
+    """Read a review folder; ExemplaError if it is not one, or if it is damaged.
 
     >>> from exempla.review import read_review
     >>> read_review("no-such-folder")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    exempla.errors.ExemplaError: no-such-folder holds no review.json; make one with ...
+    exempla.errors.ExemplaError: no-such-folder has no review.json; create one with ...
     """
     directory = Path(directory)
     path = directory / "review.json"
     if not path.is_file():
         raise ExemplaError(
-            f"{directory} holds no review.json; make one with `exempla fix-labels FILE "
+            f"{directory} has no review.json; create one with `exempla fix-labels FILE "
             f"--label COLUMN --out {directory}` and review that folder."
         )
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        if header["format"] not in (_FORMAT, _UNFRAMED, _EARLIER):
+        if header["format"] != _FORMAT:
             raise ValueError(f"its format is {header['format']!r}, this version reads {_FORMAT!r}")
-        suspects, places, stamp = _read_suspects(
-            directory / "suspects.jsonl", header.get("suspects_sha256")
+        items, places, stamp = _read_suspects(
+            directory / "suspects.jsonl", header["suspects_sha256"]
         )
-        rest = tuple(s for s in suspects if s.stratum >= LISTED_STRATA)
-        suspects = suspects[: len(suspects) - len(rest)]
-        numbers = (len(suspects), len(rest), len(places))
-        if numbers != (header["suspects"], header.get("rest", 0), len(suspects) + len(rest)):
-            raise ValueError("review.json and suspects.jsonl do not belong together")
-        frame = Frame.from_dict(header["frame"]) if header.get("frame") else None
+        rest = tuple(s for s in items if s.stratum >= LISTED_STRATA)
+        suspects = items[: len(items) - len(rest)]
+        if (len(suspects), len(rest)) != (header["suspects"], header["rest"]):
+            raise ValueError("review.json and suspects.jsonl are from different runs")
+        ranks = strata_of(len(suspects), LISTED_STRATA).tolist()
         stated, expected = header["source"], header["expected_wrong"]
         return Review(
             directory=directory,
@@ -359,39 +369,62 @@ def read_review(directory: str | Path) -> Review:
             classes=tuple(str(c) for c in header["classes"]),
             expected_wrong=None if expected is None else float(expected),
             question=str(header["question"]),
-            key=_key(header),
+            key=key_of(header),
             fingerprint=str(stated["fingerprint"]),
-            suspects=stratified(suspects),
+            suspects=tuple(replace(s, stratum=h) for s, h in zip(suspects, ranks, strict=True)),
             places=places,
             stamp=stamp,
-            format=str(header["format"]),
             rest=rest,
-            frame=frame,
-            digest=str(header.get("suspects_sha256") or ""),
+            strata=Strata.from_dict(header["strata"]) if header["strata"] else None,
+            digest=str(header["suspects_sha256"]),
         )
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ExemplaError(
-            f"{directory} cannot be read as a review folder ({error}); "
-            "run the command that wrote it again."
+            f"{directory} cannot be read as a review folder ({error}); run the command that wrote "
+            "it again."
         ) from error
 
 
-def _key(header: dict[str, Any]) -> str:
-    if header["format"] == _EARLIER:
-        return earlier_key(header)
-    key = key_of(header)
-    return str(header["earlier_keys"].get(key, key))
+def key_of(header: Mapping[str, Any]) -> str:
+    """Return the key of the review that a review.json describes; it names file and column.
+
+    >>> source = {"name": "a.csv", "fingerprint": "4f", "label": "smoker", "options": {}}
+    >>> first = key_of({"source": source, "classes": ["no", "yes"]})
+    >>> other = key_of({"source": source | {"label": "diabetic"}, "classes": ["no", "yes"]})
+    >>> first != other, _subject(other)
+    (True, "column 'diabetic' of 'a.csv'")
+    """
+    source = header["source"]
+    name, label = str(source["name"]), source["label"]
+    # Names of columns move no row, and the label's own is in the key anyway.
+    options = sorted((k, v) for k, v in dict(source["options"]).items() if k != "names")
+    meaning = [name, str(source["fingerprint"]), list(header["classes"]), label, options]
+    digest = hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:32]
+    return f"{digest} {json.dumps([name, label])}"
 
 
-def _earlier_keys(directory: Path) -> dict[str, str]:
-    """Keys of an earlier version that decisions in this folder are kept under, by today's key."""
+def _subject(key: str) -> str:
+    """Return what a key is about, in words."""
     try:
-        header = json.loads((directory / "review.json").read_bytes())
-        if header["format"] == _EARLIER:
-            return {key_of(header): earlier_key(header)}
-        return {str(new): str(old) for new, old in header["earlier_keys"].items()}
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
-        return {}  # no folder yet, or a damaged one
+        name, label = json.loads(key.partition(" ")[2])
+    except ValueError:
+        return "an earlier analysis"
+    return f"column {label!r} of {name!r}" if label else repr(name)
+
+
+def other_decisions(others: Mapping[str, int]) -> str:
+    """Return a sentence about decisions in the folder that are about other data; "" if none.
+
+    >>> other_decisions({'4f ["a.csv", "smoker"]': 5}).partition(".")[0]
+    "This folder also has 5 decisions about column 'smoker' of 'a"
+    """
+    if not others:
+        return ""
+    parts = [f"{n:,} decision{'s' * (n != 1)} about {_subject(key)}" for key, n in others.items()]
+    return (
+        f"This folder also has {', '.join(parts)}. They are not used here; they apply again when "
+        "that data is analysed into this folder."
+    )
 
 
 def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -401,8 +434,8 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
     broken = [name for name in known if name != name.encode("utf-8", "replace").decode()]
     if broken:
         raise ExemplaError(
-            f"The class {broken[0]!r} holds half a surrogate pair, which no file can keep; "
-            "rename it."
+            f"The class {broken[0]!r} contains an unpaired surrogate, which cannot be written to a "
+            "file; rename it."
         )
     return known
 
@@ -419,7 +452,7 @@ def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
 
 
 def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
-    """The suspect's JSON, with its images written and marked where they could be."""
+    """Return the suspect's JSON and write its images."""
     line = suspect.to_dict()
     rows = [("train", suspect.row, suspect.content, line["content"])]
     for part in ("contradicting", "supporters"):
@@ -433,6 +466,6 @@ def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
-    # Half a surrogate pair, as broken files have it, is no UTF-8: it becomes a question mark.
+    # An unpaired surrogate, as in broken files, is not valid UTF-8: it becomes a question mark.
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "replace")

@@ -1,56 +1,87 @@
-"""Decisions as an append-only log in SQLite; what a row's decision is now is derived from it.
+"""The decision log: one append-only SQLite table, from which the state of every row is derived.
 
-An event sets a row's state, undoes the latest set, or redoes the latest undone one. Nothing is
-ever changed or deleted (triggers hold that), so undo has no limit and survives a restart. Which
-rows were drawn as spot checks, by which design and when, are events too.
+An event sets the state of a row, undoes the latest set, or redoes the latest undone one. Triggers
+reject updates and deletes, so undo has no limit and survives a restart. The spot checks that were
+drawn, and the sampling design they were drawn from, are events as well.
 
-A writer says which version of the row it saw. If the row has moved on since, the write is refused
-with `StaleError` and the row's present state: two open tabs cannot overwrite each other unseen.
-Each event carries the sender's key `once`: sending it again changes nothing.
+The file is in WAL mode with `synchronous = FULL`: a decision is on disk when `decide` returns and
+survives a killed process and a power cut. Opening the file runs SQLite's `integrity_check`. A
+damaged file is refused and left untouched; `recover_log` rebuilds it from the readable events.
 
-How the file is kept whole, and what happens if it is not: `exempla.review.logfile`.
-
-How many may connect, how long they may take, and how much is said about it.
-
-A page for one person needs a handful of connections, but any program on the machine may open some
-and leave them hanging, until no file handles are left and every attempt is logged. So a connection
-has `PATIENCE` seconds to send a whole request, and there are at most `MOST` of them: for each one
-more, the one that has kept us waiting longest is closed. Whoever comes last and speaks is heard.
+A writer states which version of the row it has seen. If the row has changed since, `StaleError`
+carries the current state, so two open tabs cannot overwrite each other unnoticed. Every request has
+a unique id (`once`): sending it again changes nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from exempla.review.logfile import (
-    BrokenChainError,
-    DamagedError,
-    Event,
-    append,
-    open_log,
-    read_events,
-)
+from exempla.errors import ExemplaError
+from exempla.io import file_mode, flush_folder, write_bytes
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
 SETTLED = ("keep", "relabel", "remove")
 
+_SCHEMA = """
+CREATE TABLE events (
+    version INTEGER PRIMARY KEY,
+    key TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('set', 'undo', 'redo', 'design', 'draw')),
+    row INTEGER NOT NULL, action TEXT NOT NULL, label TEXT, note TEXT NOT NULL,
+    time TEXT NOT NULL, once TEXT NOT NULL, UNIQUE (key, once)
+);
+CREATE TRIGGER no_update BEFORE UPDATE ON events
+    BEGIN SELECT RAISE(ABORT, 'the decision log is append-only'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON events
+    BEGIN SELECT RAISE(ABORT, 'the decision log is append-only'); END;
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_BUSY_TIMEOUT_MS = 5000
+
+
+class DamagedError(ExemplaError):
+    """The decision log cannot be read in full."""
+
+
+class StaleError(Exception):
+    """The writer had not seen the latest event; `state` is what it missed."""
+
+    def __init__(self, state: RowDecision | None) -> None:
+        super().__init__("decided elsewhere in the meantime")
+        self.state = state
+
+
+class _Event(NamedTuple):
+    """One row of the table. The sampling design is stored in `note`."""
+
+    version: int
+    key: str
+    kind: str
+    row: int
+    action: str
+    label: str | None
+    note: str
+    time: str
+    once: str
+
+
+_COLUMNS = ", ".join(_Event._fields)
+_INSERT = f"INSERT INTO events ({_COLUMNS}) VALUES ({', '.join('?' * len(_Event._fields))})"
+
 
 @dataclass(frozen=True)
 class RowDecision:
-    """What is decided about a row now; `version` is the event that made it so (0: none)."""
+    """The current decision about a row; `version` is the event that set it (0: none)."""
 
     row: int
     action: str = "pending"
@@ -62,7 +93,7 @@ class RowDecision:
 
 @dataclass(frozen=True)
 class _Step:
-    """One set event, as the undo and redo stacks keep it."""
+    """One set event on the undo or redo stack."""
 
     version: int
     before: RowDecision
@@ -71,44 +102,35 @@ class _Step:
 
 @dataclass(frozen=True)
 class Draw:
-    """A spot check: its row, and the event by which it was drawn."""
+    """A spot check: its row, and the version of the event that drew it."""
 
     row: int
     at: int
 
 
-class StaleError(Exception):
-    """The writer had not seen the latest event; `state` is what it did not know of."""
-
-    def __init__(self, state: RowDecision | None) -> None:
-        super().__init__("decided elsewhere in the meantime")
-        self.state = state
-
-
 @dataclass
 class _Ledger:
-    """What the events of one key add up to."""
+    """The state that the events of one key add up to."""
 
     states: dict[int, RowDecision] = field(default_factory=dict)
     done: list[_Step] = field(default_factory=list)
     undone: list[_Step] = field(default_factory=list)
     since: dict[int, int] = field(default_factory=dict)
-    """Of each settled row: the event since which it has been so without a break."""
+    """Version since which each settled row has been settled without interruption."""
     design: str = ""
     draws: list[Draw] = field(default_factory=list)
 
     def state(self, row: int) -> RowDecision:
-        """What is decided about a row."""
         return self.states.get(row, RowDecision(row))
 
-    def take(self, event: Event) -> None:
-        """Follow one event."""
+    def apply(self, event: _Event) -> None:
+        """Apply one event; ValueError if it cannot follow the ones before it."""
         now = RowDecision(
             event.row, event.action, event.label, event.note, event.time, event.version
         )
         if now.action not in ACTIONS:
-            raise BrokenChainError(f"event {event.version} has no known action")
-        if event.kind == "design":  # draws of an earlier one stay decided, and count no more
+            raise ValueError(f"event {event.version} has the unknown action {now.action!r}")
+        if event.kind == "design":  # spot checks of an earlier design no longer count
             self.design, self.draws = event.note, []
             return
         if event.kind == "draw":
@@ -118,25 +140,20 @@ class _Ledger:
             self.done.append(_Step(event.version, self.state(event.row), now))
             self.undone.clear()
         else:
-            source, goal = (
-                (self.done, self.undone) if event.kind == "undo" else (self.undone, self.done)
-            )
+            stacks = (self.done, self.undone)
+            source, target = stacks if event.kind == "undo" else stacks[::-1]
             if not source:
-                raise BrokenChainError(f"event {event.version} has nothing to {event.kind}")
-            goal.append(source.pop())
+                raise ValueError(f"event {event.version} has nothing to {event.kind}")
+            target.append(source.pop())
         self.states[event.row] = now
-        if now.action not in SETTLED:
-            self.since.pop(event.row, None)
-        else:
+        if now.action in SETTLED:
             self.since.setdefault(event.row, event.version)
-
-    def decided(self) -> int:
-        """How many rows something is decided or noted about."""
-        return sum(s.action != "pending" or s.note != "" for s in self.states.values())
+        else:
+            self.since.pop(event.row, None)
 
 
 class DecisionLog:
-    """The log in one file, for the data named by `key` (see `Review.key`).
+    """The decisions about the data named by `key` (see `Review.key`), stored in one file.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -155,9 +172,8 @@ class DecisionLog:
         self._lock = threading.RLock()
         self._ledgers: dict[str, _Ledger] = {key: _Ledger()}
         self._version = 0  # the latest event of this key
-        self._last = Event(0, "", "", 0, "", None, "", "", "")  # of any key
-        self._count = 0
-        self._db = open_log(self.path)
+        self._latest = 0  # the latest event of any key
+        self._db = _open(self.path)
         self._file = os.stat(self.path)
         try:
             self.refresh()
@@ -175,51 +191,46 @@ class DecisionLog:
         return self._version
 
     def state(self, row: int) -> RowDecision:
-        """What is decided about a row, as of the last `refresh` or write."""
+        """Return the decision about a row, as of the last `refresh` or write."""
         return self._own.state(row)
 
     def states(self, since: int = 0) -> list[RowDecision]:
-        """The states that events after `since` made."""
+        """Return the states set by events after `since`."""
         with self._lock:
             return [state for state in self._own.states.values() if state.version > since]
 
     def undoable(self) -> _Step | None:
-        """What undo would take back."""
+        """Return the step that `undo` would revert."""
         return self._own.done[-1] if self._own.done else None
 
     def redoable(self) -> _Step | None:
-        """What redo would bring back."""
+        """Return the step that `redo` would restore."""
         return self._own.undone[-1] if self._own.undone else None
 
     def since(self) -> dict[int, int]:
-        """The settled rows, and the event since which each has been so."""
+        """Return the settled rows, each with the version since which it has been settled."""
         with self._lock:
             return dict(self._own.since)
 
     @property
     def draws(self) -> list[Draw]:
-        """The spot checks of the present design, in the order in which they were drawn."""
+        """The spot checks of the current design, in the order they were drawn."""
         return list(self._own.draws)
 
     def refresh(self) -> None:
-        """Take in events that another process wrote; DamagedError if they do not fit."""
+        """Read the events that another process wrote."""
         with self._lock:
             try:
-                for event in read_events(
-                    self._db, self._last.version, self._last.seal, self._count
-                ):
-                    self._ledgers.setdefault(event.key, _Ledger()).take(event)
-                    self._last, self._count = event, self._count + 1
+                for event in _events(self._db, self._latest):
+                    self._ledgers.setdefault(event.key, _Ledger()).apply(event)
+                    self._latest = event.version
                     if event.key == self.key:
                         self._version = event.version
-            except BrokenChainError as error:
-                raise DamagedError(
-                    f"{self.path} is not what this program wrote ({error}); end every program that "
-                    "uses it and start `exempla review` again."
-                ) from error
+            except ValueError as error:
+                raise _damaged(self.path, str(error)) from error
 
     def decide(self, state: RowDecision, *, seen: int, once: str) -> RowDecision:
-        """Set a row's state if `seen` is still its version; StaleError otherwise."""
+        """Set the state of a row if `seen` is still its version; StaleError otherwise."""
         with self._writing(once) as repeated:
             if repeated is not None:
                 return self.state(repeated)
@@ -229,7 +240,7 @@ class DecisionLog:
             return self._append("set", replace(state, time=_clock()), once)
 
     def undo(self, *, seen: int, once: str) -> RowDecision:
-        """Take back the latest set event if it is the one `seen`; the row gets its former state."""
+        """Revert the latest set event if it is the one `seen`; the row gets its former state."""
         with self._writing(once) as repeated:
             if repeated is not None:
                 return self.state(repeated)
@@ -239,7 +250,7 @@ class DecisionLog:
             return self._append("undo", step.before, once)
 
     def redo(self, *, seen: int, once: str) -> RowDecision:
-        """Bring back the event undone last if it is the one `seen`."""
+        """Restore the event that was undone last if it is the one `seen`."""
         with self._writing(once) as repeated:
             if repeated is not None:
                 return self.state(repeated)
@@ -249,29 +260,28 @@ class DecisionLog:
             return self._append("redo", step.after, once)
 
     def start_design(self, design: str) -> None:
-        """Write down by which design spot checks are drawn, unless it is the present one."""
+        """Record the design that spot checks are drawn from, unless it is the current one."""
         if self._own.design == design:
             return
-        with self._writing("") as _:
+        with self._writing(""):
             if self._own.design != design:
                 self._append("design", RowDecision(0, note=design), f"design-{self._version}")
 
     def draw(self, choose: Callable[[], int | None], number: int) -> bool:
-        """Let `choose` take the spot check of this number, unless it has been drawn.
+        """Record the spot check that `choose` returns as number `number`, unless there is one.
 
-        It is asked with the log up to date, and nothing is decided until its choice is written.
+        `choose` is called with the log up to date, and nothing can be decided before its choice is
+        written.
         """
-        with self._writing("") as _:
-            if len(self._own.draws) != number:
-                return False
-            row = choose()
+        with self._writing(""):
+            row = choose() if len(self._own.draws) == number else None
             if row is None:
                 return False
-            self._append("draw", RowDecision(row, time=_clock()), f"draw-{self._last.version}")
+            self._append("draw", RowDecision(row, time=_clock()), f"draw-{self._latest}")
             return True
 
     def setting(self, name: str, value: str | None = None) -> str | None:
-        """Remember `value` under `name`, or recall it."""
+        """Store `value` under `name`, or return the stored value."""
         with self._lock:
             if value is not None:
                 self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
@@ -281,9 +291,12 @@ class DecisionLog:
             return row[0] if row else None
 
     def others(self) -> dict[str, int]:
-        """Keys of other data that the file holds decisions about, and how many."""
+        """Return the number of decisions about other data in this file, by key."""
         with self._lock:
-            found = {key: ledger.decided() for key, ledger in self._ledgers.items()}
+            found = {
+                key: sum(s.action != "pending" or s.note != "" for s in ledger.states.values())
+                for key, ledger in self._ledgers.items()
+            }
             return {key: count for key, count in found.items() if count and key != self.key}
 
     @property
@@ -292,7 +305,7 @@ class DecisionLog:
 
     @contextmanager
     def _writing(self, once: str) -> Iterator[int | None]:
-        """One immediate transaction, up to date with other processes.
+        """Run one immediate transaction on the latest state.
 
         Yields the row of the event already written under `once`, if there is one.
         """
@@ -311,10 +324,9 @@ class DecisionLog:
                     self._db.execute("ROLLBACK")
                 raise
             self.refresh()  # memory follows the disk, never the other way round
-            self._empty_wal()
 
     def _check_in_place(self) -> None:
-        """A file that was moved or replaced would take decisions along to where nobody looks."""
+        """Refuse to write to a file that was moved or replaced: nobody would find the decisions."""
         try:
             same = os.path.samestat(os.stat(self.path), self._file)
         except OSError:
@@ -324,115 +336,187 @@ class DecisionLog:
                 f"{self.path} was moved or replaced while in use; start `exempla review` again."
             )
 
-    def _empty_wal(self) -> None:
-        """Bring what was committed from the write-ahead log into the file itself.
-
-        The decision is safe before this. But damage to a write-ahead log cannot be told from a
-        write that never ended, while the file answers for all it holds. If it cannot be done now
-        (another process reads, the disk is full), the next decision does it.
-        """
-        with suppress(sqlite3.OperationalError):
-            self._db.execute("PRAGMA busy_timeout = 250")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._db.execute("PRAGMA busy_timeout = 5000")
-
     def _append(self, kind: str, state: RowDecision, once: str) -> RowDecision:
-        # `time` is when the state was decided: undo and redo bring the old time back.
-        event = Event(
-            0, self.key, kind, state.row, state.action, state.label, state.note, state.time, once
-        )
-        return replace(state, version=append(self._db, event).version)
+        # `time` is when the state was decided: undo and redo restore the old time.
+        version = self._latest + 1
+        event = _Event(
+            version, self.key, kind, state.row, state.action, state.label, state.note, state.time,
+            once,
+        )  # fmt: skip
+        self._db.execute(_INSERT, event)
+        return replace(state, version=version)
 
 
 def _clock() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-MOST = 64
-BACKLOG = 64
-"""Connections that the system holds for us; asyncio accepts as many in one go."""
-PATIENCE = 10.0
-LINES = 20
-"""Lines a minute that a logger may write."""
+def _events(db: sqlite3.Connection, after: int = 0) -> Iterator[_Event]:
+    rows = db.execute(f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (after,))
+    return map(_Event._make, rows.fetchall())
 
 
-class Connection(H11Protocol):
-    """HTTP on one connection, with an end to our patience."""
-
-    since = 0.0
-    timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it, and begin to wait."""
-        super().connection_made(transport)
-        self._wait()
-        self._make_room()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing to wait for any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-        super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        self._wait()
-        super().on_response_complete()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it is the client's turn: no request, one that has not ended, or one answered."""
-        cycle: Any = self.cycle
-        return cycle is None or cycle.response_complete or cycle.more_body
-
-    def _wait(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        self.since = self.loop.time()
-        self.timer = self.loop.call_later(PATIENCE, self._give_up)
-
-    def _give_up(self) -> None:
-        if self.waiting:
-            self._drop()
-
-    def _make_room(self) -> None:
-        while len(self.connections) > MOST:
-            idle = [c for c in self.connections if isinstance(c, Connection) and c.waiting]
-            others = [c for c in idle if c is not self]
-            min(others, key=lambda c: c.since, default=self)._drop()
-
-    def _drop(self) -> None:
-        self.connections.discard(self)
-        self.transport.abort()
-
-
-class _Sparing(logging.Filter):
-    """The first lines of every minute, and then one that says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.minute, self.lines = 0.0, 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        now = time.monotonic()
-        if now - self.minute > 60:
-            self.minute, self.lines = now, 0
-        self.lines += 1
-        if self.lines == LINES:
-            record.msg = f"{record.getMessage()} (what follows within this minute is left out)"
-            record.args = ()
-        return self.lines <= LINES
-
-
-@contextmanager
-def sparing_logs() -> Iterator[None]:
-    """While the server runs, no flood of requests becomes a flood of log lines."""
-    loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error")]
-    filters = [_Sparing() for _ in loggers]
-    for logger, spare in zip(loggers, filters, strict=True):
-        logger.addFilter(spare)
+def _open(path: Path) -> sqlite3.Connection:
+    """Open the log, creating it if it does not exist; DamagedError if it fails the check."""
+    if path.is_symlink():
+        raise ExemplaError(f"{path} is a symbolic link; replace it with the file it points to.")
     try:
-        yield
+        if not path.exists():
+            if _size(_beside(path, "-wal")):
+                raise _damaged(path, "only its write-ahead log is left")
+            _create(path)
+        elif not path.is_file():
+            raise ExemplaError(f"{path} is not a file; move it away.")
+        elif not _size(path):
+            raise _damaged(path, "it is empty")
+        return _connect(path)
+    except (sqlite3.OperationalError, OSError) as error:
+        raise ExemplaError(
+            f"{path} cannot be opened ({error}); check that the folder is writable and that the "
+            "disk is not full."
+        ) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    _check_integrity(path)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
+    return db
+
+
+def _check_integrity(path: Path) -> None:
+    """DamagedError unless the file passes SQLite's check; read-only."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+            problems = [str(line) for (line,) in db.execute("PRAGMA integrity_check")]
+            if problems != ["ok"]:
+                raise _damaged(path, problems[0].splitlines()[-1])
+            columns = [name for _, name, *_ in db.execute("PRAGMA table_info(events)")]
+            if columns != list(_Event._fields):
+                raise _damaged(path, "its table is not a decision log of this version")
+            (pages,), (size,) = db.execute("PRAGMA page_count"), db.execute("PRAGMA page_size")
+            if pages[0] * size[0] > _size(path) and not _size(_beside(path, "-wal")):
+                raise _damaged(path, "its end is missing")
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "unable to open" in str(error):
+            raise
+        raise _damaged(path, str(error)) from error
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _create(path: Path, events: Iterable[_Event] = (), *, replace_old: bool = False) -> None:
+    """Create a log under another name and rename it, so that a half-made log is never found."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    made = Path(name)
+    try:
+        with closing(sqlite3.connect(made, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(f"BEGIN;{_SCHEMA}")
+            db.executemany(_INSERT, events)
+            db.execute("COMMIT")
+        os.chmod(made, file_mode(path.parent))
+        if replace_old:
+            os.replace(made, path)
+        else:
+            _give_name(made, path)
     finally:
-        for logger, spare in zip(loggers, filters, strict=True):
-            logger.removeFilter(spare)
+        for ending in ("", "-wal", "-shm", "-journal"):
+            _beside(made, ending).unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def _give_name(made: Path, path: Path) -> None:
+    """Rename a new log, unless another process was faster."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not path.exists():
+            os.replace(made, path)
+
+
+def _damaged(path: Path, why: str) -> DamagedError:
+    return DamagedError(
+        f"{path} is damaged ({why}). Restore a backup of it, or run `exempla review {path.parent} "
+        "--recover` to continue with the events that can be read; the damaged file is kept."
+    )
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+class Recovered(NamedTuple):
+    """The number of events recovered, and where the damaged file is kept (None: not damaged)."""
+
+    events: int
+    kept: Path | None
+
+
+def recover_log(path: str | Path) -> Recovered:
+    """Rebuild a damaged log from its readable events and keep the damaged file beside it.
+
+    >>> place = Path(tempfile.mkdtemp()) / "decisions.sqlite"
+    >>> place.write_bytes(b"")
+    0
+    >>> found = recover_log(place)
+    >>> found.events, found.kept.name, recover_log(place).kept
+    (0, 'decisions.sqlite.damaged', None)
+    """
+    path = Path(path)
+    try:
+        DecisionLog(path, "").close()
+        return Recovered(0, None)
+    except DamagedError:
+        pass
+    events = _readable_events(path)
+    kept = next(name for n in range(1, 10_000) if not (name := _kept_name(path, n)).exists())
+    for ending in ("-wal", ""):  # copied before anything is removed
+        source = _beside(path, ending)
+        if source.is_file():
+            write_bytes(_beside(kept, ending), source.read_bytes())
+    for ending in ("-wal", "-shm"):  # SQLite would replay them into the new file
+        _beside(path, ending).unlink(missing_ok=True)
+    _create(path, events, replace_old=True)
+    return Recovered(len(events), kept)
+
+
+def _kept_name(path: Path, number: int) -> Path:
+    return _beside(path, ".damaged" + (f"-{number}" if number > 1 else ""))
+
+
+def _readable_events(path: Path) -> list[_Event]:
+    """Return the events up to the first one that cannot be read or does not fit."""
+    events: list[_Event] = []
+    ledgers: dict[str, _Ledger] = {}
+    with tempfile.TemporaryDirectory(prefix="exempla-log-") as place:  # reading may replay the WAL
+        copy = Path(place, path.name)
+        for ending in ("", "-wal"):
+            if _beside(path, ending).is_file():
+                shutil.copyfile(_beside(path, ending), _beside(copy, ending))
+        _pad(copy)
+        with suppress(sqlite3.Error, ValueError, TypeError), closing(sqlite3.connect(copy)) as db:
+            # Not by the index, which may be what is damaged.
+            rows = db.execute(f"SELECT {_COLUMNS} FROM events NOT INDEXED ORDER BY version")
+            for event in map(_Event._make, rows):
+                ledgers.setdefault(event.key, _Ledger()).apply(event)
+                events.append(event)
+    return events
+
+
+def _pad(path: Path) -> None:
+    """Pad a truncated file with zeros: SQLite reads nothing from a file that lacks pages."""
+    head = path.read_bytes()[:32] if path.is_file() else b""
+    size = int.from_bytes(head[16:18], "big") * int.from_bytes(head[28:32], "big")
+    if _size(path) < size < 2**31:
+        os.truncate(path, size)

@@ -1,4 +1,4 @@
-"""Start the review page on this machine, for this user, and open it."""
+"""Serve the review page on 127.0.0.1 and open it in the browser."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exempla.errors import ExemplaError
-from exempla.review.folder import Review, read_review
-from exempla.review.gate import Gate, Keys, elsewhere
+from exempla.review.folder import Review, other_decisions, read_review
+from exempla.review.gate import Gate, Keys
 from exempla.review.log import DecisionLog
+from exempla.review.session import INITIAL_SAMPLE, ReviewSession
 
 if TYPE_CHECKING:
     import uvicorn
@@ -36,20 +37,32 @@ def serve(
     open_browser: bool = True,
     announce: Callable[[str], object] = lambda line: print(line, flush=True),
     stop_below: float | None = None,
+    initial_sample: int = INITIAL_SAMPLE,
 ) -> None:
     """Serve the review page of a folder until interrupted.
 
-    It listens on 127.0.0.1 only. `port` 0 takes the folder's last port if it is free (so that an
-    open tab finds the page again after a restart) and any free one otherwise. The address, with a
-    token that works once, goes to `announce` and nowhere else; where the input is a terminal,
-    Enter announces another one. `stop_below` is the share of all rows that may stay wrong: the page
-    says so when its spot checks bound what is left below it.
+    Parameters
+    ----------
+    directory : path
+        A folder written by `write_review` or `exempla fix-labels`.
+    port : int
+        The port on 127.0.0.1. 0 takes the folder's last port if it is free, so that an open tab
+        reconnects after a restart, and any free port otherwise.
+    announce : callable
+        Receives the address, with a token that works once. In a terminal, Enter announces another.
+    stop_below : float
+        The fraction of all rows that may stay wrong; the page says when spot checks bound the
+        errors left below it.
+    initial_sample : int
+        The number of random rows to check first; 0 starts with the most suspicious row.
 
+    Examples
+    --------
     >>> from exempla.review import serve
     >>> serve("no-such-folder")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    exempla.errors.ExemplaError: no-such-folder holds no review.json; make one with ...
+    exempla.errors.ExemplaError: no-such-folder has no review.json; create one with ...
     """
     review = read_review(directory)
     for name in ("fastapi", "uvicorn"):
@@ -57,29 +70,26 @@ def serve(
             raise ExemplaError(
                 f"The review page needs {name}; install it with `pip install 'exempla[review]'`."
             )
-    from exempla.review.log import sparing_logs
-
     log = DecisionLog(review.directory / "decisions.sqlite", review.key)
     try:
         listener = listen(port, log)
         port = int(listener.getsockname()[1])
         log.setting("port", str(port))
         keys = Keys()
-        server = make_server(review, log, port, keys, stop_below)
+        server = make_server(review, log, port, keys, stop_below, initial_sample)
         place = f"http://{_HOST}:{port}/?token="
         address = f"{place}{keys.token}"
         announce(f"Review {len(review.suspects)} suspects at {address}")
-        announce("The address works once. Decisions are saved at once; Ctrl-C ends the server.")
+        announce("The link works once. Every decision is saved at once. Ctrl-C stops the server.")
         if sys.stdin is not None and sys.stdin.isatty():
-            announce("For another browser, press Enter here.")
-            told = (sys.stdin, keys, place, announce)
-            threading.Thread(target=_new_addresses, args=told, daemon=True).start()
-        if said := elsewhere(log.others()):
-            announce(said)
+            announce("Press Enter for another link, for example for another browser.")
+            args = (sys.stdin, keys, place, announce)
+            threading.Thread(target=_new_addresses, args=args, daemon=True).start()
+        if notice := other_decisions(log.others()):
+            announce(notice)
         if open_browser:
             _open(address)
-        # An interrupt is the way a person ends it.
-        with sparing_logs(), contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
     finally:
         log.close()
@@ -88,29 +98,33 @@ def serve(
 def _new_addresses(
     lines: Iterable[str], keys: Keys, place: str, announce: Callable[[str], object]
 ) -> None:
-    """For each line that comes, announce an address that works once.
+    """Announce a new one-time link for each line that is read.
 
     >>> _new_addresses(["\\n"], Keys(), "http://127.0.0.1:80/?token=", lambda s: print(s[:34]))
-    Another address, which works once:
+    New link (works once): http://127.
     """
     for _ in lines:
-        announce(f"Another address, which works once: {place}{keys.renew()}")
+        announce(f"New link (works once): {place}{keys.renew()}")
 
 
 def make_server(
-    review: Review, log: DecisionLog, port: int, keys: Keys, stop_below: float | None = None
+    review: Review,
+    log: DecisionLog,
+    port: int,
+    keys: Keys,
+    stop_below: float | None = None,
+    initial_sample: int = INITIAL_SAMPLE,
 ) -> uvicorn.Server:
-    """The server of the page behind its gate, not yet running."""
+    """Return the server of the page behind its gate, not yet running."""
     import uvicorn
 
     from exempla.review.app import build_app
-    from exempla.review.log import BACKLOG, Connection
 
+    session = ReviewSession(review, log, stop_below, initial_sample)
     config = uvicorn.Config(
-        Gate(build_app(review, log, stop_below), port, keys),
-        http=Connection,
-        backlog=BACKLOG,
-        access_log=False,  # the first request's address holds the token
+        Gate(build_app(session), port, keys),
+        http="h11",
+        access_log=False,  # the first request contains the token
         log_level="error",
         server_header=False,
         ws="none",
@@ -120,15 +134,15 @@ def make_server(
 
 
 def listen(port: int, log: DecisionLog) -> socket.socket:
-    """A socket on this machine alone: the port asked for, or the folder's last, or any."""
+    """Return a socket on 127.0.0.1: the requested port, the folder's last one, or any."""
     if not 0 <= port <= 65_535:
         raise ExemplaError(f"Port {port} does not exist; choose one up to 65535, or 0 for any.")
     last = log.setting("port") or ""
     choices = [port] if port else [int(last) if last.isdecimal() else 0, 0]
     for choice in choices:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        # Accepted sockets inherit it. Without, every answer on an open connection waits some 40 ms
-        # for the client to acknowledge the headers before the body is sent (Nagle's algorithm).
+        # Accepted sockets inherit it. With Nagle's algorithm, every answer on an open connection
+        # waits about 40 ms for the client to acknowledge the headers before the body is sent.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if os.name == "posix":  # elsewhere the option would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -143,10 +157,10 @@ def listen(port: int, log: DecisionLog) -> socket.socket:
 
 
 def _open(address: str) -> None:
-    """Open the page without showing the token to every user of the machine.
+    """Open the page without showing the token to other users of the machine.
 
-    A browser's command line is public (`ps`), so it gets the name of a private file that leads to
-    the address. Where no browser opens, the printed address still works.
+    A browser's command line is public (`ps`), so it gets the name of a private file that redirects
+    to the address. If no browser opens, the printed address still works.
     """
     folder = Path(tempfile.mkdtemp(prefix="exempla-review-"))  # mode 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

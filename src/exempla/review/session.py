@@ -1,23 +1,19 @@
-"""The number of wrong labels left, from a random sample: valid whatever the kind of mistakes.
+"""A review in progress: the order of rows, when a spot check is due, and how many errors are left.
 
-frame.py     the rows that can be sampled, in strata of like probability, and their numbers
-draws.py     which row is the next spot check: a seeded design, the same after every restart
-left.py      from the spot checks' outcomes to an interval for the number left
+`ReviewPlan` computes all of it from the suspects and a `ReviewState`; `ReviewSession` takes that
+state from the decision log. Nothing else is stored, so a killed server continues where it was: a
+fit of the first 5, 10, 15 … decisions is the same whenever it is made. It is made when the page
+asks for the order, after the next row is shown, so that no decision waits for it.
 
-The course of a review: in which order rows come, when a spot check is due, what is left.
-
-Everything here follows from the folder and the log alone, so a killed server goes on where it was.
-
-What the page is told beside the decisions themselves: order, spot checks, the number left.
-
-Between requests nothing is kept that does not follow from the log: a fit of the first 5, 10, 15 …
-decisions is the same whenever it is made. It is made when the page asks for the order, which it
-does after the next row is shown, so that no decision waits for it.
+A review starts with a random sample of `INITIAL_SAMPLE` rows. It turns the model's expectation into
+an interval for the number of wrong labels and calibrates the order. After that, one row in
+`SPOT_CHECK_EVERY` is a spot check.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,23 +25,48 @@ from exempla.errors import ExemplaError
 from exempla.review.folder import ListedSuspect, Review
 from exempla.review.learning import Learned, Stated, learn
 from exempla.review.log import SETTLED, DecisionLog, Draw
-from exempla.review.sampling import Frame, Left, SpotCheck, draw, wrong_left
+from exempla.review.sampling import (
+    RemainingErrors,
+    SpotCheck,
+    Strata,
+    draw,
+    remaining_errors,
+)
 
-EVERY = 3
-"""One row in so many is a spot check."""
+SPOT_CHECK_EVERY = 3
+INITIAL_SAMPLE = 40
+_MAX_SAMPLE_SHARE = 0.2
+"""Largest share of a small file that the initial sample takes."""
+RENEWED_EVERY = 5
+"""Decisions between two fits."""
+_STOP_BELOW = 0.01
+_HISTORY_STEP = 10
+"""Spot checks between two intervals of the history."""
+FIELDS = (
+    "row", "id", "given", "suggested", "probability", "side", "item", "snippet", "kind", "part",
+    "expected", "spread",
+)  # fmt: skip
+"""The fields of a line of the list, as the page receives them."""
+
+_CONFIDENT = 0.05
+"""The analysis is confident where the label is wrong with a probability below this, or above one
+minus this."""
+_MIN_CONTRADICTIONS = 3
+_MAX_CHANCE = 0.001
+"""Probability of that many contradictions, if the analysis is right, below which the page warns."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A decided row: the event since which it is, and whether its label was wrong."""
+    """A decided row: the event since which it is decided, and whether its label was wrong."""
 
     since: int
     wrong: bool
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What has been decided, skipped and drawn so far."""
+class ReviewState:
+    """The rows decided, skipped and drawn so far."""
 
     settled: Mapping[int, Settled]
     skipped: Collection[int] = ()
@@ -53,134 +74,165 @@ class Standing:
 
     @property
     def waiting(self) -> int | None:
-        """The spot check drawn last, while nothing is decided about it."""
+        """The spot check drawn last, while it is neither decided nor skipped."""
         last = self.draws[-1].row if self.draws else None
         return None if last is None or last in self.settled or last in self.skipped else last
 
-    @property
-    def answered(self) -> int:
-        """How many rows a person has dealt with."""
-        return len(self.settled) + len(self.skipped)
 
-
-class Course:
-    """Suspects in their order, rows of the rest, and the frame they are drawn from."""
+class ReviewPlan:
+    """Suspects in order, sampled rows, and the strata they are drawn from."""
 
     def __init__(
         self,
         suspects: Sequence[ListedSuspect],
         rest: Sequence[ListedSuspect] = (),
-        frame: Frame | None = None,
+        strata: Strata | None = None,
+        initial_sample: int = 0,
     ) -> None:
-        self.suspects, self.rest, self.frame = tuple(suspects), tuple(rest), frame
+        self.suspects, self.rest, self.strata = tuple(suspects), tuple(rest), strata
+        rows = 0 if strata is None else strata.rows
+        self.initial_sample = min(initial_sample, int(_MAX_SAMPLE_SHARE * rows))
         self.items = (*self.suspects, *self.rest)
         self.place = {suspect.item: place for place, suspect in enumerate(self.items)}
-        self.numbers = np.array([suspect.item for suspect in self.items], dtype=np.int64)
-        self.strata = np.array([suspect.stratum for suspect in self.items], dtype=int)
-        self.stated = Stated(
+        self._numbers = np.array([suspect.item for suspect in self.items], dtype=np.int64)
+        self._stratum = np.array([suspect.stratum for suspect in self.items], dtype=int)
+        self._stated = Stated(
             np.array([s.probability for s in self.items]),
-            [_from(s) for s in self.items],
-            [_to(s) for s in self.items],
+            [_given(s) for s in self.items],
+            ["expected" if s.kind == "number" else s.suggested for s in self.items],
             _log_odds(np.array([s.model_probability for s in self.items])),
         )
 
-    def learned(self, standing: Standing) -> Learned:
-        """All probabilities, re-fitted to what was decided."""
-        known = [item for item in standing.settled if item in self.place]
+    def learned(self, state: ReviewState) -> Learned:
+        """Re-fit all probabilities to the decisions."""
+        known = [item for item in state.settled if item in self.place]
         decided = np.array([self.place[item] for item in known], dtype=int)
-        return learn(
-            self.stated, decided, np.array([standing.settled[item].wrong for item in known])
-        )
+        return learn(self._stated, decided, np.array([state.settled[i].wrong for i in known]))
 
-    def order(self, standing: Standing, learned: Learned) -> list[int]:
-        """Listed and drawn rows: those decided first, in time, then the most suspicious."""
+    def order(self, state: ReviewState, learned: Learned) -> list[int]:
+        """Return listed and drawn rows: the decided ones by time, then the most suspicious."""
         p = learned.probabilities[: len(self.suspects)]
         ranks = {
             self.suspects[place].item: rank
             for rank, place in enumerate(np.argsort(-p, kind="stable"))
         }
-        ranks |= {each.row: -1 for each in standing.draws if each.row in self.place}
-        first = sorted(standing.settled, key=lambda item: standing.settled[item].since)
-        done = [item for item in first if item in ranks]
+        ranks |= {each.row: -1 for each in state.draws if each.row in self.place}
+        by_time = sorted(state.settled, key=lambda item: state.settled[item].since)
+        done = [item for item in by_time if item in ranks]
         return done + sorted(ranks.keys() - set(done), key=ranks.__getitem__)
 
-    def due(self, standing: Standing) -> bool:
-        """Whether the next row should be a spot check."""
-        if self.frame is None or standing.waiting is not None:
+    def due(self, state: ReviewState) -> bool:
+        """Return True if the next row should be a spot check."""
+        if self.strata is None or state.waiting is not None:
             return False
-        return len(standing.draws) < (standing.answered + 1) // EVERY
+        answered, drawn = len(state.settled) + len(state.skipped), len(state.draws)
+        return drawn < self.initial_sample or drawn < (answered + 1) // SPOT_CHECK_EVERY
 
-    def draw(self, standing: Standing) -> int | None:
-        """The next spot check; None if there is none to be drawn."""
-        if self.frame is None:
+    def draw(self, state: ReviewState) -> int | None:
+        """Return the next spot check; None if there is none to draw."""
+        if self.strata is None:
             return None
-        gone = {*standing.settled, *(each.row for each in standing.draws)}
+        gone = {*state.settled, *(each.row for each in state.draws)}
         places = [self.place[item] for item in gone if item in self.place]
         open_ = np.ones(len(self.items), dtype=bool)
         open_[places] = False
-        counts = np.bincount(self.strata[places], minlength=len(self.frame.sizes))
-        # What an earlier analysis listed is somewhere in the rest.
-        counts[int(np.argmax(self.frame.sizes))] += len(gone) - len(places)
-        choices = [self.numbers[open_ & (self.strata == h)] for h in range(len(self.frame.sizes))]
-        return draw(self.frame, len(standing.draws), counts, choices)
+        counts = np.bincount(self._stratum[places], minlength=len(self.strata.sizes))
+        # Rows that an earlier analysis listed are somewhere among the others.
+        counts[int(np.argmax(self.strata.sizes))] += len(gone) - len(places)
+        choices = [
+            self._numbers[open_ & (self._stratum == h)] for h in range(len(self.strata.sizes))
+        ]
+        return draw(self.strata, len(state.draws), counts, choices)
 
-    def left(self, standing: Standing, learned: Learned) -> Left:
-        """How many wrong labels are left."""
-        found = sum(each.wrong for each in standing.settled.values())
-        expected = self._expected(standing, learned)
-        if self.frame is None:
-            open_ = sum(s.item not in standing.settled for s in self.suspects)
-            return wrong_left([], rows=open_, found=found, expected=expected)
-        rows = max(0, self.frame.rows - len(standing.settled))
-        return wrong_left(self._checks(standing), rows=rows, found=found, expected=expected)
+    def remaining(self, state: ReviewState, learned: Learned) -> RemainingErrors:
+        """Estimate the number of wrong labels left."""
+        found = sum(each.wrong for each in state.settled.values())
+        if self.strata is None:
+            rows = sum(s.item not in state.settled for s in self.suspects)
+        else:
+            rows = max(0, self.strata.rows - len(state.settled))
+        expected = self._expected(state, learned)
+        return remaining_errors(self._checks(state), rows=rows, found=found, expected=expected)
 
-    def _checks(self, standing: Standing) -> list[SpotCheck]:
-        """The spot checks with what was known when each was drawn."""
-        if self.frame is None:
+    def history(self, state: ReviewState) -> list[tuple[int, float, float]]:
+        """Return (spot checks, low, high) after every tenth spot check: the shrinking interval.
+
+        The interval is for the number of wrong labels in the whole file.
+        """
+        checks, out = self._checks(state), []
+        for count in range(_HISTORY_STEP, len(checks) + 1, _HISTORY_STEP):
+            some = checks[:count]
+            found = some[-1].found + sum(check.wrong is True for check in some)
+            rows = max(some[-1].rows - 1, 0)
+            left = remaining_errors(some, rows=rows, found=found, expected=0.0)
+            if left.low is not None and left.high is not None:
+                out.append((left.checks, found + left.low, found + left.high))
+        return out
+
+    def contradictions(self, state: ReviewState) -> list[int]:
+        """Return decided items that contradict confident evidence, if there are too many.
+
+        A decision contradicts the evidence if it changes a label that the analysis is confident
+        in, or keeps one that it is confident is wrong. Some will be right: the analysis errs at the
+        rate it states. The list is empty unless at least `_MIN_CONTRADICTIONS` decisions
+        contradict it, more than a Poisson law with the stated rate allows.
+        """
+        found, expected = [], 0.0
+        for item, settled in state.settled.items():
+            if item not in self.place:
+                continue
+            p = self.items[self.place[item]].probability
+            doubt = min(p, 1 - p)
+            if doubt < _CONFIDENT:
+                expected += doubt
+                if settled.wrong == (p < 0.5):
+                    found.append(item)
+        if len(found) < _MIN_CONTRADICTIONS:
             return []
-        drawn = {each.row for each in standing.draws}
+        fewer = sum(
+            math.exp(-expected) * expected**k / math.factorial(k) for k in range(len(found))
+        )
+        return found if 1 - fewer < _MAX_CHANCE else []
+
+    def _checks(self, state: ReviewState) -> list[SpotCheck]:
+        """Return the spot checks with what was known when each was drawn."""
+        if self.strata is None:
+            return []
+        drawn = {each.row for each in state.draws}
         others = sorted(
-            (each.since, each.wrong) for item, each in standing.settled.items() if item not in drawn
+            (each.since, each.wrong) for item, each in state.settled.items() if item not in drawn
         )
         since = [when for when, _ in others]
         wrong = np.concatenate([[0], np.cumsum([each for _, each in others])])
-        waiting = standing.waiting
-        checks = []
-        for number, each in enumerate(standing.draws):
+        waiting, checks = state.waiting, []
+        for number, each in enumerate(state.draws):
             if each.row == waiting:
                 continue
             before = int(np.searchsorted(since, each.at, side="right"))
-            known = standing.settled.get(each.row)
-            rows = self.frame.rows - before - number
-            checks.append(
-                SpotCheck(max(rows, 1), int(wrong[before]), None if known is None else known.wrong)
-            )
+            known = state.settled.get(each.row)
+            rows = max(self.strata.rows - before - number, 1)
+            outcome = None if known is None else known.wrong
+            checks.append(SpotCheck(rows, int(wrong[before]), outcome))
         return checks
 
-    def _expected(self, standing: Standing, learned: Learned) -> float:
-        """What the model expects: listed rows one by one, the rest by its sample."""
-        open_ = np.array([s.item not in standing.settled for s in self.items], dtype=bool)
+    def _expected(self, state: ReviewState, learned: Learned) -> float:
+        """Return the model's expectation: listed rows one by one, the others by their sample."""
+        open_ = np.array([s.item not in state.settled for s in self.items], dtype=bool)
         listed = np.arange(len(self.items)) < len(self.suspects)
         total = float(learned.probabilities[open_ & listed].sum())
-        if self.frame is None:
-            return total
-        for stratum, size in enumerate(self.frame.sizes):
-            own = ~listed & (self.strata == stratum)
+        for stratum, size in enumerate(() if self.strata is None else self.strata.sizes):
+            own = ~listed & (self._stratum == stratum)
             if own.any():
                 rows = size - int((own & ~open_).sum())
                 total += rows * float(learned.probabilities[own].mean())
         return total
 
 
-def _from(suspect: ListedSuspect) -> str:
-    """What the label was: for a number, on which side of the expected it lies."""
+def _given(suspect: ListedSuspect) -> str:
+    """The given label; for a number, on which side of the expected value it lies."""
     if suspect.kind != "number" or suspect.expected is None:
         return f"{suspect.part}\0{suspect.given}"
     return "above" if float(suspect.given) > suspect.expected else "below"
-
-
-def _to(suspect: ListedSuspect) -> str:
-    return "expected" if suspect.kind == "number" else suspect.suggested
 
 
 def _log_odds(p: np.ndarray) -> np.ndarray:
@@ -188,141 +240,152 @@ def _log_odds(p: np.ndarray) -> np.ndarray:
     return np.log(p) - np.log1p(-p)
 
 
-RENEWED_EVERY = 5
-_STOP_BELOW = 0.01
-FIELDS = (
-    "row", "id", "given", "suggested", "probability", "side", "item", "snippet", "kind", "part",
-    "expected", "spread",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class _Renewal:
-    """A fit of so many decisions, and the order that follows from it."""
+    """A fit of the first `decisions` decisions, and the order that follows from it."""
 
     decisions: int
     learned: Learned
     order: list[int]
 
 
-class Guide:
-    """One review and its log."""
+class ReviewSession:
+    """One review folder and its decision log.
 
-    def __init__(self, review: Review, log: DecisionLog, stop_below: float | None = None) -> None:
+    `initial_sample` is the number of random rows that come first.
+    """
+
+    def __init__(
+        self,
+        review: Review,
+        log: DecisionLog,
+        stop_below: float | None = None,
+        initial_sample: int = INITIAL_SAMPLE,
+    ) -> None:
         self.review, self.log = review, log
-        self.course = Course(review.suspects, review.rest, review.frame)
+        self.plan = ReviewPlan(review.suspects, review.rest, review.strata, initial_sample)
         self.rest = {suspect.item: suspect for suspect in review.rest}
         self._lock = threading.Lock()
         self._renewal: _Renewal | None = None
-        self._known: tuple[tuple[int, int], Left] | None = None
+        self._known: tuple[tuple[int, int], dict[str, Any]] | None = None
+        if log.setting(self._name("sample")) == "skipped":
+            self.plan.initial_sample = 0
         if stop_below is not None:
             self.set_stop(stop_below)
-        if review.frame is not None:
-            design = {"design": 1, **review.frame.to_dict(), "suspects": review.digest}
+        if review.strata is not None:
+            design = {"design": 1, **review.strata.to_dict(), "suspects": review.digest}
             log.start_design(json.dumps(design, sort_keys=True))
         self.draw_if_due()
 
-    def standing(self) -> Standing:
-        """What the log says has been decided, skipped and drawn."""
+    def state(self) -> ReviewState:
+        """Return what the log says has been decided, skipped and drawn."""
         since, settled, skipped = self.log.since(), {}, []
         for state in self.log.states():
             if state.action in SETTLED:
                 settled[state.row] = Settled(since.get(state.row, 0), state.action != "keep")
             elif state.action == "skip":
                 skipped.append(state.row)
-        return Standing(settled, skipped, self.log.draws)
+        return ReviewState(settled, skipped, self.log.draws)
 
     def draw_if_due(self, *, asked: bool = False) -> None:
-        """Draw the next spot check if it is time for one, or if the person asks for one."""
-        standing = self.standing()
-        if self.course.due(standing) or (asked and standing.waiting is None):
-            self.log.draw(lambda: self.course.draw(self.standing()), len(standing.draws))
+        """Draw the next spot check if one is due, or if the person asks for one."""
+        state = self.state()
+        if self.plan.due(state) or (asked and state.waiting is None):
+            self.log.draw(lambda: self.plan.draw(self.state()), len(state.draws))
+
+    def skip_sample(self) -> None:
+        """End the initial sample and go on with the most suspicious rows."""
+        self.plan.initial_sample = 0
+        self.log.setting(self._name("sample"), "skipped")
 
     def renewal(self) -> _Renewal:
-        """The order that the decisions so far have led to; made now if it is due."""
+        """Return the fit and the order for the decisions so far, computed if they are due."""
         with self._lock:
-            standing = self.standing()
-            due = _due(standing)
+            state = self.state()
+            due = len(state.settled) // RENEWED_EVERY * RENEWED_EVERY
             if self._renewal is None or self._renewal.decisions != due:
-                first = sorted(standing.settled.items(), key=lambda pair: pair[1].since)[:due]
-                learned = self.course.learned(Standing(dict(first)))
-                order = self.course.order(standing, learned)
-                self._renewal = _Renewal(due, learned, order)
+                first = sorted(state.settled.items(), key=lambda pair: pair[1].since)[:due]
+                learned = self.plan.learned(ReviewState(dict(first)))
+                self._renewal = _Renewal(due, learned, self.plan.order(state, learned))
             return self._renewal
 
     def probability(self, item: int) -> float:
-        """The chance that an item is wrong, as last fitted."""
+        """Return the probability that the label of an item is wrong, as last fitted."""
         fitted = self._renewal or self.renewal()
-        return float(fitted.learned.probabilities[self.course.place[item]])
+        return float(fitted.learned.probabilities[self.plan.place[item]])
 
     def status(self, since: int) -> dict[str, Any]:
-        """The part of an answer that is about order, spot checks and what is left."""
-        standing = self.standing()
-        framed = self.review.frame is not None
+        """Return the order, the spot checks after version `since`, and what is left."""
+        state = self.state()
+        framed = self.review.strata is not None
         fitted = (self._renewal if framed else None) or self.renewal()
-        left = self._left(standing, fitted)
+        renewals = len(state.settled) // RENEWED_EVERY * RENEWED_EVERY
         return {
-            "renewals": _due(standing) if framed else 0,
+            "renewals": renewals if framed else 0,
             "spots": [
                 [each.row, self.entry(self.rest[each.row]) if each.row in self.rest else None]
-                for each in standing.draws
-                if each.at >= since and each.row in self.course.place
+                for each in state.draws
+                if each.at >= since and each.row in self.plan.place
             ],
-            "waiting": standing.waiting,
-            "remaining": asdict(left) | self._stop(left.sure),
+            "waiting": state.waiting,
+            **self._figures(state, fitted),
         }
 
     def entry(self, suspect: ListedSuspect) -> list[Any]:
-        """A line of the list, as FIELDS name it."""
+        """Return a line of the list, with the `FIELDS`."""
         return [getattr(suspect, name) for name in FIELDS]
 
     def drawn(self) -> list[ListedSuspect]:
-        """The rows of the rest that were drawn as spot checks."""
+        """Return the unlisted rows that were drawn as spot checks."""
         return [self.rest[each.row] for each in self.log.draws if each.row in self.rest]
 
     @property
     def stop_below(self) -> float:
-        """The share of all rows that may be left wrong."""
+        """The fraction of all rows that may be left wrong."""
         try:
-            return checked_share(float(self.log.setting(self._stop_name) or _STOP_BELOW))
+            return checked_share(float(self.log.setting(self._name("stop-below")) or _STOP_BELOW))
         except (ValueError, ExemplaError):
             return _STOP_BELOW
 
     def set_stop(self, share: float) -> None:
-        """Remember the share below which the person wants to stop."""
-        self.log.setting(self._stop_name, repr(checked_share(share)))
+        """Store the fraction of wrong rows below which the person wants to stop."""
+        self.log.setting(self._name("stop-below"), repr(checked_share(share)))
 
-    @property
-    def _stop_name(self) -> str:
-        return f"stop-below {self.review.key.partition(' ')[0]}"
+    def _name(self, setting: str) -> str:
+        return f"{setting} {self.review.key.partition(' ')[0]}"
 
-    def _left(self, standing: Standing, fitted: _Renewal) -> Left:
-        """What is left, worked out once for each event and fit: the page asks every few seconds."""
+    def _figures(self, state: ReviewState, fitted: _Renewal) -> dict[str, Any]:
+        """Return what is left, computed once per event and fit: the page polls every few seconds.
+
+        The settings are read every time; they cost nothing.
+        """
         moment = (self.log.version, fitted.decisions)
         if self._known is None or self._known[0] != moment:
-            self._known = (moment, self.course.left(standing, fitted.learned))
-        return self._known[1]
-
-    def _stop(self, sure: float | None) -> dict[str, Any]:
-        rows = 0 if self.review.frame is None else self.review.frame.rows
+            left = self.plan.remaining(state, fitted.learned)
+            found = {
+                "remaining": asdict(left) | {"found": sum(e.wrong for e in state.settled.values())},
+                "history": self.plan.history(state),
+                "contradictions": self.plan.contradictions(state),
+            }
+            self._known = (moment, found)
+        figures = dict(self._known[1])
+        rows = 0 if self.review.strata is None else self.review.strata.rows
+        sure = figures["remaining"]["sure"]
         stop = sure is not None and sure <= self.stop_below * rows
-        return {"all": rows, "stop_below": self.stop_below, "stop": stop}
-
-
-def _due(standing: Standing) -> int:
-    """How many decisions the order should follow."""
-    return len(standing.settled) // RENEWED_EVERY * RENEWED_EVERY
+        figures["remaining"] |= {"all": rows, "stop_below": self.stop_below, "stop": stop}
+        figures["sample"] = self.plan.initial_sample
+        return figures
 
 
 def checked_share(share: float) -> float:
-    """The share as a number between 0 and 1.
+    """Return the share if it lies between 0 and 1.
 
     >>> checked_share(0.01)
     0.01
     """
     if not 0.0 < share < 1.0:
         raise ExemplaError(
-            f"{share} is no share of the rows to stop below; give one between 0 and 1, such as "
-            "0.01 for one row in a hundred."
+            f"The fraction of wrong rows to stop below must lie between 0 and 1, such as 0.01 for "
+            f"1 %; {share} does not."
         )
     return share

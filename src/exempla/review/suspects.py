@@ -14,7 +14,7 @@ from exempla.report.views import Content
 
 __all__ = [
     "EvidenceRow", "ReviewedFile", "Suspect", "content_json",
-    "is_number", "item_of", "row_of", "upgraded_card",
+    "is_number", "item_of", "row_of",
 ]  # fmt: skip
 
 LONGEST_TEXT = 20_000
@@ -211,23 +211,6 @@ class Suspect:
             "contradicting": [row.to_dict() for row in self.contradicting],
             "supporters": [row.to_dict() for row in self.supporters],
         }
-
-
-def upgraded_card(card: dict[str, Any]) -> dict[str, Any]:
-    """A card as written before format 2, in today's words and signs.
-
-    Then "accusers" were the contradicting rows, and a positive weight of the suspect's own words
-    and columns spoke for the suggested label.
-
-    >>> upgraded_card({"content": {"words": [["pills", 0.4]]}, "accusers": []})
-    {'content': {'words': [['pills', -0.4]]}, 'contradicting': []}
-    """
-    content = dict(card["content"])
-    for part in ("words", "cells"):
-        if part in content:
-            content[part] = [[*named, -weight] for *named, weight in content[part]]
-    rest = {name: value for name, value in card.items() if name not in ("content", "accusers")}
-    return rest | {"content": content, "contradicting": card["accusers"]}
 
 
 @dataclass(frozen=True)

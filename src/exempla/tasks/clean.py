@@ -1,30 +1,32 @@
-"""Which training examples to remove, so that a target set is judged better after retraining."""
+"""Find the training examples whose removal helps a set of predictions most.
+
+To first order the effects of removals add up, so the k examples to remove are those with the most
+negative influence on the mean of the query.
+"""
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from exempla.checks import check_choice, check_k, check_seed, renamed_options
+from exempla.checks import check_k, check_seed
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import Explainer
-from exempla.kernel.kernel import Kernel
-from exempla.kernel.query import Query, mean_embedding
+from exempla.explainer import Explainer, KernelOptions
+from exempla.kernel.query import mean_embedding
 from exempla.memory import clean_bytes, explain_bytes
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
-from exempla.selection import SBQ, TopInfluence, select
+from exempla.selection import Selector, TopInfluence, select
 from exempla.selection.basis import TIE, descending
-from exempla.selection.selectors import check_noise
-from exempla.tasks.explain import questioned_rows
-from exempla.tasks.verify import check_fit, fitted
-
-_METHODS = ("influence", "sbq")
-_NOISE = 10.0
+from exempla.tasks.copies import Copies, overlap_sentence
+from exempla.tasks.explain import check_question, pick, trusted_query
+from exempla.tasks.removal import with_removal
+from exempla.tasks.retrain import check_fit, fitted
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,32 +45,18 @@ class Cleaning(Explanation):
     """
 
     effect: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """What the mean log-likelihood of the target gains, to first order, if the example goes."""
+    """First-order gain in the mean log-likelihood of the query if the example is removed, with all
+    its copies."""
     fit: Any = field(default=None, repr=False, compare=False)
-
-    @property
-    def predicted_change(self) -> float:
-        """Of the questioned predictions' mean log-likelihood, if these examples are removed."""
-        return float(self.effect.sum())
-
-    @property
-    def finding(self) -> str:
-        """What removing these examples is predicted to do, in one sentence."""
-        return (
-            f"{len(self):,} of {self.n_train:,} training examples harm these {self.n_test:,} "
-            "predictions most; removing them should raise their mean log-likelihood by "
-            f"{self.predicted_change:.3g}."
-        )
 
     def _columns(self) -> dict[str, Any]:
         return {**super()._columns(), "effect": self.effect}
 
     def verify(self, fit: Any = None, seeds: int = 5, holdout: Any = None, **more: Any) -> Any:
-        """Refit without these examples, and without as many chosen by chance; see `verify`."""
+        """Retrain without these examples, and without as many random ones; see `verify`."""
         return super().verify(self.fit if fit is None else fit, seeds, holdout, **more)
 
 
-@renamed_options(target="ask")
 def clean(
     model: Any,
     train: Any,
@@ -76,48 +64,42 @@ def clean(
     k: int,
     *,
     ask: Any = "errors",
-    method: str = "influence",
-    noise: float = _NOISE,
+    selector: Selector | None = None,
     fit: Any = None,
     ids: Any = None,
-    likelihood: Any = "auto",
-    fisher: str = "true",
-    sketch: str | int = "auto",
-    damping: str | float = "auto",
-    parameters: Any = None,
-    store: Any = None,
-    device: Any = None,
-    seed: int = 0,
-    progress: bool = True,
+    **options: Unpack[KernelOptions],
 ) -> Cleaning:
-    """The k training examples whose removal should help the target most.
+    """Return the k training examples whose removal should help the queried predictions most.
 
-    To first order the effects of removals add up, so the k to remove are the k of most negative
-    influence on the mean of the target, over all parameters: measured on MNIST, the last layer
-    alone is a poor proxy, and diversity costs effect. The paper's SBQ is `method="sbq"`.
-
-    Removal repairs the questioned predictions. It is no general trick for accuracy: look at what
-    `.verify()` says about the predictions that were not questioned.
+    Removal repairs the queried predictions. It does not improve accuracy in general: look at what
+    `.verify()` says about the predictions that were not queried. Errors that look like wrong test
+    labels are reported first and left out; copies of an example count once.
 
     Parameters
     ----------
-    model : model, fitted or not yet, or a list of them
-        Never changed. Several models' kernels are averaged, and an error is what most of them
-        get wrong. After a torch module give state dicts of four or five moments of its training,
-        `[model, *state_dicts]`: that mends more (docs/experiments/mnist.md).
+    model : model, fitted or not, or a list of them
+        Never changed. Several models' kernels are averaged, and an error is what most of them get
+        wrong. After a torch module, give state dicts of four or five checkpoints of its training,
+        `[model, *state_dicts]`: that fixes more errors (docs/experiments/mnist.md).
     train, test : (X, y) or a data set
     k : int
-        How many training examples to name.
-    ask : {"errors", "all"}, or test rows by positions or mask
-        Which of the test predictions are to become better.
-    method : {"influence", "sbq"}
-        Most negative influence, or SBQ on the opponents (unit rows, `noise`).
+        Number of training examples to return.
+    ask : {"errors", "all"}, "errors:TRUE->PREDICTED", or test rows by positions or mask
+        Which test predictions should become better.
+    selector : Selector
+        By default the most negative influence on the mean of the query, over all parameters: on
+        MNIST the last layer alone is a poor proxy, and diversity costs effect. The paper's
+        selection is ``SBQ(noise=10)``, on the opponents and unit rows.
     fit : callable(module, X, y, sample_weight) -> module
-        How a torch module is trained, for `.verify()`.
+        How to train a torch module, for `.verify()`.
     ids : sequence
         Your own names of the training examples.
-    likelihood, fisher, sketch, damping, parameters, store, device, seed, progress
-        As for `Explainer` (`parameters=` to look at some layers only).
+    **options
+        Options of the kernel, as for `Explainer` (`parameters=` to use some layers only).
+
+    Returns
+    -------
+    Cleaning
 
     Examples
     --------
@@ -129,22 +111,20 @@ def clean(
     >>> X, noisy = scale(X), y.copy()
     >>> noisy[:30] = 1 - noisy[:30]
     >>> model = LogisticRegression().fit(X[:300], noisy[:300])
-    >>> harmful = clean(model, (X[:300], noisy[:300]), (X[300:], y[300:]), k=30, ask="all")
+    >>> train, test = (X[:300], noisy[:300]), (X[300:], y[300:])
+    >>> harmful = clean(model, train, test, k=30, ask="all", progress=False)
     >>> bool(np.mean(harmful.indices < 30) > 0.5)
     True
     """
+    started = time.perf_counter()
+    check_question(k, "opponents", "true", ask, selector)
     if fit is not None:
         check_fit(model, fit)
     models = model if isinstance(model, list | tuple) else [model]
-    explainer = Explainer(
-        [fitted(m, train, check_seed(seed)) for m in models],
-        likelihood=likelihood, fisher=fisher, sketch=sketch, damping=damping,
-        parameters=parameters, store=store, device=device, seed=seed, progress=progress,
-    )  # fmt: skip
-    check_choice("method", method, _METHODS)
-    explainer._fit(train, ids, forecast=clean_bytes if method == "influence" else explain_bytes)
-    found = clean_from(explainer, test, k, ask=ask, method=method, noise=noise)
-    return replace(found, fit=fit)
+    seed = check_seed(options.get("seed", 0))
+    explainer = Explainer([fitted(m, train, seed) for m in models], **options)
+    explainer._fit(train, ids, forecast=clean_bytes if selector is None else explain_bytes)
+    return clean_from(explainer, test, k, ask=ask, selector=selector, fit=fit, started=started)
 
 
 def clean_from(
@@ -153,42 +133,65 @@ def clean_from(
     k: int,
     *,
     ask: Any = "errors",
-    method: str = "influence",
-    noise: float = _NOISE,
+    selector: Selector | None = None,
+    fit: Any = None,
+    started: float | None = None,
+    errors: bool | None = None,
 ) -> Cleaning:
-    """`clean` with an Explainer that is fitted already."""
-    check_choice("method", method, _METHODS)
-    check_noise(noise)
+    """Clean with a fitted Explainer; arguments as for `clean` and `explain_from`."""
+    started = time.perf_counter() if started is None else started
+    check_question(k, "opponents", "true", ask, selector)
     with showing(explainer.progress):
-        rows = questioned_rows(explainer, test, ask)
-        questioned = test if rows is None else take_examples(test, rows)
-        if method == "sbq":
-            picked = explainer.explain(questioned, k, "opponents", selector=SBQ(noise=noise))
-            found = Cleaning.of(picked, effect=-picked.alignment / explainer.n_train)
+        rows, weights, check = trusted_query(explainer, test, ask, None, errors)
+        some = test if rows is None else take_examples(test, rows)
+        if selector is None:
+            found = _most_harmful(explainer, some, k, weights)
         else:
-            found = _most_harmful(explainer, questioned, k)
-    assert found.question is not None
-    return replace(found, question=found.question._replace(test=test, rows=rows))
+            picked = pick(explainer, some, k, "opponents", "true", selector, weights)
+            found = Cleaning.of(picked, effect=-picked.alignment / explainer.n_train)
+        said = tuple(s for s in (overlap_sentence(explainer.train_data, test, rows),) if s)
+        assert found.question is not None
+        found = replace(
+            found,
+            question=found.question._replace(test=test, rows=rows),
+            test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
+            warnings=(*found.warnings, *said),
+            fit=fit,
+        )
+        return with_removal(found, fit, time.perf_counter() - started)
 
 
-def _most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
-    """The k examples of most negative influence on the mean of the target, and what each costs."""
+def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray | None) -> Cleaning:
+    """Return the k groups of copies with the most negative influence on the mean of the query."""
+    n, k = explainer.n_train, check_k(k, explainer.n_train)
+    influence = explainer.mean_influence(test, "true", weights)
+    least = TIE * np.abs(influence).max()  # anything smaller is rounding
+    harmful = descending(-influence)[: 3 * k + 20]
+    harmful = harmful[influence[harmful] < -least]
+    if len(harmful) == 0:
+        raise ExemplaError("no training example harms these predictions: nothing to remove.")
     kernel = explainer.kernel("influence")
-    query = kernel.query(questioned)
-    z = kernel.set_influence(query, solve="sketch").values * explainer.n_train
-    order = descending(-z)[: check_k(k, len(z))]
-    order = order[z[order] < -TIE * np.abs(z).max()]  # no harm that is nothing but rounding
-    if len(order) == 0:
-        raise ExemplaError("no training example harms this target: there is nothing to remove.")
+    copies = Copies(kernel.whiten_rows, n, explainer.train_data)
+    leaders = harmful[np.unique(copies.group(harmful))]
+    groups = copies.members(leaders)
+    totals = np.array([-influence[rows].sum() for rows in groups])
+    best = [i for i in descending(totals)[:k] if totals[i] > least]
+    order = leaders[best]
+    query = kernel.query(test)
     notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
     if len(order) < k:
-        notes.append(f"{len(order)} of {k} examples were named: no other one harms the target.")
-        warnings.warn(notes[-1], ExemplaWarning, stacklevel=3)
-    question = Question(explainer, query.examples[0], questioned)
+        notes.append(
+            f"{len(order)} of {k} examples were found: no other one harms these predictions."
+        )
+        warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
+    question = Question(explainer, query.examples[0], test, shares=_shares(weights, len(query)))
+    rows = kernel.whiten_rows(order)
+    mu = mean_embedding(kernel.query_rows(query, rows), weights)
     return Cleaning.of(
-        _weighed(kernel, query, order),
-        alignment=z[order],
-        effect=-z[order] / len(z),
+        _weighted(rows, mu, order),
+        alignment=n * influence[order],
+        effect=totals[best],
+        copies=tuple(groups[i].tolist() for i in best),
         damping=kernel.damping,
         damping_rule=kernel.dampings[0].rule,
         **explainer._provenance(order, question, "true", k),
@@ -196,10 +199,12 @@ def _most_harmful(explainer: Explainer, questioned: Any, k: int) -> Cleaning:
     )
 
 
-def _weighed(kernel: Kernel, query: Query, order: np.ndarray) -> Selection:
-    """Return these examples in this order, with the weights of a quadrature."""
-    rows = kernel.whiten_rows(order)
-    mu = mean_embedding(kernel.query_rows(query, rows))
+def _shares(weights: np.ndarray | None, n: int) -> np.ndarray:
+    return np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
+
+
+def _weighted(rows: Any, mu: Any, order: np.ndarray) -> Selection:
+    """Return these examples in this order, with the weights that quadrature gives them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)
         picked = select(rows, mu, len(order), TopInfluence())

@@ -1,110 +1,113 @@
-"""The main question in one call: which training examples are responsible for these predictions?
+"""Explain predictions: which training examples are responsible for them?
 
-Why is the model wrong here? The training examples behind the mistakes of a test set.
+`explain` answers for any test rows, `explain_errors` for those that the model gets wrong. A
+question about errors passes four steps:
 
-Near-ties: numbers that differ in their last bits alone count as equal.
-
-How many threads a BLAS uses decides in which order it adds, and so the last bits. A choice among
-rows that are alike (a row that occurs twice, a probability of one half) must not hang on them: it
-falls to the first, as in selection.
+    mistakes   which test rows are errors, and which errors are wrong test labels
+    pick       the training rows, copies of a row counted once; k="auto" chooses how many
+    removal    what removing them does: measured where retraining is cheap, predicted elsewhere
+    answer     an `Explanation`, whose first sentence says what was found
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from exempla.checks import check_choice, check_rows, renamed_options
+from exempla.arrays import real_numbers
+from exempla.checks import check_choice, check_k, whole_number
 from exempla.data import take_examples
-from exempla.errors import ExemplaError
-from exempla.explainer import Explainer, Side
-from exempla.oracles import is_checkpoint
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.explainer import Explainer, KernelOptions, Side
 from exempla.oracles.base import Labels
+from exempla.quality import Judged, judge_test
 from exempla.results import Explanation
 from exempla.selection import Selector
+from exempla.selection.select import SIDES
+from exempla.tasks.copies import Copies, overlap_sentence
+from exempla.tasks.mistakes import check_ask, check_test_labels, is_about_errors, queried_rows
+from exempla.tasks.removal import (
+    auto_limit,
+    is_diffuse,
+    smallest_set,
+    with_removal,
+)
+from exempla.tasks.retrain import judge_held_out
+
+_SHOWN_IF_DIFFUSE = 10
+"""Training rows that are listed where no small set of rows causes the errors."""
+_MOST_SELECTIONS = 6
+"""Selections made to replace picks that turned out to be copies of earlier ones."""
 
 
 def explain(
     model: Any,
     train: Any,
     test: Any,
-    k: int = 50,
+    k: int | Literal["auto"] = 50,
+    *,
     side: Side = "opponents",
     labels: Labels = "true",
+    ask: Any = "all",
     selector: Selector | None = None,
-    *,
     weights: Any = None,
     ids: Any = None,
-    likelihood: Any = "auto",
-    fisher: str = "true",
-    sketch: str | int = "auto",
-    damping: str | float = "auto",
-    normalize: bool = True,
-    parameters: Any = None,
-    store: Any = None,
-    device: Any = None,
-    seed: int = 0,
-    progress: bool = True,
+    fit: Any = None,
+    **options: Unpack[KernelOptions],
 ) -> Explanation:
-    """The k training examples most responsible for the questioned predictions.
+    """Return the k training examples most responsible for some predictions.
 
-    The same as ``Explainer(model, …).fit(train, ids).explain(test, k, …)``; keep the Explainer
-    where you have several questions.
+    Shorthand for fitting an `Explainer` and asking it once; keep the Explainer if you have several
+    questions.
 
     Parameters
     ----------
     model : fitted model, or a list of them
-        A scikit-learn model, boosted trees, a torch module, or an oracle of your own. Several
-        models are averaged; after a torch module, checkpoints of its training (state dicts, files,
-        the folder of a `Recorder`) make the answer agree better with retraining.
+        A scikit-learn model, boosted trees, a torch module, or your own oracle. Several models are
+        averaged, and an error is what most of them get wrong. After a torch module, give
+        checkpoints of its training (state dicts, files, the folder of a `Recorder`): the answer
+        then agrees better with retraining.
     train : (X, y), (X, y, sample_weight), or a data set
-        What it was trained on. A torch Dataset or DataLoader will do.
+        The data the model was trained on. A torch Dataset or DataLoader works, too.
     test : (X, y), X alone, or a data set
-        The questioned examples: any number of them, one included. Without labels the model's own
-        predictions are questioned.
-    k : int
-        How many training examples to pick.
+        Predictions to explain, one or many. Without labels the model's own predictions are used.
+    k : int or "auto"
+        Number of training examples to return; copies of an example count once. "auto" takes the
+        smallest set that has most of the effect of a larger one.
     side : {"opponents", "proponents", "both"}
-        Those that push against the questioned labels, for them, or either.
+        Examples that push against the queried labels, support them, or either.
     labels : {"true", "predicted"}
-        Whose labels the question is about: yours, or what the model says.
+        Whether to explain the given labels or the predicted ones.
+    ask : {"all", "errors"}, "errors:TRUE->PREDICTED", indices or boolean mask
+        Which test rows the question is about: all, the wrongly predicted ones, one confusion
+        ("errors:spam->ham": spam that was predicted as ham), or rows of your choice. Errors that
+        are probably wrong test labels are left out and reported first.
     selector : Selector
-        How the examples are picked; `SBQ(noise=10)` by default. `TopInfluence()` is a plain
-        ranking.
+        How examples are picked; `SBQ(noise=10)` by default. `TopInfluence()` is a plain ranking.
     weights : (n_test,) array
-        How much each questioned example counts; all alike by default.
+        How much each test row counts; equally by default.
     ids : sequence
         Your own names of the training examples; the answer carries them.
-    likelihood : {"auto"}, name, or `exempla.oracles.likelihoods` object
-        What the model's outputs mean (classes, numbers, counts). Told from the model by default.
-    fisher : {"true", "empirical", "diagonal", "identity"}
-        The metric examples are compared in: the Fisher information under the model's own labels
-        (default), under the given ones, without correlations, or plain dot products.
-    sketch : {"auto", "exact"} or int
-        How far a large model is compressed: by size and cost, not at all, or to this width.
-    damping : {"auto"}, rule or float
-        What is added to the metric's eigenvalues; by default chosen from data and recorded.
-    normalize : bool
-        Compare directions only: rows of unit length (default). False weighs long rows more.
-    parameters : names, globs or modules
-        The part of a torch model to look at; all of it by default.
-    store : path
-        A folder for the training rows, where they should live on disk rather than in memory.
-    device : torch device
-        Where a torch model runs; where it is, by default.
-    seed : int
-        The seed of every random choice.
-    progress : bool
-        Whether to show progress on work that takes more than two seconds.
+    fit : callable(module, X, y, sample_weight) -> module
+        How to train a torch module, to measure the effect of a removal if that is quick.
+    **options
+        Options of the kernel, as for `Explainer`: likelihood, fisher, sketch, damping, normalize,
+        parameters, store, device, seed, progress.
 
     Returns
     -------
     Explanation
-        `.indices` (rows of the training data, most important first), `.weights`, `.removal` (what
-        removing them is predicted to do), `.verify()`, `.to_frame()`, `.plot()`.
+        `.indices` (rows of the training data, most important first), `.copies`, `.weights`,
+        `.removal` (what removing them does), `.verify()`, `.to_frame()`, `.plot()`.
+
+    Raises
+    ------
+    ExemplaError
+        If an argument is unusable; checked before anything is computed.
 
     Examples
     --------
@@ -116,68 +119,38 @@ def explain(
     >>> [int(y[i]) for i in answer.indices]
     [0, 0, 0]
     """
-    explainer = Explainer(
-        model, likelihood=likelihood, fisher=fisher, sketch=sketch, damping=damping,
-        normalize=normalize, parameters=parameters, store=store, device=device, seed=seed,
-        progress=progress,
+    check_question(k, side, labels, ask, selector, weights)
+    started = time.perf_counter()
+    explainer = Explainer(model, **options).fit(train, ids)
+    return explain_from(
+        explainer, test, k, side=side, labels=labels, ask=ask, selector=selector, weights=weights,
+        fit=fit, started=started,
     )  # fmt: skip
-    return explainer.fit(train, ids).explain(test, k, side, labels, selector, weights=weights)
 
 
-_ASK = ("errors", "all")
-ONE_CONFUSION = "errors:"
-"""How a question about one confusion begins: errors:spam->ham, or errors:spam→ham."""
-
-
-@renamed_options(errors="ask")
 def explain_errors(
     model: Any,
     train: Any,
     test: Any,
-    k: int = 50,
-    side: Side = "opponents",
-    ask: Any = "errors",
+    k: int | Literal["auto"] = "auto",
     *,
-    labels: Labels = "true",
-    selector: Selector | None = None,
-    weights: Any = None,
-    ids: Any = None,
-    likelihood: Any = "auto",
-    fisher: str = "true",
-    sketch: str | int = "auto",
-    damping: str | float = "auto",
-    normalize: bool = True,
-    parameters: Any = None,
-    store: Any = None,
-    device: Any = None,
-    seed: int = 0,
-    progress: bool = True,
+    ask: Any = "errors",
+    **options: Any,
 ) -> Explanation:
-    """The k training examples most responsible for the model's wrong predictions.
+    """Return the training examples most responsible for the model's wrong predictions.
 
-    Opponents, the default, push against the true labels of the misjudged examples: they are the
-    ones to blame. Proponents are the ones that support the true labels, too weakly.
+    The same as ``explain(..., ask="errors")``. Opponents, the default side, push against the true
+    labels of the misclassified examples; proponents support them, too weakly. Errors that look like
+    wrong test labels are reported first and left out of the question.
 
     Parameters
     ----------
-    model : fitted classifier, or a list of them
-        With several models an error is what most of them get wrong. After a torch module, state
-        dicts of its earlier checkpoints make the answer truer.
-    train, test : (X, y) or a data set
-        What it was trained on, and labelled examples to find the errors among.
-    k : int
-        How many training examples to pick.
-    side : {"opponents", "proponents", "both"}
-        Against the true labels, for them, or either.
-    ask : {"errors", "all"}, "errors:TRUE->SAID", indices or boolean mask
-        Which test rows the question is about: all wrong predictions, all rows, one confusion
-        ("errors:spam->ham": spam that was called ham), or your own choice.
-    labels, selector, weights
-        As for `Explainer.explain`.
-    ids : sequence
-        Your own names of the training examples.
-    likelihood, fisher, sketch, damping, normalize, parameters, store, device, seed, progress
-        As for `Explainer`.
+    model, train, test, k, ask, **options
+        As for `explain`; `k` is "auto" by default, and `test` needs labels.
+
+    Returns
+    -------
+    Explanation
 
     Examples
     --------
@@ -187,145 +160,173 @@ def explain_errors(
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> X = scale(X)
     >>> model = LogisticRegression().fit(X[:300], y[:300])
-    >>> answer = explain_errors(model, (X[:300], y[:300]), (X[300:], y[300:]), k=5)
+    >>> answer = explain_errors(model, (X[:300], y[:300]), (X[300:], y[300:]), k=5, progress=False)
     >>> len(answer), bool((answer.alignment < 0).all())
     (5, True)
     """
-    explainer = Explainer(
-        model, likelihood=likelihood, fisher=fisher, sketch=sketch, damping=damping,
-        normalize=normalize, parameters=parameters, store=store, device=device, seed=seed,
-        progress=progress,
-    ).fit(train, ids)  # fmt: skip
-    rows = questioned_rows(explainer, test, ask)
+    return explain(model, train, test, k, ask=ask, **options)
+
+
+def check_question(
+    k: Any, side: Any, labels: Any, ask: Any, selector: Any, weights: Any = None
+) -> None:
+    """Raise if an argument of a question is unusable whatever the data are."""
+    if k != "auto" and (not whole_number(k) or k < 1):
+        raise ExemplaError(f"k is {k!r}; give a whole number of at least 1, or 'auto'.")
+    check_choice("side", side, SIDES)
+    check_choice("labels", labels, ("true", "predicted"))
+    check_ask(ask)
+    if selector is not None and not isinstance(selector, Selector):
+        raise ExemplaError(
+            f"selector={selector!r} is not a Selector: give SBQ(), TopInfluence(), …"
+        )
+    if weights is not None and real_numbers(weights, "weights").ndim > 1:
+        raise ExemplaError("explain answers one question: use explain_each for several.")
+
+
+def explain_from(
+    explainer: Explainer,
+    test: Any,
+    k: int | Literal["auto"] = 50,
+    *,
+    side: Side = "opponents",
+    labels: Labels = "true",
+    ask: Any = "all",
+    selector: Selector | None = None,
+    weights: Any = None,
+    fit: Any = None,
+    started: float | None = None,
+    errors: bool | None = None,
+) -> Explanation:
+    """Answer one question with a fitted Explainer; arguments as for `explain`.
+
+    `started` is the time at which the answer was begun: retraining may take as long again. `errors`
+    says whether rows given by position are errors, whose test labels are then checked.
+    """
+    check_question(k, side, labels, ask, selector, weights)
+    started = time.perf_counter() if started is None else started
+    rows, weights, check = trusted_query(explainer, test, ask, weights, errors)
     some = test if rows is None else take_examples(test, rows)
-    answer = explainer.explain(some, k, side, labels, selector, weights=weights)
-    assert answer.question is not None
-    return replace(answer, question=answer.question._replace(test=test, rows=rows))
+    found = pick(explainer, some, k, side, labels, selector, weights)
+    said = tuple(s for s in (overlap_sentence(explainer.train_data, test, rows),) if s)
+    assert found.question is not None
+    found = replace(
+        found,
+        question=found.question._replace(
+            test=test, rows=rows, quality=_quality(explainer, test, rows)
+        ),
+        test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
+        warnings=(*found.warnings, *said),
+    )
+    return with_removal(found, fit, max(time.perf_counter() - started, 0.0))
 
 
-def questioned_rows(explainer: Explainer, test: Any, ask: Any) -> np.ndarray | None:
-    """Positions of the test rows that are asked about; None for all of them."""
-    if ask is None:  # the old way to leave it open
-        ask = "errors"
-    if isinstance(ask, str) and ask.startswith(ONE_CONFUSION):
-        return _confused(explainer, test, ask)
-    if isinstance(ask, str):
-        return (
-            None if check_choice("ask", ask, _ASK) == "all" else _wrong_predictions(explainer, test)
-        )
-    n = len(explainer.embeddings[0].oracle.read(test, role="test"))
-    return check_rows(ask, n, "ask", "test examples")
+def _quality(explainer: Explainer, test: Any, rows: np.ndarray | None) -> Judged | None:
+    """Judge the model on rows it has not learned from, if there are any or it refits quickly."""
+    oracle = explainer.embeddings[0].oracle
+    if rows is not None:
+        return judge_test(oracle, test, "test rows")
+    if len(explainer.models) > 1:
+        return None
+    return judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
 
 
-def confused(ask: str, labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Positions of one confusion: ``errors:TRUE->SAID`` (or with an arrow, →).
+def trusted_query(
+    explainer: Explainer, test: Any, ask: Any, weights: Any = None, errors: bool | None = None
+) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
+    """Return the queried rows, their weights, and what was found out about their test labels.
 
-    >>> y, said = np.array(["spam", "ham", "spam"]), np.array(["ham", "ham", "spam"])
-    >>> confused("errors:spam→ham", y, said).tolist()
-    [0]
+    Errors whose test label is probably wrong are left out if the noise model is certain that there
+    are wrong labels; the others count by the probability that their label is right.
     """
-    pieces = ask.removeprefix(ONE_CONFUSION).replace("→", "->").split("->")
-    if len({piece.strip() for piece in pieces} - {""}) != 2 or len(pieces) != 2:
-        raise ExemplaError(
-            f"{ask!r} names no confusion; write errors:TRUE->SAID, such as errors:spam->ham."
+    rows = queried_rows(explainer, test, ask)
+    if rows is None or not (is_about_errors(ask) if errors is None else errors):
+        return rows, weights, None
+    check, p_wrong = check_test_labels(explainer, test, rows)
+    if check is None or not p_wrong.any():
+        return rows, weights, check
+    given = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if given.shape != rows.shape:
+        return rows, weights, check  # refused where the query is read
+    keep = p_wrong <= 0.5
+    if not check.certain or not keep.any():
+        return rows, given * (1.0 - p_wrong), check
+    return rows[keep], (given * (1.0 - p_wrong))[keep], check
+
+
+def pick(
+    explainer: Explainer,
+    test: Any,
+    k: int | Literal["auto"],
+    side: Side,
+    labels: Labels,
+    selector: Selector | None,
+    weights: np.ndarray | None,
+) -> Explanation:
+    """Pick k training rows that are not copies of each other, with all copies of each."""
+    n = explainer.n_train
+    wanted = auto_limit(n) if k == "auto" else check_k(k, n)
+
+    def select(count: int, quiet: bool) -> Explanation:
+        with warnings.catch_warnings():
+            if quiet:
+                warnings.simplefilter("ignore", ExemplaWarning)
+            return explainer.explain(test, count, side, labels, selector, weights=weights)
+
+    found = select(wanted, quiet=k == "auto")
+    rows = explainer.kernel().features.rows
+    copies = Copies(lambda positions: rows[positions], n, explainer.train_data)
+    count, first = wanted, copies.group(found.indices)
+    for _ in range(_MOST_SELECTIONS):
+        missing = wanted - len(np.unique(first))
+        if missing <= 0 or len(found) < count or count >= n:
+            break
+        count = min(n, count + 2 * missing)
+        found = select(count, quiet=True)
+        first = copies.group(found.indices)
+    leaders = np.flatnonzero(first == np.arange(len(first)))
+    members = copies.members(found.indices[leaders])
+    diffuse = False
+    if k == "auto" and len(leaders):
+        influence = explainer.mean_influence(test, labels, weights)
+        effects = np.array([_push(influence[group], side) for group in members])
+        wanted = smallest_set(effects)
+        diffuse = side == "opponents" and is_diffuse(
+            explainer, np.concatenate(members), test, labels, weights
         )
-    true, said = (piece.strip() for piece in pieces)
-    given, answers = labels.astype(str), predicted.astype(str)
-    known = np.unique([*given, *answers]).tolist()
-    for name in (true, said):
-        if name not in known:
-            classes = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-            raise ExemplaError(f"There is no class {name!r} among the test rows: {classes}.")
-    found = np.flatnonzero((given == true) & (answers == said))
-    if not len(found):
-        raise ExemplaError(f"No test row of {true!r} was called {said!r}{_others(given, answers)}.")
-    return found
+        wanted = min(wanted, _SHOWN_IF_DIFFUSE) if diffuse else wanted
+    if len(leaders) > wanted or len(found) > (leaders[-1] + 1 if len(leaders) else 0):
+        end = int(leaders[wanted]) if len(leaders) > wanted else len(found)
+        if end < len(found):  # greedy picks are nested: the first ones stay what they are
+            found = select(end, quiet=True)
+            first, leaders, members = first[:end], leaders[:wanted], members[:wanted]
+    return _grouped(found, first, leaders, members, len(leaders) if k == "auto" else k, diffuse)
 
 
-def _others(given: np.ndarray, answers: np.ndarray) -> str:
-    """Which confusions there are, the commonest first."""
-    wrong = [(g, a) for g, a in zip(given.tolist(), answers.tolist()) if g != a]
-    seen = Counter(wrong).most_common(3)
-    return "; there are " + ", ".join(f"{g}->{a} ({n:,})" for (g, a), n in seen) if seen else ""
+def _push(influence: np.ndarray, side: str) -> float:
+    """Return how strongly a group of rows acts on the query, in the direction of its side."""
+    total = float(influence.sum())
+    return {"opponents": -total, "proponents": total}.get(side, abs(total))
 
 
-def _confused(explainer: Explainer, test: Any, ask: str) -> np.ndarray:
-    first = explainer.embeddings[0].oracle
-    read = first.read(test, role="test")
-    if read.labels is None:
-        raise ExemplaError("the test data has no labels, so no error can be told: give (X, y).")
-    return confused(ask, np.asarray(read.labels), np.asarray(first.predict(read)))
-
-
-def _wrong_predictions(explainer: Explainer, test: Any) -> np.ndarray:
-    """Positions of the test rows that most models get wrong.
-
-    Earlier checkpoints of a model, given as weights, know less than it does and have no vote.
-    """
-    read = [e.oracle.read(test, role="test") for e in explainer.embeddings]
-    labels = read[0].labels
-    if labels is None:
-        raise ExemplaError("the test data has no labels, so no error can be told: give (X, y).")
-    voters = [
-        _misjudged(e.oracle.predict(x), labels)
-        for model, e, x in zip(explainer.models, explainer.embeddings, read, strict=True)
-        if not is_checkpoint(model)
-    ]
-    wrong = np.mean(voters, axis=0)
-    found = np.flatnonzero(wrong > 0.5)
-    if len(found) == 0:
-        raise ExemplaError(
-            f"the model makes no error on these {len(read[0])} examples, so there is nothing to "
-            "explain: give other test data, or name rows with ask=."
-        )
-    return found
-
-
-def _misjudged(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Where prediction and label differ; numbers are no classes."""
-    if predicted.shape != labels.shape or (labels.dtype.kind == "f" and not _is_whole(labels)):
-        raise ExemplaError(
-            "wrong predictions can be told for class labels alone: for other targets name the "
-            "rows with ask=."
-        )
-    return predicted != labels
-
-
-def _is_whole(values: np.ndarray) -> bool:
-    return bool(np.all(values == np.round(values)))
-
-
-TIE = 1e-9
-"""Numbers within this relative distance are equal: far above what a sum in another order changes,
-far below what tells one row from another."""
-
-
-def levels(values: np.ndarray, scale: float = 0.0) -> np.ndarray:
-    """Each value's rank, from 0 for the smallest; neighbours that nearly tie share one.
-
-    Two values nearly tie within TIE of the larger one, or of `scale`: what differences and
-    log-odds are made of is larger than they are where they vanish.
-
-    >>> import numpy as np
-    >>> levels(np.array([0.3, 0.1, 0.1 + 1e-15, 0.2]))
-    array([2, 0, 0, 1])
-    """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    size = np.maximum(np.abs(ordered), scale)
-    apart = np.diff(ordered) > TIE * np.maximum(size[1:], size[:-1])
-    out = np.empty(len(values), dtype=np.int64)
-    out[order[:1]] = 0
-    out[order[1:]] = np.cumsum(apart)
-    return out
-
-
-def first_largest(table: np.ndarray) -> np.ndarray:
-    """The first column of each row of log-probabilities that is, or nearly ties with, the largest.
-
-    >>> import numpy as np
-    >>> first_largest(np.log([[0.2, 0.8], [0.5 - 1e-15, 0.5]]))
-    array([1, 0])
-    """
-    best = table.max(axis=1, keepdims=True)
-    return np.argmax(table >= best - TIE * np.maximum(np.abs(best), 1.0), axis=1)
+def _grouped(
+    found: Explanation,
+    first: np.ndarray,
+    leaders: np.ndarray,
+    members: list[np.ndarray],
+    k: int,
+    diffuse: bool,
+) -> Explanation:
+    """Return the explanation with one entry per group of copies."""
+    place = np.searchsorted(leaders, first)
+    return replace(
+        found,
+        indices=found.indices[leaders],
+        ids=None if found.ids is None else found.ids[leaders],
+        weights=np.bincount(place, found.weights, minlength=len(leaders)),
+        gains=np.bincount(place, found.gains, minlength=len(leaders)),
+        alignment=found.alignment[leaders],
+        copies=tuple(group.tolist() for group in members),
+        k=int(k),
+        diffuse=diffuse,
+    )

@@ -20,8 +20,7 @@ from sklearn.svm import SVC, SVR, LinearSVC
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn import kernels
-from exempla.oracles.sklearn import kernels as neighbours
+from exempla.oracles.sklearn import kernels, neighbours
 from tests.oracles.sklearn.case import (
     CODES,
     HARD,
@@ -56,7 +55,7 @@ def fitted(model, *data):
 def test_a_kernel_machine_is_linear_in_the_span_of_its_rows(model, y):
     model = fitted(model, X, y)
     oracle, train = read_train(model, X, y)
-    outputs = oracle._outputs_of(next(train.batches(999)))
+    outputs = oracle._forward(next(train.batches(999)).inputs)[0]
     if isinstance(model, SVC):
         model.decision_function_shape = "ovo"
         expected = model.decision_function(X).reshape(outputs.shape)
@@ -68,8 +67,8 @@ def test_a_kernel_machine_is_linear_in_the_span_of_its_rows(model, y):
     np.testing.assert_allclose(outputs, expected.reshape(outputs.shape), atol=1e-6)
     assert oracle.predict(train).tolist() == pytest.approx(model.predict(X).tolist())
     # the span carries the kernel itself
-    phi = oracle._parts.network.first(X)
-    kernel = oracle._parts.network.first.kernel
+    phi = oracle._dense.network.first(X)
+    kernel = oracle._dense.network.first.kernel
     np.testing.assert_allclose(phi @ phi.T, kernel(X, X), atol=1e-6)
 
 
@@ -111,7 +110,7 @@ def test_support_vectors_nearly_balance_their_penalty():
 def test_the_process_fisher_is_the_hessian():
     model = GaussianProcessClassifier(RBF(2.0), optimizer=None).fit(X, HARD)
     oracle, train = read_train(model, X, HARD)
-    phi = oracle._parts.network.first(X)
+    phi = oracle._dense.network.first(X)
     p = expit(phi @ oracle.theta)
     np.testing.assert_allclose(
         summed(oracle, train), (phi * (p * (1 - p))[:, None]).T @ phi, atol=1e-9
@@ -147,7 +146,7 @@ def test_sparse_rows_many_rows_and_pickling(monkeypatch):
     )
     other, there = pickle.loads(pickle.dumps((dense, same)))
     np.testing.assert_array_equal(flat_scores(other, there), flat_scores(dense, same))
-    monkeypatch.setattr(kernels, "LANDMARKS", 60)
+    monkeypatch.setattr(kernels, "MAX_LANDMARKS", 60)
     few, train = read_train(SVC().fit(X, HARD), X, HARD)
     assert few.n_parameters <= 61
     assert "60 of 150 training rows" in str(few.notes)
@@ -245,7 +244,7 @@ def test_neighbours_need_the_rows_they_were_fitted_on(monkeypatch):
     model = make_pipeline(StandardScaler(), KNeighborsClassifier()).fit(X, SPECIES)
     with pytest.raises(ExemplaError, match="fitted on 150 rows and the training data have 149"):
         read_train(model, X[1:], SPECIES[1:])
-    monkeypatch.setattr(neighbours, "MOST_ROWS", 100)
+    monkeypatch.setattr(neighbours, "MAX_ROWS", 100)
     with pytest.raises(ExemplaError, match=r"exempla\.surrogate"):
         read_train(model, X, SPECIES)
     assert CODES.max() == 2

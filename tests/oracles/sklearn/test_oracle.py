@@ -32,7 +32,7 @@ from benchmarks.mlp_from_weights import mlp_classifier_from_weights
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.oracles.likelihoods import Gaussian
-from exempla.oracles.sklearn.oracle import supports
+from exempla.oracles.sklearn.registry import supports
 from tests.oracles.sklearn.case import (
     CODES,
     COUNTS,

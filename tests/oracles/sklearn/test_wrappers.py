@@ -198,7 +198,7 @@ def test_training_scores_are_each_parts_own_as_often_as_it_saw_the_row():
 def test_calibrated_parts_have_not_seen_their_fold():
     model = CalibratedClassifierCV(LinearSVC(), cv=3).fit(X, HARD)
     oracle, train = read_train(model, X, HARD)
-    assert sorted(train.times.sum(axis=0).tolist()) == [2.0] * 150  # two of three parts saw it
+    assert sorted(train.counts.sum(axis=0).tolist()) == [2.0] * 150  # two of three parts saw it
     assert "calibration" in str(oracle.notes)
     assert "hinge" in str(oracle.notes)
     answer = exempla.explain(model, (X, HARD), (X[SOME], HARD[SOME]), k=4, progress=False)

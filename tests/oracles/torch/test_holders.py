@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import exempla
 from benchmarks.habits.language import bert, tokenizer
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.oracles import opened
+from exempla.oracles import unwrap
 from exempla.oracles.torch import network
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from exempla.oracles.torch.trainers import module_of, reader_of, texts_in
@@ -145,8 +145,8 @@ def test_a_lightning_trainer_without_a_module_is_refused() -> None:
 
 def test_what_holds_no_network_stays_itself() -> None:
     plain = nn.Linear(2, 2)
-    assert opened(plain) is plain
-    assert opened([plain, "run.pt"]) == [plain, "run.pt"]
+    assert unwrap(plain) is plain
+    assert unwrap([plain, "run.pt"]) == [plain, "run.pt"]
 
 
 # ---- habits of training

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import exempla
 from exempla.errors import UnsupportedModelError
 from exempla.oracles.trees.oracle import keep_size
-from exempla.tasks.verify import refit
+from exempla.tasks.retrain import refit
 from tests.oracles.trees.cases import EACH, LIBRARIES, fitted, frame, needs
 
 MODELS = [*EACH, pytest.param("forest", id="forest")]
@@ -45,8 +45,8 @@ def test_clean_finds_wrong_labels_and_retraining_confirms_it(library: str, noisy
     found = exempla.clean(model, train, test, 15, ask="all", progress=False)
     assert np.isin(found.indices, wrong).mean() > 0.6
     checked = found.verify(seeds=2)
-    better = checked.mean("questioned", "selected removed", "log_likelihood")
-    assert better > checked.mean("questioned", "random removed", "log_likelihood")
+    better = checked.mean("queried", "selected removed", "log_likelihood")
+    assert better > checked.mean("queried", "random removed", "log_likelihood")
 
 
 @pytest.mark.parametrize("library", ["hist", "forest"])
@@ -63,7 +63,7 @@ def test_an_attack_gives_wrong_labels_and_moves_no_feature(library: str, noisy: 
     y = load_breast_cancer(return_X_y=True)[1][np.random.default_rng(0).permutation(569)][:300]
     target = (test[0][:5], test[1][:5])
     model = untrained(library).fit(X, y)
-    found = exempla.attack(model, (X, y), target, perturb="labels", points=12, progress=False)
+    found = exempla.attack(model, (X, y), target, perturb="labels", k=12, progress=False)
     assert found.expected < 0
     assert (found.apply(y) != y).sum() == 12
     checked = found.verify(seeds=2)
@@ -79,7 +79,7 @@ def test_relabelling_a_linear_model_does_what_was_predicted() -> None:
     X = (X - X.mean(0)) / X.std(0)
     model = LogisticRegression(C=0.01).fit(X[:400], y[:400])
     train, target = (X[:400], y[:400]), (X[400:420], y[400:420])
-    found = exempla.attack(model, train, target, perturb="labels", points=1, progress=False)
+    found = exempla.attack(model, train, target, perturb="labels", k=1, progress=False)
     check = found.verify(seeds=1)
     change = check.mean("attacked", "log_likelihood") - check.mean("untouched", "log_likelihood")
     assert change == pytest.approx(found.expected, rel=0.2)
@@ -92,7 +92,7 @@ def test_words_stay_words_when_they_are_changed() -> None:
     X, y = frame()
     X = X[["size", "count"]].fillna(0.0)
     model = LIBRARIES["hist"]("binary").fit(X, y)
-    found = exempla.attack(model, (X, y), X[:3], perturb="labels", points=3, progress=False)
+    found = exempla.attack(model, (X, y), X[:3], perturb="labels", k=3, progress=False)
     assert set(found.labels) <= {"yes", "no"}
     assert (found.labels != found.given).all()
 
@@ -112,8 +112,8 @@ def test_a_regression_can_be_verified(model: Any) -> None:
     model.fit(*train)
     found = exempla.clean(model, train, test, 20, ask="all", progress=False)
     checked = found.verify(seeds=2)
-    better = checked.mean("questioned", "selected removed", "log_likelihood")
-    assert better > checked.mean("questioned", "random removed", "log_likelihood")
+    better = checked.mean("queried", "selected removed", "log_likelihood")
+    assert better > checked.mean("queried", "random removed", "log_likelihood")
 
 
 @pytest.mark.parametrize(

@@ -248,8 +248,8 @@ def test_a_bare_booster_has_the_scores_of_its_wrapper(library: str) -> None:
 def test_leaves_too_many_to_keep_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, X, y = fitted("hist", "multiclass")
     kept = exempla.Explainer(model, progress=False).fit((X, y)).influence((X[:5], y[:5]))
-    monkeypatch.setattr("exempla.oracles.trees.columns.KEEP_BYTES", 0)
-    monkeypatch.setattr("exempla.oracles.trees.columns.ASKED_BYTES", 1)
+    monkeypatch.setattr("exempla.oracles.trees.leaves.MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr("exempla.oracles.trees.leaves.CHUNK_BYTES", 1)
     again = exempla.Explainer(model, progress=False).fit((X, y))
     assert again.embeddings[0].train.leaves is None
     np.testing.assert_allclose(again.influence((X[:5], y[:5])), kept)

@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import is_checkpoint, make_oracle
-from exempla.oracles.trees.leaves import AsymmetricLaplace
+from exempla.oracles.sklearn.losses import AsymmetricLaplace
 from exempla.oracles.trees.oracle import earlier_stages
 from tests.oracles.trees.cases import EACH, fitted
 

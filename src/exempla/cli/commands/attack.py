@@ -72,7 +72,7 @@ def run(options: Namespace) -> int:
         shared = {"budget": options.budget, "seed": options.seed}
         how = "labels" if labels else "train"
         found: Any = attack(
-            model, train, target, points=options.points, perturb=how, fit=given.fit, **shared
+            model, train, target, k=options.points, perturb=how, fit=given.fit, **shared
         )
         weak = found.weak_points() if labels else weak_points(model, train, target, **shared)
         check = found.verify(fit=given.fit, seeds=3 if given.fit is None else 1)

@@ -6,6 +6,7 @@ trained again without the named rows, and what that does to the test rows is sai
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The file, how many rows, the output."""
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
-    add_fail_above(parser, "removal mends more than this share of the errors")
+    add_fail_above(parser, "removal fixes more than this share of the errors")
     add_output(parser)
 
 
@@ -36,11 +37,11 @@ def run(options: Namespace) -> int:
     from exempla.cli.query import choose_questions
     from exempla.cli.userfile import reading
     from exempla.errors import ExemplaError
+    from exempla.explainer import Explainer
     from exempla.progress import waiting
     from exempla.report import About, evidence_of
-    from exempla.report.words import percent
     from exempla.tables import Decision, export
-    from exempla.tasks.clean import clean
+    from exempla.tasks.clean import clean_from
 
     name = named_after("cleaned", options.file)
     with reading(options, 0.2, [] if Path(options.file).is_dir() else [name]) as (
@@ -52,27 +53,33 @@ def run(options: Namespace) -> int:
         if asked.noun == "predictions":
             raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
         k = given.at_most(options.k)
-        found: Any = clean(
-            given.inner, given.train(), asked.test, k, ask="all", seed=options.seed,
-            progress=console.progress,
+        started = time.perf_counter()
+        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
+        found: Any = clean_from(
+            explainer.fit(given.train()), given.data(given.parts.X_test, given.parts.y_test), k,
+            ask=asked.positions, errors=asked.noun == "errors", fit=given.fit, started=started,
         )  # fmt: skip
+        asked = asked.limited_to(found.question.rows)
         evidence = evidence_of(found)
-        removed = given.parts.train[found.indices]
+        removed = given.parts.train[found.removed]
         with waiting(f"training again without {len(removed):,} rows"):
-            mended, before, after = _without(given, asked, found.indices, options.seed)
+            fixed_share, before, after = _without(given, asked, found.removed, options.seed)
+    fixed = round(fixed_share * len(asked.positions))
     measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
     what = (
-        f"Without {len(removed):,} of {len(given.parts.train):,} training rows the model mends "
-        f"{percent(mended)} of its {len(asked.positions):,} {asked.noun}; its {measure} on all "
-        f"test rows goes from {before:{form}} to {after:{form}}."
+        f"Retrained without these {len(removed):,} of {len(given.parts.train):,} rows, the model "
+        f"fixes {fixed:,} of its {len(asked.positions):,} {asked.noun}; its {measure} on all test "
+        f"rows goes from {before:{form}} to {after:{form}}."
     )
+    if found.test_labels.get("sentence"):
+        what = f"{found.test_labels['sentence']} {what}"
     found = found.renumbered(given.parts.train)
     about = About(
-        question=f"Which training rows should go, so that these {asked.noun} are mended?",
+        question=f"Which training rows should go, so that these {asked.noun} are fixed?",
         answer=what,
         **given.facts(),
         command=command_line(options),
-        notes=(f"The {asked.noun} were chosen to be mended: only new test rows tell whether the "
+        notes=(f"These {asked.noun} were chosen to be fixed: only new test rows show whether the "
                "model became better.",),
         noun=asked.noun,
         steps=() if Path(options.file).is_dir() else ((
@@ -82,7 +89,7 @@ def run(options: Namespace) -> int:
         ),),
     )  # fmt: skip
     key = "r2" if given.regression else "accuracy"
-    extra = {"mended": mended, f"{key}_before": before, f"{key}_after": after}
+    extra = {"fixed_share": fixed_share, f"{key}_before": before, f"{key}_after": after}
     with published(folder, options) as stage:
         paths = write_results(
             stage,
@@ -98,21 +105,21 @@ def run(options: Namespace) -> int:
             paths["data"] = export(given.table, rows, stage / name, label=given.label.name)
     console.say(what)
     say_files(console, folder, paths)
-    return verdict(console, options, mended, "of the errors are mended")
+    return verdict(console, options, fixed_share, "of the errors are fixed")
 
 
 def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, float, float]:
-    """Share of the errors mended by training without these rows; accuracy before and after.
+    """Return the share of errors fixed by training without these rows; accuracy before and after.
 
-    Of numbers the errors are the worst predictions, mended where their error falls below the
-    smallest among them, and R² stands for accuracy.
+    In a regression the errors are the worst predictions, fixed if their error falls below the
+    smallest among them, and R² replaces accuracy.
     """
     import numpy as np
     from sklearn.metrics import r2_score
 
     from exempla.data import absent_labels, take_rows
     from exempla.errors import ExemplaError
-    from exempla.tasks.verify import refit
+    from exempla.tasks.retrain import refit
 
     parts = given.parts
     kept = np.setdiff1d(np.arange(len(parts.train)), positions)

@@ -6,6 +6,7 @@ printed, and the training rows most responsible for its errors on the test rows 
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -20,6 +21,13 @@ from exempla.cli.options import (
 
 _SEEDS = 3
 """Trainings per arm of --verify."""
+
+
+def _count(text: str) -> int | str:
+    """Return a number of rows, or "auto"."""
+    return text if text == "auto" else int(text)
+
+
 HELP = "which rows of your file are responsible for a model's errors?"
 
 
@@ -42,7 +50,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="rows that push against the true labels (default), for them, or either",
     )
     question.add_argument(
-        "-k", type=int, default=50, help="how many training rows to pick (default: 50)"
+        "-k",
+        type=_count,
+        default="auto",
+        help="how many training rows to pick; copies of a row count once (default: auto, the "
+        "smallest set that has most of the effect)",
     )
     question.add_argument(
         "--surrogate",
@@ -83,6 +95,7 @@ def run(options: Namespace) -> int:
     from exempla.progress import showing
     from exempla.report import About, evidence_of
     from exempla.report.words import answer, signed
+    from exempla.tasks.explain import explain_from
 
     if options.completion:
         from exempla.cli.language import explain_texts
@@ -105,8 +118,19 @@ def run(options: Namespace) -> int:
         explainer = Explainer(
             model, store=options.store, seed=options.seed, progress=console.progress
         )
-        k = given.at_most(options.k)
-        explanation = explainer.fit(given.train()).explain(asked.test, k=k, side=asked.side)
+        k = options.k if options.k == "auto" else given.at_most(options.k)
+        started = time.perf_counter()
+        explanation = explain_from(
+            explainer.fit(given.train()),
+            given.data(given.parts.X_test, given.parts.y_test),
+            k,
+            side=asked.side,
+            ask=asked.positions,
+            errors=asked.noun == "errors",
+            fit=given.fit,
+            started=started,
+        )
+        everything, asked = asked, asked.limited_to(explanation.question.rows)
     if not len(explanation):
         raise ExemplaError(
             f"No training row is among the {asked.side} of these {asked.noun}; choose another "
@@ -133,7 +157,7 @@ def run(options: Namespace) -> int:
             about=about,
             evidence=evidence,
             verification=checked,
-            extra=_extra(given, asked, stand_in),
+            extra=_extra(given, everything, stand_in),
         )
     if given.accuracy.warning:
         console.say(f"Careful: {given.accuracy.warning}")
@@ -162,9 +186,18 @@ def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> 
 def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tuple[Any, ...]:
     """What to do with the answer, and what to type for it."""
     from exempla.cli.options import command_for
-    from exempla.report.words import doubtful
+    from exempla.report.words import DIFFUSE_ADVICE, doubtful
 
     steps, picked = [], explanation.indices
+    if explanation.test_labels.get("rows"):
+        file = options.test or options.file
+        steps.append((
+            "Check the test labels that look wrong:",
+            command_for(Namespace(**{**vars(options), "file": file, "test": None}), "fix-labels",
+                        "--out", "suspects"),
+        ))  # fmt: skip
+    if explanation.diffuse:
+        steps.append((DIFFUSE_ADVICE, ""))
     doubted = doubtful(explanation, given.view(picked))
     if doubted and not given.regression:
         steps.append((

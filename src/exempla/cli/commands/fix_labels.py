@@ -151,7 +151,7 @@ def run(options: Namespace) -> int:
 def decided_elsewhere(folder: Path) -> str:
     """What is to be said of decisions in the folder that are about another column or file."""
     from exempla.review import read_review
-    from exempla.review.gate import elsewhere
+    from exempla.review.folder import other_decisions
     from exempla.review.log import DecisionLog
 
     path = folder / "decisions.sqlite"
@@ -162,7 +162,7 @@ def decided_elsewhere(folder: Path) -> str:
     except ExemplaError as error:  # the suspects are written all the same
         return str(error)
     try:
-        return elsewhere(log.others())
+        return other_decisions(log.others())
     finally:
         log.close()
 

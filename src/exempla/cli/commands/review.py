@@ -68,7 +68,7 @@ def run(options: Namespace) -> int:
 def _recover(options: Namespace, console: Console) -> int:
     """Keep a damaged log aside and go on with its whole events."""
     from exempla.review import read_review
-    from exempla.review.logfile import recover_log
+    from exempla.review.log import recover_log
 
     found = recover_log(read_review(options.folder).directory / "decisions.sqlite")
     if found.kept is None:

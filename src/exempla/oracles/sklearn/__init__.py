@@ -1,5 +1,6 @@
-"""scikit-learn models as oracles: what a model computes (anatomy), how its data are read, scores,
-recorded snapshots.
+"""scikit-learn models as oracles.
 
-Imports: data, recorder (its files), arrays, factors, likelihoods, errors, oracles.base.
+Modules: registry (which oracle scores which model), unwrap, data, base (what all oracles share),
+oracle (dense layers; read by linear and kernels), losses, neighbours, generative, wrappers.
+Imports: data, recorder (its files), oracles.base, oracles.likelihoods, errors.
 """

@@ -1,113 +1,80 @@
-"""A user's data for a scikit-learn model: checked row by row, handed out in batches.
+"""Data of a scikit-learn model: check the rows, encode the labels, yield batches.
 
-Every problem found is gathered, and told at once.
-
-Reading data for a scikit-learn model that has labels: what every oracle of one shares.
-
-A subclass says in `_bind` what the fitted model is (`_features`, `_classes`, `_outputs`) and in
-`_learn` what it takes from the training data.
+Every problem is collected first, and then reported in one error.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
 from exempla.arrays import Array, is_sparse
-from exempla.data import (
-    as_matrix,
-    is_polars,
-    listing,
-    n_rows,
-    plain_labels,
-    refuse_data,
-    take_rows,
-    unpack,
-)
-from exempla.errors import ExemplaError
-from exempla.oracles.base import Examples, Labels, Layer, Oracle
-from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.families import encode
-from exempla.oracles.sklearn.unwrap import open_up, require_fitted
+from exempla.data import as_matrix, is_polars, listing, n_rows, take_rows
+from exempla.oracles.base import RowExamples
+from exempla.oracles.likelihoods import Likelihood, Poisson
+from exempla.oracles.sklearn.losses import Tweedie
 
-CHUNK = 4096
+CHUNK_ROWS = 4096
 """Rows transformed and checked at a time."""
-KEEP_BYTES = 2**30
-"""Transformed rows are kept if they fit in this; otherwise they are transformed again when read."""
+MAX_KEPT_BYTES = 2**30
+"""Transformed rows are kept up to this size, and otherwise transformed again when needed."""
+_SMALLEST_TARGET, _LARGEST_TARGET = 1e-150, 1e150
+"""Regression targets beyond these have squares that underflow or overflow."""
 
 
-class SklearnBatch(NamedTuple):
-    """Consecutive examples, ready for the network."""
+class Batch(NamedTuple):
+    """Consecutive examples in the form the model sees."""
 
     positions: np.ndarray
-    X: Array
+    inputs: Any
+    """Rows of X, float64 (CSR if sparse), or (n, T) leaves of an ensemble of trees."""
     codes: np.ndarray | None
     weights: np.ndarray | None
 
 
 @dataclass(frozen=True)
-class SklearnExamples(Examples):
-    """Checked rows. `codes` are labels as the likelihood wants them: class codes or numbers."""
+class SklearnExamples(RowExamples):
+    """Checked rows of X with their labels."""
 
-    X: Any
-    codes: np.ndarray | None = None
-    weights: np.ndarray | None = None
-    labels: np.ndarray | None = None
-    ids: np.ndarray | None = None
     transform: Callable[[Any], Any] | None = None
-    needs_labels: bool = True
-    made_bytes: int = 0
-    questioned: bool = False
-    """Whether these are asked about, not learnt from: some models' scores differ in the two."""
+    """What remains to be done to X before the model sees it."""
+    is_test: bool = False
+    """True for test rows, which some models score differently from training rows."""
     origin: np.ndarray | None = None
-    """Where each stands among the rows that were read; None: they are those."""
-
-    def __len__(self) -> int:
-        return n_rows(self.X)
+    """Position of each example among the rows that were read; None: the same."""
 
     def take(self, positions: np.ndarray) -> SklearnExamples:
-        """The examples at these positions, in this order."""
-        positions = np.asarray(positions)
-
-        def at(values: np.ndarray | None) -> np.ndarray | None:
-            return None if values is None else values[positions]
-
-        return replace(
-            self,
-            X=take_rows(self.X, positions),
-            codes=at(self.codes),
-            weights=at(self.weights),
-            labels=at(self.labels),
-            ids=at(self.ids),
-            origin=self.places(positions),
-        )
+        """Return the examples at these positions, in this order."""
+        return replace(super().take(positions), origin=self.places(np.asarray(positions)))
 
     def places(self, rows: np.ndarray) -> np.ndarray:
-        """Positions among the rows that were read."""
+        """Return positions among the rows that were read."""
         return rows if self.origin is None else self.origin[rows]
 
     def whole(self) -> Array:
-        """All rows as the model sees them, float64 (CSR if sparse)."""
-        return next(self.batches(max(len(self), 1))).X
+        """Return all rows as the model sees them, float64 (CSR if sparse)."""
+        return next(self.batches(max(len(self), 1))).inputs
 
-    def batches(self, size: int) -> Iterator[SklearnBatch]:
-        """The examples in order, `size` at a time, transformed, float64 (CSR if sparse)."""
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield the examples in order, `size` at a time, transformed, float64 (CSR if sparse)."""
         for start in range(0, len(self), size):
             rows = np.arange(start, min(start + size, len(self)))
             X = take_rows(self.X, rows)
-            matrix = as_matrix(X if self.transform is None else _transformed(self.transform, X))
-            yield SklearnBatch(
+            matrix = as_matrix(X if self.transform is None else _apply(self.transform, X))
+            yield Batch(
                 rows,
                 matrix.astype(np.float64, copy=False),
                 None if self.codes is None else self.codes[rows],
                 None if self.weights is None else self.weights[rows],
             )
+
+
+# ---- rows
 
 
 def prepare(
@@ -117,9 +84,9 @@ def prepare(
     names: np.ndarray | None,
     problems: list[str],
 ) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Check every row as the model will see it; return what to keep and what is left to do to it.
+    """Check every row as the model will see it; return the rows to keep and the transform left.
 
-    Checked after the pipeline's own steps, which may well impute what is missing in the raw rows.
+    Rows are checked after the pipeline's own steps, which may impute missing values.
     """
     if transform is None and hasattr(X, "columns") and names is not None:
         _check_columns(list(X.columns), list(names), problems)
@@ -128,17 +95,20 @@ def prepare(
         if X is None:
             return None, None
     n, chunks, kept, bad = n_rows(X), [], 0, []
-    for start in range(0, n, CHUNK):
-        raw = take_rows(X, np.arange(start, min(start + CHUNK, n)))
-        matrix = raw
+    for start in range(0, n, CHUNK_ROWS):
+        matrix = take_rows(X, np.arange(start, min(start + CHUNK_ROWS, n)))
         if transform is not None:
-            matrix = _try_transform(raw, transform, problems)
-            matrix = None if matrix is None else _try_matrix(matrix, "the transformed X", problems)
+            try:
+                matrix = _apply(transform, matrix)
+            except Exception as error:  # whatever a user's transformer raises, the data cause it
+                problems.append(f"the pipeline's steps before the model refuse X ({error})")
+                return None, None
+            matrix = _try_matrix(matrix, "the transformed X", problems)
         if matrix is None or not _right_shape(matrix, features, problems):
             return None, None
         bad.append(start + np.flatnonzero(~_finite_rows(matrix)))
-        if transform is not None and kept <= KEEP_BYTES:
-            kept += _nbytes_of(matrix)
+        if transform is not None and kept <= MAX_KEPT_BYTES:
+            kept += nbytes_of(matrix)
             chunks.append(matrix)
     rows = np.concatenate(bad)
     if len(rows):
@@ -148,14 +118,19 @@ def prepare(
             + ": impute them or leave those rows out"
         )
         return None, None
-    if transform is None or kept > KEEP_BYTES:
+    if transform is None or kept > MAX_KEPT_BYTES:
         return X, transform
     stack = sp.vstack(chunks, format="csr") if is_sparse(chunks[0]) else np.vstack(chunks)
     return stack, None
 
 
 def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
-    if given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
+    repeated = [name for name in dict.fromkeys(given) if given.count(name) > 1]
+    if repeated:
+        problems.append(
+            f"X has several columns with the same name ({show_values(repeated, 5)}): rename them"
+        )
+    elif given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
         problems.append(
             "X has the model's columns in another order: use X[model.feature_names_in_]"
         )
@@ -164,9 +139,8 @@ def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
         problems.append(f"X has columns the model was not fitted on: {new[:5]}")
 
 
-def _transformed(transform: Callable, raw: Any) -> Any:
-    """Raw rows after the steps before the model; a frame of polars that those do not know, which
-    depends on the versions of both, is given to them as one of pandas."""
+def _apply(transform: Callable, raw: Any) -> Any:
+    """Transform raw rows; a polars frame that the steps do not accept is converted to pandas."""
     try:
         return transform(raw)
     except Exception:
@@ -175,20 +149,14 @@ def _transformed(transform: Callable, raw: Any) -> Any:
         return transform(raw.to_pandas())
 
 
-def _try_transform(raw: Any, transform: Callable, problems: list[str]) -> Any:
-    try:
-        return _transformed(transform, raw)
-    except Exception as error:  # whatever a user's transformer raises, the cause is the data
-        problems.append(f"the pipeline's steps before the model refuse X ({error})")
-        return None
-
-
 def _try_matrix(X: Any, what: str, problems: list[str]) -> Array | None:
     try:
         return as_matrix(X)
+    except OverflowError:
+        problems.append(f"{what} has integers beyond the range of float64 (about 1e308)")
     except (TypeError, ValueError) as error:
         problems.append(f"{what} is not a table of real numbers ({error})")
-        return None
+    return None
 
 
 def _right_shape(X: Array, features: int, problems: list[str]) -> bool:
@@ -210,129 +178,134 @@ def _finite_rows(X: Array) -> np.ndarray:
     return fine
 
 
-def _nbytes_of(X: Array) -> int:
-    """Memory that the table takes."""
+def nbytes_of(X: Array) -> int:
+    """Return the memory of a table in bytes."""
     return X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes
 
 
-class ReadingOracle(Oracle):
-    """Checks the user's rows and labels against a fitted model."""
-
-    dense_only = False
-    """Whether the model cannot take sparse rows."""
-    takes_weights = True
-    """Whether its `fit` takes sample weights."""
-    _moved = False
-    _questions_all = False
-    """Whether training rows are scored like questioned ones."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.layers: tuple[Layer, ...] = ()
-
-    def by_prediction(self) -> ReadingOracle:
-        """Training rows scored like questioned ones."""
-        other = copy(self)
-        other._questions_all = True
-        return other
-
-    @abstractmethod
-    def _bind(self) -> None:
-        """Take the model apart as it is now (it may have been refitted since)."""
-
-    @abstractmethod
-    def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
-        """What only the training data tell; `layers` are right after this."""
-
-    def _open(self) -> Any:
-        """The fitted model inside its wrappers; remembers what is around it."""
-        require_fitted(self.model)
-        self._opened = open_up(self.model)
-        self._transform, self._last = self._opened.transform, self._opened.last
-        return self._last
-
-    @property
-    def _features(self) -> int:
-        """Columns of X as the model sees them."""
-        return int(self._last.n_features_in_)
-
-    @property
-    def _classes(self) -> np.ndarray | None:
-        """The model's classes; None for a regression."""
-        found = getattr(self._last, "classes_", None)
-        return None if found is None else np.asarray(found)
-
-    @property
-    def _family(self) -> Likelihood | None:
-        """What says which numbers the labels of a regression may be."""
-        return None
-
-    @property
-    def _outputs(self) -> int:
-        """Numbers a row that a regression predicts."""
-        return 1
-
-    def read(self, data: Any, *, role: Literal["train", "test"]) -> SklearnExamples:
-        """Check the data; learn from training data what scores depend on."""
-        if role == "train" or not self.layers:
-            self._bind()
-        problems: list[str] = []
-        given = unpack(data, problems)
-        names = getattr(self._last, "feature_names_in_", None)
-        X, transform = prepare(given.X, self._transform, self._features, names, problems)
-        if self.dense_only and X is not None and is_sparse(X):
-            problems.append(f"X is sparse, and {type(self._last).__name__} needs a dense array")
-        labels = None if given.y is None else plain_labels(given.y)
-        codes = None if labels is None else self._encode(labels, role, problems)
-        if given.y is None and role == "train" and not problems:
-            problems.append("labels are missing: give (X, y)")
-        if given.weights is not None and role == "train" and not self.takes_weights:
-            problems.append(
-                f"{type(self._last).__name__} is fitted without sample_weight, so it has no use "
-                "here"
-            )
-        refuse_data(problems, role)
-        weights = self._weights(codes, given.weights) if role == "train" else None
-        made = _nbytes_of(X) if transform is not self._transform else 0
-        examples = SklearnExamples(
-            X, codes, weights, labels, given.ids, transform, made_bytes=made,
-            questioned=self._questions_all or role == "test",
-        )  # fmt: skip
-        if role == "train":
-            self._learn(examples, 1.0 if given.weights is None else float(given.weights.mean()))
-        return examples
-
-    def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
-        if self._opened.labels is not None:
-            labels = self._opened.labels.inside(labels)
-        return encode(labels, self._classes, self._outputs, self._family, role, problems)
-
-    def _weights(
-        self, codes: np.ndarray | None, sample_weight: np.ndarray | None
-    ) -> np.ndarray | None:
-        return sample_weight
-
-    def _in_words(self, codes: np.ndarray) -> np.ndarray:
-        """Predicted codes or numbers in the user's vocabulary."""
-        said = codes if self._classes is None else self._classes[codes]
-        return said if self._opened.labels is None else self._opened.labels.outside(said)
-
-    def _check_labels(self, examples: SklearnExamples, labels: Labels) -> None:
-        if labels == "true" and examples.codes is None:
-            raise ExemplaError(
-                "These examples have no labels: give (X, y), or ask for labels='predicted'."
-            )
-        if labels == "predicted" and self._classes is None:
-            raise ExemplaError(
-                f"Under its own prediction a {self.likelihood} model's score is zero, so there is "
-                "nothing to explain: give the true values as (X, y)."
-            )
+# ---- labels and class weights
 
 
-def notes_of(*notes: str) -> tuple[str, ...]:
-    """What is to be said, each once.
+def encode(
+    labels: np.ndarray,
+    classes: np.ndarray | None,
+    outputs: int,
+    family: Likelihood | None,
+    role: str,
+    problems: list[str],
+) -> np.ndarray | None:
+    """Encode labels for the likelihood: numbers for a regression, otherwise class codes.
 
-    >>> notes_of("a", "", "b", "a")
-    ('a', 'b')
+    Training data must contain at least two classes.
     """
-    return tuple(dict.fromkeys(note for note in notes if note))
+    if classes is None:
+        return _encode_numbers(labels, outputs, family, problems)
+    codes = _encode_classes(labels, classes, problems)
+    if role == "train" and codes is not None and len(np.unique(codes)) < 2:
+        problems.append(
+            f"all labels are {show_values([classes[codes[0]]])}: training data need two classes"
+        )
+    return codes
+
+
+def _encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> np.ndarray | None:
+    """Return the position of each label among the model's classes.
+
+    >>> _encode_classes(np.array(["spam", "ham"]), np.array(["ham", "spam"]), [])
+    array([1, 0])
+    """
+    if y.ndim != 1:
+        problems.append(f"y must hold one label per row, but has shape {y.shape}")
+        return None
+    given, values = pd.factorize(y)
+    if np.any(given < 0):
+        problems.append(f"labels are missing in {listing(np.flatnonzero(given < 0))}")
+    known = {label: code for code, label in enumerate(classes.tolist())}
+    values = np.asarray(values).tolist()
+    unseen = [label for label in values if label not in known]
+    if unseen:
+        problems.append(
+            f"y holds labels the model never saw: {show_values(unseen)}; it knows "
+            f"{show_values(classes)}"
+        )
+    if np.any(given < 0) or unseen:
+        return None
+    return np.array([known[label] for label in values], dtype=np.int64)[given]
+
+
+def show_values(values: Any, show: int = 10) -> str:
+    """Format values for a message, without NumPy's type names.
+
+    >>> show_values(np.array(["ham", "spam"])), show_values([np.float64(0.5), 3], show=1)
+    ("'ham', 'spam'", '0.5 and 1 more')
+    """
+    plain = [v.item() if isinstance(v, np.generic) else v for v in list(values)[:show]]
+    more = len(values) - show
+    return ", ".join(map(repr, plain)) + (f" and {more} more" if more > 0 else "")
+
+
+def _encode_numbers(
+    y: np.ndarray, outputs: int, likelihood: Likelihood | None, problems: list[str]
+) -> np.ndarray | None:
+    """Return regression targets as float64, (n,) or (n, outputs)."""
+    try:
+        y = (np.asarray(y, dtype=object) if y.dtype.kind not in "biuf" else y).astype(np.float64)
+    except OverflowError:
+        problems.append("y has integers beyond the range of float64 (about 1e308)")
+        return None
+    except (TypeError, ValueError):
+        problems.append("y must be numeric for a regression model")
+        return None
+    width = 1 if y.ndim == 1 else y.shape[1]
+    if y.ndim > 2 or width != outputs:
+        problems.append(f"y has shape {y.shape}, but the model has {outputs} output(s) per row")
+        return None
+    by_row = y.reshape(len(y), -1)
+    bad = np.flatnonzero(~np.isfinite(by_row).all(axis=1))
+    if len(bad):
+        problems.append(f"y is NaN or infinite in {listing(bad)}")
+        return None
+    largest = float(np.abs(by_row).max())
+    if largest > _LARGEST_TARGET or 0 < largest < _SMALLEST_TARGET:
+        problems.append(
+            f"y has a magnitude of {largest:.0e}, whose square cannot be represented in float64: "
+            "rescale y and fit the model again"
+        )
+        return None
+    if isinstance(likelihood, Poisson) and np.any(by_row < 0):
+        negative = np.flatnonzero((by_row < 0).any(axis=1))
+        problems.append(f"y is negative in {listing(negative)}, which a Poisson count cannot be")
+        return None
+    if isinstance(likelihood, Tweedie) and likelihood.power >= 1:
+        least = "above zero" if likelihood.power >= 2 else "zero or more"
+        low = by_row <= 0 if likelihood.power >= 2 else by_row < 0
+        if np.any(low):
+            problems.append(
+                f"y is not {least} in {listing(np.flatnonzero(low.any(axis=1)))}, which a Tweedie "
+                f"model of power {likelihood.power:g} requires"
+            )
+            return None
+    return y
+
+
+def class_weights(
+    class_weight: dict | str | None,
+    classes: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray | None,
+) -> np.ndarray:
+    """Return the weight of each class.
+
+    "balanced" gives class c the weight n / (C·n_c), where n and n_c are sums of `weights` if given.
+
+    >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), None)
+    array([0.66666667, 2.        ])
+    """
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, dict):
+        return np.array([class_weight.get(label, 1.0) for label in classes.tolist()])
+    counts = np.bincount(codes, weights=weights, minlength=len(classes)).astype(np.float64)
+    present = counts > 0
+    balanced = counts.sum() / (len(classes) * np.where(present, counts, 1.0))
+    return np.where(present, balanced, 1.0)

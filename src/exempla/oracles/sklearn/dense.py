@@ -1,11 +1,10 @@
 """Dense layers in NumPy: forward to the outputs, backward to the factors (a, g) of every layer.
 
-A linear model is the network of one layer. The input may be CSR and stays CSR.
+A linear model is a network with one layer. CSR inputs stay CSR.
 
-A fitted model taken apart: its layers, its likelihood, its penalty, and what to say of it.
-
-Every penalty is brought to one form: mean over the n rows of w_i·(−log p_i), plus Σ λ/2·v² over
-the weights v. At a fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the tests check.
+`DenseModel` describes a fitted model: its layers, likelihood and penalty. Every penalty is brought
+to one form: the mean over the n rows of w_i·(−log p_i), plus Σ λ/2·v² over the weights v. At a
+fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the tests check.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
 
 
 class _FeatureMap(Protocol):
-    """What is done to x before the first layer, without parameters of its own."""
+    """A transformation of x before the first layer, without parameters."""
 
     @property
     def n_features(self) -> int:
@@ -44,7 +43,7 @@ class _FeatureMap(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """Some columns of x: those a sparse model has coefficients for.
+    """Select columns of x: those with a nonzero coefficient in a sparse model.
 
     >>> Columns(np.array([2]), 3)(np.array([[5.0, 6.0, 7.0]]))
     array([[7.]])
@@ -75,9 +74,9 @@ class DenseNetwork:
     biases: tuple[np.ndarray | None, ...]
     activation: str = "identity"
     first: _FeatureMap | None = None
-    """What becomes of x before the first layer; None: nothing."""
+    """Transformation of x before the first layer; None: none."""
     offset: float = 0.0
-    """Added to the outputs, and no parameter."""
+    """A constant added to the outputs; not a parameter."""
 
     @property
     def n_features(self) -> int:
@@ -89,13 +88,13 @@ class DenseNetwork:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """(d_in, d_out) of each layer, the bias counted as one more input."""
+        """(d_in, d_out) of each layer, with the bias as an additional input."""
         return [
             (W.shape[1] + (b is not None), W.shape[0]) for W, b in zip(self.weights, self.biases)
         ]
 
     def forward(self, X: Array) -> tuple[list[Array], np.ndarray]:
-        """The inputs a of every layer (with their column of ones), and the outputs."""
+        """Return the inputs of every layer (with a column of ones for a bias), and the outputs."""
         phi = _ACTIVATIONS[self.activation][0]
         inputs, z = [], X if self.first is None else self.first(X)
         for depth, (W, b) in enumerate(zip(self.weights, self.biases)):
@@ -105,7 +104,7 @@ class DenseNetwork:
         return inputs, z + self.offset if self.offset else z
 
     def backward(self, inputs: list[Array], g: np.ndarray) -> tuple[Factors, ...]:
-        """Factors of every layer, given ∂ log p / ∂ outputs."""
+        """Return the factors of every layer, given ∂ log p / ∂ outputs."""
         slope = _ACTIVATIONS[self.activation][1]
         factors: list[Factors] = [Factors(inputs[-1], g)]
         for depth in range(len(self.weights) - 1, 0, -1):
@@ -116,7 +115,7 @@ class DenseNetwork:
 
 
 def _with_ones(X: Array) -> Array:
-    """X with a last column of ones, CSR if X is."""
+    """Append a column of ones to X; CSR stays CSR."""
     ones = np.ones((X.shape[0], 1))
     if is_sparse(X):
         return sp.csr_array(sp.hstack([X, sp.csr_array(ones)], format="csr"))
@@ -125,7 +124,7 @@ def _with_ones(X: Array) -> Array:
 
 @dataclass(frozen=True)
 class Penalty:
-    """strength/2·v² on every weight v, added to a sum or a mean of losses.
+    """A penalty strength/2·v² on every weight v, added to a sum or a mean of losses.
 
     >>> Penalty(6.0, "sum").per_row(n=3, mean_weight=2.0)
     2.0
@@ -134,19 +133,19 @@ class Penalty:
     strength: float
     added_to: Literal["sum", "mean", "weighted mean"]
     batch: int | None = None
-    """Rows of a mini-batch, where the sum is one over a mini-batch."""
+    """Rows per mini-batch, if the sum is over a mini-batch."""
 
     def per_row(self, n: int, mean_weight: float) -> float:
-        """λ in the mean over n rows of w_i·loss_i. (A Gaussian's is still to be divided by σ².)"""
+        """Return λ relative to the mean of w_i·loss_i over n rows, before any loss scale."""
         if self.added_to == "sum":
             return self.strength / min(n, self.batch or n)
-        # a weighted mean divides by Σ w_i = n·mean_weight where we divide by n
+        # a weighted mean divides by Σ w_i = n·mean_weight, whereas the objective divides by n
         return self.strength * (mean_weight if self.added_to == "weighted mean" else 1.0)
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """A fitted model, taken apart."""
+class DenseModel:
+    """A fitted model as dense layers under a likelihood, with its penalty."""
 
     network: DenseNetwork
     likelihood: Likelihood
@@ -154,12 +153,12 @@ class Anatomy:
     classes: np.ndarray | None = None
     class_weight: dict | str | None = None
     balanced_by_weight: bool = False
-    """Whether class_weight="balanced" counts an example by its weight or as one."""
+    """True if class_weight="balanced" counts examples by their weight."""
     intercept_penalty: float = 0.0
     """λ of the intercept, as a multiple of that of the weights."""
     column_penalty: np.ndarray | None = None
-    """λ of each input column, as a multiple of the common one; None: all alike."""
+    """λ of each input column, as a multiple of the common one; None: all equal."""
     note: str = ""
-    """What an answer has to say of these scores: what is an analogy, what was left out."""
-    with_training: Callable[[Any], Anatomy] | None = None
-    """The same model once its training inputs are known, where its features depend on them."""
+    """A remark for every explanation: approximations, and what is left out."""
+    with_training: Callable[[Any], DenseModel] | None = None
+    """Returns the model once its training inputs are known, if its features depend on them."""

@@ -1,6 +1,6 @@
-"""Linear models and perceptrons taken apart: one short function per family of estimators.
+"""Read linear models and perceptrons as dense layers: one short function per estimator family.
 
-`LINEAR` is the table: which estimator is read by which function.
+`LINEAR` maps each estimator class to its function.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from exempla.oracles.likelihoods import (
     OneVsRest,
     Poisson,
 )
-from exempla.oracles.sklearn.dense import Anatomy, Columns, DenseNetwork, Penalty
-from exempla.oracles.sklearn.families import Huber, Margin, Tube, Tweedie
+from exempla.oracles.sklearn.dense import Columns, DenseModel, DenseNetwork, Penalty
+from exempla.oracles.sklearn.losses import Huber, Margin, Tube, Tweedie
 
-__all__ = ["LINEAR", "ROUNDED", "squared_part"]
+__all__ = ["LINEAR", "margin_note", "one_vs_rest_signs", "tube_note"]
 
 _BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).parameters
-"""Newer scikit-learn's logistic regression counts rows by their weight when it balances classes."""
+"""Newer versions of scikit-learn's logistic regression balance classes by weight."""
 
-ROUNDED = (
-    "{name} has a loss, no likelihood: scores are minus the gradient of its {loss}, and the metric "
-    "is that loss's curvature at the given labels"
+_LOSS_NOTE = (
+    "{name} minimises a loss without a likelihood: scores are minus the gradient of its {loss}, "
+    "and the metric is the curvature of that loss at the given labels"
 )
 
 
 def _linear_network(model: Any) -> DenseNetwork:
-    """coef_ and intercept_ as a network of one layer."""
-    # copies: some models are refitted in place
+    """Return coef_ and intercept_ as a network of one layer."""
+    # copy, because some models are refitted in place
     W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
     bias = None
     if model.fit_intercept:
@@ -73,12 +73,12 @@ def _linear_network(model: Any) -> DenseNetwork:
 # ---- classifiers
 
 
-def _logistic(model: LogisticRegression) -> Anatomy:
+def _logistic(model: LogisticRegression) -> DenseModel:
     multi_class = getattr(model, "multi_class", "auto")  # gone since scikit-learn 1.8
     two = len(model.classes_) == 2
     if two and multi_class == "multinomial":
         raise UnsupportedModelError(
-            "LogisticRegression(multi_class='multinomial') on two classes doubles its log-odds: "
+            "LogisticRegression(multi_class='multinomial') doubles the log-odds of two classes: "
             "leave multi_class at its default."
         )
     liblinear = model.solver == "liblinear"
@@ -87,26 +87,26 @@ def _logistic(model: LogisticRegression) -> Anatomy:
         likelihood: Likelihood = Bernoulli()
     else:
         likelihood = OneVsRest() if one_vs_rest else Categorical()
-    return Anatomy(
+    return DenseModel(
         _linear_network(model),
         likelihood,
         Penalty(_logistic_strength(model), "sum"),
         classes=model.classes_,
         class_weight=model.class_weight,
         balanced_by_weight=_BALANCED_BY_WEIGHT,
-        # liblinear appends a feature of this value and penalises its weight b / scaling as well
+        # liblinear appends a constant feature of this value and penalises its weight b / scaling
         intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
     )
 
 
 def _logistic_strength(model: Any) -> float:
-    """1/C, or the share of it that is squared."""
+    """Return the L2 part of the penalty 1/C."""
     if isinstance(model, LogisticRegressionCV):
         C = np.unique(np.asarray(model.C_, dtype=np.float64))
         if len(C) > 1:
             warnings.warn(
                 f"LogisticRegressionCV chose a different C for each class ({C.min():g} to "
-                f"{C.max():g}); their geometric mean is used for the penalty.",
+                f"{C.max():g}); their geometric mean is used as the penalty.",
                 ExemplaWarning,
                 stacklevel=2,
             )
@@ -120,11 +120,11 @@ def _logistic_strength(model: Any) -> float:
         return 0.0
     if penalty in ("l1", "l2"):  # the old argument overrides l1_ratio
         ratio = float(penalty == "l1")
-    return squared_part(model, strength, ratio)
+    return _l2_part(model, strength, ratio)
 
 
-def squared_part(model: Any, strength: float, l1_ratio: float) -> float:
-    """The L2 share of a penalty; an L1 share is told."""
+def _l2_part(model: Any, strength: float, l1_ratio: float) -> float:
+    """Return the L2 part of a penalty; warn if there is an L1 part."""
     if l1_ratio > 0 and strength > 0:
         warnings.warn(
             f"{type(model).__name__} has an L1 penalty, which has no curvature: only the L2 part "
@@ -139,17 +139,17 @@ def _sgd_strength(model: Any) -> float:
     shares = {"l2": 0.0, "l1": 1.0, "elasticnet": model.l1_ratio}
     if model.penalty is None:
         return 0.0
-    return squared_part(model, model.alpha, shares[model.penalty])
+    return _l2_part(model, model.alpha, shares[model.penalty])
 
 
-def _sgd(model: Any) -> Anatomy:
+def _sgd(model: Any) -> DenseModel:
     two = len(model.classes_) == 2
     likelihood: Likelihood = Bernoulli() if two else OneVsRest()
     note = ""
     if model.loss != "log_loss":
         likelihood = Margin(model.loss, one_vs_rest_signs(len(model.classes_)))
         note = margin_note(model, model.loss)
-    return Anatomy(
+    return DenseModel(
         _linear_network(model),
         likelihood,
         Penalty(_sgd_strength(model), "mean"),
@@ -160,28 +160,28 @@ def _sgd(model: Any) -> Anatomy:
 
 
 def one_vs_rest_signs(classes: int) -> np.ndarray:
-    """(classes, outputs): one output for two classes, else one for each."""
+    """Return (classes, outputs) signs: one output for two classes, otherwise one per class."""
     return np.array([[-1.0], [1.0]]) if classes == 2 else 2 * np.eye(classes) - 1
 
 
 def margin_note(model: Any, loss: str) -> str:
-    """What to say of a support vector classifier."""
+    """Return the note for a support vector classifier."""
     words = (
         "hinge loss, its corner rounded" if loss == "hinge" else f"{loss.replace('_', ' ')} loss"
     )
-    return ROUNDED.format(name=type(model).__name__, loss=words)
+    return _LOSS_NOTE.format(name=type(model).__name__, loss=words)
 
 
-def _linear_svc(model: LinearSVC) -> Anatomy:
+def _linear_svc(model: LinearSVC) -> DenseModel:
     if model.multi_class != "ovr":
         raise UnsupportedModelError(
-            f"LinearSVC(multi_class={model.multi_class!r}) ties its classes together in one "
-            "margin: leave multi_class at 'ovr'."
+            f"LinearSVC(multi_class={model.multi_class!r}) couples all classes in one margin: "
+            "leave multi_class at 'ovr'."
         )
-    return Anatomy(
+    return DenseModel(
         _linear_network(model),
         Margin(model.loss, one_vs_rest_signs(len(model.classes_))),
-        Penalty(squared_part(model, 1 / model.C, float(model.penalty == "l1")), "sum"),
+        Penalty(_l2_part(model, 1 / model.C, float(model.penalty == "l1")), "sum"),
         classes=model.classes_,
         class_weight=model.class_weight,
         intercept_penalty=1 / float(model.intercept_scaling) ** 2,
@@ -192,30 +192,30 @@ def _linear_svc(model: LinearSVC) -> Anatomy:
 # ---- regressions
 
 
-def _least_squares(model: Any) -> Anatomy:
+def _least_squares(model: Any) -> DenseModel:
     alpha = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     if np.ptp(alpha) > 0:
         raise UnsupportedModelError(
             f"{type(model).__name__} has a different alpha for each output: "
             "explain one model per output instead."
         )
-    return Anatomy(_linear_network(model), Gaussian(), Penalty(float(np.mean(alpha)), "sum"))
+    return DenseModel(_linear_network(model), Gaussian(), Penalty(float(np.mean(alpha)), "sum"))
 
 
-def _lasso(model: Any) -> Anatomy:
-    """mean(r²)/2 + α·(ρ‖w‖₁ + (1 − ρ)‖w‖²/2): smooth in the coefficients that are not zero."""
+def _lasso(model: Any) -> DenseModel:
+    """Minimises mean(r²)/2 + α·(ρ‖w‖₁ + (1 − ρ)‖w‖²/2), smooth in the nonzero coefficients."""
     alpha = float(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))
     ratio = float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)))
     network, _, note = _active(model)
-    return Anatomy(network, Gaussian(), Penalty(alpha * (1 - ratio), "weighted mean"), note=note)
+    return DenseModel(network, Gaussian(), Penalty(alpha * (1 - ratio), "weighted mean"), note=note)
 
 
 def _active(model: Any) -> tuple[DenseNetwork, np.ndarray, str]:
-    """The network of the columns that have a coefficient."""
+    """Return the network restricted to columns with a nonzero coefficient."""
     whole, name = _linear_network(model), type(model).__name__
     if whole.n_outputs > 1:
         raise UnsupportedModelError(
-            f"{name} has several outputs, each with columns of its own: use "
+            f"{name} has several outputs, each with its own set of columns: use "
             f"MultiOutputRegressor({name}())."
         )
     W = whole.weights[0]
@@ -226,58 +226,58 @@ def _active(model: Any) -> tuple[DenseNetwork, np.ndarray, str]:
             "smaller alpha."
         )
     note = (
-        f"{name}: scores are taken in the {len(columns)} of {W.shape[1]} coefficients that are "
-        "not zero; its penalty has a corner at zero, and the others stay there"
+        f"{name}: only the {len(columns)} nonzero of {W.shape[1]} coefficients are scored; the "
+        "L1 penalty keeps the others at zero"
     )
     kept = DenseNetwork((W[:, columns],), whole.biases, first=Columns(columns, W.shape[1]))
     return kept, columns, note
 
 
-def _bayesian_ridge(model: BayesianRidge) -> Anatomy:
-    # α/2·Σr² + λ/2·‖w‖²: the noise precision α is the model's own
+def _bayesian_ridge(model: BayesianRidge) -> DenseModel:
+    # minimises α/2·Σr² + λ/2·‖w‖², with noise precision α
     noise = 1 / float(model.alpha_)
     penalty = Penalty(float(model.lambda_) * noise, "sum")
-    return Anatomy(_linear_network(model), Gaussian(noise), penalty)
+    return DenseModel(_linear_network(model), Gaussian(noise), penalty)
 
 
-def _ard(model: ARDRegression) -> Anatomy:
+def _ard(model: ARDRegression) -> DenseModel:
     noise, each = 1 / float(model.alpha_), np.asarray(model.lambda_, dtype=np.float64)
     network, columns, note = _active(model)
-    return Anatomy(
+    return DenseModel(
         network, Gaussian(noise), Penalty(noise, "sum"), column_penalty=each[columns], note=note
     )
 
 
-def _poisson(model: PoissonRegressor) -> Anatomy:
-    return Anatomy(_linear_network(model), Poisson(), Penalty(model.alpha, "weighted mean"))
+def _poisson(model: PoissonRegressor) -> DenseModel:
+    return DenseModel(_linear_network(model), Poisson(), Penalty(model.alpha, "weighted mean"))
 
 
-def _tweedie(model: Any) -> Anatomy:
+def _tweedie(model: Any) -> DenseModel:
     power = 2.0 if isinstance(model, GammaRegressor) else float(model.power)
     link = getattr(model, "link", "log")
     if link == "auto":
         link = "identity" if power <= 0 else "log"
     if power < 0:
         raise UnsupportedModelError(
-            f"TweedieRegressor(power={power:g}) has a density that is not known in closed form: "
-            "use a power of 0 or of at least 1."
+            f"TweedieRegressor(power={power:g}) has no density in closed form: use a power of 0 "
+            "or of at least 1."
         )
     family: Likelihood = Tweedie(power, link == "log")
     if (power, link) == (1.0, "log"):
         family = Poisson()
     elif (power, link) == (0.0, "identity"):
         family = Gaussian()
-    return Anatomy(_linear_network(model), family, Penalty(model.alpha, "weighted mean"))
+    return DenseModel(_linear_network(model), family, Penalty(model.alpha, "weighted mean"))
 
 
-def _huber(model: HuberRegressor) -> Anatomy:
+def _huber(model: HuberRegressor) -> DenseModel:
     # n·σ + 2σ·Σh(r)/σ² + α‖w‖², with h(r) quadratic up to εσ; divided by 2σ that is −log p
     sigma = float(model.scale_)
     family = Huber(float(model.epsilon) * sigma, sigma**2)
-    return Anatomy(_linear_network(model), family, Penalty(float(model.alpha) * sigma, "sum"))
+    return DenseModel(_linear_network(model), family, Penalty(float(model.alpha) * sigma, "sum"))
 
 
-def _sgd_regressor(model: SGDRegressor) -> Anatomy:
+def _sgd_regressor(model: SGDRegressor) -> DenseModel:
     epsilon, note = float(model.epsilon), ""
     if model.loss == "squared_error":
         family: Likelihood = Gaussian()
@@ -287,18 +287,19 @@ def _sgd_regressor(model: SGDRegressor) -> Anatomy:
         family = Tube(epsilon, squared=model.loss.startswith("squared"))
         note = tube_note(model, family.squared)
     # half the squared error, as in −log p; the squared tube is not halved
-    return Anatomy(_linear_network(model), family, Penalty(_sgd_strength(model), "mean"), note=note)
+    penalty = Penalty(_sgd_strength(model), "mean")
+    return DenseModel(_linear_network(model), family, penalty, note=note)
 
 
 def tube_note(model: Any, squared: bool) -> str:
-    """What to say of a support vector regression."""
+    """Return the note for a support vector regression."""
     words = "squared tube loss" if squared else "tube loss, its corners rounded"
-    return ROUNDED.format(name=type(model).__name__, loss=words)
+    return _LOSS_NOTE.format(name=type(model).__name__, loss=words)
 
 
-def _linear_svr(model: LinearSVR) -> Anatomy:
+def _linear_svr(model: LinearSVR) -> DenseModel:
     squared = model.loss.startswith("squared")
-    return Anatomy(
+    return DenseModel(
         _linear_network(model),
         Tube(float(model.epsilon), squared),
         Penalty(1 / model.C, "sum"),
@@ -310,7 +311,7 @@ def _linear_svr(model: LinearSVR) -> Anatomy:
 # ---- perceptrons
 
 
-def _mlp(model: Any) -> Anatomy:
+def _mlp(model: Any) -> DenseModel:
     W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
     b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
     network = DenseNetwork(W, b, model.activation)
@@ -320,17 +321,17 @@ def _mlp(model: Any) -> Anatomy:
     penalty = Penalty(model.alpha, "sum", None if model.solver == "lbfgs" else batch)
     if isinstance(model, MLPRegressor):
         counts = getattr(model, "loss", "squared_error") == "poisson"
-        return Anatomy(network, Poisson() if counts else Gaussian(), penalty)
+        return DenseModel(network, Poisson() if counts else Gaussian(), penalty)
     if model.out_activation_ == "logistic" and network.n_outputs > 1:
         raise UnsupportedModelError(
             "MLPClassifier was fitted on several labels per row (multilabel): explain one model "
             "per label instead."
         )
     likelihood = Bernoulli() if model.out_activation_ == "logistic" else Categorical()
-    return Anatomy(network, likelihood, penalty, classes=np.asarray(model.classes_))
+    return DenseModel(network, likelihood, penalty, classes=np.asarray(model.classes_))
 
 
-LINEAR: dict[type, Callable[[Any], Anatomy]] = {
+LINEAR: dict[type, Callable[[Any], DenseModel]] = {
     LogisticRegression: _logistic,  # LogisticRegressionCV is one too
     SGDClassifier: _sgd,
     LinearSVC: _linear_svc,

@@ -1,9 +1,10 @@
-"""Find the model that has the parameters, what happens to the data before it, and to the labels.
+"""Unwrap an estimator: find the fitted model inside Pipelines, searches and other wrappers.
 
-Opened here: Pipelines, searches, frozen estimators; stacking (its base models are fixed features of
-the final one) and transformed targets. Wrappers around several models are in `wrappers/`.
+`unwrap` handles wrappers around one model: Pipelines, hyperparameter searches, threshold tuning,
+frozen estimators, transformed targets, and stacking (whose base models are fixed features of the
+final model). Wrappers around several models are in `wrappers.py`.
 
-Earlier weights of a scikit-learn model: recorded snapshots stand for copies of it.
+Recorded snapshots of a scikit-learn model become copies of it here as well.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ from sklearn.utils.validation import check_is_fitted
 from exempla.errors import ExemplaError, UnfittedModelError
 from exempla.recorder.weights import arrays_of, place, read_arrays
 
-_SEARCHES = {"HalvingGridSearchCV", "HalvingRandomSearchCV"}  # experimental: not importable as such
+_SEARCHES = {"HalvingGridSearchCV", "HalvingRandomSearchCV"}  # importable only as experimental
 _STACKED = (
-    "the base models of {name} are taken as they are: only its final {last} is explained, and "
-    "what training rows did to the base models is left out"
+    "only the final {last} of {name} is explained: its base models are treated as fixed, so the "
+    "effect of training rows on them is not included"
 )
 
 
 @dataclass(frozen=True)
 class _LabelMap:
-    """Labels between the user's vocabulary and that of the model inside."""
+    """Convert labels between the user's vocabulary and that of the wrapped model."""
 
     wrapper: Any
 
     def inside(self, y: np.ndarray) -> np.ndarray:
-        """The user's labels as the model inside was given them."""
+        """Return the user's labels as the wrapped model was given them."""
         if isinstance(self.wrapper, TransformedTargetRegressor):
             return self._transformed("transform", np.asarray(y, dtype=np.float64))
         known = {label: code for code, label in enumerate(self.wrapper.classes_.tolist())}
-        # a label it does not know stays as it is, to be named by whoever checks labels
+        # unknown labels stay as they are, so that the label check can name them
         return np.array([known.get(label, label) for label in y.tolist()])
 
     def outside(self, y: np.ndarray) -> np.ndarray:
-        """Predictions of the model inside in the user's words."""
+        """Return the wrapped model's predictions in the user's vocabulary."""
         if isinstance(self.wrapper, TransformedTargetRegressor):
             return self._transformed("inverse_transform", y)
         return self.wrapper.classes_[y]
@@ -64,20 +65,38 @@ class _LabelMap:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _Steps:
+    """Apply transformers one after another (a class, not a closure, so that it can be pickled)."""
+
+    steps: tuple[Any, ...]
+
+    def __call__(self, X: Any) -> Any:
+        for step in self.steps:
+            X = step.transform(X)
+        return X
+
+
+@dataclass(frozen=True)
+class Unwrapped:
     """A model without its wrappers."""
 
-    transform: Callable[[Any], Any] | None
-    last: Any
+    model: Any
+    """The innermost estimator."""
+    transform: Callable[[Any], Any] | None = None
+    """What happens to X before the model sees it; None: nothing."""
     labels: _LabelMap | None = None
+    """What happens to y; None: nothing."""
     note: str = ""
+    """A remark for every explanation, if unwrapping leaves something out."""
 
 
-def open_up(model: Any) -> _Opened:
-    """The model inside, the steps before it, and what becomes of the labels.
+def unwrap(model: Any) -> Unwrapped:
+    """Return the model inside its wrappers, the steps before it, and its label conversion.
 
     >>> from sklearn.linear_model import Ridge
-    >>> open_up(TransformedTargetRegressor(Ridge(), func=np.log1p, inverse_func=np.expm1)).last
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> unwrap(make_pipeline(StandardScaler(), Ridge())).model
     Ridge()
     """
     before: list[Any] = []
@@ -90,7 +109,8 @@ def open_up(model: Any) -> _Opened:
         elif _is_search(model):
             model = getattr(model, "best_estimator_", model.estimator)
         elif isinstance(model, FixedThresholdClassifier | TunedThresholdClassifierCV):
-            note = f"{type(model).__name__} moves the threshold alone: scores are its model's own"
+            name = type(model).__name__
+            note = f"{name} only moves the decision threshold: the model inside is explained"
             model = getattr(model, "estimator_", model.estimator)
         elif type(model).__name__ == "FrozenEstimator":
             model = model.estimator
@@ -107,8 +127,7 @@ def open_up(model: Any) -> _Opened:
                 labels = _LabelMap(model)
             model = inner
         else:
-            break
-    return _Opened(_StepsBefore(tuple(before)) if before else None, model, labels, note)
+            return Unwrapped(model, _Steps(tuple(before)) if before else None, labels, note)
 
 
 def _final(model: Any) -> Any:
@@ -118,50 +137,21 @@ def _final(model: Any) -> Any:
     return default() if model.final_estimator is None else model.final_estimator
 
 
-def unwrap(model: Any) -> tuple[Callable[[Any], Any] | None, Any]:
-    """The transformation in front of the last step (None if there is none), and that step.
-
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> transform, last = unwrap(make_pipeline(StandardScaler(), Ridge()))
-    >>> last
-    Ridge()
-    """
-    opened = open_up(model)
-    return opened.transform, opened.last
-
-
 def _is_search(model: Any) -> bool:
     searches = GridSearchCV | RandomizedSearchCV
     return isinstance(model, searches) or type(model).__name__ in _SEARCHES
 
 
-@dataclass(frozen=True)
-class _StepsBefore:
-    """Steps one after another (an object, not a closure: it must survive pickling)."""
-
-    steps: tuple[Any, ...]
-
-    def __call__(self, X: Any) -> Any:
-        for step in self.steps:
-            X = step.transform(X)
-        return X
-
-
 def require_fitted(model: Any) -> None:
-    """Raise UnfittedModelError if the model, or the search around it, has no fitted parameters."""
-    if (
-        _is_search(model)
-        and hasattr(model, "cv_results_")
-        and not hasattr(model, "best_estimator_")
-    ):
+    """Raise UnfittedModelError if the model, or the search around it, has not been fitted."""
+    searched = _is_search(model) and hasattr(model, "cv_results_")
+    if searched and not hasattr(model, "best_estimator_"):
         raise UnfittedModelError(
-            f"{type(model).__name__} was fitted with refit=False and so kept no model: "
-            "use refit=True."
+            f"{type(model).__name__} was fitted with refit=False, so it has no model to explain. "
+            "Use refit=True."
         )
-    _, last = unwrap(model)
-    known = getattr(last, "is_fitted", None)  # CatBoost's way to say it; it has no names in "_"
+    last = unwrap(model).model
+    known = getattr(last, "is_fitted", None)  # CatBoost has no fitted attributes that end in "_"
     if callable(known) and known():
         return
     try:
@@ -174,7 +164,7 @@ def require_fitted(model: Any) -> None:
 
 
 def is_fitted(model: Any) -> bool:
-    """Whether `require_fitted` lets the model pass."""
+    """Return True if `require_fitted` accepts the model."""
     try:
         require_fitted(model)
     except UnfittedModelError:
@@ -183,27 +173,27 @@ def is_fitted(model: Any) -> bool:
 
 
 def with_checkpoints(models: list[Any]) -> list[Any]:
-    """The list with every snapshot's file turned into a model."""
+    """Replace every snapshot file in the list by a copy of the model with its weights."""
     base = next((m for m in models if not isinstance(m, str | Path)), None)
-    return [loaded(base, m) if isinstance(m, str | Path) else m for m in models]
+    return [_load_snapshot(base, m) if isinstance(m, str | Path) else m for m in models]
 
 
-def loaded(base: Any, path: str | Path) -> Any:
-    """A copy of the base model with other weights; what stands before its last step stays."""
+def _load_snapshot(base: Any, path: str | Path) -> Any:
+    """Return a copy of the base model with the snapshot's weights; earlier steps stay the same."""
     if base is None:
-        raise ExemplaError("a list of snapshots needs the model they belong to: put it first.")
+        raise ExemplaError("A list of snapshots needs the model they belong to: put it first.")
     arrays = read_arrays(Path(path))
     require_fitted(base)
     model = copy.deepcopy(base)
     try:
-        place(unwrap(model)[1], arrays)
+        place(unwrap(model).model, arrays)
     except ExemplaError as problem:
         raise ExemplaError(f"{path} does not fit {type(base).__name__}: {problem}") from None
     return model
 
 
 def has_weights(model: Any, path: Path) -> bool:
-    """Whether the file holds the very weights that the model has."""
+    """Return True if the file holds exactly the model's weights."""
     require_fitted(model)
-    own, found = arrays_of(unwrap(model)[1]), read_arrays(path)
+    own, found = arrays_of(unwrap(model).model), read_arrays(path)
     return set(own) == set(found) and all(np.array_equal(own[name], found[name]) for name in own)

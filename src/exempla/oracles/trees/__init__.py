@@ -1,16 +1,14 @@
-"""Ensembles of trees: one oracle for boosting, one for forests, one reader of leaves per library.
+"""Ensembles of trees as oracles.
 
-Inside: leaves/ (the readers), oracle (boosting), forest, columns and gather (leaf indicators as
-sparse inputs), examples (a user's rows), quantile (a likelihood), stages.
-Imports: oracles.base, oracles.sklearn, data, likelihoods, factors, errors.
+Modules: leaves (leaf indicators as sparse inputs), readers (one per boosting library), oracle
+(boosting), forest, xgboost_labels.
+Imports: oracles.base, oracles.sklearn, data, errors. No boosting library is imported here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from exempla.oracles.trees.leaves import is_boosted, is_forest
 
 if TYPE_CHECKING:
     from exempla.oracles.base import Oracle
@@ -20,7 +18,7 @@ __all__ = ["is_trees", "tree_oracle"]
 
 
 def is_trees(model: Any) -> bool:
-    """Whether this model, or the last step of this Pipeline, is an ensemble of trees.
+    """Return True if this model, without its wrappers, is an ensemble of trees.
 
     >>> from sklearn.ensemble import GradientBoostingClassifier
     >>> from sklearn.linear_model import Ridge
@@ -28,15 +26,16 @@ def is_trees(model: Any) -> bool:
     (True, False)
     """
     from exempla.oracles.sklearn.unwrap import unwrap
+    from exempla.oracles.trees.readers import is_boosted, is_forest
 
-    last = unwrap(model)[1]
+    last = unwrap(model).model
     return is_boosted(last) or is_forest(last)
 
 
 def tree_oracle(
     model: Any, likelihood: str | Likelihood = "auto", parameters: Sequence[str] | None = None
 ) -> Oracle:
-    """The oracle of an ensemble of trees, fitted or not yet.
+    """Return the oracle of an ensemble of trees, fitted or not.
 
     >>> from sklearn.ensemble import GradientBoostingRegressor
     >>> model = GradientBoostingRegressor(n_estimators=3).fit([[0.0], [1.0]], [0, 1])
@@ -46,7 +45,8 @@ def tree_oracle(
     from exempla.oracles.sklearn.unwrap import unwrap
     from exempla.oracles.trees.forest import ForestOracle
     from exempla.oracles.trees.oracle import TreeOracle
+    from exempla.oracles.trees.readers import is_forest
 
-    if is_forest(unwrap(model)[1]):
+    if is_forest(unwrap(model).model):
         return ForestOracle(model, likelihood, parameters)
     return TreeOracle(model, likelihood, parameters)

@@ -1,82 +1,159 @@
-"""Scores of forests: out-of-bag weights (RF-GAP) for a kernel, times residuals.
+"""Scores of forests: out-of-bag weights (RF-GAP) as kernel, times residuals.
 
-Rhodes, Cutler and Moon (2023): with M_t(i) the rows that tree t drew into the leaf of row i, c_t(j)
-how often it drew row j, and S_i the trees that did not draw row i (for a new row, all),
+Rhodes, Cutler and Moon (2023): let M_t(i) be the number of rows that tree t drew into the leaf of
+row i, c_t(j) how often it drew row j, and S_i the trees that did not draw row i (for a new row, all
+trees). Then
 
-    GAP(i, j) = 1/|S_i| Σ_{t ∈ S_i} c_t(j) [same leaf] / M_t(i)
+    GAP(i, j) = 1/|S_i| Σ_{t ∈ S_i} c_t(j) [same leaf] / M_t(i),
 
-and Σ_j GAP(i, j) y_j is the prediction: the weights are exact. Without row j the forest would
-predict less by GAP(i, j)·(y_j − p_j), about, p_j being what the other trees say of row j. That is
-an analogy to the score of a likelihood and no derivative: a forest maximises none, and other rows
-would grow other trees.
+and Σ_j GAP(i, j) y_j is exactly the prediction. Without row j the forest would predict less by
+about GAP(i, j)·(y_j − p_j), where p_j is the prediction of the trees that did not draw row j. This
+is an analogy to the score of a likelihood, not a derivative: a forest maximises no likelihood, and
+other rows would grow other trees.
 
-The kernel needs no metric. A training row has c_t(j)/√M in its leaves, a questioned row 1/(T√M);
-their product is GAP.
+The kernel needs no metric: a training row has entries c_t(j)/√M in its leaves and a test row
+1/(T√M), and their product is GAP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from exempla.data import n_rows, plain_labels, refuse_data, take_rows, unpack
-from exempla.errors import ExemplaError
-from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
+from exempla.data import n_rows, take_rows
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.base import Labels, Layer, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
-from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, resolve
-from exempla.oracles.sklearn.anatomy import keep_layers
-from exempla.oracles.sklearn.families import class_weights, encode
-from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
-from exempla.oracles.trees.columns import refused
-from exempla.oracles.trees.leaves import ForestLeaves, not_its_data
-from exempla.oracles.trees.oracle import agreed
+from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from exempla.oracles.sklearn.base import OutputOracle, keep_layers
+from exempla.oracles.sklearn.data import Batch, class_weights
+from exempla.oracles.trees.leaves import number_leaves
+from exempla.oracles.trees.oracle import refused_rows
 
-__all__ = ["ForestExamples", "ForestOracle"]
+__all__ = ["ForestOracle"]
 
-_CHECKED = 256
-_BATCH = 1024
-EXACT = 6144
-"""Up to so many training rows the leaves are columns of their own, of which the dual form needs dot
-products only; beyond, they are hashed to HASHED parameters, and products hold on average."""
-_HASHED = 4096
+MAX_EXACT_ROWS = 6144
+"""Training rows up to which every leaf has its own column. Beyond, leaves are hashed to
+`_HASHED_SIZE` parameters, and products are right on average."""
+_HASHED_SIZE = 4096
+_CHECKED_ROWS = 256
+_BATCH_ROWS = 1024
 _NOTE = (
-    "a forest's out-of-bag weights are exact, being what it predicts with; times the residual they "
-    "stand for a row's influence by analogy, as a forest has no likelihood's score."
+    "a forest's out-of-bag weights are exact, because it predicts with them; multiplied by the "
+    "residual they measure a row's influence by analogy, as a forest has no likelihood"
 )
 
 
+class _ForestLeaves:
+    """Leaves of `RandomForest…` and `ExtraTrees…` with bootstrap samples."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        _refuse_forest(model)
+        trees = [one.tree_ for one in model.estimators_]
+        self._is_leaf = [tree.children_left < 0 for tree in trees]
+        self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
+        self.starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+        self.classes = getattr(model, "classes_", None)
+        values = [tree.value[leaf, 0, :] for tree, leaf in zip(trees, self._is_leaf)]
+        self.values = np.concatenate(values).astype(np.float64)
+        """(Σ sizes, classes) class frequencies in a leaf, or (Σ sizes, 1) means."""
+        if self.classes is not None:
+            self.values /= self.values.sum(axis=1, keepdims=True)
+        weights = [tree.weighted_n_node_samples[leaf] for tree, leaf in zip(trees, self._is_leaf)]
+        self.totals = np.concatenate(weights)
+        """(Σ sizes,) weight of the rows in each leaf; a row drawn twice counts twice."""
+
+    @property
+    def n_trees(self) -> int:
+        return len(self.sizes)
+
+    def leaves(self, X: Any) -> np.ndarray:
+        """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
+        return number_leaves(np.asarray(self.model.apply(X), dtype=np.int64), self._is_leaf)
+
+    def predictions(self, X: Any) -> np.ndarray:
+        """Return the forest's own (n, classes) probabilities or (n, 1) numbers."""
+        found = self.model.predict(X) if self.classes is None else self.model.predict_proba(X)
+        return np.asarray(found, dtype=np.float64).reshape(len(found), -1)
+
+    def drawn(self, n: int) -> np.ndarray:
+        """Return (n, T) how often each training row was drawn for each tree."""
+        out = np.zeros((n, self.n_trees), dtype=np.uint8)
+        for tree, rows in enumerate(self.model.estimators_samples_):
+            if len(rows) and rows.max() >= n:
+                raise _not_its_data(self.model)
+            out[:, tree] = np.minimum(np.bincount(rows, minlength=n), 255)
+        return out
+
+    def made_of(self, leaves: np.ndarray, weights: np.ndarray, y: np.ndarray | None) -> bool:
+        """Return True if the leaves hold the sums of these rows' weights and labels."""
+        flat = (leaves + self.starts).ravel()
+        size = len(self.totals)
+
+        def summed(each: np.ndarray) -> np.ndarray:
+            return np.bincount(flat, weights=(weights * each[:, None]).ravel(), minlength=size)
+
+        total = summed(np.ones(len(leaves)))
+        if y is None or not np.allclose(total, self.totals, rtol=1e-5):
+            return False
+        parts = [y] if self.classes is None else [y == k for k in range(len(self.classes))]
+        return all(
+            np.allclose(summed(part) / total, self.values[:, k], rtol=1e-5, atol=1e-8)
+            for k, part in enumerate(parts)
+        )
+
+
+def _not_its_data(model: Any) -> ExemplaError:
+    return ExemplaError(
+        f"These are not the rows, labels and weights that this {type(model).__name__} was fitted "
+        "on, in the same order. A forest is explained by the rows that each tree drew: give its "
+        "own training data."
+    )
+
+
+def _refuse_forest(model: Any) -> None:
+    """Raise for forests without out-of-bag weights."""
+    name = type(model).__name__
+    if not model.bootstrap:
+        raise UnsupportedModelError(
+            f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: use "
+            f"{name}(bootstrap=True)."
+        )
+    if model.n_outputs_ > 1:
+        raise UnsupportedModelError(
+            f"This {name} predicts several outputs at once: explain one model per output."
+        )
+    if getattr(model, "class_weight", None) == "balanced_subsample":
+        raise UnsupportedModelError(
+            f"{name}(class_weight='balanced_subsample') has different class weights in every "
+            "tree: use class_weight='balanced'."
+        )
+    if getattr(model, "criterion", None) in ("absolute_error", "poisson"):
+        raise UnsupportedModelError(
+            f"{name}(criterion={model.criterion!r}) does not predict weighted means of its rows: "
+            "use criterion='squared_error'."
+        )
+
+
 @dataclass(frozen=True)
-class ForestExamples(Examples):
-    """Checked rows: in which leaves they count for how much, and what is predicted for them."""
+class _ForestExamples(RowExamples):
+    """Checked rows: X holds their (n, T) leaves."""
 
-    leaves: np.ndarray
-    """(n, T)"""
-    counts: np.ndarray | None
-    """(n, T) how often a training row was drawn for each tree; None for questioned rows."""
-    outputs: np.ndarray
-    """(n, outputs): log-odds, logits or means; of training rows, by the trees that did not draw
-    them."""
-    codes: np.ndarray | None = None
-    weights: np.ndarray | None = None
-    labels: np.ndarray | None = None
-    ids: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    """(n, T) weight of each training row in each tree; None for test rows."""
+    outputs: Any = None
+    """(n, outputs) log-odds, logits or means; for training rows, those of the trees that did not
+    draw them."""
 
-    def __len__(self) -> int:
-        return len(self.leaves)
-
-    def take(self, positions: np.ndarray) -> ForestExamples:
-        """The examples at these positions, in this order."""
-        names = ("leaves", "counts", "outputs", "codes", "weights", "labels", "ids")
-        parts = {name: getattr(self, name) for name in names}
-        some = {name: None if part is None else part[positions] for name, part in parts.items()}
-        return replace(self, **some)
+    per_row: ClassVar[tuple[str, ...]] = (*RowExamples.per_row, "counts", "outputs")
 
 
-class ForestOracle(Oracle):
+class ForestOracle(OutputOracle):
     """RF-GAP weights times residuals, as scores whose metric is the identity.
 
     >>> from sklearn.datasets import load_iris
@@ -88,109 +165,75 @@ class ForestOracle(Oracle):
     """
 
     whitened = True
-    notes = (_NOTE,)
     fisher_note = "none: out-of-bag weights are the kernel"
 
-    def __init__(
-        self,
-        model: Any,
-        likelihood: str | Likelihood = "auto",
-        parameters: Sequence[str] | None = None,
-    ) -> None:
-        self.model = model
-        auto = isinstance(likelihood, str) and likelihood == "auto"
-        self._wanted = None if auto else resolve(likelihood)
-        keep_layers(["leaves"], parameters)
-        self._n_train = 0
-        self.layers: tuple[Layer, ...] = ()
-        self.likelihood = "auto" if self._wanted is None else self._wanted.name
-        if is_fitted(model):
-            self._bind()
-
-    def _bind(self) -> None:
-        require_fitted(self.model)
-        self._transform, last = unwrap(self.model)
-        self._reader = ForestLeaves(last)
-        classes = self._reader.classes
+    def _inspect(self, model: Any) -> None:
+        keep_layers(["leaves"], self._parameters)
+        self._reader = _ForestLeaves(model)
         own: Likelihood = Gaussian()
-        if classes is not None:
-            own = Bernoulli() if len(classes) == 2 else Categorical()
-        self._family = agreed(own, self._wanted, type(last).__name__)
-        self.likelihood = self._family.name
-        self._outputs = 1 if classes is None or len(classes) == 2 else len(classes)
+        if self._classes is not None:
+            own = Bernoulli() if len(self._classes) == 2 else Categorical()
+        self.family = self._agree(own)
+        self.likelihood = self.family.name
+        self.notes = self._remarks(_NOTE)
 
     @property
-    def classes(self) -> np.ndarray | None:
-        """The labels, in the order of their codes; None for a regression."""
-        return self._reader.classes
-
-    @property
-    def family(self) -> Likelihood:
-        """The likelihood that turns what is predicted and labels into residuals."""
-        return self._family
+    def _n_logits(self) -> int:
+        return 1 if self._classes is None or len(self._classes) == 2 else len(self._classes)
 
     # ---- reading
 
-    def read(self, data: Any, *, role: Literal["train", "test"]) -> ForestExamples:
-        """Check the data: training data must be the forest's own."""
-        if role == "train" or not hasattr(self, "_reader"):
-            self._bind()
-        problems: list[str] = []
-        given = unpack(data, problems)
-        labels = None if given.y is None else plain_labels(given.y)
-        codes = None
-        if labels is not None:
-            codes = encode(labels, self._reader.classes, 1, self._family, role, problems)
-        if given.y is None and role == "train" and not problems:
-            problems.append("labels are missing: give (X, y)")
-        refuse_data(problems, role)
+    def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
+        return X, None  # scikit-learn checks them, see `_examples`
+
+    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> _ForestExamples:
         try:
-            leaves = self._leaves(given.X)
+            leaves = self._leaves(X)
         except ExemplaError:
             raise
-        except Exception as error:  # whatever the library raises, the cause is the data
-            raise refused(error) from error
-        counts = self._counts(leaves, codes, given.weights) if role == "train" else None
-        outputs = self._as_outputs(self._predicted(leaves, counts))
-        examples = ForestExamples(
-            leaves, counts, outputs, codes, given.weights if role == "train" else None, labels,
-            given.ids,
-        )  # fmt: skip
+        except Exception as error:  # whatever scikit-learn raises, the data cause it
+            raise refused_rows(error) from error
+        counts = None
         if role == "train":
-            self._learn(examples)
-        return examples
+            counts = self._counts(leaves, fields["codes"], fields["weights"])
+        outputs = self._as_outputs(self._predicted(leaves, counts))
+        # weights are part of the counts
+        return _ForestExamples(leaves, counts=counts, outputs=outputs, **fields)
 
     def _leaves(self, X: Any) -> np.ndarray:
         ready = X if self._transform is None else self._transform(X)
         ready = np.asarray(ready) if isinstance(ready, list) else ready
         leaves = self._reader.leaves(ready).astype(np.int32)
-        some = np.arange(min(_CHECKED, n_rows(ready)))
+        some = np.arange(min(_CHECKED_ROWS, n_rows(ready)))
         own = self._reader.predictions(take_rows(ready, some))
         if not np.allclose(self._predicted(leaves[some], None), own, rtol=1e-9, atol=1e-9):
             raise ExemplaError(
-                f"the leaves of this {type(self._reader.model).__name__} do not average to its own "
-                "predictions: exempla does not understand this version of scikit-learn."
+                f"The leaves of this {type(self._last).__name__} do not average to its own "
+                "predictions: exempla does not support this version of scikit-learn."
             )
         return leaves
 
     def _counts(
         self, leaves: np.ndarray, codes: np.ndarray | None, weights: np.ndarray | None
     ) -> np.ndarray:
-        """(n, T) what each training row weighs in each tree; checked against the trees."""
+        """Return the (n, T) weight of each training row in each tree, checked against the trees."""
         counts = self._reader.drawn(len(leaves)).astype(np.float32)
         each = np.ones(len(leaves)) if weights is None else weights
-        wanted = getattr(self._reader.model, "class_weight", None)
-        if wanted is not None and codes is not None and self._reader.classes is not None:
-            each = each * class_weights(wanted, self._reader.classes, codes, None)[codes]
-        # newer scikit-learn draws rows by their weight, older weighs those it has drawn
-        for weighed in (counts, counts * each[:, None]):
-            if self._reader.made_of(leaves, weighed, codes):
-                return weighed
-        raise not_its_data(self._reader.model)
+        wanted = getattr(self._last, "class_weight", None)
+        if wanted is not None and codes is not None and self._classes is not None:
+            each = each * class_weights(wanted, self._classes, codes, None)[codes]
+        # newer versions of scikit-learn draw rows by weight, older ones weight the rows drawn
+        for weighted in (counts, counts * each[:, None]):
+            if self._reader.made_of(leaves, weighted, codes):
+                return weighted
+        raise _not_its_data(self._last)
 
     def _predicted(self, leaves: np.ndarray, counts: np.ndarray | None) -> np.ndarray:
-        """Mean over the trees of what their leaves hold; of training rows, over the trees that did
-        not draw them (over all, for the rare row that every tree drew)."""
+        """Return the mean over trees of the leaf values.
+
+        For training rows the mean is over the trees that did not draw them, or over all trees if
+        every tree drew the row.
+        """
         n, reader = len(leaves), self._reader
         use = np.ones(leaves.shape, dtype=bool) if counts is None else counts == 0
         use[~use.any(axis=1)] = True
@@ -200,76 +243,50 @@ class ForestOracle(Oracle):
         return total / use.sum(axis=1)[:, None]
 
     def _as_outputs(self, predicted: np.ndarray) -> np.ndarray:
-        if self._reader.classes is None:
+        if self._classes is None:
             return predicted
-        # T trees cannot tell a smaller probability from zero
+        # T trees cannot distinguish smaller probabilities from zero
         p = np.clip(predicted, 0.5 / self._reader.n_trees, None)
         logs = np.log(p / p.sum(axis=1, keepdims=True))
         return logs[:, 1:] - logs[:, :1] if logs.shape[1] == 2 else logs
 
-    def _learn(self, train: ForestExamples) -> None:
+    def _learn(self, train: _ForestExamples, mean_weight: float) -> None:
         self._n_train = len(train)
-        if isinstance(self._family, Gaussian):
-            assert train.codes is not None
-            self._family = self._family.fitted(train.outputs, train.codes, train.weights)
-        width = int(self._reader.sizes.sum())
-        self._hashed = len(train) > EXACT
+        self.family = self.family.fitted(train.outputs, train.codes, train.weights)
+        width = len(self._reader.totals)
+        self._hashed = len(train) > MAX_EXACT_ROWS
         if self._hashed:
-            width = _HASHED // self._outputs
-            rng = np.random.default_rng(0)
+            rng, width = np.random.default_rng(0), _HASHED_SIZE // self._n_logits
             self._place = rng.integers(0, width, len(self._reader.totals)).astype(np.int32)
             self._sign = rng.choice([-1.0, 1.0], len(self._reader.totals))
-        self.layers = (Layer("leaves", width, self._outputs, np.zeros(width)),)
+        self.layers = (Layer("leaves", width, self._n_logits, np.zeros(width)),)
 
     # ---- scoring
 
-    def scores(self, examples: ForestExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """One row per example, in order, in batches."""
-        if not self._n_train:
-            raise ExemplaError("a forest's scores need its training data: read them first.")
-        self._check_labels(examples, labels)
-        for start in range(0, len(examples), _BATCH):
-            rows = np.arange(start, min(start + _BATCH, len(examples)))
-            part = examples.take(rows)
-            y = part.codes if labels == "true" else self._family.predict(part.outputs)
-            g = self._family.score(part.outputs, y)
-            yield ScoreRows(rows, (Factors(self._inputs(part), g),))
+    def _batches(self, examples: _ForestExamples, copies: int = 1) -> Iterator[Batch]:
+        for rows, part in examples.chunks(_BATCH_ROWS):
+            yield Batch(rows, part, part.codes, None)
 
-    def fisher_rows(self, examples: ForestExamples) -> Iterator[ScoreRows]:
-        """The scores themselves: the metric is the identity, and only their span is asked for."""
+    def _forward(self, inputs: _ForestExamples) -> tuple[np.ndarray, Any]:
+        return inputs.outputs, inputs
+
+    def scores(self, examples: _ForestExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """Yield one row per example, in order, in batches."""
+        if not self.layers:
+            raise ExemplaError("The scores of a forest need its training data: read them first.")
+        return super().scores(examples, labels)
+
+    def fisher_rows(self, examples: _ForestExamples) -> Iterator[ScoreRows]:
+        """Yield the scores themselves: the metric is the identity, and only their span is used."""
         return self.scores(examples)
 
-    def _inputs(self, part: ForestExamples) -> csr_array:
-        reader, n = self._reader, len(part)
-        columns = part.leaves + reader.starts.astype(np.int32)
-        scale = np.sqrt(self._n_train / reader.totals)  # √n: kernels are divided by n later
-        values = scale[columns]
-        values *= 1.0 / reader.n_trees if part.counts is None else part.counts
+    def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
+        reader, n = self._reader, len(state)
+        columns = state.X + reader.starts.astype(np.int32)
+        values = np.sqrt(self._n_train / reader.totals)[columns]  # √n: kernels are divided by n
+        values *= 1.0 / reader.n_trees if state.counts is None else state.counts
         rows = np.repeat(np.arange(n), reader.n_trees)
         columns, values = columns.ravel(), values.ravel()
-        width = len(reader.totals)
         if self._hashed:
             columns, values = self._place[columns], values * self._sign[columns]
-            width = self.layers[0].d_in
-        return csr_array((values, (rows, columns)), shape=(n, width))
-
-    def predict(self, examples: ForestExamples) -> np.ndarray:
-        """The forest's predictions, in the user's label vocabulary."""
-        found, classes = self._family.predict(examples.outputs), self._reader.classes
-        return found if classes is None else classes[found]
-
-    def log_likelihood(self, examples: ForestExamples) -> np.ndarray:
-        """log p(y | x) of each example under its given label."""
-        self._check_labels(examples, "true")
-        return self._family.log_prob(examples.outputs, examples.codes)
-
-    def _check_labels(self, examples: ForestExamples, labels: Labels) -> None:
-        if labels == "true" and examples.codes is None:
-            raise ExemplaError(
-                "These examples have no labels: give (X, y), or ask for labels='predicted'."
-            )
-        if labels == "predicted" and not self._family.discrete:
-            raise ExemplaError(
-                "Under its own prediction a regression's residual is zero, so there is nothing to "
-                "explain: give the true values as (X, y)."
-            )
+        return (Factors(csr_array((values, (rows, columns)), shape=(n, self.layers[0].d_in)), g),)

@@ -1,80 +1,78 @@
-"""One reader of leaves per library, found by where the model's class comes from.
+"""Leaves of an ensemble as sparse inputs of a layer: one column per leaf.
 
-Inside: base (what a reader promises), lightgbm, xgboost, catboost, sklearn_boosting, sklearn_hist;
-forest (whose leaves are means, not steps).
-
-The likelihood of quantile regression: the pinball loss is minus its logarithm.
-
-What a reader of leaves promises: after it, nobody knows which library grew the trees.
-
-With its structure fixed a boosted ensemble is linear in its leaf values:
+With its structure fixed, a boosted ensemble is linear in its leaf values:
 
     outputs(x) = base + Σ_t value[t, leaf_t(x)]
 
-so a reader says which leaf of every tree a row falls into, what the leaves are worth, which output
-each tree adds to, and under which likelihood. Leaves are asked of the library itself, so missing
-values and categorical splits mean here what they mean there.
+A `LeafReader` says which leaf of every tree a row falls into, what the leaves add, which output
+each tree contributes to, and under which likelihood the ensemble was trained; the rest of the
+package does not depend on the library. Leaves are computed by the library itself, so missing values
+and categorical splits are handled as in its own predictions.
 
-Leaves of scikit-learn's forests, what they hold, and which rows every tree was grown on.
-
-Leaves of scikit-learn's GradientBoosting, through its own `apply`.
-
-Leaves of scikit-learn's HistGradientBoosting.
-
-It has no public `apply`. Its trees do predict, missing values and categories included: with the
-number of each leaf in place of its value, a tree's own prediction is the leaf.
+Trees that contribute to the same output form one layer. If leaves hold a value for every output,
+all trees form one layer. Indicator matrices are never dense.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from copy import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
+import numba
 import numpy as np
+from scipy.sparse import csr_array
 
-from exempla.arrays import Array
-from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from exempla.oracles.sklearn.families import class_weights
+from exempla.data import n_rows, take_rows
+from exempla.oracles.base import RowExamples
+from exempla.oracles.factors import Factors, Pairs
+from exempla.oracles.likelihoods import Likelihood
+from exempla.oracles.sklearn.data import Batch, class_weights
+
+MAX_KEPT_BYTES = 2**30
+"""Leaves are kept up to this size, and otherwise computed again when needed."""
+CHUNK_BYTES = 2**26
+"""Memory of the leaves that the library computes at a time, at eight bytes each."""
+_BLOCK_ROWS = 64
+"""Examples summed together: their sums and one tree's rows of the table fit in the cache."""
 
 
 class LeafReader(ABC):
-    """One fitted ensemble, by its leaves."""
+    """The leaves of one fitted ensemble."""
 
     model: Any
     """The fitted model."""
     sizes: np.ndarray
-    """(T,) leaves of each tree."""
+    """(T,) number of leaves of each tree."""
     outputs: np.ndarray
-    """(T,) the output each tree adds to; −1 where its leaves hold a value for every output."""
+    """(T,) output that each tree adds to; −1 if its leaves hold a value for every output."""
     values: np.ndarray
-    """(Σ sizes, 1), or (Σ sizes, outputs) where leaves hold a value for every output; what a leaf
-    adds, learning rate included, tree after tree."""
+    """(Σ sizes, 1 or outputs) what each leaf adds, learning rate included, tree after tree."""
     n_outputs: int
     family: Likelihood
     classes: np.ndarray | None = None
     rate: float = 1.0
     """Learning rate."""
     l2: float = 0.0
-    """What is added to a leaf's sum of Hessians before its step is taken."""
+    """Added to a leaf's sum of Hessians before its step is computed."""
     class_weight: dict | str | None = None
     tolerance: float = 1e-9
-    """How far, relative to the values summed, the library's own outputs may be from their sum."""
+    """Largest difference between the library's outputs and the sum of leaf values, relative."""
+    samples_rows: bool = False
+    """True if trees were grown on random subsets of the rows."""
 
     @abstractmethod
     def leaves(self, X: Any) -> np.ndarray:
-        """(n, T) the leaf of every tree that each row falls into, from 0."""
+        """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
 
     @abstractmethod
     def margins(self, X: Any) -> np.ndarray:
-        """(n, outputs) the library's own raw predictions: what the sum of leaf values must be."""
+        """Return the library's own raw predictions, (n, outputs)."""
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
-        """What the loss of each class is multiplied by in training; None where by nothing."""
+        """Return the factor of each class's loss in training; None if there is none."""
         if self.class_weight is None or self.classes is None:
             return None
         return class_weights(self.class_weight, self.classes, codes, None)
@@ -85,14 +83,14 @@ class LeafReader(ABC):
 
     @property
     def starts(self) -> np.ndarray:
-        """(T,) the first leaf of each tree among all leaves."""
+        """(T,) position of each tree's first leaf among all leaves."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
 
 
-def numbered(nodes: np.ndarray, is_leaf: list[np.ndarray]) -> np.ndarray:
-    """(n, T) numbers of leaves from (n, T) numbers of nodes; `is_leaf` marks each tree's leaves.
+def number_leaves(nodes: np.ndarray, is_leaf: list[np.ndarray]) -> np.ndarray:
+    """Convert (n, T) node numbers to leaf numbers; `is_leaf` marks the leaves of each tree.
 
-    >>> numbered(np.array([[1], [4]]), [np.array([False, True, False, True, True])])
+    >>> number_leaves(np.array([[1], [4]]), [np.array([False, True, False, True, True])])
     array([[0],
            [2]])
     """
@@ -102,319 +100,182 @@ def numbered(nodes: np.ndarray, is_leaf: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-_HERE = "exempla.oracles.trees"
-_READERS = {
-    ("lightgbm", "LGBMModel"): ("boosters", "LightGBMLeaves"),
-    ("lightgbm", "Booster"): ("boosters", "LightGBMLeaves"),
-    ("xgboost", "XGBModel"): ("boosters", "XGBoostLeaves"),
-    ("xgboost", "Booster"): ("boosters", "XGBoostLeaves"),
-    ("catboost", "CatBoost"): ("boosters", "CatBoostLeaves"),
-    ("sklearn", "BaseGradientBoosting"): ("leaves", "GradientBoostingLeaves"),
-    ("sklearn", "BaseHistGradientBoosting"): ("leaves", "HistGradientBoostingLeaves"),
-}
-_FORESTS = {("sklearn", "ForestClassifier"), ("sklearn", "ForestRegressor")}
-
-
-def _kinds(model: Any) -> list[tuple[str, str]]:
-    """(library, name) of the model's class and all classes it is built on."""
-    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(model).__mro__]
-
-
-def _find_reader(model: Any) -> tuple[str, str] | None:
-    """Module and name of the reader for this model; None if there is none.
-
-    >>> from sklearn.ensemble import GradientBoostingClassifier
-    >>> _find_reader(GradientBoostingClassifier())
-    ('leaves', 'GradientBoostingLeaves')
-    """
-    return next((_READERS[kind] for kind in _kinds(model) if kind in _READERS), None)
-
-
-def is_boosted(model: Any) -> bool:
-    """Whether this is a boosted ensemble of trees, fitted or not."""
-    return _find_reader(model) is not None
-
-
-def is_forest(model: Any) -> bool:
-    """Whether this is one of scikit-learn's forests."""
-    return any(kind in _FORESTS for kind in _kinds(model))
-
-
-def read_leaves(model: Any) -> LeafReader:
-    """The reader of a fitted ensemble, which refuses what is not linear in leaf values."""
-    found = _find_reader(model)
-    assert found is not None, f"{type(model).__name__} has no reader"
-    return getattr(import_module(f"{_HERE}.{found[0]}"), found[1])(model)
+# ---- layers
 
 
 @dataclass(frozen=True)
-class AsymmetricLaplace(Likelihood):
-    """A number whose τ-quantile is the output: p(y) = τ(1−τ)/b · exp(−ρ_τ(y − output)/b).
+class LeafColumns:
+    """The trees of one layer, and the columns of their leaves."""
 
-    ρ_τ(u) = u·(τ − [u < 0]) is the pinball loss. The scale b is fitted afterwards, as the variance
-    of least squares is: the mean pinball loss of the training data. τ = ½ is least absolute error.
+    trees: np.ndarray
+    """Positions among all trees."""
+    sizes: np.ndarray
+    """Number of leaves of each."""
+    outputs: np.ndarray
+    """The outputs that they add to."""
 
-    >>> import numpy as np
-    >>> low = AsymmetricLaplace(0.25).fitted(np.zeros((2, 1)), np.array([1.0, -1.0]))
-    >>> low.scale, low.score(np.zeros((2, 1)), np.array([1.0, -1.0])).ravel()
-    (0.5, array([ 0.5, -1.5]))
+    @property
+    def width(self) -> int:
+        return int(self.sizes.sum())
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    def first(self, count: int) -> LeafColumns:
+        """Return the same for the first trees."""
+        return replace(self, trees=self.trees[:count], sizes=self.sizes[:count])
+
+    def inputs(self, leaves: np.ndarray) -> csr_array:
+        """Return the (n, width) indicators of (n, T) leaves of all trees."""
+        n, count = len(leaves), len(self.trees)
+        here = leaves if count == leaves.shape[1] else leaves[:, self.trees]
+        columns = (here + self.starts.astype(np.int32)).astype(np.int32, copy=False)
+        rows = np.arange(0, n * count + 1, count, dtype=np.int32)
+        return csr_array((np.ones(n * count), columns.ravel(), rows), shape=(n, self.width))
+
+
+def columns_of(reader: LeafReader, share: float = 1.0) -> list[LeafColumns]:
+    """Return the layers of an ensemble, restricted to the first `share` of its trees."""
+    found = []
+    for output in np.unique(reader.outputs):
+        trees = np.flatnonzero(reader.outputs == output)
+        trees = trees[: max(1, round(share * len(trees)))]
+        adds_to = np.arange(reader.n_outputs) if output < 0 else np.array([output])
+        found.append(LeafColumns(trees, reader.sizes[trees], adds_to))
+    return found
+
+
+def values_of(reader: LeafReader, columns: list[LeafColumns]) -> list[np.ndarray]:
+    """Return the leaf values of each layer, (width, outputs of the layer)."""
+    starts, found = reader.starts, []
+    for c in columns:
+        pieces = [reader.values[starts[t] : starts[t] + reader.sizes[t]] for t in c.trees]
+        found.append(np.concatenate(pieces))
+    return found
+
+
+def summed_values(
+    columns: list[LeafColumns], values: list[np.ndarray], leaves: np.ndarray, outputs: int
+) -> np.ndarray:
+    """Return the sum of each row's leaf values, (n, outputs)."""
+    total = np.zeros((len(leaves), outputs))
+    for c, value in zip(columns, values, strict=True):
+        if len(c.trees):
+            total[:, c.outputs] += c.inputs(leaves) @ value[: c.width]
+    return total
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    """Compile with an on-disk cache, or without one if no folder is writable."""
+    options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # "cannot cache function: no locator available"
+        return numba.njit(**options)(function)
+
+
+@_compile
+def _gather(columns, table, out):
+    n, count = columns.shape
+    fours = count - count % 4
+    for start in range(0, n, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, n)
+        for tree in range(0, fours, 4):  # four at a time: each sum is read and written once
+            for i in range(start, stop):
+                a, b = table[columns[i, tree]], table[columns[i, tree + 1]]
+                c, d = table[columns[i, tree + 2]], table[columns[i, tree + 3]]
+                for j in range(out.shape[1]):
+                    out[i, j] += (a[j] + b[j]) + (c[j] + d[j])
+        for tree in range(fours, count):
+            for i in range(start, stop):
+                a = table[columns[i, tree]]
+                for j in range(out.shape[1]):
+                    out[i, j] += a[j]
+
+
+def sum_of_rows(columns: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Sum rows of a table: row i of the result is the sum of table[columns[i]].
+
+    SciPy would multiply the indicators in double precision, one example at a time. Here the rows of
+    one tree stay in the processor's cache while many examples are summed.
+
+    >>> sum_of_rows(np.array([[0, 2]]), np.eye(3, dtype=np.float32))
+    array([[1., 0., 1.]], dtype=float32)
+    """
+    table = np.ascontiguousarray(table)
+    out = np.zeros((len(columns), table.shape[1]), dtype=table.dtype)
+    _gather(columns, table, out)
+    return out
+
+
+class LeafFactors(Factors):
+    """Scores whose inputs are leaf indicators.
+
+    Their projection onto a sketch is a sum of rows of its basis, computed in single precision;
+    exact products stay in double precision.
     """
 
-    quantile: float
-    scale: float | None = None
-    name = "asymmetric laplace"
-    discrete = False
+    def project_pairs(self, basis_in: Any, basis_out: Any, pairs: Pairs) -> Any:
+        leaves = self.a.indices.reshape(len(self), -1)  # one per tree, each with value 1
+        inputs = sum_of_rows(leaves, np.asarray(basis_in, dtype=np.float32))
+        outputs = (self.g @ basis_out).astype(np.float32)
+        if not np.array_equal(pairs.inputs, np.arange(inputs.shape[1])):
+            inputs = inputs[:, pairs.inputs]
+        inputs *= outputs if outputs.shape[1] == 1 else outputs[:, pairs.outputs]
+        return inputs
 
-    def fitted(
-        self, outputs: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None
-    ) -> AsymmetricLaplace:
-        """The same with b = weighted mean pinball loss, unless b was given."""
-        if self.scale is not None:
-            return self
-        return replace(self, scale=float(np.average(self._pinball(outputs, y), weights=weights)))
-
-    def _pinball(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        apart = y - outputs[:, 0]
-        return apart * (self.quantile - (apart < 0))
-
-    @property
-    def _b(self) -> float:
-        if self.scale is None:
-            raise ExemplaError("The Laplace likelihood has no scale yet: read training data first.")
-        return self.scale
-
-    def log_prob(self, outputs: Array, y: Array) -> Array:
-        constant = math.log(self.quantile * (1 - self.quantile) / self._b)
-        return constant - self._pinball(outputs, y) / self._b
-
-    def score(self, outputs: Array, y: Array) -> Array:
-        return (self.quantile - (y[:, None] < outputs)) / self._b
-
-    def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
-        # y lies below the quantile with probability τ: E[g²] = τ(1 − τ)/b²
-        root = math.sqrt(self.quantile * (1 - self.quantile)) / self._b
-        return np.arange(len(outputs)), np.full((len(outputs), 1), root)
-
-    def predict(self, outputs: Array) -> Array:
-        return outputs[:, 0]
-
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        below = rng.random(len(outputs)) < self.quantile
-        rate = np.where(below, 1 - self.quantile, self.quantile) / self._b
-        away = rng.exponential(1 / rate)
-        return outputs[:, 0] + np.where(below, -away, away)
+    def take(self, positions: np.ndarray) -> Factors:
+        return LeafFactors(self.a[positions], self.g[positions])
 
 
-class ForestLeaves:
-    """`RandomForest…` and `ExtraTrees…` with bootstrap samples."""
+# ---- a user's rows
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        _refuse_forest(model)
-        trees = [one.tree_ for one in model.estimators_]
-        self._is_leaf = [tree.children_left < 0 for tree in trees]
-        self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
-        self.starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
-        self.classes = getattr(model, "classes_", None)
-        values = [tree.value[leaf, 0, :] for tree, leaf in zip(trees, self._is_leaf)]
-        self.values = np.concatenate(values).astype(np.float64)
-        """(Σ sizes, classes) shares of each class in a leaf; (Σ sizes, 1) means."""
-        if self.classes is not None:
-            self.values /= self.values.sum(axis=1, keepdims=True)
-        weights = [tree.weighted_n_node_samples[leaf] for tree, leaf in zip(trees, self._is_leaf)]
-        self.totals = np.concatenate(weights)
-        """(Σ sizes,) weight of the rows in each leaf, a row drawn twice counted twice."""
 
-    @property
-    def n_trees(self) -> int:
-        return len(self.sizes)
+@dataclass(frozen=True)
+class LeafPass:
+    """Compute the leaves of raw rows (a class, not a closure, so that it can be pickled)."""
 
-    def leaves(self, X: Any) -> np.ndarray:
-        """(n, T) the leaf of every tree that each row falls into, from 0."""
-        return numbered(np.asarray(self.model.apply(X), dtype=np.int64), self._is_leaf)
+    leaves: Callable[[Any], np.ndarray]
+    transform: Callable[[Any], Any] | None
+    n_trees: int
+    dtype: np.dtype
 
-    def predictions(self, X: Any) -> np.ndarray:
-        """The forest's own: (n, classes) probabilities, or (n, 1) numbers."""
-        found = self.model.predict(X) if self.classes is None else self.model.predict_proba(X)
-        return np.asarray(found, dtype=np.float64).reshape(len(found), -1)
+    def prepared(self, X: Any) -> Any:
+        """Return the rows as the trees see them."""
+        X = X if self.transform is None else self.transform(X)
+        return np.asarray(X) if isinstance(X, list) else X
 
-    def drawn(self, n: int) -> np.ndarray:
-        """(n, T) how often each training row was drawn for each tree."""
-        out = np.zeros((n, self.n_trees), dtype=np.uint8)
-        for tree, rows in enumerate(self.model.estimators_samples_):
-            if len(rows) and rows.max() >= n:
-                raise not_its_data(self.model)
-            out[:, tree] = np.minimum(np.bincount(rows, minlength=n), 255)
+    def __call__(self, X: Any) -> np.ndarray:
+        n, step = n_rows(X), max(1, CHUNK_BYTES // (8 * self.n_trees))
+        out = np.empty((n, self.n_trees), dtype=self.dtype)
+        for start in range(0, n, step):
+            rows = np.arange(start, min(start + step, n))
+            out[rows[0] : rows[-1] + 1] = self.leaves(self.prepared(take_rows(X, rows)))
         return out
 
-    def made_of(self, leaves: np.ndarray, weights: np.ndarray, y: np.ndarray | None) -> bool:
-        """Whether the leaves hold what these rows' weights and labels add up to."""
-        flat = (leaves + self.starts).ravel()
-        size = len(self.totals)
 
-        def summed(each: np.ndarray) -> np.ndarray:
-            return np.bincount(flat, weights=(weights * each[:, None]).ravel(), minlength=size)
+@dataclass(frozen=True)
+class TreeExamples(RowExamples):
+    """Checked rows and the leaves they fall into."""
 
-        total = summed(np.ones(len(leaves)))
-        if y is None or not np.allclose(total, self.totals, rtol=1e-5):
-            return False
-        parts = [y] if self.classes is None else [y == k for k in range(len(self.classes))]
-        return all(
-            np.allclose(summed(part) / total, self.values[:, k], rtol=1e-5, atol=1e-8)
-            for k, part in enumerate(parts)
-        )
+    read: LeafPass | None = None
+    leaves: np.ndarray | None = None
+    """(n, T); None if they are too large to keep."""
 
+    per_row: ClassVar[tuple[str, ...]] = (*RowExamples.per_row, "leaves")
 
-def not_its_data(model: Any) -> ExemplaError:
-    return ExemplaError(
-        f"these are not the rows, labels and weights this {type(model).__name__} was fitted on, in "
-        "their order, and which of them each tree drew is what a forest is explained by: give its "
-        "own training data."
-    )
+    @staticmethod
+    def of(X: Any, read: LeafPass, **fields: Any) -> TreeExamples:
+        """Compute the leaves now if they can be kept."""
+        size = n_rows(X) * read.n_trees * read.dtype.itemsize
+        if size > MAX_KEPT_BYTES:
+            return TreeExamples(X, read=read, **fields)
+        return TreeExamples(X, read=read, leaves=read(X), made_bytes=size, **fields)
 
-
-def _refuse_forest(model: Any) -> None:
-    """Say which forests have no out-of-bag rows."""
-    name = type(model).__name__
-    if not model.bootstrap:
-        raise UnsupportedModelError(
-            f"{name}(bootstrap=False) grows every tree on every row, so no row is out of bag and "
-            f"all of them are fitted exactly: use {name}(bootstrap=True)."
-        )
-    if model.n_outputs_ > 1:
-        raise UnsupportedModelError(
-            f"this {name} predicts several outputs at once: explain one model per output."
-        )
-    if getattr(model, "class_weight", None) == "balanced_subsample":
-        raise UnsupportedModelError(
-            f"{name}(class_weight='balanced_subsample') weighs classes anew for every tree: use "
-            "class_weight='balanced'."
-        )
-    if getattr(model, "criterion", None) in ("absolute_error", "poisson"):
-        raise UnsupportedModelError(
-            f"{name}(criterion={model.criterion!r}) has no weights that add up to its predictions "
-            "here: use criterion='squared_error'."
-        )
-
-
-class GradientBoostingLeaves(LeafReader):
-    """`GradientBoostingClassifier` and `GradientBoostingRegressor`."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        _refuse_boosting(model)
-        trees = model.estimators_.ravel()  # stage by stage, an output after the other
-        self._is_leaf = [tree.tree_.children_left < 0 for tree in trees]
-        self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
-        self.n_outputs = model.estimators_.shape[1]
-        self.outputs = np.tile(np.arange(self.n_outputs), len(model.estimators_))
-        self.rate = float(model.learning_rate)
-        values = [tree.tree_.value[leaf, 0, 0] for tree, leaf in zip(trees, self._is_leaf)]
-        self.values = self.rate * np.concatenate(values)[:, None]
-        self.classes = getattr(model, "classes_", None)
-        self.family = _boosting_family(model, self.n_outputs)
-
-    def leaves(self, X: Any) -> np.ndarray:
-        nodes = self.model.apply(X).astype(np.int64)
-        return numbered(nodes.reshape(len(nodes), -1), self._is_leaf)
-
-    def margins(self, X: Any) -> np.ndarray:
-        found = self.model.predict(X) if self.classes is None else self.model.decision_function(X)
-        return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
-
-
-def _refuse_boosting(model: Any) -> None:
-    """Say what of it is not linear in leaf values."""
-    if model.init is not None and model.init != "zero":
-        raise UnsupportedModelError(
-            f"{type(model).__name__}(init=...) starts from another model's predictions, of which "
-            "its trees know nothing: leave init=None or 'zero'."
-        )
-    if model.loss == "exponential":
-        raise UnsupportedModelError(
-            "GradientBoostingClassifier(loss='exponential') gives labels no likelihood: use "
-            "loss='log_loss'."
-        )
-
-
-def _boosting_family(model: Any, n_outputs: int) -> Likelihood:
-    """The likelihood that the loss is minus the logarithm of."""
-    if hasattr(model, "classes_"):
-        return Bernoulli() if n_outputs == 1 else Categorical()
-    losses = {
-        "squared_error": Gaussian(),
-        "absolute_error": AsymmetricLaplace(0.5),
-        "quantile": AsymmetricLaplace(float(model.alpha)),
-    }
-    if model.loss not in losses:
-        raise UnsupportedModelError(
-            f"{type(model).__name__}(loss={model.loss!r}) is not the logarithm of a likelihood "
-            f"known here: use one of {', '.join(losses)}."
-        )
-    return losses[model.loss]
-
-
-class HistGradientBoostingLeaves(LeafReader):
-    """`HistGradientBoostingClassifier` and `HistGradientBoostingRegressor`."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.family = _hist_family(model)
-        stages = model._predictors
-        trees = [tree for stage in stages for tree in stage]
-        self.n_outputs = int(model.n_trees_per_iteration_)
-        self.outputs = np.tile(np.arange(self.n_outputs), len(stages))
-        self._counting = [_with_numbers(tree) for tree in trees]
-        is_leaf = [tree.nodes["is_leaf"].astype(bool) for tree in trees]
-        self.sizes = np.array([leaf.sum() for leaf in is_leaf])
-        values = [tree.nodes["value"][leaf] for tree, leaf in zip(trees, is_leaf)]
-        self.values = np.concatenate(values)[:, None].astype(np.float64)
-        self.rate, self.l2 = float(model.learning_rate), float(model.l2_regularization)
-        self.classes = getattr(model, "classes_", None)
-        self.class_weight = getattr(model, "class_weight", None)
-
-    def leaves(self, X: Any) -> np.ndarray:
-        ready = self.model._preprocess_X(X, reset=False)
-        known, places = self.model._bin_mapper.make_known_categories_bitsets()
-        out = np.empty((len(ready), self.n_trees), dtype=np.int64)
-        for place, tree in enumerate(self._counting):
-            out[:, place] = tree.predict(
-                ready, known_cat_bitsets=known, f_idx_map=places, n_threads=1
-            )
-        return out
-
-    def margins(self, X: Any) -> np.ndarray:
-        if self.classes is not None:
-            found = self.model.decision_function(X)
-        else:
-            found = self.model.predict(X)
-            found = np.log(found) if isinstance(self.family, Poisson) else found
-        return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
-
-
-def _with_numbers(tree: Any) -> Any:
-    """A copy of the tree that predicts the number of the leaf."""
-    counting = copy(tree)
-    counting.nodes = tree.nodes.copy()
-    leaf = counting.nodes["is_leaf"].astype(bool)
-    counting.nodes["value"][leaf] = np.arange(leaf.sum())
-    return counting
-
-
-def _hist_family(model: Any) -> Likelihood:
-    """The likelihood that the loss is minus the logarithm of."""
-    if hasattr(model, "classes_"):
-        return Bernoulli() if model.n_trees_per_iteration_ == 1 else Categorical()
-    if model.loss == "quantile":
-        return AsymmetricLaplace(float(model.quantile))
-    losses = {
-        "squared_error": Gaussian(),
-        "poisson": Poisson(),
-        "absolute_error": AsymmetricLaplace(0.5),
-    }
-    if model.loss not in losses:
-        raise UnsupportedModelError(
-            f"{type(model).__name__}(loss={model.loss!r}) has no likelihood here: use one of "
-            f"{', '.join([*losses, 'quantile'])}."
-        )
-    return losses[model.loss]
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield the examples in order, `size` at a time."""
+        for rows, some in self.chunks(size):
+            assert self.read is not None
+            leaves = self.read(some.X) if some.leaves is None else some.leaves
+            yield Batch(rows, leaves, some.codes, some.weights)

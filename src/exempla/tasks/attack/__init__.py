@@ -1,11 +1,9 @@
-"""How few changes to the training data undo a prediction: attacks in the Fisher RKHS.
+"""Attacks: how few changes to the training data undo a prediction?
 
-What an attack takes beside the model and the data as given.
-
-n training rows of x bytes each, in the type they are computed in. Kept: the rows as an array of
-their own and, of a linear model, once more as its inputs. To find the rows of most reach all of
-them are moved to the best corner of their box, which takes five more for a moment; an attack on
-rows that are named, or on the target, is content with two.
+Memory, beside the model and the data as given: with n training rows of x bytes each, an attack
+keeps the rows as an array of its own and, for a linear model, once more as the model's inputs. To
+find the rows with the largest reach, all of them are moved to the best corner of their box, which
+takes five more copies for a moment; an attack on given rows, or on the test points, takes two.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ from exempla.checks import (
     check_flag,
     check_ids,
     check_number,
-    check_rows,
     check_seed,
     check_times,
-    renamed_options,
     whole_number,
 )
 from exempla.data import arrays_of, index_of, n_rows
@@ -48,22 +44,22 @@ from exempla.tasks.attack.ascent import (
     loss_objective,
     valid_range,
 )
-from exempla.tasks.attack.relabel import Relabelling, relabel
+from exempla.tasks.attack.relabel import Relabelling, attacked_rows, relabel
 from exempla.tasks.attack.result import Attack, with_rows
-from exempla.tasks.verify import Fit, check_fit, refit
+from exempla.tasks.retrain import Fit, check_fit, refit
 
-__all__ = ["Attack", "Relabelling", "attack", "input_scores", "weak_points", "expected_peak"]
+__all__ = ["Attack", "Relabelling", "attack", "expected_peak", "input_scores", "weak_points"]
 
-
-LOADED = 10 * 2**20
+_LOADED_BYTES = 10 * 2**20
 """Bytes that modules loaded on the way take."""
-NUMBERS = 8
-"""Numbers besides for each row: codes, probabilities, products."""
-SEARCHING, NAMED = 7, 4
+_NUMBERS_PER_ROW = 8
+"""Codes, probabilities and products of each row."""
+_COPIES_SEARCHING, _COPIES_NAMED = 7, 4
+"""Copies of the rows at the peak: while all rows are searched, and with given rows."""
 
 
 def expected_peak(X: Any, itemsize: int, searched: bool) -> float:
-    """Bytes, most of all at one time.
+    """Return the bytes at the peak.
 
     >>> round(expected_peak(np.zeros((1000, 2000)), 8, searched=True) / 2**20)
     117
@@ -71,22 +67,21 @@ def expected_peak(X: Any, itemsize: int, searched: bool) -> float:
     n = n_rows(X)
     shape = np.shape(X) if is_sparse(X) or hasattr(X, "shape") else np.shape(X[:1])
     row = itemsize * float(np.prod(shape[1:]))
-    copies = SEARCHING if searched else NAMED
-    return LOADED + n * (copies * row + 8 * NUMBERS)
+    copies = _COPIES_SEARCHING if searched else _COPIES_NAMED
+    return _LOADED_BYTES + n * (copies * row + 8 * _NUMBERS_PER_ROW)
 
 
-OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
-SAMPLE = 2048
-"""Training examples from which the metric of a network is estimated, at most."""
+_OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
+_MAX_SAMPLE = 2048
+"""Most training examples from which the metric of a network is estimated."""
 
 
-@renamed_options(side="perturb")
 def attack(
     model: Any,
     train: Any,
-    target: Any,
+    test: Any,
+    k: Any = 2,
     *,
-    points: Any = 2,
     perturb: str = "train",
     objective: str = "influence",
     budget: float = 0.1,
@@ -101,42 +96,46 @@ def attack(
     seed: int = 0,
     progress: bool = True,
 ) -> Attack:
-    """Perturb a few training points so that a set of target predictions gets worse.
+    """Perturb a few training points so that a set of test predictions gets worse.
 
-    For your own models, to see how fragile they are. The target is a set: its mean score μ is
-    attacked at once, by projected gradient ascent on how far each chosen training point pushes
-    against μ in the Fisher RKHS. Nothing of the caller's is changed; copies are returned.
+    Use it on your own models to see how fragile they are. The test points are attacked together:
+    projected gradient ascent increases how far each chosen training point pushes against their mean
+    score μ in the Fisher RKHS. The caller's data are not changed; perturbed copies are returned.
 
     Parameters
     ----------
     model : fitted LogisticRegression, or a torch classifier that returns logits
-        With perturb="labels", any classifier of scikit-learn's kind that exempla scores, trees too.
-    train, target : (X, y)
-        The labels of the target are the ones to be made unlikely; X alone takes the predicted.
-    points : int or indices
-        How many training points to perturb (those with the most reach, see `weak_points`), or
-        which.
+        With perturb="labels", any scikit-learn classifier that exempla supports, trees included.
+    train, test : (X, y)
+        The attack makes the labels of `test` unlikely; without y, the predicted labels.
+    k : int or indices
+        How many training points to perturb (those with the largest reach, see `weak_points`), or
+        which ones.
     perturb : {"train", "test", "labels"}
-        Perturb training points, or, for comparison, the target points themselves. One test-side
-        step is FGSM, several are PGD. "labels" moves nothing and gives training rows the wrong
-        label that harms most: a `Relabelling` comes back. It is the one attack on trees, which
-        answer in steps and have no gradient in their inputs.
+        Perturb training points or, for comparison, the test points themselves: one step is FGSM,
+        several are PGD. "labels" moves nothing, gives training rows the most harmful wrong label
+        and returns a `Relabelling`. It is the only attack on trees, whose predictions have no
+        gradient in the inputs.
     objective : {"influence", "distance"}
         Koh and Liang's −k(z, μ), or the paper's ‖μ − z‖_H, which adds k(z, z).
     budget, steps, step, bounds
         ℓ∞ radius, number of sign steps and their size (by default they add up to 2.5 budgets; a
-        single one is a whole budget), valid range of the inputs ("auto": what the training data
-        show).
+        single step is a whole budget), and valid range of the inputs ("auto": the range of the
+        training data).
     damping, parameters
-        As for `Explainer`. For a model trained with weight decay λ, damping=λ is the exact one.
+        As for `Explainer`. For a model trained with weight decay λ, damping=λ is exact.
     fit, rounds
-        With several rounds (of `steps` each) the model is trained on the perturbed data after
-        each, the attack goes on from there, and what in truth harmed the target most is returned.
-        A torch module needs `fit` for that.
+        With several rounds (of `steps` each) the model is retrained on the perturbed data after
+        each round and the attack continues from there; the points that did most harm after
+        retraining are returned. A torch module needs `fit` for that.
     ids : sequence
         Your own names of the training examples.
     seed, progress
-        Seed of every random choice, and whether to show progress on long work.
+        Seed of every random choice, and whether to show progress.
+
+    Returns
+    -------
+    Attack, or Relabelling with perturb="labels"
 
     Examples
     --------
@@ -146,7 +145,7 @@ def attack(
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> X = scale(X)
     >>> model = LogisticRegression().fit(X[:200], y[:200])
-    >>> found = attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), points=2, budget=0.5)
+    >>> found = attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), k=2, budget=0.5)
     >>> found.X.shape, found.expected < 0, bool(abs(found.delta).max() <= 0.5 + 1e-12)
     ((2, 30), True, True)
     """
@@ -157,8 +156,8 @@ def attack(
             return cast(
                 Any,
                 relabel(
-                    model, train, target, points=points, damping=damping, parameters=parameters,
-                    fit=fit, ids=ids, seed=check_seed(seed),
+                    model, train, test, k=k, damping=damping, parameters=parameters, fit=fit,
+                    ids=ids, seed=check_seed(seed),
                 ),
             )  # fmt: skip
     given = _unweighted(train)
@@ -167,17 +166,18 @@ def attack(
         check_fit(model, fit)
     with showing(check_flag("progress", progress)):
         itemsize = 8 if isinstance(model, BaseEstimator) else 4
-        searched = perturb == "train" and whole_number(points)
+        searched = perturb == "train" and whole_number(k)
         announce(expected_peak(given[0], itemsize, searched), f"{n_rows(given[1])} training rows")
         scores = input_scores(model, given, damping, parameters, check_seed(seed))
         X, y = scores.encode(*given)
-        target, tx, ty = _target(scores, target)
+        test, tx, ty = _labelled(scores, test)
         lowest, highest = valid_range(bounds, X)
         size = _step(step, budget, steps * rounds)
         if perturb == "test":
             return _on_test_side(scores, tx, ty, Box(tx, budget, lowest, highest), steps, size)
         v = scores.solve(scores.mean_score(tx, ty))
-        rows = _rows(points, scores, X, y, v, (budget, lowest, highest))
+        limits = (budget, lowest, highest)
+        rows = attacked_rows(k, len(X), lambda: _reach(scores, X, y, v, limits))
         box = Box(X[rows], budget, lowest, highest)
         labels = y[rows]
 
@@ -186,7 +186,7 @@ def attack(
             again = refit(model, changed, given[1], None, fit, seed)
             return input_scores(again, (changed, given[1]), damping, parameters, seed)
 
-        chosen = OBJECTIVES[objective]
+        chosen = _OBJECTIVES[objective]
         moved = ascend(chosen(scores, labels, v), X[rows], box, steps, size)
         if rounds > 1:
             moved = _in_rounds(
@@ -208,7 +208,7 @@ def attack(
         box=box,
         damping=scores.damping,
         seed=int(seed),
-        context=(model, given, target, fit),
+        context=(model, given, test, fit),
     )
 
 
@@ -216,19 +216,19 @@ def _in_rounds(
     moved: np.ndarray,
     trained_on: Callable[[np.ndarray], InputScores],
     objective: Any,
-    target: tuple[np.ndarray, np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray, np.ndarray],
     box: Box,
     steps: int,
     size: float,
     rounds: int,
 ) -> np.ndarray:
-    """Train on what was found, go on from there; return what harmed the target most in truth.
+    """Retrain on the moved points and continue from there; return those that did most harm.
 
-    The first order overshoots: a point moved far gains leverage and is then simply fitted.
+    First-order steps overshoot: a point that is moved far gains leverage and is then fitted.
     """
-    tx, ty, labels = target
+    tx, ty, labels = test
     best, worst_loss = moved, -np.inf
-    for turn in track(range(rounds), "training on the moved points", rounds):
+    for turn in track(range(rounds), "retraining on the moved points", rounds):
         scores = trained_on(moved)
         loss = float(scores.loss(tx, ty)[0].mean())
         if loss > worst_loss:
@@ -242,7 +242,7 @@ def _in_rounds(
 def weak_points(
     model: Any,
     train: Any,
-    target: Any,
+    test: Any,
     *,
     budget: float = 0.1,
     bounds: Any = "auto",
@@ -250,11 +250,11 @@ def weak_points(
     parameters: Any = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The defence view: training points by how much moving each could harm the target.
+    """Rank training points by how much moving each one could harm the test predictions.
 
-    `reach` is the largest first-order drop of the target's mean log-likelihood that moving this
-    point alone within the budget can make. Points on top are the cheapest to attack, and the ones
-    to protect or to look at first.
+    `reach` is the largest first-order drop of their mean log-likelihood that moving this point
+    alone within the budget can cause. The first points are the cheapest to attack: protect or
+    inspect them first.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.linear_model import LogisticRegression
@@ -270,7 +270,7 @@ def weak_points(
     check_number("budget", budget)
     scores = input_scores(model, given, damping, parameters, check_seed(seed))
     X, y = scores.encode(*given)
-    _, tx, ty = _target(scores, target)
+    _, tx, ty = _labelled(scores, test)
     v = scores.solve(scores.mean_score(tx, ty))
     reach = _reach(scores, X, y, v, (budget, *valid_range(bounds, X)))
     order = np.argsort(-reach, kind="stable")
@@ -281,24 +281,24 @@ def weak_points(
 def input_scores(
     model: Any, train: Any, damping: str | float, parameters: Any = None, seed: int = 0
 ) -> InputScores:
-    """The model as attacks see it."""
+    """Return the model as a function of its inputs."""
     if is_trees(model):
         raise UnsupportedModelError(
-            "trees answer in steps: a feature moved a little changes nothing until it crosses a "
+            "trees predict in steps: moving a feature a little changes nothing until it crosses a "
             "split, so there is no gradient to follow; use perturb='labels', which gives training "
             "rows wrong labels instead."
         )
     if isinstance(model, Pipeline):
         raise UnsupportedModelError(
             "attack moves the inputs of the model itself: give the last step of the Pipeline, and "
-            "data as the steps before it leave them."
+            "the data as transformed by the steps before it."
         )
     oracle = make_oracle(model, parameters=parameters)
     examples = oracle.read(train, role="train")
     value = _damping(oracle, examples, damping, seed)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from exempla.tasks.attack.ascent import NetworkScores
+        from exempla.tasks.attack.network import NetworkScores
 
         sample = _sample(len(examples), seed)
         return NetworkScores(oracle, model, train, value, parameters, sample)
@@ -306,12 +306,12 @@ def input_scores(
     from exempla.tasks.attack.ascent import LinearScores
 
     if not isinstance(oracle, SklearnOracle):
-        raise UnsupportedModelError("attack takes logistic regression and torch classifiers.")
+        raise UnsupportedModelError("attack supports logistic regression and torch classifiers.")
     return LinearScores(oracle, train, value)
 
 
 def _damping(oracle: Oracle, examples: Examples, wanted: str | float, seed: int) -> float:
-    """Return the damping: the number given, or that of the rule."""
+    """Return the given damping, or that of a rule; many parameters get the larger rule."""
     wanted = check_damping(wanted)
     if not isinstance(wanted, str):
         return float(wanted)
@@ -329,13 +329,13 @@ def _damping(oracle: Oracle, examples: Examples, wanted: str | float, seed: int)
 
 
 def _sample(n: int, seed: int) -> np.ndarray:
-    if n <= SAMPLE:
+    if n <= _MAX_SAMPLE:
         return np.arange(n)
-    return np.sort(np.random.default_rng(seed).choice(n, SAMPLE, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(n, _MAX_SAMPLE, replace=False))
 
 
 def _unweighted(train: Any) -> tuple[Any, Any]:
-    """X and y of the training data: what an attack does to weighted rows is not worked out."""
+    """Return X and y of the training data; weighted rows are not supported."""
     X, y, weights = arrays_of(train, "training data")
     if weights is not None:
         raise ExemplaError("attack takes no sample_weight: give the training data as (X, y).")
@@ -343,7 +343,7 @@ def _unweighted(train: Any) -> tuple[Any, Any]:
 
 
 def _check(objective: str, budget: float, steps: int, rounds: int) -> None:
-    check_choice("objective", objective, tuple(OBJECTIVES))
+    check_choice("objective", objective, tuple(_OBJECTIVES))
     check_number("budget", budget)
     check_times("steps", steps)
     check_times("rounds", rounds)
@@ -355,12 +355,12 @@ def _step(step: float | None, budget: float, steps: int) -> float:
     return budget if steps == 1 else 2.5 * budget / steps
 
 
-def _target(scores: InputScores, target: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The target with labels; the predicted ones if none were given."""
-    scores.oracle.read(target, role="test")  # says what is wrong with it, if anything is
-    if isinstance(target, tuple) and len(target) > 1 and target[1] is not None:
-        return target[:2], *scores.encode(*target[:2])
-    X: Any = next(iter(target)) if isinstance(target, tuple) else target
+def _labelled(scores: InputScores, test: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return the test data with labels; the predicted ones if none were given."""
+    scores.oracle.read(test, role="test")  # raises if the data are unusable
+    if isinstance(test, tuple) and len(test) > 1 and test[1] is not None:
+        return test[:2], *scores.encode(*test[:2])
+    X: Any = next(iter(test)) if isinstance(test, tuple) else test
     classes = getattr(scores, "classes", np.arange(1_000_000))
     tx, _ = scores.encode(X, np.full(n_rows(X), classes[0]))
     codes = scores.predict(tx)
@@ -372,22 +372,10 @@ def _reach(scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: An
     return Box(X, *limits).reach(gradient) / len(X)
 
 
-def _rows(
-    points: Any, scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any
-) -> np.ndarray:
-    """Which training rows to perturb."""
-    n = len(X)
-    if whole_number(points):
-        if not 1 <= points <= n:
-            raise ExemplaError(f"points is {points}: give a number from 1 to {n}, or row numbers.")
-        return np.argsort(-_reach(scores, X, y, v, limits), kind="stable")[:points]
-    return check_rows(points, n, "points", "training rows")
-
-
 def _on_test_side(
     scores: InputScores, X: np.ndarray, y: np.ndarray, box: Box, steps: int, size: float
 ) -> Attack:
-    """FGSM (one step) or PGD on the target points themselves."""
+    """Run FGSM (one step) or PGD on the test points themselves."""
     before, _ = scores.loss(X, y)
     moved = ascend(loss_objective(scores, y), X, box, steps, size)
     after, _ = scores.loss(moved, y)

@@ -1,59 +1,38 @@
-"""Projected gradient ascent on inputs: sign steps inside an ℓ∞ ball and the valid range.
+"""Projected gradient ascent on inputs, and logistic regression as a function of its inputs.
 
-The unified view of the paper: every attack is max ℓ(z) over ‖x − x₀‖∞ ≤ ε, with
+Every attack maximises an objective ℓ over the box ‖x − x₀‖∞ ≤ ε, with
 
     test side                 ℓ = −log p(y | x)                              x a test point
     training side, influence  ℓ = −k(z, μ)                                   x a training point
     training side, distance   ℓ = ‖μ − z‖²_H = k(μ, μ) − 2k(z, μ) + k(z, z)  x a training point
 
-Sign steps on the second are Koh and Liang's iterate. The third, the paper's, points the same way
-once the gradient of k(z, z) is left out.
+Sign steps on the second objective are Koh and Liang's attack. The third one is the paper's; its
+gradient points the same way once the term k(z, z) is dropped.
 
-What an attack needs of a model: kernel values with the target, and their gradient in x.
+With s(x, y) the score of an example and v = M⁻¹μ, the kernel with the target is k(z, μ) = sᵀv: to
+first order, n times the amount by which training on z raises the target's log-likelihood.
+`InputScores` computes it and its gradient in x. For logistic regression everything is in closed
+form: with x̄ = (x, 1), residual g = onehot(y) − p, V = v as a (d+1, C) matrix, V̂ its first d rows,
 
-With s(x, y) the score of an example and v = M⁻¹μ the target pulled through the metric,
-
-    k(z, μ) = s(x, y)ᵀ v
-
-is how much training on z raises the target's log-likelihood (over n, to first order). Lowering it
-by moving x is the training-side attack; ∇ₓ stands on the score of the *training* example.
-
-A torch classifier from its inputs: double backward through the score.
-
-k(z, v) = ⟨∇θ log p(y | x), v⟩ is differentiated in x once more. v = M⁻¹μ comes from conjugate
-gradients on products with the damped Gauss-Newton matrix, which for a softmax is the true Fisher:
-Fv = mean Jᵀ(diag(p) − ppᵀ)Jv, two backward passes through a forward pass that is run once.
-
-Logistic regression from its inputs: everything in closed form.
-
-η = xᵀW + b, p = softmax(η) (or σ(η)), score = x̄ gᵀ with x̄ = (x, 1) and g = onehot(y) − p. For
-V = M⁻¹μ as a (d+1, C) matrix and V̂ its first d rows,
-
-    s·v = x̄ᵀVg,    ∇ₓ(s·v) = V̂g − W(diag(p) − ppᵀ)Vᵀx̄
+    sᵀv = x̄ᵀVg,    ∇ₓ(sᵀv) = V̂g − W(diag(p) − ppᵀ)Vᵀx̄
 """
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit, softmax
-from torch import Tensor
-from torch.func import functional_call
 
 from exempla.arrays import is_sparse, real_numbers
 from exempla.data import as_matrix
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 from exempla.oracles.sklearn.oracle import SklearnOracle
-from exempla.oracles.torch.trainers import select_parameters, unwrap_module
 
 
 class InputScores(ABC):
@@ -205,124 +184,6 @@ def valid_range(bounds: Any, X: np.ndarray) -> tuple[Any, Any]:
     return lowest, highest
 
 
-CHUNK = 512
-
-
-class NetworkScores(InputScores):
-    """Logits of a torch module; only the chosen trainable parameters count as θ."""
-
-    def __init__(
-        self,
-        oracle: Oracle,
-        model: torch.nn.Module,
-        train: Any,
-        damping: float,
-        parameters: Any,
-        sample: np.ndarray,
-    ) -> None:
-        self.oracle = oracle
-        names = select_parameters(unwrap_module(model), parameters)
-        self.model = copy.deepcopy(unwrap_module(model)).eval()
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(False)
-        own = dict(self.model.named_parameters())
-        self.theta = {name: own[name].detach() for name in names}
-        first = next(iter(self.theta.values()))
-        self.device, self.dtype, self.damping = first.device, first.dtype, damping
-        X, _ = self.encode(*train[:2])
-        self.sample = self._tensor(X[sample])
-        self._chunks: list[Any] | None = None
-        with torch.no_grad():
-            logits = self.model(self.sample[:2])
-        if logits.ndim != 2 or logits.shape[1] < 2:
-            raise ExemplaError(
-                f"attack needs a classifier with one logit per class, and this model returned "
-                f"{tuple(logits.shape)} for 2 examples."
-            )
-
-    def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        X, y = (
-            a.detach().cpu().numpy() if isinstance(a, Tensor) else np.asarray(a) for a in (X, y)
-        )
-        if X.dtype.kind != "f" or y.dtype.kind not in "iu":
-            raise ExemplaError("attack needs float inputs and class labels 0, 1, 2, …")
-        return np.array(X), y.astype(np.int64)
-
-    def _tensor(self, X: np.ndarray) -> Tensor:
-        kind = self.dtype if X.dtype.kind == "f" else torch.long
-        return torch.as_tensor(X, dtype=kind, device=self.device)
-
-    def _flat(self, parts: Any) -> Tensor:
-        return torch.cat([p.reshape(-1) for p in parts])
-
-    def _log_prob(self, theta: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return -F.cross_entropy(functional_call(self.model, theta, (x,)), y, reduction="none")
-
-    def mean_score(self, X: np.ndarray, y: np.ndarray) -> Tensor:
-        total: Any = 0.0
-        for i in range(0, len(X), CHUNK):
-            x, labels = self._tensor(X[i : i + CHUNK]), self._tensor(y[i : i + CHUNK])
-            theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
-            value = self._log_prob(theta, x, labels).sum()
-            total = total + self._flat(torch.autograd.grad(value, list(theta.values())))
-        return total / len(X)
-
-    def _linearised(self) -> list[Any]:
-        """Each chunk of the sample run once: p, the outputs, θ, and Jᵀu as a function of u."""
-        if self._chunks is None:
-            self._chunks = []
-            for x in self.sample.split(CHUNK):
-                theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
-                out = functional_call(self.model, theta, (x,))
-                u = torch.zeros_like(out, requires_grad=True)
-                leaves = list(theta.values())
-                pulled = self._flat(torch.autograd.grad(out, leaves, u, create_graph=True))
-                self._chunks.append((out.detach().softmax(1), out, leaves, u, pulled))
-        return self._chunks
-
-    def product(self, v: Tensor) -> Tensor:
-        """Mv on the sample of training examples: Jv is the derivative of (Jᵀu)ᵀv in u."""
-        total = torch.zeros_like(v)
-        for p, out, leaves, u, pulled in self._linearised():
-            moved = torch.autograd.grad(pulled, u, v, retain_graph=True)[0]
-            curved = p * (moved - (p * moved).sum(1, keepdim=True))
-            total += self._flat(torch.autograd.grad(out, leaves, curved, retain_graph=True))
-        return total / len(self.sample) + self.damping * v
-
-    def solve(self, mu: Tensor) -> Tensor:
-        return conjugate_gradient(self.product, mu, tolerance=1e-5, most=200)
-
-    def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
-        values, gradients = [], []
-        own = v.ndim == 2  # one direction for each row: rows go one by one
-        step = 1 if own else CHUNK
-        for i in range(0, len(X), step):
-            x = self._tensor(X[i : i + step]).requires_grad_()
-            labels = self._tensor(y[i : i + step])
-            theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
-            u = torch.ones(len(x), dtype=self.dtype, device=self.device, requires_grad=True)
-            log_prob = self._log_prob(theta, x, labels)
-            pulled = torch.autograd.grad(log_prob, list(theta.values()), u, create_graph=True)
-            # Σ u_i s_iᵀv: rows do not interact in evaluation mode, so its derivatives in u and in
-            # x are the values and the gradients of each row
-            total = self._flat(pulled) @ (v[i] if own else v)
-            value, gradient = torch.autograd.grad(total, [u, x])
-            values.append(value.cpu().numpy())
-            gradients.append(gradient.cpu().numpy())
-        return np.concatenate(values), np.concatenate(gradients)
-
-    def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x = self._tensor(X).requires_grad_()
-        value = -self._log_prob(self.theta, x, self._tensor(y))
-        gradient = torch.autograd.grad(value.sum(), x)[0]
-        return value.detach().cpu().numpy(), gradient.cpu().numpy()
-
-    @torch.no_grad()
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        parts = [self.model(x).argmax(1) for x in self._tensor(X).split(CHUNK)]
-        return torch.cat(parts).cpu().numpy()
-
-
 _DENSE_LIMIT = 4096
 """Up to so many parameters the metric is written out and solved with directly."""
 
@@ -340,9 +201,9 @@ class LinearScores(InputScores):
             )
         self.binary = layers[0].d_out == 1
         self.theta = oracle.theta.reshape(layers[0].d_in, layers[0].d_out)
-        self.classes = np.asarray(oracle._parts.classes)
+        self.classes = np.asarray(oracle.classes)
         self.ridge = np.repeat(layers[0].penalty, layers[0].d_out) + damping
-        self.bias = self.theta.shape[0] > oracle._parts.network.n_features
+        self.bias = self.theta.shape[0] > oracle.n_features
         self.oracle, self.damping = oracle, damping
         X, _ = self.encode(*train[:2])
         self.train = (self._inputs(X), self._probabilities(X))

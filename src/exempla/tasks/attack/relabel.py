@@ -1,15 +1,16 @@
-"""Attacks by wrong labels: which training rows, under which other label, harm a target most.
+"""Attacks by wrong labels: which training rows, under which other label, do most harm.
 
-With v = M⁻¹μ for the target's mean score μ, a training row j under label c is worth s_j(c)ᵀv / n to
-the target's mean log-likelihood. Giving it label c instead of y changes that by
+Let μ be the mean score of the attacked predictions and v = M⁻¹μ. A training row j under label c
+contributes s_j(c)ᵀv / n to their mean log-likelihood. Label c instead of y changes that by
 
     effect_j = (s_j(c) − s_j(y))ᵀ v / n
 
-to first order. Nothing is moved, so a model needs no gradient in its inputs: trees have none.
+to first order. No input is moved, so the model needs no gradient in its inputs: trees have none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,26 +26,22 @@ from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.kernel.embed import Embedding, embed_training_set
 from exempla.oracles import make_oracle
 from exempla.results import Answer
-from exempla.tasks.attack.result import AttackCheck, _predictions
-from exempla.tasks.verify import Fit, check_fit, refit
-
-__all__ = ["Relabelling", "relabel"]
-
-_ARMS = ("untouched", "attacked", "random direction")
+from exempla.tasks.attack.result import AttackCheck, check_attack
+from exempla.tasks.retrain import Fit, refit
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Relabelling(Answer):
-    """Training rows and the wrong labels that would harm the target most; nothing is changed.
+    """Training rows and the wrong labels that would do most harm; nothing is changed.
 
     Attributes
     ----------
     indices : int64 array
         Rows of the training data, most harmful first.
     given, labels : arrays
-        Their labels, and the ones to give them instead.
+        Their labels, and the wrong ones to give them.
     effect : array
-        First-order change of the target's mean log-likelihood by each.
+        First-order change of the attacked predictions' mean log-likelihood by each.
     """
 
     given: np.ndarray
@@ -56,60 +53,56 @@ class Relabelling(Answer):
     version: str = __version__
     perturbed: str = "labels"
     every: tuple[np.ndarray, np.ndarray] = field(repr=False)
-    """Of all training rows: the most harmful other label, and its effect."""
+    """For all training rows: the most harmful other label, and its effect."""
     context: Any = field(default=None, repr=False, compare=False)
 
     @property
     def expected(self) -> float:
-        """First-order change of the target's mean log-likelihood by all of them."""
+        """First-order change of the attacked predictions' mean log-likelihood by all of them."""
         return float(self.effect.sum())
 
     @property
     def finding(self) -> str:
         return (
-            f"{len(self):,} training rows under other labels change the target's mean "
-            f"log-likelihood by {self.expected:.3g}, to first order."
+            f"Giving {len(self):,} training rows wrong labels should change the mean "
+            f"log-likelihood of the attacked predictions by {self.expected:.3g}."
         )
 
     def _columns(self) -> dict[str, Any]:
         return {"given": self.given, "label": self.labels, "effect": self.effect}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; `weights` is what each row's other label costs."""
+        """Return everything as plain values; `weights` is what each wrong label costs."""
         costs = (-self.effect).tolist()
         return {
             **super().to_dict(), "side": "opponents", "weights": costs, "expected": self.expected,
         }  # fmt: skip
 
     def weak_points(self) -> pd.DataFrame:
-        """The defence view: all training rows by how much another label would harm the target."""
+        """Return all training rows by how much a wrong label of each would harm."""
         labels, effect = self.every
         order = np.argsort(effect, kind="stable")
         return pd.DataFrame({"index": order, "label": labels[order], "reach": -effect[order]})
 
     def apply(self, y: Any) -> np.ndarray:
-        """A copy of the labels with these ones in place."""
+        """Return a copy of the labels with the wrong ones in place."""
         return _with_labels(y, self.indices, self.labels)
 
     def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
-        """Train on untouched, attacked and randomly wrong labels; count flipped predictions."""
-        model, (X, y, weights), target, remembered = self.context
-        fit = remembered if fit is None else fit
-        check_fit(model, fit)
-        lines = []
-        for seed in range(seeds):
-            arms = zip(_ARMS, (np.asarray(y), self.apply(y), self._at_random(y, seed)), strict=True)
-            fitted = {arm: refit(model, X, labels, weights, fit, seed) for arm, labels in arms}
-            clean = _predictions(fitted["untouched"], target)
-            for arm, trained in fitted.items():
-                predicted, likelihood = _predictions(trained, target)
-                flips = float(np.mean(predicted != clean[0]))
-                lines.append((arm, seed, flips, float(np.mean(likelihood))))
-        columns = ["arm", "seed", "flipped", "log_likelihood"]
-        return _RelabelCheck(pd.DataFrame(lines, columns=columns), len(self.indices), 0.0)
+        """Retrain on untouched, attacked and randomly wrong labels; count flipped predictions."""
+        model, (X, y, weights), test, remembered = self.context
+
+        def train(arm: str, seed: int, fit: Fit | None) -> Any:
+            labels = np.asarray(y)
+            if arm != "untouched":
+                labels = self.apply(y) if arm == "attacked" else self._at_random(y, seed)
+            return refit(model, X, labels, weights, fit, seed)
+
+        what = f"{len(self)} training rows with wrong labels"
+        return check_attack(model, train, test, remembered if fit is None else fit, seeds, what)
 
     def _at_random(self, y: Any, seed: int) -> np.ndarray:
-        """As many rows chosen by chance, each under another label chosen by chance."""
+        """Return the labels with as many random rows under random other labels."""
         rng, labels = np.random.default_rng(seed), np.asarray(y)
         rows = rng.choice(len(labels), len(self), replace=False)
         classes, codes = np.unique(labels, return_inverse=True)
@@ -117,33 +110,25 @@ class Relabelling(Answer):
         return _with_labels(labels, rows, classes[other])
 
 
-class _RelabelCheck(AttackCheck):
-    """Flipped target predictions after training on wrong labels, per arm and seed."""
-
-    def __str__(self) -> str:
-        head = f"{self.points} training rows under other labels\n"
-        return head + self.table.to_string(index=False, float_format="%.4f")
-
-
 def relabel(
     model: Any,
     train: Any,
-    target: Any,
+    test: Any,
     *,
-    points: Any = 2,
+    k: Any = 2,
     damping: str | float = "auto",
     parameters: Any = None,
     fit: Fit | None = None,
     ids: Any = None,
     seed: int = 0,
 ) -> Relabelling:
-    """The training rows whose labels to change so that a target is judged worse.
+    """Return the training rows whose relabelling harms the test predictions most.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.ensemble import HistGradientBoostingClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> model = HistGradientBoostingClassifier(max_iter=20).fit(X[:300], y[:300])
-    >>> found = relabel(model, (X[:300], y[:300]), (X[300:310], y[300:310]), points=3)
+    >>> found = relabel(model, (X[:300], y[:300]), (X[300:310], y[300:310]), k=3)
     >>> len(found), found.expected < 0, bool((found.given != found.labels).all())
     (3, True, True)
     """
@@ -153,18 +138,18 @@ def relabel(
     codes, classes = getattr(embedding.train, "codes", None), _classes(oracle)
     if codes is None or classes is None:
         raise UnsupportedModelError(
-            f"perturb='labels' gives rows another class, and {type(model).__name__} predicts no "
-            "classes of a scikit-learn kind: use perturb='train'."
+            f"perturb='labels' gives rows another class, but {type(model).__name__} has no "
+            "classes in the scikit-learn sense: use perturb='train'."
         )
-    asked = _labelled(embedding, target)
+    queried = _labelled(embedding, test)
     chosen = resolve_damping(check_damping(damping), embedding.evidence, embedding.metric.name)
-    worth = _worth_under(embedding, oracle.read(asked, role="test"), chosen.value, len(classes))
+    worth = _worth_under(embedding, oracle.read(queried, role="test"), chosen.value, len(classes))
     rows = np.arange(len(codes))
     change = (worth - worth[rows, codes][:, None]) / len(codes)
-    change[rows, codes] = np.inf  # the label it has is no change
+    change[rows, codes] = np.inf  # its own label is no attack
     best = np.argmin(change, axis=1)
     effect = change[rows, best]
-    found = _rows(points, effect)
+    found = attacked_rows(k, len(effect), lambda: -effect)
     names = check_ids(index_of(X, y) if ids is None else ids, n_rows(y))
     return Relabelling(
         indices=found,
@@ -177,13 +162,13 @@ def relabel(
         seed=int(seed),
         warnings=oracle.notes,
         every=(classes[best], effect),
-        context=(model, (X, y, weights), asked, fit),
+        context=(model, (X, y, weights), queried, fit),
     )
 
 
-def _worth_under(embedding: Embedding, questioned: Any, damping: float, classes: int) -> np.ndarray:
-    """s_j(c)ᵀ M⁻¹ μ of every training row j under every class c, (n, classes)."""
-    rows, _ = embedding.embed(questioned, "true")
+def _worth_under(embedding: Embedding, queried: Any, damping: float, classes: int) -> np.ndarray:
+    """Return s_j(c)ᵀ M⁻¹ μ of every training row j under every class c, (n, classes)."""
+    rows, _ = embedding.embed(queried, "true")
     v = to_numpy(embedding.metric.solve(rows.mean(0)[None, :], damping))[0]
     train: Any = embedding.train
     found = []
@@ -195,33 +180,32 @@ def _worth_under(embedding: Embedding, questioned: Any, damping: float, classes:
 
 
 def _classes(oracle: Any) -> np.ndarray | None:
-    """The model's classes, in the order of its codes."""
+    """Return the model's classes in the order of its codes, if it has any."""
     parts = getattr(oracle, "_parts", oracle)
     classes = getattr(parts, "classes", None)
     return None if classes is None else np.asarray(classes)
 
 
-def _labelled(embedding: Embedding, target: Any) -> tuple[Any, np.ndarray]:
-    """The target with labels; the predicted ones if none were given."""
-    examples = embedding.oracle.read(target, role="test")
-    X: Any = target[0] if isinstance(target, tuple) else target
+def _labelled(embedding: Embedding, test: Any) -> tuple[Any, np.ndarray]:
+    """Return the test data with labels; the predicted ones if none were given."""
+    examples = embedding.oracle.read(test, role="test")
+    X: Any = test[0] if isinstance(test, tuple) else test
     if examples.labels is not None:
         return X, examples.labels
     return X, embedding.oracle.predict(examples)
 
 
-def _rows(points: Any, effect: np.ndarray) -> np.ndarray:
-    """Which training rows: the most harmful, or those named."""
-    n = len(effect)
-    if whole_number(points):
-        if not 1 <= points <= n:
-            raise ExemplaError(f"points is {points}: give a number from 1 to {n}, or row numbers.")
-        return np.argsort(effect, kind="stable")[:points].astype(np.int64)
-    return check_rows(points, n, "points", "training rows")
+def attacked_rows(k: Any, n: int, harm: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return the k most harmful of n training rows, or the rows that `k` names."""
+    if whole_number(k):
+        if not 1 <= k <= n:
+            raise ExemplaError(f"k is {k}: give a number from 1 to {n}, or row numbers.")
+        return np.argsort(-harm(), kind="stable")[:k].astype(np.int64)
+    return check_rows(k, n, "k", "training rows")
 
 
 def _with_labels(y: Any, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """A copy of y with these labels in these rows."""
+    """Return a copy of y with these labels in these rows."""
     out = np.array(y)
     out = out.astype(np.result_type(out.dtype, labels.dtype)) if out.dtype != object else out
     out[rows] = labels

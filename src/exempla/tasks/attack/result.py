@@ -1,8 +1,8 @@
-"""What an attack found, and whether it holds once the model is trained on it."""
+"""Results of attacks, and whether they hold once the model is retrained on the attacked data."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,32 +16,31 @@ from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.results import Answer
 from exempla.tasks.attack.ascent import Box
-from exempla.tasks.verify import Fit, check_fit, half_width, refit
-
-__all__ = ["Attack", "AttackCheck", "with_rows"]
+from exempla.tasks.retrain import Fit, check_fit, refit
+from exempla.tasks.verify import arm_table
 
 _ARMS = ("untouched", "attacked", "random direction")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attack(Answer):
-    """Perturbed copies of some rows; the caller's data are as they were.
+    """Perturbed copies of some rows; the caller's data are not changed.
 
     Attributes
     ----------
     indices : int64 array
-        Which rows: of the training data, or of the target when `perturbed` is "test".
+        The perturbed rows: of the training data, or of the test data if `perturbed` is "test".
     perturbed : str
         "train" or "test".
     X : array
         The perturbed rows.
     original : array
-        The same rows untouched.
+        The same rows before the attack.
     budget : float
         ℓ∞ radius.
     before, after : arrays
-        Training side: k(z, μ)/n of each row, what the target's mean log-likelihood owes to it.
-        Test side: log p(y | x).
+        Training side: k(z, μ)/n of each row, its first-order contribution to the mean
+        log-likelihood of the attacked predictions. Test side: log p(y | x).
     """
 
     X: np.ndarray = field(repr=False)
@@ -61,25 +60,18 @@ class Attack(Answer):
     context: Any = field(default=None, repr=False, compare=False)
 
     @property
-    def side(self) -> str:
-        """The old name of `perturbed`."""
-        warnings.warn("Attack.side is now Attack.perturbed.", FutureWarning, stacklevel=2)
-        return self.perturbed
-
-    @property
     def finding(self) -> str:
-        what = "training points" if self.perturbed == "train" else "target points"
+        which = "training" if self.perturbed == "train" else "test"
         return (
-            f"{len(self):,} {what} moved by at most {self.budget:g} change the target's mean "
-            f"log-likelihood by {self.expected:.3g}, to first order."
+            f"Moving {len(self):,} {which} points by at most {self.budget:g} should change the "
+            f"mean log-likelihood of the attacked predictions by {self.expected:.3g}."
         )
 
     def _columns(self) -> dict[str, Any]:
         return {"before": self.before, "after": self.after}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; `weights` is how far each point was turned against the
-        target."""
+        """Return everything as plain values; `weights` is what moving each point costs."""
         return {
             **super().to_dict(),
             "side": "opponents",
@@ -94,21 +86,21 @@ class Attack(Answer):
 
     @property
     def expected(self) -> float:
-        """First-order change of the target's mean log-likelihood."""
+        """First-order change of the mean log-likelihood of the attacked predictions."""
         change = self.after - self.before
         return float(change.sum() if self.perturbed == "train" else change.mean())
 
     def apply(self, X: Any) -> Any:
-        """A copy of X with the perturbed rows in place."""
+        """Return a copy of X with the perturbed rows in place."""
         return with_rows(X, self.indices, self.X)
 
     def random_copy(self, seed: int) -> np.ndarray:
-        """Rows moved as far in random directions: signs by chance, same ball, same range."""
+        """Return the rows moved as far in random directions, within the same box."""
         signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=self.original.shape)
         return self.box.project(self.original + self.budget * signs)
 
     def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
-        """Train on untouched, attacked and randomly moved rows; count flipped predictions.
+        """Retrain on untouched, attacked and randomly moved rows, and count flipped predictions.
 
         Examples
         --------
@@ -127,54 +119,67 @@ class Attack(Answer):
         """
         if self.perturbed != "train" or self.context is None:
             raise ExemplaError("a test-side attack changes no training: look at .flipped instead.")
-        model, (X, y), target, remembered = self.context
-        fit = remembered if fit is None else fit
-        check_fit(model, fit)
-        check_times("seeds", seeds)
-        lines = []
-        for seed in range(seeds):
-            moved = with_rows(X, self.indices, self.random_copy(seed).astype(self.X.dtype))
-            arms = zip(_ARMS, (X, self.apply(X), moved), strict=True)
-            fitted = {arm: refit(model, rows, y, None, fit, seed) for arm, rows in arms}
-            clean = _predictions(fitted["untouched"], target)
-            for arm, trained in fitted.items():
-                predicted, likelihood = _predictions(trained, target)
-                flips = float(np.mean(predicted != clean[0]))
-                lines.append((arm, seed, flips, float(np.mean(likelihood))))
-        columns = ["arm", "seed", "flipped", "log_likelihood"]
-        return AttackCheck(pd.DataFrame(lines, columns=columns), len(self.indices), self.budget)
+        model, (X, y), test, remembered = self.context
+
+        def train(arm: str, seed: int, fit: Fit | None) -> Any:
+            rows = X
+            if arm == "attacked":
+                rows = self.apply(X)
+            elif arm == "random direction":
+                moved = self.random_copy(seed).astype(self.X.dtype)
+                rows = with_rows(X, self.indices, moved)
+            return refit(model, rows, y, None, fit, seed)
+
+        what = f"{len(self)} training points moved by at most {self.budget:g}"
+        return check_attack(model, train, test, remembered if fit is None else fit, seeds, what)
 
 
 @dataclass(frozen=True)
 class AttackCheck:
-    """Flipped target predictions after training, per arm and seed."""
+    """Share of the attacked predictions that flip after retraining, per arm and seed."""
 
     runs: pd.DataFrame
-    points: int
-    budget: float
+    what: str
 
     def mean(self, arm: str, measure: str = "flipped") -> float:
+        """Return the mean of one measure over the seeds."""
         return float(self.runs.loc[self.runs.arm == arm, measure].mean())
 
     @property
     def table(self) -> pd.DataFrame:
-        """Mean of each arm with a 95% interval over the seeds."""
-        lines = []
-        for arm, part in self.runs.groupby("arm", sort=False):
-            line: dict[str, Any] = {"arm": arm}
-            for name in ("flipped", "log_likelihood"):
-                values = part[name].to_numpy(dtype=np.float64)
-                line[name], line[f"{name}_±"] = float(values.mean()), half_width(values)
-            lines.append(line)
-        return pd.DataFrame(lines)
+        """Mean of each arm, with a 95 % interval over the seeds."""
+        return arm_table(self.runs, ["arm"], ("flipped", "log_likelihood"))
 
     def __str__(self) -> str:
-        head = f"{self.points} training points moved by at most {self.budget:g}\n"
-        return head + self.table.to_string(index=False, float_format="%.4f")
+        return f"{self.what}\n" + self.table.to_string(index=False, float_format="%.4f")
+
+
+def check_attack(
+    model: Any,
+    train: Callable[[str, int, Fit | None], Any],
+    test: Any,
+    fit: Fit | None,
+    seeds: int,
+    what: str,
+) -> AttackCheck:
+    """Retrain every arm with every seed; `train(arm, seed, fit)` returns the model of one arm."""
+    check_fit(model, fit)
+    lines = []
+    for seed in range(check_times("seeds", seeds)):
+        untouched: Any = None
+        for arm in _ARMS:
+            oracle = make_oracle(train(arm, seed, fit))
+            examples = oracle.read(test, role="test")
+            predicted = oracle.predict(examples)
+            untouched = predicted if untouched is None else untouched
+            flips = float(np.mean(predicted != untouched))
+            lines.append((arm, seed, flips, float(np.mean(oracle.log_likelihood(examples)))))
+    columns = ["arm", "seed", "flipped", "log_likelihood"]
+    return AttackCheck(pd.DataFrame(lines, columns=columns), what)
 
 
 def with_rows(X: Any, rows: np.ndarray, values: np.ndarray) -> Any:
-    """A copy of X with these values in place of these rows."""
+    """Return a copy of X with these values in place of these rows."""
     if is_tensor(X):
         out = X.detach().clone()
         out[rows] = out.new_tensor(values)
@@ -182,9 +187,3 @@ def with_rows(X: Any, rows: np.ndarray, values: np.ndarray) -> Any:
     out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, values.dtype))
     out[rows] = values
     return out
-
-
-def _predictions(model: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
-    oracle = make_oracle(model)
-    examples = oracle.read(target, role="test")
-    return oracle.predict(examples), oracle.log_likelihood(examples)

@@ -51,7 +51,7 @@ from scipy.special import expit, logit
 from sklearn.isotonic import isotonic_regression
 from threadpoolctl import threadpool_limits
 
-from exempla.tasks.explain import TIE, first_largest, levels
+from exempla.arrays import TIE, first_largest, levels
 from exempla.tasks.labels.evidence import Evidence, moved, worth_of_margins
 from exempla.tasks.labels.noise import (
     ClassPosterior,

@@ -49,7 +49,7 @@ from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
 from exempla.tasks.labels.problem import read_problem
 from exempla.tasks.labels.result import ClassFixes
 from exempla.tasks.labels.spread import PARTS, count_interval, posterior_points
-from exempla.tasks.verify import Fit, check_fit, refit
+from exempla.tasks.retrain import Fit, check_fit, refit
 
 _COARSE, _FINE, STEPS = 12, 6, 20
 _MOST_WRONG = 0.45

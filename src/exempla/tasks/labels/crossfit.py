@@ -20,7 +20,7 @@ from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import track
 from exempla.tasks.labels.problem import LabelProblem, Learner
-from exempla.tasks.verify import in_words, named
+from exempla.tasks.retrain import describe, error_line
 
 FOLDS = 5
 _CURATED_FOLDS = 10
@@ -182,8 +182,8 @@ def _predict_into(
             raise
         except Exception as error:  # the model may be the caller's own, and raise anything
             raise ExemplaError(
-                f"the fitted {type(model).__name__} cannot predict {in_words(inputs)}: "
-                f"{named(error)}"
+                f"the fitted {type(model).__name__} cannot predict {describe(inputs)}: "
+                f"{error_line(error)}"
             ) from error
         known = np.asarray(getattr(model, "classes_", classes))
         if said.shape != (n_rows(inputs), len(known)):

@@ -47,7 +47,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from exempla.arrays import as_like, concatenate, row_squares, to_numpy
+from exempla.arrays import as_like, concatenate, first_largest, row_squares, to_numpy
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.kernel.damping import resolve_damping
@@ -58,7 +58,6 @@ from exempla.kernel.stored import embed_models
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
 from exempla.store import StoredRows
-from exempla.tasks.explain import first_largest
 from exempla.tasks.labels.crossfit import curated_only, out_of_fold, predicted
 from exempla.tasks.labels.neighbours import (
     Conflict,

@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from exempla import __version__
-from exempla.arrays import is_sparse
+from exempla.arrays import TIE, first_largest, is_sparse
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
@@ -52,7 +52,6 @@ from exempla.kernel.sketch import check_sketch
 from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
-from exempla.tasks.explain import TIE, first_largest
 from exempla.tasks.labels.calibrate import calibrated
 from exempla.tasks.labels.crossfit import FOLDS
 from exempla.tasks.labels.evidence import BLOCK, LIGHT, Evidence
@@ -60,7 +59,7 @@ from exempla.tasks.labels.jobs import other_job
 from exempla.tasks.labels.problem import make_learner, read_problem, without_blind_steps
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingExamples, rank_by_sbq
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 
 _SLACK = 1.05
 """What the allocator cannot use again."""

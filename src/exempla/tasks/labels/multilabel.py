@@ -18,7 +18,7 @@ from exempla.progress import track
 from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
 from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.result import PartFixes
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
 """Several labels at once by a model for each, which is what is asked here anyway."""

@@ -52,7 +52,7 @@ from exempla.arrays import is_tensor, to_numpy
 from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.tasks.verify import Fit, check_fit, in_words, named, refit, seeded
+from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit, seeded
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,8 @@ class Learner:
             raise
         except Exception as error:  # the model may be the caller's own, and raise anything
             raise ExemplaError(
-                f"the fitted {type(fitted).__name__} cannot predict {in_words(X)}: {named(error)}"
+                f"the fitted {type(fitted).__name__} cannot predict {describe(X)}: "
+                f"{error_line(error)}"
             ) from error
 
     def _log_proba(self, fitted: Any, X: Any) -> np.ndarray:

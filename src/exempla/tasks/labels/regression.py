@@ -29,7 +29,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.progress import track
 from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
 from exempla.tasks.labels.result import NumberFixes
-from exempla.tasks.verify import Fit, check_fit, in_words, named, refit
+from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit
 
 _FOLDS = 5
 _FEWEST_NEAR = 51
@@ -104,7 +104,7 @@ def predicted(trained: Any, X: Any) -> np.ndarray:
         raise
     except Exception as error:  # the model may be the caller's own, and raise anything
         raise ExemplaError(
-            f"the fitted {type(trained).__name__} cannot predict {in_words(X)}: {named(error)}"
+            f"the fitted {type(trained).__name__} cannot predict {describe(X)}: {error_line(error)}"
         ) from error
     if not np.isfinite(out).all():
         raise ExemplaError(

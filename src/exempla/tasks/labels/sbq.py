@@ -23,12 +23,11 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import rankdata
 
-from exempla.arrays import is_sparse
+from exempla.arrays import TIE, is_sparse, levels
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.tasks.explain import TIE, levels
 from exempla.tasks.labels.calibrate import fit_calibrator, share_in_doubt, share_wrong
 from exempla.tasks.labels.evidence import Evidence, FisherView
 

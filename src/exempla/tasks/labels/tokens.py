@@ -24,7 +24,7 @@ from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of,
 from exempla.tasks.labels.crossfit import room
 from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
 from exempla.tasks.labels.result import PartFixes
-from exempla.tasks.verify import Fit
+from exempla.tasks.retrain import Fit
 
 WIDTH = 2**17
 """Columns that features are hashed to."""

@@ -50,6 +50,7 @@ from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.nnls import nonnegative_minimum
 from exempla.selection.select import SMALL
+from exempla.tasks.retrain import check_fit, fitted, is_module
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
     BATCH_BYTES,
@@ -64,7 +65,6 @@ from exempla.tasks.summarize.posterior import (
     refitter,
     with_every_class,
 )
-from exempla.tasks.verify import check_fit, fitted, is_module
 
 __all__ = [
     "Summary",
@@ -222,7 +222,7 @@ def expected_peak(
         n = n_rows(given)
         some = np.unique(np.linspace(0, n - 1, LOOKED_AT).astype(np.int64))
         few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
-        transformed = not is_module(model) and unwrap(model)[0] is not None
+        transformed = not is_module(model) and unwrap(model).transform is not None
         return n, bytes_of(few, n, min(k, n), transformed, refitted)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return 0, 0.0

@@ -1,9 +1,7 @@
-"""The last linear layer of a model, with its inputs written out once.
+"""The last linear layer of a model together with its inputs, which are computed once.
 
-Scores at other parameters of this layer need no further pass through the model:
-outputs = a θ, and the score is a gᵀ with g = ∂ log p(y | outputs)/∂ outputs.
-
-The last linear layer of a torch module: its inputs, noted in one forward pass.
+Scores at other parameters of this layer need no further pass through the model: the outputs are aθ,
+and the score is a gᵀ with g = ∂ log p(y | outputs)/∂ outputs.
 """
 
 from __future__ import annotations
@@ -13,18 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
 from exempla.arrays import Array, is_sparse
-from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.errors import UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.likelihoods import Likelihood
 from exempla.oracles.sklearn.oracle import SklearnOracle
 from exempla.oracles.sklearn.unwrap import unwrap
-from exempla.oracles.torch.likelihood import FamilyHead
-from exempla.oracles.torch.oracle import torch_oracle
-from exempla.oracles.torch.trainers import unwrap_module
 from exempla.oracles.trees import is_trees
 
 _BATCH = 8192
@@ -125,11 +119,13 @@ def read_last_layer(
 ) -> LastLayer:
     """The model's last linear layer with the training data in it."""
     if hasattr(model, "named_modules"):
-        return _read_torch_layer(model, train, likelihood, parameters, device)
+        from exempla.tasks.summarize.torch_layer import read_torch_layer
+
+        return read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
     if is_trees(model):
         raise UnsupportedModelError(
-            f"{type(unwrap(model)[1]).__name__} cannot be summarised: a summary stands for all "
+            f"{type(unwrap(model).model).__name__} cannot be summarised: a summary stands for all "
             "data in a refit, which k rows can do for weights but not for the splits of trees; "
             "summarise with a linear model, or use clean to leave rows out."
         )
@@ -148,7 +144,7 @@ def read_last_layer(
     a = inputs[0].join(inputs[1:]).a
     assert examples.codes is not None
     theta = oracle.theta.reshape(layer.d_in, layer.d_out)
-    counts = _given_weights(train)
+    counts = given_weights(train)
     scale = examples.weights
     if scale is not None and counts is not None:
         scale = np.divide(scale, counts, out=np.ones_like(scale), where=counts > 0)
@@ -156,82 +152,8 @@ def read_last_layer(
     return LastLayer(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts, ids)
 
 
-def _given_weights(train: Any) -> np.ndarray | None:
+def given_weights(train: Any) -> np.ndarray | None:
     """The sample weights of (X, y, sample_weight)."""
     if isinstance(train, tuple) and len(train) == 3 and train[2] is not None:
         return np.asarray(train[2], dtype=np.float64)
     return None
-
-
-_AGREES = 1e-3
-"""Log-likelihoods from the noted inputs and from the model itself may differ by this much."""
-
-
-def _read_torch_layer(
-    model: nn.Module, train: Any, likelihood: Any, parameters: Any, device: Any
-) -> LastLayer:
-    """The module's last linear layer with the training data in it."""
-    name = _linear_layer(unwrap_module(model), parameters)
-    oracle = torch_oracle(model, likelihood, unwrap_module(model).get_submodule(name), device)
-    examples = oracle.read(train, role="train")
-    if not isinstance(oracle.head, FamilyHead) or oracle.head.link != "logits":
-        raise UnsupportedModelError(
-            f"a model under the {oracle.likelihood} likelihood cannot be summarised: it takes one "
-            "that returns logits, means or log-rates, one vector per example."
-        )
-    # the oracle may work on a copy on another device: the layer is found there by its name
-    layer = unwrap_module(oracle.model).get_submodule(name)
-    assert isinstance(layer, nn.Linear)
-    seen: list[np.ndarray] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0].detach().double().cpu().numpy())
-
-    handle = layer.register_forward_pre_hook(note)
-    try:
-        theirs = oracle.log_likelihood(examples)
-    finally:
-        handle.remove()
-    last = _assemble(layer, seen, examples.labels, oracle.head.family, _given_weights(train))
-    ours = last.family.log_prob(last.a @ last.theta, last.codes)
-    if not np.allclose(ours, theirs, atol=_AGREES, rtol=_AGREES):
-        raise UnsupportedModelError(
-            "the chosen layer's outputs are not the model's: name the last linear layer with "
-            "parameters=."
-        )
-    return last if examples.ids is None else replace(last, ids=np.asarray(examples.ids))
-
-
-def _assemble(
-    layer: nn.Linear, seen: list[np.ndarray], labels: Any, family: Any, counts: Any
-) -> LastLayer:
-    """Inputs with their ones, labels and parameters in NumPy."""
-    if labels is None:
-        raise ExemplaError("the training data has no labels: give (X, y).")
-    if any(part.ndim != 2 for part in seen):
-        raise UnsupportedModelError(
-            "the last linear layer sees several positions of an example: a summary needs one "
-            "that sees each example once."
-        )
-    a = np.concatenate(seen)
-    theta = layer.weight.detach().double().cpu().numpy().T
-    if layer.bias is not None:
-        theta = np.vstack([theta, layer.bias.detach().double().cpu().numpy()])
-        a = np.hstack([a, np.ones((len(a), 1))])
-    return LastLayer(a, np.asarray(labels), family, theta, np.zeros(len(theta)), None, counts)
-
-
-def _linear_layer(model: nn.Module, wanted: Any) -> str:
-    """Name of the wanted linear layer, or of the last one of the module."""
-    if isinstance(wanted, (list, tuple)) and len(wanted) == 1:
-        wanted = wanted[0]
-    found = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    if wanted is None and found:
-        return list(found)[-1]
-    for name, module in found.items():
-        if module is wanted or (isinstance(wanted, str) and wanted in (name, name + ".weight")):
-            return name
-    raise UnsupportedModelError(
-        f"parameters={wanted!r} is not one linear layer of the model; its linear layers are "
-        f"{list(found) or 'none'}."
-    )

@@ -35,11 +35,11 @@ from exempla.arrays import Array, is_sparse
 from exempla.data import plain_labels, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.unwrap import open_up
+from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.progress import say
 from exempla.selection.basis import just_below
+from exempla.tasks.retrain import is_module, refit
 from exempla.tasks.summarize.last_layer import LastLayer
-from exempla.tasks.verify import is_module, refit
 
 DRAWS = 30
 FULL_FISHER = 2500
@@ -247,8 +247,8 @@ def _by_callable(
 
 def _by_estimator(model: Any, given: Any, likelihood: Any, seed: int) -> Refit:
     """Steps before the last one stay as they were fitted on all the data."""
-    opened = open_up(model)
-    transform, last = opened.transform, _without_search(opened.last)
+    unwrapped = unwrap(model)
+    transform, last = unwrapped.transform, _without_search(unwrapped.model)
     if "sample_weight" not in inspect.signature(last.fit).parameters:
         raise ExemplaError(
             f"{type(last).__name__}.fit takes no sample_weight in this scikit-learn, so a weighted "
@@ -256,7 +256,8 @@ def _by_estimator(model: Any, given: Any, likelihood: Any, seed: int) -> Refit:
             "Ridge."
         )
     inputs = given.X if transform is None else transform(given.X)
-    y = given.y if opened.labels is None else opened.labels.inside(plain_labels(given.y))
+    labels = unwrapped.labels
+    y = given.y if labels is None else labels.inside(plain_labels(given.y))
 
     def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
         some = (take_rows(inputs, picked), take_rows(y, picked), weights)

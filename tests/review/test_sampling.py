@@ -9,7 +9,7 @@ from scipy.stats import hypergeom
 from benchmarks.review_cases import KINDS, synthetic_case
 from benchmarks.reviews import covered, false_stops, until_found
 from exempla.errors import ExemplaError
-from exempla.review.sampling import Frame, SpotCheck, _law, draw, sample_rest, wrong_left
+from exempla.review.sampling import SpotCheck, Strata, _law, draw, remaining_errors, sample_rest
 
 
 def plain(n, m, x):
@@ -29,38 +29,38 @@ def test_the_interval_is_clopper_pearsons_for_a_finite_population(m, x):
     n = 500
     laws = [hypergeom(n, total, m) for total in range(n + 1)]
     totals = [T for T, law in enumerate(laws) if law.sf(x - 1) > 0.05 and law.cdf(x) > 0.05]
-    left = wrong_left(plain(n, m, x), rows=n - m, found=x, expected=10.0)
+    left = remaining_errors(plain(n, m, x), rows=n - m, found=x, expected=10.0)
     assert (left.low, left.high) == (max(totals[0], x) - x, totals[-1] - x)
     assert left.low <= left.mean <= left.high
 
 
 def test_all_checked_means_all_known():
     n = 30
-    left = wrong_left(plain(n, n - 1, 4), rows=1, found=4, expected=0.5)
+    left = remaining_errors(plain(n, n - 1, 4), rows=1, found=4, expected=0.5)
     assert (left.low, left.high) == (0, 1)
-    assert wrong_left(plain(n, n, 4), rows=0, found=4, expected=0.0).high == 0
+    assert remaining_errors(plain(n, n, 4), rows=0, found=4, expected=0.0).high == 0
 
 
 def test_wrong_rows_found_in_order_count_exactly():
     # 50 wrong ones were found by order before the checks: they are no part of what is left.
     checks = [SpotCheck(450 - t, 50, False) for t in range(20)]
     other = [SpotCheck(450 - t, 0, False) for t in range(20)]
-    one = wrong_left(checks, rows=430, found=50, expected=0.0)
-    two = wrong_left(other, rows=430, found=0, expected=0.0)
+    one = remaining_errors(checks, rows=430, found=50, expected=0.0)
+    two = remaining_errors(other, rows=430, found=0, expected=0.0)
     assert (one.low, one.high) == (two.low, two.high)
 
 
 def test_a_check_left_open_widens_the_interval_on_both_sides():
-    known = wrong_left(plain(400, 20, 4), rows=380, found=4, expected=0.0)
+    known = remaining_errors(plain(400, 20, 4), rows=380, found=4, expected=0.0)
     open_ = [*plain(400, 20, 4)[:19], SpotCheck(381, 0, None)]
-    wide = wrong_left(open_, rows=381, found=4, expected=0.0)
+    wide = remaining_errors(open_, rows=381, found=4, expected=0.0)
     assert wide.low <= known.low
     assert wide.high > known.high
     assert wide.checks == 19
 
 
 def test_before_any_check_there_is_no_interval():
-    left = wrong_left([], rows=100, found=3, expected=7.5)
+    left = remaining_errors([], rows=100, found=3, expected=7.5)
     assert (left.mean, left.low, left.high, left.checks) == (7.5, None, None, 0)
 
 
@@ -73,12 +73,12 @@ def test_the_bound_to_stop_by_holds_however_often_one_looks():
 
 def test_the_bound_to_stop_by_comes_down_with_right_ones_and_up_with_wrong_ones():
     sure = [
-        wrong_left(plain(2000, m, x), rows=2000 - m, found=x, expected=0.0).sure
+        remaining_errors(plain(2000, m, x), rows=2000 - m, found=x, expected=0.0).sure
         for m, x in ((50, 0), (200, 0), (400, 0), (400, 2), (400, 40))
     ]
     assert sure[0] > sure[1] > sure[2] < sure[3] < sure[4]
     assert sure[2] <= 0.01 * 2000, "400 of 2000 without one wrong are enough for one in a hundred"
-    everything = wrong_left(plain(60, 60, 3)[:59], rows=1, found=3, expected=0.0)
+    everything = remaining_errors(plain(60, 60, 3)[:59], rows=1, found=3, expected=0.0)
     assert everything.sure <= 1
 
 
@@ -87,7 +87,7 @@ def test_every_undecided_row_is_as_likely_to_be_drawn_as_any_other():
     sizes, gone = (5, 5, 15, 15), [3, 1, 0, 0]
     open_ = [[0, 1], [5, 6, 7, 8], list(range(10, 25)), list(range(25, 40))]
     for number in (0, 5):
-        drawn = [draw(Frame(sizes, seed=seed), number, gone, open_) for seed in range(12_000)]
+        drawn = [draw(Strata(sizes, seed=seed), number, gone, open_) for seed in range(12_000)]
         counts = np.bincount(drawn, minlength=40)[[0, 1, 5, 6, 7, 8, *range(10, 40)]]
         assert counts.sum() == 12_000
         assert np.abs(counts - 12_000 / 36).max() < 4.5 * np.sqrt(12_000 / 36)
@@ -96,8 +96,8 @@ def test_every_undecided_row_is_as_likely_to_be_drawn_as_any_other():
 def test_draws_are_spread_over_the_strata_and_come_again_with_the_seed():
     sizes = (50, 50, 450, 450)
     open_ = [list(range(1000 * h, 1000 * h + size)) for h, size in enumerate(sizes)]
-    drawn = [draw(Frame(sizes, seed=9), t, [0] * 4, open_) for t in range(40)]
-    assert drawn == [draw(Frame(sizes, seed=9), t, [0] * 4, open_) for t in range(40)]
+    drawn = [draw(Strata(sizes, seed=9), t, [0] * 4, open_) for t in range(40)]
+    assert drawn == [draw(Strata(sizes, seed=9), t, [0] * 4, open_) for t in range(40)]
     strata = np.bincount([row // 1000 for row in drawn], minlength=4)
     assert np.abs(strata - 40 * np.array(sizes) / 1000).max() <= 2
 
@@ -112,7 +112,7 @@ def test_the_sample_of_the_rest_takes_the_same_share_of_each_stratum():
     small, few, _ = sample_rest(p[:7], listed=0)
     assert (small.rows, sorted(few.tolist())) == (7, list(range(7)))
     with pytest.raises(ExemplaError, match="sizes"):
-        Frame((3, -1))
+        Strata((3, -1))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "turned round", "blind"])

@@ -39,9 +39,9 @@ def analysed(source: Path, out: Path, *more: str) -> Path:
 
 def test_every_row_is_listed_or_can_be_drawn(mails, tmp_path):
     review = read_review(analysed(mails, tmp_path / "out"))
-    assert review.frame is not None
-    assert review.frame.rows == 120
-    assert len(review.suspects) == sum(review.frame.sizes[:2]) == 20
+    assert review.strata is not None
+    assert review.strata.rows == 120
+    assert len(review.suspects) == sum(review.strata.sizes[:2]) == 20
     rows = [s.row for s in (*review.suspects, *review.rest)]
     assert sorted(rows) == list(range(120)), "a small file is carried whole"
     p = [s.probability for s in review.rest]
@@ -56,7 +56,7 @@ def test_every_row_is_listed_or_can_be_drawn(mails, tmp_path):
 def test_texts_are_whole_and_columns_as_in_the_file(mails, tmp_path):
     review = read_review(analysed(mails, tmp_path / "out", "-k", "7"))
     assert len(review.suspects) == 7
-    assert review.frame.rows == 120, "-k cuts the list, not the frame"
+    assert review.strata.rows == 120, "-k cuts the list, not the frame"
     with mails.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for suspect in (*review.suspects, review.rest[0]):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import numpy as np
 import pytest
 
@@ -12,44 +9,45 @@ from exempla.cli.main import main
 from exempla.errors import ExemplaError
 from exempla.review import read_review
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.logfile import SCHEMA, UNDESIGNED, append, read_events, salvage
-from exempla.review.session import EVERY, Guide
+from exempla.review.session import INITIAL_SAMPLE, SPOT_CHECK_EVERY, ReviewSession
 from tests.review.case import make_folder, make_framed, running, served, signed_in
 from tests.review.test_app import decide
-from tests.review.test_logfile import answer, fill
 
 
-def opened(folder):
+def opened(folder, initial_sample=0):
     review = read_review(folder)
-    return Guide(review, DecisionLog(folder / "decisions.sqlite", review.key))
+    log = DecisionLog(folder / "decisions.sqlite", review.key)
+    return ReviewSession(review, log, initial_sample=initial_sample)
 
 
-def settle(guide, item, action="keep"):
-    state = RowDecision(item, action)
-    guide.log.decide(state, seen=guide.log.state(item).version, once=f"{item}-{guide.log.version}")
-    guide.draw_if_due()
+def settle(session, item, action="keep"):
+    log = session.log
+    log.decide(
+        RowDecision(item, action), seen=log.state(item).version, once=f"{item}-{log.version}"
+    )
+    session.draw_if_due()
 
 
-def step(guide, action="keep"):
+def step(session, action="keep"):
     """Decide about what comes next on the page."""
-    waiting = guide.standing().waiting
-    open_ = [i for i in guide.renewal().order if guide.log.state(i).action == "pending"]
+    waiting = session.state().waiting
+    open_ = [i for i in session.renewal().order if session.log.state(i).action == "pending"]
     item = open_[0] if waiting is None else waiting
-    settle(guide, item, action)
+    settle(session, item, action)
     return item
 
 
 def test_every_third_row_is_a_spot_check_and_the_log_knows_it(tmp_path):
-    guide = opened(make_framed(tmp_path, 60))
-    seen = [step(guide) for _ in range(30)]
-    draws = [each.row for each in guide.log.draws]
+    session = opened(make_framed(tmp_path, 60))
+    seen = [step(session) for _ in range(30)]
+    draws = [each.row for each in session.log.draws]
     assert [item in draws for item in seen] == [False, False, True] * 10
-    assert EVERY == 3
+    assert SPOT_CHECK_EVERY == 3
     assert sum(row >= 60 for row in draws) >= 7, "mostly rows that are not listed"
-    design = guide.log._own.design
+    design = session.log._own.design
     assert '"rows": 400' in design
     assert '"seed": 5' in design
-    guide.log.close()
+    session.log.close()
 
 
 def test_a_restart_draws_the_same_rows_and_says_the_same(tmp_path):
@@ -69,59 +67,59 @@ def test_a_restart_draws_the_same_rows_and_says_the_same(tmp_path):
 
 
 def test_before_any_check_it_is_the_models_then_the_spot_checks(tmp_path):
-    guide = opened(make_framed(tmp_path, 60))
-    before = guide.status(0)["remaining"]
+    session = opened(make_framed(tmp_path, 60))
+    before = session.status(0)["remaining"]
     assert (before["checks"], before["low"], before["rows"]) == (0, None, 400)
     expected = np.concatenate([np.linspace(0.9, 0.3, 60), np.linspace(0.2, 0.001, 340)]).sum()
     assert before["mean"] == pytest.approx(expected, rel=0.02)
     for _ in range(3):
-        step(guide)
-    after = guide.status(0)["remaining"]
+        step(session)
+    after = session.status(0)["remaining"]
     assert (after["checks"], after["low"], after["rows"]) == (1, 0, 397)
     assert 300 < after["high"] <= 397, "one spot check says next to nothing, and the page says so"
 
 
 def test_skipped_and_undone_spot_checks(tmp_path):
-    guide = opened(make_framed(tmp_path, 60))
-    step(guide), step(guide)
-    spot = guide.standing().waiting
-    settle(guide, spot, "skip")
-    assert guide.status(0)["remaining"]["checks"] == 0, "a skipped one has said nothing"
-    settle(guide, spot, "remove")
-    one = guide.status(0)["remaining"]
+    session = opened(make_framed(tmp_path, 60))
+    step(session), step(session)
+    spot = session.state().waiting
+    settle(session, spot, "skip")
+    assert session.status(0)["remaining"]["checks"] == 0, "a skipped one has said nothing"
+    settle(session, spot, "remove")
+    one = session.status(0)["remaining"]
     assert (one["checks"], one["low"] > 0) == (1, True)
-    guide.log.undo(seen=guide.log.undoable().version, once="undo-undo")
-    assert guide.status(0)["remaining"]["checks"] == 0
-    guide.log.redo(seen=guide.log.redoable().version, once="redo-redo")
-    assert guide.status(0)["remaining"] == one
+    session.log.undo(seen=session.log.undoable().version, once="undo-undo")
+    assert session.status(0)["remaining"]["checks"] == 0
+    session.log.redo(seen=session.log.redoable().version, once="redo-redo")
+    assert session.status(0)["remaining"] == one
 
 
 def test_enough_right_spot_checks_suggest_to_stop_below_the_share_named(tmp_path):
-    guide = opened(make_framed(tmp_path, 30, 90))
-    guide.set_stop(0.2)
+    session = opened(make_framed(tmp_path, 30, 90))
+    session.set_stop(0.2)
     stopped = []
     while not stopped or not stopped[-1]:
-        step(guide)
-        guide.draw_if_due(asked=True)
-        stopped.append(guide.status(0)["remaining"]["stop"])
-    left = guide.status(0)["remaining"]
+        step(session)
+        session.draw_if_due(asked=True)
+        stopped.append(session.status(0)["remaining"]["stop"])
+    left = session.status(0)["remaining"]
     assert left["sure"] <= 0.2 * 90
     assert left["checks"] > 8
-    guide.set_stop(0.001)
-    assert not guide.status(0)["remaining"]["stop"]
-    guide.log.close()
+    session.set_stop(0.001)
+    assert not session.status(0)["remaining"]["stop"]
+    session.log.close()
     assert opened(tmp_path / "review").stop_below == 0.001, "remembered"
     with pytest.raises(ExemplaError, match="between 0 and 1"):
-        guide.set_stop(1.5)
+        session.set_stop(1.5)
 
 
 def test_a_new_analysis_begins_a_new_design_and_keeps_the_decisions(tmp_path):
-    guide = opened(make_framed(tmp_path, 60))
+    session = opened(make_framed(tmp_path, 60))
     for _ in range(9):
-        step(guide)
-    guide.log.close()
+        step(session)
+    session.log.close()
     again = opened(make_framed(tmp_path, 40))  # the same file, another list
-    assert len(again.standing().settled) == 9
+    assert len(again.state().settled) == 9
     assert [d.row for d in again.log.draws] != []  # 9 decisions: one is due at once
     assert again.status(0)["remaining"]["checks"] == 0
     assert again.status(0)["remaining"]["rows"] == 391
@@ -130,41 +128,13 @@ def test_a_new_analysis_begins_a_new_design_and_keeps_the_decisions(tmp_path):
 
 
 def test_a_folder_of_an_earlier_version_keeps_its_order_and_says_not_checked(tmp_path):
-    guide = opened(make_folder(tmp_path, 12))
+    session = opened(make_folder(tmp_path, 12))
     for item in (0, 3, 6, 9, 12, 15):
-        settle(guide, item, "remove")
-    status = guide.status(0)
+        settle(session, item, "remove")
+    status = session.status(0)
     assert (status["renewals"], status["spots"], status["waiting"]) == (0, [], None)
     assert status["remaining"]["checks"] == 0
-    assert guide.log.draws == []
-
-
-def test_a_sealed_log_from_before_spot_checks_opens_and_takes_them(tmp_path):
-    folder = make_framed(tmp_path, 30)
-    key = read_review(folder).key
-    path = folder / "decisions.sqlite"
-    fill(path, key, 12).close()
-    wanted = answer(path, key)
-    with closing(
-        sqlite3.connect(path, isolation_level=None)
-    ) as db:  # as an earlier version made it
-        events = read_events(db)
-        settings = db.execute("SELECT name, value FROM settings").fetchall()
-    path.unlink()
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(UNDESIGNED)
-        for event in events:
-            append(db, event)
-        db.executemany("INSERT INTO settings VALUES (?, ?)", settings)
-        with pytest.raises(sqlite3.IntegrityError):
-            append(db, events[-1]._replace(version=0, kind="draw", once="new"))
-    assert UNDESIGNED != SCHEMA
-    assert len(salvage(path)) == len(events)
-    assert answer(path, key) == wanted
-    guide = opened(folder)
-    guide.draw_if_due(asked=True)
-    assert len(guide.log.draws) >= 1
+    assert session.log.draws == []
 
 
 def test_killed_between_decisions_it_goes_on_with_the_same_spot_checks(tmp_path):
@@ -213,3 +183,40 @@ def test_the_share_to_stop_below_is_checked_before_anything_is_served(tmp_path, 
     folder = make_framed(tmp_path, 10)
     assert main(["review", str(folder), "--no-browser", "--stop-below", "7"]) != 0
     assert "between 0 and 1" in capsys.readouterr().err
+
+
+def test_a_review_starts_with_a_random_sample_that_can_be_skipped(tmp_path):
+    session = opened(make_framed(tmp_path, 60), INITIAL_SAMPLE)
+    seen = [step(session) for _ in range(25)]
+    assert seen == [each.row for each in session.log.draws][:25], "all of them are spot checks"
+    history = session.status(0)["history"]
+    assert [checks for checks, _, _ in history] == [10, 20]
+    widths = [high - low for _, low, high in history]
+    assert widths[1] < widths[0], "the interval shrinks"
+    session.skip_sample()
+    step(session)  # the one that waits
+    drawn = [each.row for each in session.log.draws]
+    assert step(session) not in drawn
+    session.log.close()
+    again = opened(tmp_path / "review", INITIAL_SAMPLE)
+    assert again.status(0)["sample"] == 0, "remembered"
+
+
+def test_a_small_file_has_a_small_sample(tmp_path):
+    assert opened(make_framed(tmp_path, 12, 60), INITIAL_SAMPLE).plan.initial_sample == 12
+    assert INITIAL_SAMPLE == 40
+
+
+@pytest.mark.parametrize("careless", [True, False])
+def test_decisions_against_confident_evidence_are_pointed_out(tmp_path, careless):
+    session = opened(make_framed(tmp_path, 60), INITIAL_SAMPLE)
+    for number in range(24):
+        step(session, "remove" if careless and number % 2 else "keep")
+    found = session.status(0)["contradictions"]
+    if not careless:
+        assert found == [], "agreeing with the evidence is no contradiction"
+        return
+    assert len(found) >= 3
+    p = {s.item: s.probability for s in session.plan.items}
+    assert all(p[item] < 0.05 for item in found)
+    assert all(session.log.state(item).action == "remove" for item in found)

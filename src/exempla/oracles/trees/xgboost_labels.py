@@ -1,0 +1,37 @@
+"""XGBoost's classifier for arbitrary labels. Importing this module imports XGBoost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xgboost import XGBClassifier
+
+
+class AnyLabelXGBClassifier(XGBClassifier):
+    """An `XGBClassifier` that accepts any labels, not only 0, 1, 2, …
+
+    >>> model = AnyLabelXGBClassifier(n_estimators=2).fit([[0.0], [1.0]] * 9, ["no", "yes"] * 9)
+    >>> model.predict([[1.0]]).tolist(), model.classes_.tolist()
+    (['yes'], ['no', 'yes'])
+    """
+
+    _words: np.ndarray | None = None
+
+    def fit(self, X: Any, y: Any, **more: Any) -> AnyLabelXGBClassifier:
+        """Fit to the positions of the labels among the sorted labels."""
+        self._words = None  # XGBoost itself sees positions
+        words, codes = np.unique(np.asarray(y), return_inverse=True)
+        super().fit(X, codes, **more)
+        self._words = words
+        return self
+
+    def predict(self, X: Any, **more: Any) -> np.ndarray:
+        """Return predicted labels in the user's vocabulary."""
+        found = np.asarray(super().predict(X, **more))
+        return found if self._words is None else self._words[found.astype(np.int64)]
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels, sorted."""
+        return np.asarray(super().classes_) if self._words is None else self._words
