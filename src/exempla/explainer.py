@@ -467,10 +467,10 @@ class Explainer:
             return kernel.set_influence(kernel.query(test, labels), weights)
 
     def mean_influence(self, test: Any, labels: Labels = "true", weights: Any = None) -> np.ndarray:
-        """Compute the influence on the (weighted) mean log-likelihood of the queried set, (n_train,).
+        """Compute the influence on the mean log-likelihood of the queried set, (n_train,).
 
-        It equals ``influence(test) @ weights`` without the (n_train, n_test) matrix. `set_influence`
-        solves with the Fisher matrix of all parameters instead; this method uses the sketch.
+        It equals ``influence(test) @ weights`` without the (n_train, n_test) matrix.
+        `set_influence` solves with the Fisher matrix of all parameters instead; this method uses the sketch.
         """
         kernel = self.kernel("influence")
         with showing(self.progress):

@@ -231,14 +231,14 @@ class Embedding:
         free, _ = torch.cuda.mem_get_info(device)
         return self.rows.to(device) if 3 * self.rows.nbytes < free else self.rows
 
-    def near_model(self, rows: np.ndarray) -> Array:
-        """Return some stored rows on the model's GPU, if it has one."""
+    def near_model(self, rows: Array) -> Array:
+        """Return some of the rows on the model's GPU, if it has one."""
         device = getattr(self.oracle, "device", None)
         if getattr(device, "type", "cpu") != "cuda":
             return rows
         import torch
 
-        return torch.from_numpy(rows).to(device)
+        return torch.as_tensor(rows).to(device)
 
     def embed(self, examples: Examples, labels: Labels) -> tuple[Array, np.ndarray]:
         """Embed other examples; return rows and, for an exact span, squared residual norms."""
