@@ -1,6 +1,6 @@
 """What travels when rows are in a thousand places: the real engine over a modelled wire.
 
-Run `python -m benchmarks.exchange` (`--out docs/experiments/exchange.csv` keeps the table).
+Run `python -m benchmarks.transport` (`--out docs/experiments/exchange.csv` keeps the table).
 
 Every part is a `Part` with rows of its own; every message is packed, counted, unpacked and answered
 by the code that runs on a cluster. Only the wire is modelled: an exchange takes a round trip's
@@ -26,11 +26,11 @@ from exempla.selection.select import wrap
 from exempla.selection.sharded import cuts_of
 from exempla.selection.shards import (
     Effect,
-    Exchange,
     Part,
     Parts,
-    ShardedRace,
+    ShardedCandidates,
     ShardedRows,
+    Transport,
     packed,
     unpacked,
 )
@@ -53,7 +53,7 @@ class Wire:
     """Processor seconds of the slowest place of each exchange."""
 
 
-class ModelledExchange(Exchange):
+class ModelledExchange(Transport):
     """Places in this process; the time on the wire is computed."""
 
     def __init__(self, array: np.ndarray, parts: int) -> None:
@@ -85,13 +85,13 @@ def rows_of(kind: str, t: int, p: int, seed: int = 0) -> np.ndarray:
 
 
 def measured(
-    kind: str, t: int, p: int, k: int, parts: int, pools: tuple[int, int], check: bool = True
+    kind: str, t: int, p: int, k: int, parts: int, pool_sizes: tuple[int, int], check: bool = True
 ) -> dict[str, object]:
     """One selection: what travelled a pick, once the rows are in place."""
     array = rows_of(kind, t, p)
     target = array[: max(1, t // 50)].astype(np.float64).mean(axis=0)
     exchange = ModelledExchange(array, parts)
-    with mock.patch.object(ShardedRace, "pools", pools):
+    with mock.patch.object(ShardedCandidates, "pool_sizes", pool_sizes):
         rows = ShardedRows(exchange)
         opened = exchange.traffic.copy()
         start = time.perf_counter()
@@ -104,7 +104,7 @@ def measured(
         whole = select(array, target, k, SBQ(10.0 if kind == "gaussian" else 0.1))
         same = bool(np.array_equal(whole.indices, found.indices))
     return {
-        "rows": kind, "t": t, "p": p, "k": k, "places": parts, "pool": pools[1],
+        "rows": kind, "t": t, "p": p, "k": k, "places": parts, "pool": pool_sizes[1],
         "exchanges": moved.exchanges,
         "exchanges_per_pick": round(moved.exchanges / k, 3),
         "to_each_place_per_pick_bytes": round(moved.sent / parts / k),

@@ -20,9 +20,9 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.exchange import rows_of
+from benchmarks.transport import rows_of
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_backend import RayExchange
+from exempla.distributed.ray_backend import RayTransport
 from exempla.selection import SBQ, select
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -49,17 +49,17 @@ def cluster() -> Any:
 
 def measured(rows: Any, target: np.ndarray, k: int, whole: np.ndarray, **about: Any) -> dict:
     """One selection on rows that are in place."""
-    before, start = rows.exchange.traffic.copy(), time.perf_counter()
+    before, start = rows.transport.traffic.copy(), time.perf_counter()
     found = select(rows, target, k, SBQ(10.0))
     seconds = time.perf_counter() - start
-    moved = rows.exchange.traffic.since(before)
+    moved = rows.transport.traffic.since(before)
     return {
-        **about, "t": rows.t, "p": rows.p, "k": k, "workers": len(rows.exchange.actors),
+        **about, "t": rows.t, "p": rows.p, "k": k, "workers": len(rows.transport.actors),
         "same_picks": bool(np.array_equal(found.indices, whole)),
         "restarts": moved.restarts,
         "exchanges": moved.exchanges,
         "exchanges_per_pick": round(moved.exchanges / k, 3),
-        "to_each_worker_per_pick_bytes": round(moved.sent / len(rows.exchange.actors) / k),
+        "to_each_worker_per_pick_bytes": round(moved.sent / len(rows.transport.actors) / k),
         "received_per_pick_bytes": round(moved.received / k),
         "seconds": round(seconds, 2),
     }  # fmt: skip
@@ -67,16 +67,16 @@ def measured(rows: Any, target: np.ndarray, k: int, whole: np.ndarray, **about: 
 
 def killing(made: Any, at: int) -> Any:
     """Kill a node when so many messages have been sent."""
-    sent, deliver = [], RayExchange._sent
+    sent, deliver = [], RayTransport._sent
 
-    def counted(self: RayExchange, messages: Any, effect: Any) -> Any:
+    def counted(self: RayTransport, messages: Any, effect: Any) -> Any:
         sent.append(1)
         if len(sent) == at:
             made.remove_node(made.others.pop(), allow_graceful=False)
             print(f"killed a node at message {at}", flush=True)
         return deliver(self, messages, effect)
 
-    return mock.patch.object(RayExchange, "_sent", counted)
+    return mock.patch.object(RayTransport, "_sent", counted)
 
 
 def main() -> None:

@@ -21,9 +21,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from exempla.selection import SBQ, MatchingPursuit, NonNegative, StochasticGreedy, select
-from exempla.selection.basis import Basis
-from exempla.selection.engine import Run, greedy
-from exempla.selection.fused import FusedRows
+from exempla.selection.engine import Basis, Run, greedy
+from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import Rule
 
 PICKS = 100
@@ -59,7 +58,7 @@ def medians(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[s
     return {name: float(np.median(times)) for name, times in taken.items()}
 
 
-def engine(rows: FusedRows, targets: np.ndarray, k: int, noise: float = 0.0) -> None:
+def engine(rows: NumbaRows, targets: np.ndarray, k: int, noise: float = 0.0) -> None:
     """The greedy loop itself, without checking the input again."""
     everybody = np.ones((len(targets), rows.t), dtype=bool)
     runs = [Run(Basis(target, noise, rows.tolerance), rows.t) for target in targets]
@@ -89,7 +88,7 @@ def one_pick(t: int, p: int, rounds: int) -> None:
     rng = np.random.default_rng(0)
     F = rng.standard_normal((t, p), dtype=np.float32)
     target = F[: t // 100].mean(axis=0)
-    rows, targets = FusedRows(F), target[None].astype(np.float64)
+    rows, targets = NumbaRows(F), target[None].astype(np.float64)
     norms2 = rows.norms2.astype(np.float32)
     taken = medians(
         {
@@ -119,7 +118,7 @@ def one_pick(t: int, p: int, rounds: int) -> None:
 def many_targets(t: int, p: int, count: int, rounds: int) -> None:
     rng = np.random.default_rng(1)
     F = rng.standard_normal((t, p), dtype=np.float32)
-    rows = FusedRows(F)
+    rows = NumbaRows(F)
     targets = np.stack([F[rng.choice(t, 50)].mean(axis=0) for _ in range(count)]).astype(float)
     taken = medians(
         {

@@ -31,9 +31,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.selection import engine, plain_numpy, read
-from exempla.selection import SBQ, fused, select
-from exempla.selection.compiled import available, in_parts
-from exempla.selection.fused import FusedRows
+from exempla.selection import SBQ, numba_rows, select
+from exempla.selection.numba_rows import NumbaRows
+from exempla.selection.threads import available, in_parts
 
 Row = dict[str, Any]
 SIZES = [
@@ -102,7 +102,7 @@ def a_pick(t: int, p: int, k: int, decay: float, rounds: int) -> list[Row]:
 
     F, target = problem(t, p, decay=decay)
     with so_many_threads(1):
-        rows = FusedRows(F)
+        rows = NumbaRows(F)
     norms2, targets = rows.norms2.astype(np.float32), target[None].astype(np.float64)
     few = min(k, 10)  # the plain loops cost the same each time
     tensors = torch.from_numpy(F), torch.from_numpy(norms2), torch.from_numpy(target)
@@ -127,7 +127,7 @@ def a_pick(t: int, p: int, k: int, decay: float, rounds: int) -> list[Row]:
     return [{"rows": "decaying" if decay else "Gaussian"} | row for row in found]
 
 
-def _threads(rows: FusedRows, targets: np.ndarray, k: int, rounds: int, once: float) -> list[Row]:
+def _threads(rows: NumbaRows, targets: np.ndarray, k: int, rounds: int, once: float) -> list[Row]:
     """Whole runs on one thread and on all, in turn: the clock on the wall, and the longest path."""
     best: dict[tuple[str, int], float] = {}
     for _ in range(2 * rounds):
@@ -162,7 +162,7 @@ def longest_path(work: Callable[[], object]) -> float:
         slower.append(max(taken.values()) - taken[threading.get_ident()])
         return found
 
-    with mock.patch.object(fused, "in_parts", timed):
+    with mock.patch.object(numba_rows, "in_parts", timed):
         begun = time.thread_time()
         work()
         return time.thread_time() - begun + sum(slower)
@@ -215,7 +215,7 @@ def growth(scale: int, rounds: int) -> list[Row]:
             rng = np.random.default_rng(1)
             targets = np.stack([F[rng.choice(case[0], 50)].mean(0) for _ in range(case[3])])
             with so_many_threads(1):
-                work = partial(engine, FusedRows(F), targets.astype(float), case[2], 10.0)
+                work = partial(engine, NumbaRows(F), targets.astype(float), case[2], 10.0)
                 seconds.append(fastest({"run": work}, rounds, time.process_time)["run"])
         varied = [case[["rows", "width", "picks", "targets"].index(name)] for case in cases]
         slope = float(np.polyfit(np.log(varied), np.log(seconds), 1)[0])

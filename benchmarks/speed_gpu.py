@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from exempla.selection import SBQ, select
-from exempla.selection.basis import Basis
-from exempla.selection.engine import Run, greedy
+from exempla.selection.engine import Basis, Run, greedy
 from exempla.selection.rows import ArrayRows, Rule
 
 SIZES = [(1_000_000, 1024, 500), (60_000, 2048, 300), (400_000, 256, 200)]

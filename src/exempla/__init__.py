@@ -5,9 +5,9 @@
     answer.indices, answer.weights
 
 Ask             explain, Explainer, Explanation
-Do a job        explain_errors, fix_labels, clean, summarize, attack
+Do a job        explain_errors, fix_labels, clean, summarize, acquire, attack
 Get back        Answer, and of its kind LabelFixes (ClassFixes, NumberFixes, PartFixes), Cleaning,
-                Summary, Attack; Verification
+                Summary, Acquisition, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
 Language        Completions: prompts and completions as training data and as a question
 Record          Recorder: snapshots of a training, which make answers truer
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from exempla.selection.certificate import certificate
     from exempla.tables.models.surrogate import Surrogate, surrogate
+    from exempla.tasks.acquire import Acquisition, acquire
     from exempla.tasks.attack import Attack, attack
     from exempla.tasks.clean import Cleaning, clean
     from exempla.tasks.explain import explain, explain_errors
@@ -63,6 +64,7 @@ _HOMES = {
     "exempla.tasks.labels.fix_labels": "fix_labels LabelFixes",
     "exempla.tasks.labels.jobs": "ClassFixes NumberFixes PartFixes",
     "exempla.tasks.clean": "clean Cleaning",
+    "exempla.tasks.acquire": "acquire Acquisition",
     "exempla.tasks.summarize": "summarize Summary",
     "exempla.tasks.attack": "attack Attack",
     "exempla.tasks.verify": "Verification",
@@ -80,9 +82,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 
 __all__ = [
     "explain", "Explainer", "Answer", "Explanation", "Features",
-    "explain_errors", "fix_labels", "clean", "summarize", "attack",
+    "explain_errors", "fix_labels", "clean", "summarize", "acquire", "attack",
     "LabelFixes", "ClassFixes", "NumberFixes", "PartFixes",
-    "Cleaning", "Summary", "Attack", "Verification",
+    "Cleaning", "Summary", "Acquisition", "Attack", "Verification",
     "select", "select_from_kernel", "Selection",
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",

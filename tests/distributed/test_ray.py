@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 import exempla
 from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_backend import RayExchange
+from exempla.distributed.ray_backend import RayTransport
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows
@@ -80,11 +80,11 @@ def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path):
         np.save(path, some)
     both = np.stack([target, -target])
     with OnRay(cpus=LITTLE).opened(StoredRows.of(paths), 2) as placed:
-        assert len(placed.exchange.actors) == 2
+        assert len(placed.transport.actors) == 2
         assert placed.bounds == [0, 1500, 3000]
-        before = placed.exchange.traffic.copy()
+        before = placed.transport.traffic.copy()
         assert np.array_equal(select(placed, target, 12, SBQ(10)).indices, whole.indices)
-        traffic = placed.exchange.traffic.since(before)
+        traffic = placed.transport.traffic.since(before)
         assert traffic.exchanges < 12  # fewer than one a pick
         assert traffic.sent > 0
         assert traffic.received > 0
@@ -134,7 +134,7 @@ def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
 
 def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem, monkeypatch):
     rows, target = problem
-    sent, deliver = [], RayExchange._sent
+    sent, deliver = [], RayTransport._sent
 
     def killing(self, messages, effect):
         sent.append(len(messages))
@@ -142,17 +142,17 @@ def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem,
             ray.kill(self.actors[0], no_restart=False)
         return deliver(self, messages, effect)
 
-    monkeypatch.setattr(RayExchange, "_sent", killing)
+    monkeypatch.setattr(RayTransport, "_sent", killing)
     with OnRay(cpus=LITTLE, patience=300).opened(rows, 2) as placed:
         found = select(placed, target, 40, SBQ(10))
-        assert placed.exchange.traffic.restarts >= 2
+        assert placed.transport.traffic.restarts >= 2
     assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
 
 
 def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
     rows, target = problem
     with OnRay(restarts=0).opened(rows, 2) as placed:
-        ray.kill(placed.exchange.actors[1])
+        ray.kill(placed.transport.actors[1])
         with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be started again"):
             select(placed, target, 5, SBQ(10))
 
@@ -165,14 +165,14 @@ def _home(worker):
 def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
     """Last: the node does not come back."""
     rows, target = problem
-    sent, deliver = [], RayExchange._sent
+    sent, deliver = [], RayTransport._sent
     deadline = monotonic() + 60
     while ray.available_resources().get("CPU", 0) < 2:  # until the workers before have gone,
         assert monotonic() < deadline  # Ray takes their node for full, and goes to the other
         sleep(0.1)
 
     with OnRay(cpus=LITTLE, patience=300).opened(rows, 3) as placed:
-        homes = ray.get([a.__ray_call__.remote(_home) for a in placed.exchange.actors])
+        homes = ray.get([a.__ray_call__.remote(_home) for a in placed.transport.actors])
         lost = [process for node, process in homes if node == cluster.second.node_id]
         assert lost  # three workers on two nodes
 
@@ -185,9 +185,9 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
                         os.kill(process, signal.SIGKILL)
             return deliver(self, messages, effect)
 
-        monkeypatch.setattr(RayExchange, "_sent", losing)
+        monkeypatch.setattr(RayTransport, "_sent", losing)
         found = select(placed, target, 40, SBQ(10))
-        assert placed.exchange.traffic.restarts >= len(lost)
+        assert placed.transport.traffic.restarts >= len(lost)
     assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
 
 

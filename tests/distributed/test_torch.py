@@ -59,9 +59,9 @@ def answers(rank: int, rows, target, folder) -> dict[str, object]:
     found["nonnegative"] = select(rows, target, 6, Sharded(NonNegative(), backend="torch")).weights
     found["tensor"] = select(torch.from_numpy(np.array(rows[:])), target, 15, away).indices
     with OnTorch().opened(rows, 1) as placed:
-        before = placed.exchange.traffic.copy()
+        before = placed.transport.traffic.copy()
         select(placed, target, 15, SBQ(10))
-        found["traffic"] = placed.exchange.traffic.since(before).exchanges
+        found["traffic"] = placed.transport.traffic.since(before).exchanges
     found["embedded"] = embedded(rank, folder)
     for name, turn in {
         "ways": lambda: select(rows, target * (1 + rank), 3, away),

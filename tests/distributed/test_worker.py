@@ -19,7 +19,7 @@ def share(tmp_path) -> StoredRows:
     return in_files(rows, tmp_path, 3)
 
 
-OPEN = packed([Call("open_race", (1.0, Rule.GAIN, 0, np.ones((1, 40), bool)))])
+OPEN = packed([Call("open_scores", (1.0, Rule.GAIN, 0, np.ones((1, 40), bool)))])
 REFRESH = packed([Call("refresh", ([0], np.ones((1, 6))))])
 LEADERS = packed([Call("leaders")])
 
@@ -31,7 +31,7 @@ def test_a_question_that_is_asked_twice_is_answered_once(share):
     first = worker.answer(1, step, Effect.CHANGES)
     assert worker.answer(1, step, Effect.CHANGES) == first  # the answer was lost on its way
     assert worker.done == 2
-    c = worker.parts.parts[0].race.standing(np.arange(3))[0]
+    c = worker.parts.parts[0].scores.values(np.arange(3))[0]
     expected = -np.asarray(share[:3])[:, 0]  # taken once
     np.testing.assert_allclose(c, expected, rtol=1e-6)
 

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
-from exempla.selection import compiled as panel
-from exempla.selection import compiled as passes
-from exempla.selection.basis import Basis
-from exempla.selection.fused import FusedRace, FusedRows
+from exempla.selection.engine import Basis
+from exempla.selection.numba_rows import NumbaCandidates, NumbaRows
 from exempla.selection.rows import FLOAT32_ERROR, ArrayRows, Pool, Rule, Steps
-from exempla.selection.shards import ShardedRace
+from exempla.selection.shards import ShardedCandidates
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -30,51 +28,51 @@ def random_steps(rng, p, b):
     )
 
 
-def a_race(rows, rule, noise=0.5):
+def begun_scores(rows, rule, noise=0.5):
     candidates = np.ones((1, rows.t), bool)
     candidates[0, 1::7] = False
-    race = rows.race(candidates, noise, rule)
-    race.refresh([0], np.ones((1, rows.p)))
-    return race
+    scores = rows.scores(candidates, noise, rule)
+    scores.refresh([0], np.ones((1, rows.p)))
+    return scores
 
 
-def slow_sweep(rows, race, steps, keep, share):
+def slow_sweep(rows, scores, steps, keep, share):
     """The twin: one matrix of products, written out."""
-    c, n = race.c[0].copy(), race.n[0].copy()
-    lengths, near, hopeful, kept = np.sqrt(rows.norms2), [], np.zeros(rows.t, bool), None
+    c, n = scores.c[0].copy(), scores.n[0].copy()
+    lengths, near, promising, kept = np.sqrt(rows.norms2), [], np.zeros(rows.t, bool), None
     V = rows.array.astype(np.float64) @ steps.directions.T
     for s in range(len(steps)):
         c = c - steps.coefs[s] * V[:, s]
         n = n - V[:, s] ** 2
         most, error = abs(c) + steps.slack_c[s] * lengths, steps.slack_n[s] * rows.norms2
-        below = n - error if race.rule is Rule.GAIN else rows.norms2 + race.noise
+        below = n - error if scores.rule is Rule.GAIN else rows.norms2 + scores.noise
         alive = n + error > rows.tolerance * rows.norms2
-        near.append(np.flatnonzero((most**2 >= steps.bars[s] * below) & alive))
-        hopeful |= (most**2 >= share * steps.bars[s] * below) & alive
+        near.append(np.flatnonzero((most**2 >= steps.thresholds[s] * below) & alive))
+        promising |= (most**2 >= share * steps.thresholds[s] * below) & alive
         kept = (c, n) if s + 1 == keep else kept
-    return near, np.flatnonzero(hopeful), kept
+    return near, np.flatnonzero(promising), kept
 
 
 @pytest.mark.parametrize(("t", "p"), SIZES)
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("b", [1, 16, 21, 25])
-@pytest.mark.parametrize("kind", [FusedRows, ArrayRows])
+@pytest.mark.parametrize("kind", [NumbaRows, ArrayRows])
 def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b, kind):
     rng = np.random.default_rng(t + b)
     rows = kind(rng.standard_normal((t, p)).astype(dtype))
     steps = random_steps(rng, p, b)
     keep = max(1, len(steps) // 2)
-    race, twin = a_race(rows, rule), a_race(rows, rule)
-    near, hopeful, (c, n) = slow_sweep(rows, twin, steps, keep, 0.3)
-    found = race.sweep(steps, t, 0.3)
-    race.keep(keep)
+    scores, twin = begun_scores(rows, rule), begun_scores(rows, rule)
+    near, promising, (c, n) = slow_sweep(rows, twin, steps, keep, 0.3)
+    found = scores.sweep(steps, t, 0.3)
+    scores.commit(keep)
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
-    np.testing.assert_allclose(race.c[0], c, atol=tolerance * p)
-    np.testing.assert_allclose(race.n[0], n, atol=tolerance * p)
+    np.testing.assert_allclose(scores.c[0], c, atol=tolerance * p)
+    np.testing.assert_allclose(scores.n[0], n, atol=tolerance * p)
     for mine, wanted in zip(found.near, near, strict=True):
         assert len(np.setxor1d(mine, wanted)) <= (t > 500)  # one may lie within rounding of a bar
-    assert len(np.setxor1d(found.hopeful, hopeful)) <= (t > 500)
+    assert len(np.setxor1d(found.promising, promising)) <= (t > 500)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 1e9])
@@ -84,26 +82,26 @@ def test_rows_of_any_length_are_found(noise, size, share):
     """They are followed in float32, whose range is small."""
     rng = np.random.default_rng(6)
     array = size * 10.0 ** rng.uniform(-6, 6, (900, 1)) * rng.standard_normal((900, 24))
-    rows = FusedRows(array.astype(np.float32))
+    rows = NumbaRows(array.astype(np.float32))
     noise = noise * size**2
-    race, twin = (a_race(rows, Rule.GAIN, noise) for _ in range(2))
+    scores, twin = (begun_scores(rows, Rule.GAIN, noise) for _ in range(2))
     steps = random_steps(rng, 24, 12)
     best = np.max(twin.c[0] ** 2 / np.where(twin.n[0] > 0, twin.n[0], np.inf))
-    steps = replace(steps, bars=best * rng.uniform(0.05, 0.5, 12), coefs=0.1 * steps.coefs)
-    near, hopeful, _ = slow_sweep(rows, twin, steps, 1, share)
-    found = race.sweep(steps, 900, share)
+    steps = replace(steps, thresholds=best * rng.uniform(0.05, 0.5, 12), coefs=0.1 * steps.coefs)
+    near, promising, _ = slow_sweep(rows, twin, steps, 1, share)
+    found = scores.sweep(steps, 900, share)
     assert sum(map(len, near)) > 20
     for mine, wanted in zip(found.near, near, strict=True):
         assert len(np.setxor1d(mine, wanted)) <= 1
-    assert len(np.setxor1d(found.hopeful, hopeful)) <= 1
+    assert len(np.setxor1d(found.promising, promising)) <= 1
 
 
 def test_a_pool_is_its_slow_twin():
     rng = np.random.default_rng(7)
-    rows = FusedRows(rng.standard_normal((500, 30)).astype(np.float32))
+    rows = NumbaRows(rng.standard_normal((500, 30)).astype(np.float32))
     for rule in (Rule.GAIN, Rule.PURSUIT):
-        race, some = a_race(rows, rule), np.arange(0, 500, 3)
-        quick = race.pool(some)
+        scores, some = begun_scores(rows, rule), np.arange(0, 500, 3)
+        quick = scores.pool(some)
         slow = Pool(**{name: copy(value) for name, value in vars(quick).items()})
         j = -1
         for q in np.linalg.qr(rng.standard_normal((30, 30)))[0][:9]:
@@ -116,10 +114,10 @@ def test_a_pool_is_its_slow_twin():
 
 
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():
-    rows = FusedRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
+    rows = NumbaRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
     steps = random_steps(np.random.default_rng(1), 8, 2)
-    low = replace(steps, bars=np.array([1e-9, 1e9]))
-    found = a_race(rows, Rule.GAIN).sweep(low, 10, 0.5)
+    low = replace(steps, thresholds=np.array([1e-9, 1e9]))
+    found = begun_scores(rows, Rule.GAIN).sweep(low, 10, 0.5)
     assert found.near[0] is None
     assert found.near[1] is not None
 
@@ -127,33 +125,33 @@ def test_a_sweep_hands_out_nothing_where_there_is_too_much():
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
     monkeypatch.setenv("EXEMPLA_THREADS", threads)
-    monkeypatch.setattr("exempla.selection.compiled.FEWEST", 100)
+    monkeypatch.setattr("exempla.selection.threads.MIN_ENTRIES_PER_THREAD", 100)
     rng = np.random.default_rng(2)
-    rows = FusedRows(rng.standard_normal((700, 40)).astype(np.float32))
-    race = a_race(rows, Rule.GAIN)
-    c, n = race.c.copy(), race.n.copy()
+    rows = NumbaRows(rng.standard_normal((700, 40)).astype(np.float32))
+    scores = begun_scores(rows, Rule.GAIN)
+    c, n = scores.c.copy(), scores.n.copy()
     steps = random_steps(rng, 40, 20)
-    race.sweep(steps, 1, 0.5)
-    race.keep(0)
-    np.testing.assert_array_equal(race.c, c)
-    np.testing.assert_array_equal(race.n, n)
-    race.sweep(random_steps(rng, 40, 3), 1, 0.5)
-    race.keep(3)
-    assert not np.allclose(race.c, c)
+    scores.sweep(steps, 1, 0.5)
+    scores.commit(0)
+    np.testing.assert_array_equal(scores.c, c)
+    np.testing.assert_array_equal(scores.n, n)
+    scores.sweep(random_steps(rng, 40, 3), 1, 0.5)
+    scores.commit(3)
+    assert not np.allclose(scores.c, c)
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr("exempla.selection.compiled.FEWEST", 100)
+    monkeypatch.setattr("exempla.selection.threads.MIN_ENTRIES_PER_THREAD", 100)
     rng = np.random.default_rng(3)
     array, steps = rng.standard_normal((1001, 33)).astype(np.float32), random_steps(rng, 33, 17)
     seen = []
     for count in ("1", "2", "5"):
         monkeypatch.setenv("EXEMPLA_THREADS", count)
-        race = a_race(FusedRows(array), Rule.GAIN)
-        found = race.sweep(steps, 50, 0.4)
-        race.keep(9)
+        scores = begun_scores(NumbaRows(array), Rule.GAIN)
+        found = scores.sweep(steps, 50, 0.4)
+        scores.commit(9)
         near = [-1 if rows is None else rows.tolist() for rows in found.near]
-        seen.append((race.c.tobytes(), race.n.tobytes(), near, found.hopeful.tolist()))
+        seen.append((scores.c.tobytes(), scores.n.tobytes(), near, found.promising.tolist()))
     assert seen[0] == seen[1] == seen[2]
 
 
@@ -165,24 +163,13 @@ def test_the_error_of_a_product_is_below_its_bound(p, positive):
     q = rng.standard_normal(p)
     F, q = (abs(F), abs(q)) if positive else (F, q)
     q = q / np.linalg.norm(q)
-    rows = FusedRows(F)
-    race = a_race(rows, Rule.GAIN, 1e9)
-    before, one = race.c[0].copy(), np.ones(1)
-    race.sweep(Steps(q[None], one, one * np.inf, one, one), 1, 0.5)
-    race.keep(1)
-    error = np.abs(before - race.c[0] - F.astype(np.float64) @ q) / np.sqrt(rows.norms2)
+    rows = NumbaRows(F)
+    scores = begun_scores(rows, Rule.GAIN, 1e9)
+    before, one = scores.c[0].copy(), np.ones(1)
+    scores.sweep(Steps(q[None], one, one * np.inf, one, one), 1, 0.5)
+    scores.commit(1)
+    error = np.abs(before - scores.c[0] - F.astype(np.float64) @ q) / np.sqrt(rows.norms2)
     assert error.max() < FLOAT32_ERROR
-
-
-def test_panels_hold_what_they_say():
-    assert passes.TILE % panel.HEIGHT == 0
-    for b, shapes in [(8, (0, 1)), (9, (1, 0)), (17, (1, 1)), (32, (2, 0))]:
-        directions = np.arange(1.0, 2 * b + 1).reshape(b, 2)
-        wide, narrow = passes.pack(directions, np.float32)
-        assert (len(wide), len(narrow)) == shapes
-        lines = [*wide.swapaxes(1, 2).reshape(-1, 2), *narrow.swapaxes(1, 2).reshape(-1, 2)]
-        np.testing.assert_array_equal(lines[:b], directions)
-        assert not np.any(lines[b:])
 
 
 def hard_problems():
@@ -205,9 +192,9 @@ def hard_problems():
 @pytest.mark.parametrize("pool", [4, 64])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
-    monkeypatch.setattr(FusedRace, "pools", (pool, pool))
+    monkeypatch.setattr(NumbaCandidates, "pool_sizes", (pool, pool))
     if backend == "torch":
-        single = pytest.importorskip("exempla.selection.device.single")
+        single = pytest.importorskip("exempla.selection.device.lookahead")
         monkeypatch.setattr(single, "POOL", (pool, pool))
     for rows, target, k, noise in hard_problems():
         for selector in (SBQ(noise), MatchingPursuit(noise)):
@@ -222,7 +209,7 @@ def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
 @pytest.mark.parametrize("backend", ["numba", "numpy", "torch"])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_of_parts_change_no_pick(backend, monkeypatch):
-    monkeypatch.setattr(ShardedRace, "pools", (16, 16))
+    monkeypatch.setattr(ShardedCandidates, "pool_sizes", (16, 16))
     for rows, target, k, noise in hard_problems():
         for selector in (SBQ(noise), MatchingPursuit(noise)):
             exact = select(rows, target, k, selector)
@@ -236,13 +223,13 @@ def test_guesses_save_passes():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((4000, 64)).astype(np.float32)
     passes_made = []
-    sweep = FusedRows(rows).race(np.ones((1, 4000), bool), 0.0, Rule.GAIN).__class__.sweep
+    sweep = NumbaRows(rows).scores(np.ones((1, 4000), bool), 0.0, Rule.GAIN).__class__.sweep
 
     def counted(self, *arguments):
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    with using("numba"), mock.patch("exempla.selection.fused.FusedRace.sweep", counted):
+    with using("numba"), mock.patch("exempla.selection.numba_rows.NumbaCandidates.sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 
@@ -278,7 +265,7 @@ def test_a_basis_from_its_factor_is_the_one_that_grew(noise):
     grown = Basis(target, noise, 1e-11)
     for row in rows:
         grown.add(row)
-    made = Basis.of(target, noise, 1e-11, rows, grown.lower.copy(), grown.coefs.copy())
+    made = Basis.from_factor(target, noise, 1e-11, rows, grown.lower.copy(), grown.coefs.copy())
     for name in ("gains", "residual", "directions", "rows"):
         np.testing.assert_allclose(getattr(made, name), getattr(grown, name), atol=1e-12)
     np.testing.assert_allclose(made.weights(), grown.weights(), atol=1e-12)
@@ -289,4 +276,4 @@ def test_a_basis_from_its_factor_is_the_one_that_grew(noise):
 
 def test_numpy_rows_are_not_run_ahead():
     rows = ArrayRows(np.random.default_rng(0).standard_normal((50, 4)))
-    assert rows.race(np.ones((1, 50), bool), 0.0, Rule.GAIN).most_ahead == 1
+    assert rows.scores(np.ones((1, 50), bool), 0.0, Rule.GAIN).max_lookahead == 1

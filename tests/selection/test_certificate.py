@@ -21,7 +21,6 @@ from exempla.selection import (
     select,
 )
 from exempla.selection import certificate as theory
-from exempla.selection import engine as bounds
 from exempla.selection.certificate import certificate
 from tests.selection.reference import best_set
 
@@ -130,7 +129,7 @@ def test_the_span_bound_sees_a_direction_nobody_has():
 
 
 def test_a_spent_budget_falls_back_to_a_valid_bound(monkeypatch):
-    monkeypatch.setattr(bounds, "BUDGET", 1.0)
+    monkeypatch.setattr(theory, "MAX_SPAN_WORK", 1.0)
     rows = np.zeros((3000, 3))
     rows[:, 0] = np.arange(1, 3001)
     target = np.array([1.0, 1.0, 0.0])
@@ -199,7 +198,7 @@ def test_an_empty_selection_is_certified_too():
     ("change", "words"),
     [
         ({"target": np.ones(3)}, "another target"),
-        ({"target": np.ones((1, 3))}, "one target at a time"),
+        ({"target": np.ones((1, 3))}, "is for one target"),
         ({"features": np.eye(3)[:1]}, "other features"),
         ({"level": "deep"}, "cheap"),
         ({"r": 0}, "whole number"),

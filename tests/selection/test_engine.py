@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -13,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exempla.selection import SBQ, MatchingPursuit, Sharded, fused, select
+from exempla.selection import SBQ, MatchingPursuit, Sharded, numba_rows, select, threads
 from exempla.selection import engine as engine_module
-from exempla.selection import select as inputs
-from exempla.selection.fused import FusedRows
+from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayRows
 from tests.selection.reference import (
     candidates_of,
@@ -28,20 +28,24 @@ from tests.selection.reference import (
     weights,
 )
 
+inputs = importlib.import_module("exempla.selection.select")  # `select` is a function there
 
-def tensor_rows(array, tolerance=None):
+
+def tensor_rows(array, picks=None, tolerance=None):
     torch = pytest.importorskip("torch")
     return ArrayRows(torch.from_numpy(np.array(array)), tolerance)
 
 
 # The small-problem path, the NumPy path without numba, the compiled one, and torch's.
-BACKENDS = {"small": None, "numpy": ArrayRows, "numba": FusedRows, "torch": tensor_rows}
+BACKENDS = {"small": None, "numpy": ArrayRows, "numba": NumbaRows, "torch": tensor_rows}
 
 
 def using(backend):
     """Force one way of holding rows, whatever the size of the problem."""
-    wrap = BACKENDS[backend] or inputs.wrap
-    return mock.patch.object(inputs, "wrap", wrap)
+    kind = BACKENDS[backend]
+    return mock.patch.object(
+        inputs, "wrap", (lambda rows, _=None: kind(rows)) if kind else inputs.wrap
+    )
 
 
 def make_rows(rng, t, p, dtype, duplicates, scaled):
@@ -154,7 +158,7 @@ def test_500_picks_in_512_dimensions_are_those_of_float64():
     assert np.array_equal(single.indices, double.indices)
 
 
-def the_passes_own_leaders(rows, race, leaders, runs, going, rule):
+def the_passes_own_leaders(rows, scores, leaders, runs, going, rule):
     return {i: int(leaders.rows[i]) for i in going}
 
 
@@ -175,11 +179,11 @@ def test_without_float32_slack_the_pass_alone_would_go_wrong():
 
 
 @pytest.mark.parametrize("backend", ["numpy", "numba", "torch"])
-def test_a_crowd_of_near_ties_sharpens_the_race(backend):
+def test_many_near_ties_switch_to_float64(backend):
     rows, target = big(t=300)
     rows = np.concatenate([rows[:5]] * 40 + [rows])
     exact = select(rows.astype(np.float64), target, 12, SBQ(1.0))
-    with using(backend), mock.patch.object(engine_module, "MOST_RESCORED", 3):
+    with using(backend), mock.patch.object(engine_module, "MAX_RESCORED", 3):
         crowded = select(rows, target, 12, SBQ(1.0))
     assert np.array_equal(crowded.indices, exact.indices)
 
@@ -223,9 +227,9 @@ def test_where_rounding_does_not_allow_ties_to_be_seen():
 
 def test_without_numba_the_numpy_path_takes_over(monkeypatch):
     rows, target = big(t=50_000)
-    assert isinstance(inputs.as_rows(rows), FusedRows)
+    assert isinstance(inputs.as_rows(rows), NumbaRows)
     expected = select(rows, target, 6)
-    monkeypatch.setitem(sys.modules, "exempla.selection.fused", None)  # importing it now fails
+    monkeypatch.setitem(sys.modules, "exempla.selection.numba_rows", None)  # importing it now fails
     held = inputs.as_rows(rows)
     assert type(held) is ArrayRows
     assert held.single
@@ -238,14 +242,14 @@ def test_an_unwritable_cache_folder_is_survived(monkeypatch):
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function
 
-    monkeypatch.setattr(fused.numba, "njit", refuse)
-    assert fused.compiled(len) is len
+    monkeypatch.setattr(numba_rows.numba, "njit", refuse)
+    assert numba_rows._compiled(len) is len
 
 
 @pytest.mark.parametrize(("value", "count"), [("", 1), ("many", 1), ("0", 1), ("1", 1)])
 def test_odd_thread_counts_mean_one(monkeypatch, value, count):
     monkeypatch.setenv("EXEMPLA_THREADS", value)
-    assert fused.threads() == count
+    assert threads.n_threads() == count
 
 
 def test_threads_change_nothing(monkeypatch):

@@ -186,7 +186,7 @@ def test_sparse_features_are_refused_by_name():
     ("options", "words"),
     [
         ({"side": "left"}, "choose one of both, opponents, proponents"),
-        ({"side": 3}, "not understood"),
+        ({"side": 3}, "single value or"),
         ({"side": ["both", "both"]}, "a single value"),
         ({"selector": "SBQ"}, "give a selector"),
         ({"selector": SBQ}, "give a selector"),
@@ -218,7 +218,7 @@ def test_bad_options_are_named(options, words):
         (lambda: Sharded(SBQ(), shards=0), "at least 1"),
         (lambda: Sharded(SBQ(), shards=True), "at least 1"),
         (lambda: Sharded(SBQ(), mode="fast"), "two-round"),
-        (lambda: Sharded(SBQ(), backend="spark"), "not available here"),
+        (lambda: Sharded(SBQ(), backend="spark"), "is not available"),
     ],
 )
 def test_bad_selectors_are_named(make, words):

@@ -15,11 +15,11 @@ from exempla import (
     TopInfluence,
     select,
 )  # fmt: skip
-from exempla.selection import select as inputs
 from exempla.selection.certificate import certificate
-from exempla.selection.fused import StoredArrayRows, StoredFusedRows
 from exempla.selection.select import as_rows
+from exempla.selection.stored import StoredArrayRows, StoredNumbaRows
 from exempla.store import StoredRows, shards
+from tests.selection.test_engine import inputs
 
 SELECTORS = [
     SBQ(), SBQ(noise=4.0), MatchingPursuit(), Herding(), NonNegative(), TopInfluence(),
@@ -30,7 +30,7 @@ SELECTORS = [
 @pytest.fixture(autouse=True)
 def no_copies(monkeypatch):
     """Nothing is small enough to be read into memory, and pieces are many."""
-    monkeypatch.setattr(inputs, "SMALL", 1000)
+    monkeypatch.setattr(inputs, "MAX_FLOAT64_ENTRIES", 1000)
     monkeypatch.setattr(shards, "PIECE_BYTES", 2**15)
 
 
@@ -78,7 +78,7 @@ def test_picks_are_those_from_memory(tmp_path, dtype):
 def test_few_readings_make_many_picks(tmp_path):
     rows = np.random.default_rng(0).standard_normal((20_000, 16)).astype(np.float32)
     disk = as_rows(stored(tmp_path, rows))
-    assert isinstance(disk, StoredFusedRows)
+    assert isinstance(disk, StoredNumbaRows)
     found = select(disk, rows[:50].mean(0), 50, SBQ(noise=10.0))
     assert (
         found.indices.tolist()

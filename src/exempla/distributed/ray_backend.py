@@ -39,7 +39,7 @@ from exempla.progress import say
 from exempla.selection.rows import ArrayRows
 from exempla.selection.select import refuse_unusable, wrap
 from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import Effect, Exchange, Part, Parts, ShardedRows, packed, unpacked
+from exempla.selection.shards import Effect, Part, Parts, ShardedRows, Transport, packed, unpacked
 from exempla.store import StoredRows
 
 
@@ -119,7 +119,7 @@ class Worker:
         for message in messages:
             self.parts.answer(unpacked(message))
         for part in self.parts.parts:
-            part.forget()
+            part.resend()
         self.done, self.last = len(messages), None
         return True
 
@@ -152,7 +152,7 @@ _PAUSE = 0.2, 5.0
 """Seconds between two looks for a lost actor, at first and at most."""
 
 
-class RayExchange(Exchange):
+class RayTransport(Transport):
     """A place is an actor."""
 
     def __init__(
@@ -336,7 +336,7 @@ class OnRay(Backend):
             cuts = pairwise(cuts_of(len(stored), shards))
             shares = [absolute(stored.part(start, stop)) for start, stop in cuts]
             self._refuse_too_many(len(shares), ray)
-            exchange = RayExchange(
+            exchange = RayTransport(
                 ray, shares, cpus=self.cpus, gpus=self.gpus, restarts=self.restarts,
                 patience=self.patience,
             )  # fmt: skip

@@ -31,10 +31,10 @@ from exempla.selection.sharded import Backend, cuts_of
 from exempla.selection.shards import (
     Call,
     Effect,
-    Exchange,
     Part,
     Parts,
     ShardedRows,
+    Transport,
     packed,
     unpacked,
 )
@@ -62,12 +62,12 @@ class OnTorch(Backend):
         """The rows of all ranks; `shards` is theirs, so it is not looked at."""
         group = _process_group(self.group)
         parts = together(lambda: Parts([Part(as_rows(features))]), group)
-        rows = ShardedRows(_TorchExchange(parts, group))
+        rows = ShardedRows(_TorchTransport(parts, group))
         refuse_unusable(rows)
         yield rows
 
 
-class _TorchExchange(Exchange):
+class _TorchTransport(Transport):
     """A place is a rank. Nothing is sent but answers, by each to all."""
 
     def __init__(self, parts: Parts, group: Any) -> None:
@@ -77,15 +77,15 @@ class _TorchExchange(Exchange):
         self.rank, _ = _rank_and_size(group)
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        calls = [call] if of is not None else [*self._orders, call]
+        calls = [call] if of is not None else [*self._queued, call]
         if of is None:
-            self._orders = []
+            self._queued = []
         first, last = self.places[self.rank : self.rank + 2]
 
         def mine() -> list[Any]:
             if of is not None and self.rank not in of:
                 return []
-            return self.parts.answer([one.at(first, last) for one in calls])
+            return self.parts.answer([one.slice(first, last) for one in calls])
 
         answer = packed((_checksum(calls), _tried(mine)))
         every = _gathered(answer, self.group)

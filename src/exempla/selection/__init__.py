@@ -1,6 +1,14 @@
-"""Choosing the rows: one greedy engine, small selectors, any place the rows may be."""
+"""Selection: pick the k rows whose weighted sum approximates a target.
 
-from exempla.selection.kernel import select_from_kernel
+`select` validates and dispatches; `selectors` are the algorithms; `engine` is the greedy loop with
+`lookahead`; `rows` is the interface of the array backends (`numba_rows`, `stored`, `shards`,
+`device`). Nothing here knows about models. Imports: arrays, checks, errors, results; `stored` and
+`shards` also import the store.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from exempla.selection.select import select
 from exempla.selection.selectors import (
     SBQ,
@@ -12,7 +20,10 @@ from exempla.selection.selectors import (
     StochasticGreedy,
     TopInfluence,
 )
-from exempla.selection.sharded import Sharded
+
+if TYPE_CHECKING:
+    from exempla.selection.kernel import select_from_kernel
+    from exempla.selection.sharded import Sharded
 
 __all__ = [
     "select",
@@ -27,3 +38,10 @@ __all__ = [
     "Random",
     "Sharded",
 ]
+_LAZY = {"select_from_kernel": "kernel", "Sharded": "sharded"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,7 +1,17 @@
-"""Certificates: what is proved about a finished selection (`bounds`), and what is only estimated.
+"""Certificates: what is proved about a finished selection, and what is only estimated.
 
-Theorem 1 of the paper uses sparse eigenvalues, which cannot be computed; m/M on the selection alone
-is an optimistic stand-in and is labelled an estimate.
+g(S) = z_S'(K_SS + σ²I)⁻¹z_S is the part of ‖μ‖² that a set S explains; S*_r is the best set of r
+rows.
+
+(a) g(S) ≤ ‖Pμ‖² for every set, where P is the projection on the span of the candidates.
+(b) With noise, every set of gains given L obeys Σ_j g(j|L) ≥ γ·g(S|L), γ ≥ σ²/(σ² + max‖f‖²):
+    the residual Gram matrix has no eigenvalue below σ² and no diagonal entry above σ² + max‖f‖².
+    Hence exact greedy gives g(S_k) ≥ (1 − e^{−γk/r})·g(S*_r).
+(c) g(S*_r) ≤ g(S_i) + (1/γ)·(sum of the r largest gains given S_i), for every prefix S_i of any
+    selection; for r = 1 and i = 0 even with γ = 1.
+
+Theorem 1 of the paper uses sparse eigenvalues, which cannot be computed; m/M of the selection alone
+is an optimistic substitute and is labelled an estimate.
 """
 
 from __future__ import annotations
@@ -17,16 +27,24 @@ from exempla.arrays import Array
 from exempla.checks import check_k, whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
-from exempla.selection.engine import Finished
+from exempla.selection.engine import Basis
+from exempla.selection.rows import Rows
 from exempla.selection.select import as_rows, as_targets, choose, groups, side_of
 from exempla.selection.selectors import Selector
 
 __all__ = ["Certificate", "VarianceCurve", "Statement", "certificate", "chosen_and_certified"]
 
+_BOUND_SLACK = 1e-9
+"""Certified bounds are widened by this fraction, far above the effect of rounding."""
+_MIN_SINGULAR_VALUE = 1e-6
+"""Unit rows whose smallest singular value is above this span the whole space beyond doubt."""
+MAX_SPAN_WORK = 1e9
+"""Multiplications that the cheap level spends on the span before it settles for ‖μ‖²."""
+
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence about the selection, with its number and its standing."""
+    """One statement about a selection: its value, its meaning, and whether it is certified."""
 
     name: str
     status: Literal["certified", "estimated"]
@@ -36,20 +54,29 @@ class Statement:
 
 @dataclass(frozen=True)
 class VarianceCurve:
-    """Posterior variance after 0, 1, … k picks, against its bounds (one entry per pick count)."""
+    """Posterior variance after 0, 1, … k picks and its bounds."""
 
     measured: list[float]
     floor: list[float]
-    """Certified: no set of that many candidates comes below."""
+    """Certified: no set of that many candidates has a lower variance."""
     ceiling: list[float]
-    """Certified: greedy could not have stayed above (exact SBQ with noise; else ‖μ‖²)."""
+    """Certified: greedy cannot have a higher variance (exact SBQ with noise; otherwise ‖μ‖²)."""
     theorem1: list[float]
-    """Estimated: the paper's rate with m/M taken on the selection."""
+    """Estimated: the rate of Theorem 1 with m/M of the selected rows."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about a selection. `to_dict()` is plain data for JSON."""
+    """Statements about a selection, by name (``certificate["share_of_span"]``), and its curve.
+
+    Attributes
+    ----------
+    statements : tuple of Statement
+    curve : VarianceCurve
+    r : int
+        Size of the competing sets.
+    level : {"cheap", "full"}
+    """
 
     statements: tuple[Statement, ...]
     curve: VarianceCurve
@@ -63,7 +90,7 @@ class Certificate:
         raise KeyError(name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values."""
+        """Return everything as plain Python values, ready for JSON."""
         return {
             "statements": [asdict(statement) for statement in self.statements],
             "curve": asdict(self.curve),
@@ -80,20 +107,33 @@ def certificate(
     r: int | None = None,
     level: Literal["cheap", "full"] = "cheap",
 ) -> Certificate:
-    """Certify a finished selection.
+    """Certify a finished selection: what is proved about it, and what is only estimated.
 
     Parameters
     ----------
-    features, target
-        What the selection was made from.
+    features : array of shape (t, p)
+        The features the selection was made from.
     selection : Selection
-        Any selector's result.
+        The result of any selector.
+    target : array of shape (p,)
+        The target of the selection.
     r : int, optional
-        Size of the competing sets; as many as were picked if not given.
-    level : "cheap" or "full"
-        Cheap reads the rows about twice and bounds competitors from the start alone; full replays
-        the selection (as much arithmetic as k picks) and takes the best bound over all steps.
+        Size of the competing sets. Default: the number of picks.
+    level : {"cheap", "full"}, default "cheap"
+        "cheap" reads the rows about twice and bounds competitors from the first step alone; "full"
+        replays the selection (the arithmetic of k picks) and takes the best bound over all steps.
 
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    ExemplaError
+        If the selection was made from other features or for another target.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import SBQ, select
     >>> rows = np.random.default_rng(0).standard_normal((30, 4))
@@ -111,17 +151,16 @@ def certificate(
 def chosen_and_certified(
     features: Array, targets: Array, k: int, selector: Selector, side: str | Sequence[str]
 ) -> Iterator[tuple[Selection, Array, Certificate]]:
-    """`select` for one target (p,) or any number (T, p), with each target and a cheap certificate.
+    """Select for one target (p,) or several (T, p); yield selection, target and cheap certificate.
 
-    As many targets as fit into memory are chosen for together; what continuing a selection would
-    need is gone with each group.
+    As many targets as fit into memory are processed together.
     """
-    rows = as_rows(features)
-    k = check_k(k, rows.t)
     count = 1 if targets.ndim == 1 else len(targets)
+    rows = as_rows(features, k * count if whole_number(k) and k > 0 else None)
+    k = check_k(k, rows.t)
     for group in groups(count, rows, k):
         some, sides = (targets, side) if targets.ndim == 1 else (targets[group], side)
-        each = isinstance(side, list | tuple | np.ndarray)  # anything else `choose` refuses
+        each = isinstance(side, list | tuple | np.ndarray)  # `choose` refuses anything else
         if each and targets.ndim > 1 and len(side) == count:
             sides = list(side)[group]
         found = choose(rows, some, k, selector, sides, first=group.start)
@@ -130,11 +169,11 @@ def chosen_and_certified(
         aligned, _ = as_targets(some, rows.p)
         for selection, mu, μ, z in zip(selections, some, aligned, rows.align(aligned), strict=True):
             candidates = side_of(z, selection.side) & (rows.norms2 > 0)
-            done = Finished(selection, rows, μ, z, candidates)
+            done = _Finished(selection, rows, μ, z, candidates)
             yield selection, mu, _certified(done, max(1, len(selection)), "cheap")
 
 
-def _certified(done: Finished, r: int, level: str) -> Certificate:
+def _certified(done: _Finished, r: int, level: str) -> Certificate:
     full = level == "full"
     span = done.span(exact=full)
     best_sets = done.best_sets(r, span, replay=full)
@@ -145,17 +184,17 @@ def _certified(done: Finished, r: int, level: str) -> Certificate:
 
 def _read(
     features: Array, selection: Selection, target: Array, r: int | None, level: str
-) -> tuple[Finished, int]:
-    """The selection with what it was made from, and r; both checked."""
+) -> tuple[_Finished, int]:
+    """Validate the arguments of `certificate`; return the problem and r."""
     rows = as_rows(features)
     targets, single = as_targets(target, rows.p)
     μ = targets[0]
     if not single:
-        raise ExemplaError("certify one target at a time; give a target of shape (p,)")
+        raise ExemplaError("a certificate is for one target; give a target of shape (p,)")
     if not np.isclose(float(μ @ μ), selection.target_norm2, rtol=1e-6):
-        raise ExemplaError("the selection was made for another target; give its own")
+        raise ExemplaError("the selection was made for another target; give that target")
     if len(selection) and int(selection.indices.max()) >= rows.t:
-        raise ExemplaError("the selection was made from other features; give those")
+        raise ExemplaError("the selection was made from other features; give those features")
     if level not in ("cheap", "full"):
         raise ExemplaError(f"level is {level!r}; choose 'cheap' or 'full'")
     if r is None:
@@ -164,16 +203,16 @@ def _read(
         raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
     z = rows.align(targets)[0]
     candidates = side_of(z, selection.side) & (rows.norms2 > 0)
-    return Finished(selection, rows, μ, z, candidates), int(r)
+    return _Finished(selection, rows, μ, z, candidates), int(r)
 
 
 def _statements(
-    done: Finished, r: int, span: float, best: float, ratio: float
+    done: _Finished, r: int, span: float, best: float, ratio: float
 ) -> tuple[Statement, ...]:
-    """Everything that is known, in sentences; `best` bounds what r candidates can explain."""
+    """Return all statements; `best` bounds what r candidates can explain."""
     reached, k = float(done.selection.gains.sum()), len(done.selection)
-    lower = "" if done.selection.noise else "; without noise nothing better than 0 is proved"
-    guarantee, how = 0.0, "nothing is proved in advance: that takes exact SBQ with noise"
+    lower = "" if done.selection.noise else "; without noise only the bound 0 is proved"
+    guarantee, how = 0.0, "no guarantee in advance: it requires exact SBQ with noise"
     if done.greedy:
         guarantee = 1.0 - math.exp(-done.γ * k / r)
         how = (
@@ -219,7 +258,7 @@ def _statements(
     )
 
 
-def _curve(done: Finished, best_sets: np.ndarray, ratio: float) -> VarianceCurve:
+def _curve(done: _Finished, best_sets: np.ndarray, ratio: float) -> VarianceCurve:
     k, norm2 = len(done.selection), done.norm2
     explained = np.concatenate([[0.0], np.cumsum(done.selection.gains)])
     share = np.arange(k + 1) / max(1, k)
@@ -231,3 +270,131 @@ def _curve(done: Finished, best_sets: np.ndarray, ratio: float) -> VarianceCurve
         ceiling=(norm2 - (1 - np.exp(-γ * share)) * explained[-1]).tolist(),
         theorem1=(norm2 - (1 - np.exp(-ratio * share)) * explained[-1]).tolist(),
     )
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A finished selection and the problem it was made from: the bounds (a) to (c)."""
+
+    selection: Selection
+    rows: Rows
+    target: np.ndarray
+    """μ, (p,) float64."""
+    alignment: np.ndarray
+    """(t,): z_j = f_j·μ."""
+    candidates: np.ndarray
+    """(t,) bool."""
+
+    @property
+    def norm2(self) -> float:
+        """‖μ‖²."""
+        return float(self.target @ self.target)
+
+    @property
+    def largest(self) -> float:
+        """max ‖f‖² over the candidates."""
+        return float(self.rows.norms2[self.candidates].max(initial=0.0))
+
+    @property
+    def γ(self) -> float:
+        """The constant of (b)."""
+        noise, largest = self.selection.noise, self.largest
+        return noise / (noise + largest) if largest else 1.0
+
+    @property
+    def greedy(self) -> bool:
+        """True if the picks are those of exact greedy and γ is above 0."""
+        noise = self.selection.noise
+        return self.selection.selector == "SBQ" and noise > self.rows.tolerance * self.largest
+
+    def span(self, *, exact: bool) -> float:
+        """Return ‖Pμ‖² of (a), or the bound ‖μ‖² if it need not be exact and is costly.
+
+        The span does not depend on row lengths, so unit rows are used. A QR factor is updated block
+        by block: singular values are accurate to 1e-16, with a Gram matrix only to 1e-8.
+        """
+        rows, norm2 = self.rows, self.norm2
+        chosen = np.flatnonzero(self.candidates)
+        if not len(chosen):
+            return 0.0
+        step = max(1024, 2 * rows.p)
+        R, spent = np.empty((0, rows.p)), 0.0
+        for start in range(0, len(chosen), step):
+            part = chosen[start : start + step]
+            height = len(R) + len(part)
+            spent += float(height) * rows.p * min(height, rows.p)
+            if not exact and spent > MAX_SPAN_WORK:
+                return norm2
+            unit = rows.take(part) / np.sqrt(rows.norms2[part])[:, None]
+            R = np.linalg.qr(np.vstack([R, unit]), mode="r")
+            if len(R) == rows.p and np.linalg.svd(R, compute_uv=False)[-1] > _MIN_SINGULAR_VALUE:
+                return norm2  # the rows so far span everything
+        _, singular, directions = np.linalg.svd(R, full_matrices=False)
+        # Singular values at the level of rounding count as zero.
+        real = singular > 64 * np.finfo(float).eps * np.sqrt(len(chosen))
+        inside = directions[real] @ self.target
+        return min(norm2, float(inside @ inside) * (1 + _BOUND_SLACK))
+
+    def best_sets(self, r: int, span: float, *, replay: bool) -> np.ndarray:
+        """Return bounds on g(S*_s) for s = 0 … max(r, k): (c), limited by (a).
+
+        From the first step alone, or with `replay` the best over all steps.
+        """
+        most = max(r, len(self.selection))
+        n = np.where(self.candidates, self.rows.norms2 + self.selection.noise, 1)
+        gains = np.where(self.candidates, self.alignment * self.alignment / n, 0)
+        first = _largest(gains[:, None], most)
+        steps, explained = first, np.zeros(1)
+        if replay and self.γ > 0 and len(self.selection):
+            steps, explained = self._replay(most)
+        bounds = np.full(most + 1, span)
+        bounds[0] = 0.0
+        if self.γ > 0:
+            sums = np.cumsum(steps, axis=0) / self.γ + explained
+            bounds[1:] = np.minimum(bounds[1:], sums.min(axis=1) * (1 + _BOUND_SLACK))
+        bounds[1] = min(bounds[1], first[0, 0] * (1 + _BOUND_SLACK))
+        return bounds
+
+    def _replay(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the largest gains at every step (count, k+1) and g(S_i) of every prefix (k+1,)."""
+        rows, indices, noise = self.rows, self.selection.indices, self.selection.noise
+        basis = Basis(self.target, noise, rows.tolerance)
+        picked_at = {}  # row → number of directions after which it is picked
+        for j, row in zip(indices, rows.take(indices)):
+            basis.add(row)
+            picked_at[int(j)] = basis.size
+        coefs = np.concatenate([[0.0], basis.coefs])
+        Q = np.vstack([np.zeros(rows.p), basis.directions])
+        largest = np.zeros((count, len(Q)))
+        step = max(1, (1 << 24) // (8 * max(rows.p, len(Q))))
+        chosen = np.flatnonzero(self.candidates)
+        for start in range(0, len(chosen), step):
+            part = chosen[start : start + step]
+            block = rows.take(part)
+            V = block @ Q.T
+            c = (block @ self.target)[:, None] - np.cumsum(coefs * V, axis=1)
+            n = (rows.norms2[part] + noise)[:, None] - np.cumsum(V * V, axis=1)
+            # n is at least σ² in exact arithmetic.
+            gains = c * c / np.maximum(n, noise)
+            for position in np.flatnonzero(np.isin(part, indices)):
+                gains[position, picked_at[int(part[position])] :] = 0.0
+            largest = _largest(np.vstack([largest, gains]), count)
+        return largest, np.cumsum(coefs * coefs)
+
+    def eigenvalue_ratio(self) -> float:
+        """Return m/M of K_SS + σ²I."""
+        if not len(self.selection):
+            return 0.0
+        picked = self.rows.take(self.selection.indices)
+        gram = picked @ picked.T + self.selection.noise * np.eye(len(picked))
+        eigenvalues = np.linalg.eigvalsh(gram)
+        return float(max(0.0, eigenvalues[0]) / eigenvalues[-1])
+
+
+def _largest(gains: np.ndarray, count: int) -> np.ndarray:
+    """Return the `count` largest entries of each column, descending, padded with zeros."""
+    if len(gains) > count:
+        gains = np.partition(gains, len(gains) - count, axis=0)[-count:]
+    out = np.zeros((count, gains.shape[1]))
+    out[: len(gains)] = -np.sort(-gains, axis=0)
+    return out

@@ -1,60 +1,288 @@
-"""The greedy loop: exact Sequential Bayesian Quadrature, one pass over the rows per pick or fewer.
+"""The greedy loop: exact Sequential Bayesian Quadrature in at most one pass over the rows per pick.
 
 With residual r, c_j = f_j·r and n_j = ‖f_j‖² + σ² − ‖Qᵀf_j‖², picking j lowers the posterior
-variance by c_j²/n_j. After a pick one product v = F q updates every candidate:
-c −= (c_j/√n_j) v and n −= v². Nothing is t×t and nothing is inverted. For a single target, several
-picks are guessed and checked in one pass (`ahead`).
+variance by c_j²/n_j. After a pick, one product v = F q updates every candidate:
+c −= (c_j/√n_j) v and n −= v². No t×t matrix is formed and nothing is inverted. For a single target,
+`lookahead` guesses several picks and checks them in one pass.
 
-Two things keep it exact in finite precision. c is recomputed from r each time ‖r‖ has fallen
-tenfold, because its error is relative to the r it started from. And every row whose score could
-be the best, given the error made so far, is scored again in float64 before the pick is made; where
-products are summed in float32 and there are too many such rows, the race goes on in float64. What
-is then still equal, to rounding, is a tie (`ties`).
+Two measures keep the picks exact in finite precision. c is recomputed from r whenever ‖r‖ has
+decreased tenfold, because its error is relative to the r it started from. And every row whose score
+could be the best, given the error so far, is scored again in float64 before a pick is made; if
+products are summed in float32 and too many rows qualify, all scores are recomputed in float64.
 
-Running ahead of the race: guess the next picks among a few rows, check all guesses in one pass.
-
-Greedy picks come from a small pool nearly always: the rows of the highest scores now. So the loop
-runs ahead inside the pool, which costs next to nothing, and one reading of all rows (`Race.sweep`)
-asks after each guessed step whether any row could have been better than the next guess. What was
-guessed right is kept; from the first guess that was beaten on, the steps are forgotten. Every
-guess is held against the same bounds as a leader of the race, and close calls are settled in
-float64 as there, so that the picks are those of one pass a pick.
-
-One target's way through the greedy loop, and how close calls on it are settled in float64.
-
-The mathematics of a certificate: what no set of candidates can exceed.
-
-g(S) = z_S'(K_SS + σ²I)⁻¹z_S is what a set S explains of ‖μ‖²; S*_r is the best set of r rows.
-
-(a) g(S) ≤ ‖Pμ‖² for every set, P being the projection on the span of the candidates.
-(b) With noise, every set of gains given L obeys Σ_j g(j|L) ≥ γ·g(S|L), γ ≥ σ²/(σ² + max‖f‖²):
-    the residual Gram matrix has no eigenvalue below σ² and no diagonal entry above σ² + max‖f‖².
-    Hence exact greedy gives g(S_k) ≥ (1 − e^{−γk/r})·g(S*_r).
-(c) g(S*_r) ≤ g(S_i) + (1/γ)·(sum of the r largest gains given S_i), for every prefix S_i of any
-    selection; for r = 1 and i = 0 even with γ = 1.
+`Basis` is Gram–Schmidt on the picked rows. Noise is a private coordinate: picked row i is
+(f_i, σ e_i) in R^p ⊕ R^k, so that the Gram matrix of the picked rows is K_SS + σ²I. The directions
+are orthonormal in that space; their first p coordinates alone are not (unless σ = 0), so
+orthogonality is restored here, with both parts. A candidate that was not picked is zero in the
+private coordinates, so its product with a direction is the product of the feature parts.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
 
-from exempla.progress import counter
-from exempla.results import Selection
-from exempla.selection.basis import ROUNDING, Basis, Mark, first_of_best, just_below
-from exempla.selection.rows import Leaders, Race, Rows, Rule, Steps
+from exempla.selection.rows import (
+    ROUNDING,
+    CandidateScores,
+    Leaders,
+    Rows,
+    Rule,
+    first_of_best,
+    tie_threshold,
+)
 
-FALL = 0.1
-"""c is recomputed when ‖r‖ has fallen to this share of what it was at the last recomputation."""
-RESIDUAL = 1e-7
-"""Without noise the target counts as matched when ‖r‖ is below this share of ‖μ‖."""
+REFRESH_RATIO = 0.1
+"""Recompute c when ‖r‖ has fallen to this fraction of its value at the last recomputation."""
+MATCHED_RATIO = 1e-7
+"""Without noise the target counts as matched when ‖r‖ is below this fraction of ‖μ‖."""
+MAX_RESCORED = 4096
+"""Rows that may be rescored in float64 before a pick. If more could be the best and products are
+summed in float32, all scores are recomputed in float64 first."""
+_MIN_PROGRESS_WORK = 1 << 31
+"""Multiplications (rows × width × picks) below which no progress bar is needed."""
+
+
+class Mark(NamedTuple):
+    """The state of a basis at one point of its growth."""
+
+    picks: int
+    size: int
+    residual: np.ndarray
+    private: np.ndarray
+
+
+class Basis:
+    """Orthonormal directions spanning the picked rows, and the residual of the target.
+
+    L is the Cholesky factor of K_SS + σ²I, `coefs` = L⁻¹ z_S, and
+    `residual` = μ − Σ coef·q = μ − Σ w_i f_i.
+    """
+
+    def __init__(self, target: np.ndarray, noise: float, tolerance: float) -> None:
+        self.target = np.array(target, dtype=np.float64)
+        self.target_norm = float(np.linalg.norm(self.target))
+        self.noise = noise
+        self.tolerance = tolerance
+        self.residual = self.target.copy()
+        self.picks = 0
+        self.size = 0  # directions: picks that do not depend on earlier ones
+        p = len(self.target)
+        self._directions = np.empty((8, p))
+        self._rows = np.empty((8, p))
+        self._lower = np.zeros((8, 8))
+        self._private = np.zeros((8, 8)) if noise else None
+        self._private_residual = np.zeros(8)
+        self._coefs = np.empty(8)
+        self._pick_of_direction: list[int] = []
+        self._gains: list[float] = []
+        self._deferred = False  # True while the directions have not been computed from L
+
+    @classmethod
+    def from_factor(
+        cls,
+        target: np.ndarray,
+        noise: float,
+        tolerance: float,
+        rows: np.ndarray,
+        lower: np.ndarray,
+        coefs: np.ndarray,
+    ) -> Basis:
+        """Return the basis of linearly independent picked rows (m, p), given L.
+
+        The directions are computed when they are first used, which is often never.
+        """
+        basis, m = cls(target, noise, tolerance), len(rows)
+        basis.picks = basis.size = m
+        basis._rows, basis._lower, basis._coefs = rows, lower, coefs
+        basis._pick_of_direction = list(range(m))
+        basis._gains = [float(coef * coef) for coef in coefs]
+        basis.residual = basis.target - basis.weights() @ rows
+        basis._deferred = True
+        return basis
+
+    def _compute_directions(self) -> None:
+        """Compute the directions from L: the i-th is Σ_j (L⁻¹)_ij (f_j, σ e_j)."""
+        self._deferred = False
+        m, p = self.size, len(self.target)
+        size = max(8, m)
+        inverse = solve_triangular(self._lower, np.eye(m), lower=True) if m else np.zeros((0, 0))
+        self._directions = _padded(inverse @ self._rows, (size, p))
+        if self._private is not None:
+            private = math.sqrt(self.noise) * inverse
+            self._private = _padded(private, (size, size))
+            self._private_residual = _padded(-self._coefs @ private, (size,))
+        else:
+            self._private_residual = np.zeros(size)
+        self._rows = _padded(self._rows, (size, p))
+        self._lower = _padded(self._lower, (size, size))
+        self._coefs = _padded(self._coefs, (size,))
+
+    @property
+    def directions(self) -> np.ndarray:
+        """(size, p) feature parts of the directions."""
+        if self._deferred:
+            self._compute_directions()
+        return self._directions[: self.size]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(picks, p) picked rows."""
+        return self._rows[: self.picks]
+
+    @property
+    def gains(self) -> np.ndarray:
+        """(picks,) decrease of the posterior variance at each pick; 0 for a dependent one."""
+        return np.array(self._gains, dtype=np.float64)
+
+    @property
+    def coefs(self) -> np.ndarray:
+        """(size,) coordinate of the target along each direction."""
+        return self._coefs[: self.size]
+
+    @property
+    def lower(self) -> np.ndarray:
+        """(size, size) Cholesky factor L."""
+        return self._lower[: self.size, : self.size]
+
+    @property
+    def mmd2(self) -> float:
+        """‖r‖²."""
+        return float(self.residual @ self.residual)
+
+    def weights(self) -> np.ndarray:
+        """Return w = (K_SS + σ²I)⁻¹ z_S = L⁻ᵀ coefs; a dependent pick has weight 0."""
+        weights = np.zeros(self.picks)
+        if self.size:
+            weights[self._pick_of_direction] = solve_triangular(
+                self.lower, self.coefs, lower=True, trans="T"
+            )
+        return weights
+
+    def rank(self) -> int:
+        """Return the number of linearly independent picked rows, ignoring the noise."""
+        return independent(self.rows, self.tolerance) if self.noise else self.size
+
+    def measure(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (c, n, ‖f‖²) of candidate rows (m, p), free of incremental rounding errors."""
+        squared = np.vecdot(rows, rows)
+        inside = rows @ self.directions.T
+        return rows @ self.residual, squared + self.noise - np.vecdot(inside, inside), squared
+
+    def add(self, row: np.ndarray) -> tuple[np.ndarray, float] | None:
+        """Add a row; return its direction q and coefficient, or None if it adds nothing new."""
+        if self._deferred:
+            self._compute_directions()
+        self._reserve()
+        i, m = self.picks, self.size
+        self._rows[i] = row
+        self.picks += 1
+        Q = self.directions
+        h = Q @ row
+        u = row - h @ Q
+        private = np.zeros(0)
+        if self._private is not None:
+            P = self._private[:m, : m + 1]
+            private = -(h @ P)
+            private[m] += math.sqrt(self.noise)
+            # Twice is enough (Kahan): the second round removes the rounding errors of the first.
+            again = Q @ u + P @ private
+            private = private - again @ P
+        else:
+            again = Q @ u
+        u = u - again @ Q
+        n = float(u @ u + private @ private)
+        if not n > self.tolerance * float(row @ row):
+            self._gains.append(0.0)
+            return None
+        root = math.sqrt(n)
+        q = u / root
+        # (f, σe)·(r, ρ)/√n; written with u because u is orthogonal to what r no longer contains.
+        ρ = self._private_residual
+        coef = float(q @ self.residual)
+        if self._private is not None:
+            private = private / root
+            coef += float(private @ ρ[: m + 1])
+            self._private[m, : m + 1] = private
+            ρ[: m + 1] -= coef * private
+        self._directions[m] = q
+        self._lower[m, :m] = h + again
+        self._lower[m, m] = root
+        self._coefs[m] = coef
+        self.residual = self.residual - coef * q
+        self._pick_of_direction.append(i)
+        self._gains.append(coef * coef)
+        self.size += 1
+        return q, coef
+
+    def mark(self) -> Mark:
+        """Return the current state, to which `before` and `rewind` can go back."""
+        if self._deferred:
+            self._compute_directions()
+        return Mark(self.picks, self.size, self.residual, self._private_residual.copy())
+
+    def before(self, mark: Mark) -> Basis:
+        """Return a read-only view of the basis at an earlier mark."""
+        twin = copy.copy(self)
+        twin.picks, twin.size, twin.residual = mark.picks, mark.size, mark.residual
+        return twin
+
+    def rewind(self, mark: Mark) -> None:
+        """Discard everything added since the mark."""
+        self.picks, self.size, self.residual = mark.picks, mark.size, mark.residual
+        self._private_residual[:] = 0.0
+        self._private_residual[: len(mark.private)] = mark.private
+        del self._gains[mark.picks :], self._pick_of_direction[mark.size :]
+
+    def copy(self) -> Basis:
+        """Return an independent copy, so that continuing a selection leaves it unchanged."""
+        twin = Basis(self.target, self.noise, self.tolerance)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray | list):
+                value = value.copy()
+            setattr(twin, name, value)
+        return twin
+
+    def _reserve(self) -> None:
+        have = len(self._rows)
+        if self.picks < have:
+            return
+        want = 2 * have
+        p = len(self.target)
+        self._directions = _padded(self._directions, (want, p))
+        self._rows = _padded(self._rows, (want, p))
+        self._lower = _padded(self._lower, (want, want))
+        self._coefs = _padded(self._coefs, (want,))
+        if self._private is not None:
+            self._private = _padded(self._private, (want, want))
+            self._private_residual = _padded(self._private_residual, (want,))
+
+
+def independent(rows: np.ndarray, tolerance: float) -> int:
+    """Return the number of linearly independent rows (none of them zero)."""
+    if not len(rows):
+        return 0
+    unit = rows / np.linalg.norm(rows, axis=1)[:, None]
+    # Pivoted Cholesky stops when the largest squared distance to the span falls below tol.
+    return int(dpstrf(unit @ unit.T, tol=tolerance)[2])
+
+
+def _padded(old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    new = np.zeros(shape)
+    new[tuple(slice(0, size) for size in old.shape)] = old
+    return new
 
 
 @dataclass
 class Run:
-    """One target's way through the loop."""
+    """The state of one target in the greedy loop."""
 
     basis: Basis
     candidates: int
@@ -67,21 +295,22 @@ class Run:
 
     @property
     def residual_norm(self) -> float:
+        """‖r‖."""
         return math.sqrt(self.basis.mmd2)
 
     @property
     def matched(self) -> bool:
+        """True if the residual is zero up to rounding."""
         basis = self.basis
-        small = RESIDUAL * basis.target_norm
-        return basis.noise == 0.0 and self.residual_norm < small
+        return basis.noise == 0.0 and self.residual_norm < MATCHED_RATIO * basis.target_norm
 
     @property
     def stale(self) -> bool:
-        """Whether c must be recomputed."""
-        return self.residual_norm <= FALL * self.fresh_norm
+        """True if c must be recomputed."""
+        return self.residual_norm <= REFRESH_RATIO * self.fresh_norm
 
     def take(self, j: int, row: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Pick row j: its direction, its coefficient, and whether it adds a direction at all."""
+        """Pick row j; return its direction, its coefficient and whether it adds a direction."""
         added = self.basis.add(row)
         self.indices.append(j)
         if added is None:
@@ -90,222 +319,50 @@ class Run:
         return *added, True
 
     def rewind(self, mark: Mark, drift: float) -> None:
-        """Take back all picks since the mark."""
+        """Undo all picks since the mark."""
         del self.indices[mark.picks - self.basis.picks :]
         self.basis.rewind(mark)
         self.drift = drift
 
 
-def slack(race: Race, run: Run) -> tuple[float, float]:
-    """Bounds on the race's errors of c, in units of ‖f‖, and of n, in units of ‖f‖²."""
-    slack_c = race.error * run.drift + ROUNDING * run.basis.target_norm
+def slack(scores: CandidateScores, run: Run) -> tuple[float, float]:
+    """Return bounds on the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²)."""
+    slack_c = scores.error * run.drift + ROUNDING * run.basis.target_norm
     # Σ|2 v δ| ≤ 2·error·‖f‖·Σ|v| ≤ 2·error·√m·‖f‖² over m passes (Cauchy–Schwarz, Σv² ≤ ‖f‖²).
-    slack_n = 2.0 * race.error * math.sqrt(len(run.indices)) + ROUNDING
+    slack_n = 2.0 * scores.error * math.sqrt(len(run.indices)) + ROUNDING
     return slack_c, slack_n
 
 
-def _best_row(rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule) -> int:
-    """Which of these rows (m, p) is the best to add, the first among equals; −1 if none is."""
+def best_row(rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule) -> int:
+    """Return which of these rows (m, p) is the best to add, the first of ties; −1 if none is."""
     return first_of_best(*score_bounds(rows, basis, tolerance, rule))
 
 
 def score_bounds(
     rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the score of each row (m, p) is at least and at most; −inf for rows with nothing new.
-
-    c and n are free of the race's errors here: what is left is rounding.
-    """
+    """Return float64 bounds on the score of each row (m, p); −inf for rows with nothing new."""
     return measured_bounds(basis.measure(rows), basis.noise, basis.target_norm, tolerance, rule)
 
 
 def measured_bounds(
-    measured: tuple[np.ndarray, ...],
-    noise: float,
-    target_norm: float,
-    tolerance: float,
-    rule: Rule,
+    measured: tuple[np.ndarray, ...], noise: float, target_norm: float, tolerance: float, rule: Rule
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same of rows whose (c, n, ‖f‖²) are known."""
+    """Return the bounds of `score_bounds` for rows whose (c, n, ‖f‖²) are known in float64."""
     c, n, norms2 = measured
     alive = n > tolerance * norms2
     lowest, highest = rule.bounds(c, n, norms2, noise, ROUNDING * target_norm, ROUNDING)
     return np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)
 
 
-SHARE = 1 / 48
-"""Of all rows, how many to guess among, within the bounds of the race (`Race.pools`)."""
-_HOPE = 0.4
-"""At first the next pool is made of the rows that reached this share of a guess's score; the share
-is then adapted to the size that is wanted."""
-_FIRST = 16
-"""Steps guessed in the first pass."""
-_MOST_NEAR = 128
-"""Rows that may be better than a guess and are scored again; more of them end the guessing."""
-
-
-@dataclass
-class _Guesses:
-    """What the next steps may be: the first is certain, the others are to be checked."""
-
-    picks: list[int] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    """Where the basis stood before each pick."""
-    drifts: list[float] = field(default_factory=list)
-    directions: list[np.ndarray] = field(default_factory=list)
-    coefs: list[float] = field(default_factory=list)
-    bars: list[float] = field(default_factory=list)
-    """What the score of the next guess is at least, after each step; +inf: there is none."""
-    slacks: list[tuple[float, float]] = field(default_factory=list)
-    next: int = -1
-    """The guess after the last step."""
-
-    def steps(self) -> Steps:
-        """All steps, each followed by the question whether the next guess is right."""
-        slack_c, slack_n = np.array(self.slacks).T
-        return Steps(
-            np.stack(self.directions), np.array(self.coefs), np.array(self.bars), slack_c, slack_n
-        )  # fmt: skip
-
-    def after(self, step: int) -> int:
-        """The pick guessed for after this step."""
-        return self.picks[step + 1] if step + 1 < len(self.picks) else self.next
-
-
-class _Scout:
-    """Runs ahead for a single target."""
-
-    def __init__(self, rows: Rows, race: Race, run: Run, k: int, rule: Rule) -> None:
-        self.rows, self.race, self.run, self.k, self.rule = rows, race, run, k, rule
-        self.usual: float = _FIRST
-        self.size = int(np.clip(SHARE * rows.t, *race.pools))
-        self.share = _HOPE
-        self.hopeful = race.best(self.size)
-        """Rows to guess among."""
-
-    def advance(self, first: int) -> Leaders | None:
-        """Take the certain pick in, and what can be guessed of those after it.
-
-        Returns the leaders for the next pick; None where c must be computed anew, or where all
-        picks are made.
-        """
-        room = self._room()
-        if room < 1:
-            self._take(first, self.rows.take(np.array([first]))[0], _Guesses())
-            return None
-        guesses = self._guess(first, room)
-        found = self.race.sweep(guesses.steps(), _MOST_NEAR, self.share)
-        kept, winner = self._right(guesses, found.near)
-        self._settle(guesses, kept)
-        self._learn(found.hopeful)
-        if winner is None:
-            return None if self.run.stale else self.race.leaders()
-        if self.run.stale:
-            self._refresh()
-        return Leaders(np.array([np.nan]), np.array([winner]), certain=True)
-
-    # -- guessing -----------------------------------------------------------------------------
-
-    def _guess(self, first: int, room: int) -> _Guesses:
-        """Run ahead in the pool, up to so many steps, or to where the run must stop."""
-        guesses, pool, run = _Guesses(), self.race.pool(self.hopeful), self.run
-        j, row = first, self.rows.take(np.array([first]))[0]
-        while True:
-            fresh = self._take(j, row, guesses)
-            best = pool.step(j, guesses.directions[-1], guesses.coefs[-1])
-            j, bar = -1, np.inf
-            if fresh and best >= 0 and not run.matched:  # else the pool is used up, or the run ends
-                row = self.rows.take(np.array([best]))[0]
-                least, _ = score_bounds(row[None], run.basis, self.rows.tolerance, self.rule)
-                if least[0] > -np.inf:
-                    j, bar = best, float(just_below(least[0]))
-            guesses.bars.append(bar)
-            guesses.slacks.append(slack(self.race, run))
-            if j < 0 or len(guesses.picks) == room:
-                guesses.next = j
-                return guesses
-
-    def _take(self, j: int, row: np.ndarray, guesses: _Guesses) -> bool:
-        """Take a row in; whether it adds a direction."""
-        run = self.run
-        guesses.picks.append(j)
-        guesses.marks.append(run.basis.mark())
-        guesses.drifts.append(run.drift)
-        q, coef, fresh = run.take(j, row)
-        guesses.directions.append(q)
-        guesses.coefs.append(coef)
-        return fresh
-
-    # -- checking -----------------------------------------------------------------------------
-
-    def _right(self, guesses: _Guesses, near: list[np.ndarray | None]) -> tuple[int, int | None]:
-        """How many steps were right, and the pick after them, if it is known."""
-        winner: int | None = None
-        for step, rows in enumerate(near):
-            winner = self._winner(guesses, step, rows)
-            if winner != guesses.after(step):
-                return step + 1, winner
-        return len(near), winner
-
-    def _winner(self, guesses: _Guesses, step: int, near: np.ndarray | None) -> int | None:
-        """The pick after this step, from the rows that may reach the guessed one's score; None if
-        too many may."""
-        guess = guesses.after(step)
-        if guess < 0 or near is None:
-            return None
-        if near.tolist() == [guess]:  # nearly always
-            return guess
-        near = np.setdiff1d(near, guesses.picks[: step + 1])
-        near = np.union1d(near, [guess])
-        if len(near) == 1:
-            return guess
-        basis = self.run.basis
-        if step + 1 < len(guesses.marks):
-            basis = basis.before(guesses.marks[step + 1])
-        best = _best_row(self.rows.take(near), basis, self.rows.tolerance, self.rule)
-        return int(near[best])
-
-    def _settle(self, guesses: _Guesses, kept: int) -> None:
-        """Keep the first steps and forget the others."""
-        self.race.keep(kept)
-        self.race.drop([0] * kept, guesses.picks[:kept])
-        right = 2 * kept  # all of them: twice as many might have been
-        if kept < len(guesses.picks):
-            self.run.rewind(guesses.marks[kept], guesses.drifts[kept])
-            right = kept
-        self.usual = 0.5 * (self.usual + right)
-
-    def _room(self) -> int:
-        """How many steps to guess: as many as were right lately, in whole panels."""
-        left, most = self.k - len(self.run.indices) - 1, self.race.most_ahead
-        panels = max(1, round(min(self.usual, most) / self.race.panel - 0.25))
-        return min(left, panels * self.race.panel)
-
-    def _learn(self, hopeful: np.ndarray) -> None:
-        """Guess among the hopeful next time, and adapt how much hope is enough."""
-        self.share = float(np.clip(self.share * (len(hopeful) / self.size) ** 0.2, 0.05, 0.95))
-        if len(hopeful) < self.size // 4:
-            hopeful = np.union1d(hopeful, self.race.best(self.size))
-        self.hopeful = hopeful
-
-    def _refresh(self) -> None:
-        """c anew."""
-        self.run.fresh_norm, self.run.drift = self.run.residual_norm, 0.0
-        self.race.refresh([0], self.run.basis.residual[None])
-
-
-MOST_RESCORED = 4096
-"""No more rows than this are scored again; where more could be the best and products are summed in
-float32, the whole race is sharpened first."""
-
-
 def greedy(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
 ) -> list[Run]:
-    """Continue every run to k picks, or to where it must stop; `runs` are changed in place."""
+    """Continue every run to k picks, or until it must stop; `runs` are changed in place."""
     rows.run_on_device(candidates, runs, k, noise, rule)
     left = [i for i, run in enumerate(runs) if len(run.indices) < k]
-    _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
+    if left:
+        _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
     for run in runs:
         run.stopped = run.stopped or "k"
     return runs
@@ -314,61 +371,78 @@ def greedy(
 def _pick(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
 ) -> None:
-    """The loop itself, for runs that have not made all their picks."""
-    if not runs:
-        return
-    race = rows.race(candidates, noise, rule)
+    """Run the loop for runs that have not made all their picks."""
+    scores = rows.scores(candidates, noise, rule)
     for i, run in enumerate(runs):
         if run.indices:
-            race.deflate(i, rows.energy(run.basis.directions))
-            race.drop([i] * len(run.indices), run.indices)
-    leaders = _refresh(race, runs, list(range(len(runs))))
-    alone = len(runs) == 1 and race.most_ahead > 1
-    scout = _Scout(rows, race, runs[0], k, rule) if alone else None
-    with counter("picking", k) as bar:
-        while picks := _decide(rows, race, leaders, runs, k, rule):
+            scores.deflate(i, rows.energy(run.basis.directions))
+            scores.drop([i] * len(run.indices), run.indices)
+    leaders = refresh(scores, runs, list(range(len(runs))))
+    lookahead = None
+    if len(runs) == 1 and scores.max_lookahead > 1:
+        from exempla.selection.lookahead import Lookahead
+
+        lookahead = Lookahead(rows, scores, runs[0], k, rule)
+    with _progress(rows, k) as bar:
+        while picks := _decide(rows, scores, leaders, runs, k, rule):
             done = len(runs[0].indices)
-            if scout:
-                leaders = scout.advance(picks[0]) or leaders
+            if lookahead:
+                leaders = lookahead.advance(picks[0]) or leaders
             else:
-                leaders = _advance(rows, race, leaders, runs, picks, k)
+                leaders = _advance(rows, scores, leaders, runs, picks, k)
             stale = [i for i in picks if len(runs[i].indices) < k and runs[i].stale]
             if stale:
-                leaders = _refresh(race, runs, stale)
-            bar.update(max(1, len(runs[0].indices) - done))
+                leaders = refresh(scores, runs, stale)
+            if bar is not None:
+                bar.update(max(1, len(runs[0].indices) - done))
+
+
+def _progress(rows: Rows, k: int) -> Any:
+    """Return a progress bar for work that may take seconds, otherwise None in a context."""
+    if rows.t * rows.p * k < _MIN_PROGRESS_WORK:
+        return nullcontext()
+    from exempla.progress import counter
+
+    return counter("picking", k)
 
 
 def _advance(
-    rows: Rows, race: Race, leaders: Leaders, runs: list[Run], picks: dict[int, int], k: int
+    rows: Rows,
+    scores: CandidateScores,
+    leaders: Leaders,
+    runs: list[Run],
+    picks: dict[int, int],
+    k: int,
 ) -> Leaders:
-    """Take every run's pick in, by one pass over the rows."""
-    race.drop(list(picks), list(picks.values()))
+    """Apply the pick of every run in one pass over the rows."""
+    scores.drop(list(picks), list(picks.values()))
     directions, coefs = np.zeros((len(runs), rows.p)), np.zeros(len(runs))
     taken = rows.take(np.array(list(picks.values())))
     for (i, j), row in zip(picks.items(), taken):
         directions[i], coefs[i], _ = runs[i].take(j, row)
-    going = any(len(runs[i].indices) < k for i in picks)
-    return race.update(directions, coefs) if going else leaders
+    unfinished = any(len(runs[i].indices) < k for i in picks)
+    return scores.update(directions, coefs) if unfinished else leaders
 
 
-def _refresh(race: Race, runs: list[Run], which: list[int]) -> Leaders:
+def refresh(scores: CandidateScores, runs: list[Run], which: list[int]) -> Leaders:
+    """Recompute c of these runs from their residuals; return all leaders."""
     for i in which:
         runs[i].fresh_norm, runs[i].drift = runs[i].residual_norm, 0.0
-    return race.refresh(which, np.stack([runs[i].basis.residual for i in which]))
+    return scores.refresh(which, np.stack([runs[i].basis.residual for i in which]))
 
 
 def _decide(
-    rows: Rows, race: Race, leaders: Leaders, runs: list[Run], k: int, rule: Rule
+    rows: Rows, scores: CandidateScores, leaders: Leaders, runs: list[Run], k: int, rule: Rule
 ) -> dict[int, int]:
-    """The next pick of every run that goes on; the others are told why they stop."""
+    """Return the next pick of every unfinished run; record why the others stop."""
     for run in runs:
         if not run.stopped and len(run.indices) >= k:
             run.stopped = "k"
         elif not run.stopped and run.matched:
             run.stopped = "residual"
-    going = [i for i, run in enumerate(runs) if not run.stopped]
-    winners = _winners(rows, race, leaders, runs, going, rule) if going else {}
-    for i in going:
+    active = [i for i, run in enumerate(runs) if not run.stopped]
+    winners = _winners(rows, scores, leaders, runs, active, rule) if active else {}
+    for i in active:
         if winners[i] < 0:
             exhausted = len(runs[i].indices) >= runs[i].candidates
             runs[i].stopped = "candidates" if exhausted else "rank"
@@ -376,187 +450,61 @@ def _decide(
 
 
 def _winners(
-    rows: Rows, race: Race, leaders: Leaders, runs: list[Run], going: list[int], rule: Rule
+    rows: Rows,
+    scores: CandidateScores,
+    leaders: Leaders,
+    runs: list[Run],
+    active: list[int],
+    rule: Rule,
 ) -> dict[int, int]:
-    """The best row of each run that goes on, the lowest among equals; −1 where none is left."""
-    winners = {i: int(leaders.rows[i]) for i in going}
+    """Return the best row of each active run, the lowest of ties; −1 if none is left."""
+    winners = {i: int(leaders.rows[i]) for i in active}
     if leaders.certain:
         return winners
-    led = [i for i in going if winners[i] >= 0]
-    at_least = np.full(len(runs), np.inf)  # what the best score is at least
+    led = [i for i in active if winners[i] >= 0]
+    lowest = np.full(len(runs), np.inf)  # lower bounds on the best scores
     slack_c, slack_n = np.zeros(len(runs)), np.zeros(len(runs))
     for i, row in zip(led, rows.take(leaders.rows[led])):
-        at_least[i] = just_below(score_bounds(row[None], runs[i].basis, rows.tolerance, rule)[0][0])
-        slack_c[i], slack_n[i] = slack(race, runs[i])
-    if race.error == 0.0:
-        # No other row can be better than the leader by more than rounding: only a row before it,
-        # or none if it has nothing new after all, can take its place.
-        first = race.firsts(at_least, slack_c, slack_n)
-        led = [i for i in led if first[i] != winners[i] or at_least[i] == -np.inf]
+        bounds = score_bounds(row[None], runs[i].basis, rows.tolerance, rule)
+        lowest[i] = tie_threshold(bounds[0][0])
+        slack_c[i], slack_n[i] = slack(scores, runs[i])
+    if scores.error == 0.0:
+        # No other row can beat the leader by more than rounding: only an earlier row can replace
+        # it, or none if the leader turns out to add nothing.
+        first = scores.first_above(lowest, slack_c, slack_n)
+        led = [i for i in led if first[i] != winners[i] or lowest[i] == -np.inf]
     for i in led:
-        near = race.contenders(i, at_least[i], slack_c[i], slack_n[i], MOST_RESCORED + 1)
-        if len(near) > MOST_RESCORED and (race.error > 0.0 or at_least[i] == -np.inf):
-            leaders = _sharpened(rows, race, runs, i, winners[i])
-            return _winners(rows, race, leaders, runs, going, rule)
+        near = scores.ties(i, lowest[i], slack_c[i], slack_n[i], MAX_RESCORED + 1)
+        if len(near) > MAX_RESCORED and (scores.error > 0.0 or lowest[i] == -np.inf):
+            leaders = _recompute_in_float64(rows, scores, runs, i, winners[i])
+            return _winners(rows, scores, leaders, runs, active, rule)
         near = np.union1d(near, [winners[i]])
-        if len(near) > 1 or at_least[i] == -np.inf:
-            best = _best_row(rows.take(near), runs[i].basis, rows.tolerance, rule)
+        if len(near) > 1 or lowest[i] == -np.inf:
+            best = best_row(rows.take(near), runs[i].basis, rows.tolerance, rule)
             winners[i] = int(near[best]) if best >= 0 else -1
     return winners
 
 
-def _sharpened(rows: Rows, race: Race, runs: list[Run], i: int, lead: int) -> Leaders:
-    """Leaders from fresh c and n, summed in float64 from now on; a leader with nothing new goes."""
-    race.sharpen()
-    race.deflate(i, rows.energy(runs[i].basis.directions))
+def _recompute_in_float64(
+    rows: Rows, scores: CandidateScores, runs: list[Run], i: int, lead: int
+) -> Leaders:
+    """Recompute c and n in float64; remove a leader that adds nothing; return the leaders."""
+    scores.to_float64()
+    scores.deflate(i, rows.energy(runs[i].basis.directions))
     row = rows.take(np.array([lead]))
-    if _best_row(row, runs[i].basis, rows.tolerance, Rule.GAIN) < 0:
-        race.drop([i], [lead])
-    return _refresh(race, runs, [i])
+    if best_row(row, runs[i].basis, rows.tolerance, Rule.GAIN) < 0:
+        scores.drop([i], [lead])
+    return refresh(scores, runs, [i])
 
 
-def lowest_leader(rows: Rows, race: Race, leaders: Leaders, size: float, rule: Rule) -> int:
-    """The lowest row that equals the leader, where c has just been computed for a single target.
+def lowest_leader(
+    rows: Rows, scores: CandidateScores, leaders: Leaders, size: float, rule: Rule
+) -> int:
+    """Return the lowest row that ties with the leader; c of the single target must be fresh.
 
-    `size` is the length of the vectors that the residual is a difference of.
+    `size` is the length of the vectors whose difference is the residual.
     """
     slack = ROUNDING * size
     own = slack * math.sqrt(rows.norms2[leaders.rows[0]]) if rule is Rule.PLAIN else slack
-    bar = just_below(leaders.scores) - own
-    return int(race.firsts(bar, np.array([slack]), np.zeros(1))[0])
-
-
-_BOUND_SLACK = 1e-9
-"""Certified bounds are widened by this share, far above what rounding can do to them."""
-_AMPLE = 1e-6
-"""Unit rows whose smallest singular value is above this span everything beyond doubt."""
-BUDGET = 1e9
-"""Multiplications the cheap level spends on finding the span before it settles for ‖μ‖²."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished selection and what it was made from."""
-
-    selection: Selection
-    rows: Rows
-    target: np.ndarray
-    """μ, (p,) float64."""
-    alignment: np.ndarray
-    """(t,): z_j = f_j·μ."""
-    candidates: np.ndarray
-    """(t,) bool."""
-
-    @property
-    def norm2(self) -> float:
-        """‖μ‖²."""
-        return float(self.target @ self.target)
-
-    @property
-    def largest(self) -> float:
-        """max ‖f‖² over the candidates."""
-        return float(self.rows.norms2[self.candidates].max(initial=0.0))
-
-    @property
-    def γ(self) -> float:
-        """Statement (b)."""
-        noise, largest = self.selection.noise, self.largest
-        return noise / (noise + largest) if largest else 1.0
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the picks are those of exact greedy on a problem where γ is above 0."""
-        noise = self.selection.noise
-        return self.selection.selector == "SBQ" and noise > self.rows.tolerance * self.largest
-
-    def span(self, *, exact: bool) -> float:
-        """Statement (a): ‖Pμ‖², or ‖μ‖² (always a bound) if it need not be exact and is costly.
-
-        Row lengths do not change the span, so unit rows are used; a QR factor is carried from
-        block to block, which keeps singular values to 1e-16 where a Gram matrix would keep 1e-8.
-        """
-        rows, norm2 = self.rows, self.norm2
-        chosen = np.flatnonzero(self.candidates)
-        if not len(chosen):
-            return 0.0
-        step = max(1024, 2 * rows.p)
-        R, spent = np.empty((0, rows.p)), 0.0
-        for start in range(0, len(chosen), step):
-            part = chosen[start : start + step]
-            height = len(R) + len(part)
-            spent += float(height) * rows.p * min(height, rows.p)
-            if not exact and spent > BUDGET:
-                return norm2
-            unit = rows.take(part) / np.sqrt(rows.norms2[part])[:, None]
-            R = np.linalg.qr(np.vstack([R, unit]), mode="r")
-            if len(R) == rows.p and np.linalg.svd(R, compute_uv=False)[-1] > _AMPLE:
-                return norm2  # everything is spanned already
-        _, singular, directions = np.linalg.svd(R, full_matrices=False)
-        # Singular values at the level of rounding are not told from zero; all others count.
-        real = singular > 64 * np.finfo(float).eps * np.sqrt(len(chosen))
-        inside = directions[real] @ self.target
-        return min(norm2, float(inside @ inside) * (1 + _BOUND_SLACK))
-
-    def best_sets(self, r: int, span: float, *, replay: bool) -> np.ndarray:
-        """Bounds on g(S*_s) for s = 0 … max(r, k): statement (c), never above statement (a).
-
-        From the first step alone, or with `replay` the best over all steps.
-        """
-        most = max(r, len(self.selection))
-        n = np.where(self.candidates, self.rows.norms2 + self.selection.noise, 1)
-        gains = np.where(self.candidates, self.alignment * self.alignment / n, 0)
-        first = _largest(gains[:, None], most)
-        steps, explained = first, np.zeros(1)
-        if replay and self.γ > 0 and len(self.selection):
-            steps, explained = self._replay(most)
-        bounds = np.full(most + 1, span)
-        bounds[0] = 0.0
-        if self.γ > 0:
-            sums = np.cumsum(steps, axis=0) / self.γ + explained
-            bounds[1:] = np.minimum(bounds[1:], sums.min(axis=1) * (1 + _BOUND_SLACK))
-        bounds[1] = min(bounds[1], first[0, 0] * (1 + _BOUND_SLACK))
-        return bounds
-
-    def _replay(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The largest gains at every step (count, k+1), and what was explained by then (k+1,)."""
-        rows, indices, noise = self.rows, self.selection.indices, self.selection.noise
-        basis = Basis(self.target, noise, rows.tolerance)
-        picked_at = {}  # row → number of directions from which on it is out
-        for j, row in zip(indices, rows.take(indices)):
-            basis.add(row)
-            picked_at[int(j)] = basis.size
-        coefs = np.concatenate([[0.0], basis.coefs])
-        Q = np.vstack([np.zeros(rows.p), basis.directions])
-        largest = np.zeros((count, len(Q)))
-        step = max(1, (1 << 24) // (8 * max(rows.p, len(Q))))
-        chosen = np.flatnonzero(self.candidates)
-        for start in range(0, len(chosen), step):
-            part = chosen[start : start + step]
-            block = rows.take(part)
-            V = block @ Q.T
-            c = (block @ self.target)[:, None] - np.cumsum(coefs * V, axis=1)
-            n = (rows.norms2[part] + noise)[:, None] - np.cumsum(V * V, axis=1)
-            # n is at least σ² in exact arithmetic.
-            gains = c * c / np.maximum(n, noise)
-            for position in np.flatnonzero(np.isin(part, indices)):
-                gains[position, picked_at[int(part[position])] :] = 0.0
-            largest = _largest(np.vstack([largest, gains]), count)
-        return largest, np.cumsum(coefs * coefs)
-
-    def eigenvalue_ratio(self) -> float:
-        """m/M of K_SS + σ²I."""
-        if not len(self.selection):
-            return 0.0
-        picked = self.rows.take(self.selection.indices)
-        gram = picked @ picked.T + self.selection.noise * np.eye(len(picked))
-        eigenvalues = np.linalg.eigvalsh(gram)
-        return float(max(0.0, eigenvalues[0]) / eigenvalues[-1])
-
-
-def _largest(gains: np.ndarray, count: int) -> np.ndarray:
-    """(count, …) the largest entries of each column, descending, padded with zeros."""
-    if len(gains) > count:
-        gains = np.partition(gains, len(gains) - count, axis=0)[-count:]
-    out = np.zeros((count, gains.shape[1]))
-    out[: len(gains)] = -np.sort(-gains, axis=0)
-    return out
+    threshold = tie_threshold(leaders.scores) - own
+    return int(scores.first_above(threshold, np.array([slack]), np.zeros(1))[0])

@@ -1,4 +1,4 @@
-"""SBQ for users who have a kernel and no features: incremental Cholesky, O(t·k) memory."""
+"""SBQ from kernel values, without features: incremental Cholesky in O(t·k) memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from exempla.arrays import Array, real_numbers
 from exempla.checks import check_k, is_real
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
-from exempla.selection.basis import ROUNDING, first_of_best, without_noise
-from exempla.selection.engine import RESIDUAL
-from exempla.selection.rows import Rule
-from exempla.selection.select import SIDES, check_lengths, side_of
+from exempla.selection.engine import MATCHED_RATIO
+from exempla.selection.rows import ROUNDING, Rule, first_of_best, zero_rounding
+from exempla.selection.select import SIDES, check_norm, side_of
 from exempla.selection.selectors import check_noise
 
 __all__ = ["select_from_kernel"]
 
 _TOLERANCE = 1e-11
-"""A candidate is alive iff its remaining variance is above this share of k(j, j)."""
+"""A candidate adds something new if its remaining variance exceeds this fraction of k(j, j)."""
 
 Kernel = Callable[[int, np.ndarray], Any]
 
@@ -39,35 +38,49 @@ def select_from_kernel(
     noise: float = 0.0,
     side: str = "both",
 ) -> Selection:
-    """Exact SBQ from kernel values alone; no t×t matrix is formed.
+    """Run exact SBQ on kernel values alone; no t×t matrix is formed.
 
     Parameters
     ----------
     kernel : callable
-        ``kernel(i, J)`` gives k(x_i, x_j) for every j of the integer array J. It is asked for
-        one row per pick.
-    z : (t,) array
-        The target's kernel mean at each row: mean of k(x_j, ·) over the questioned predictions.
+        ``kernel(i, J)`` returns k(x_i, x_j) for every j of the integer array J. It is called once
+        per pick.
+    z : array of shape (t,)
+        Kernel mean of the target at each row: the mean of k(x_j, ·) over the queried predictions.
     k : int
-        How many rows to choose.
+        Number of rows to select.
     target_norm2 : float
-        ‖μ‖²: the mean of the kernel over all pairs of questioned predictions.
-    diagonal : (t,) array, optional
-        k(x_j, x_j); asked of the kernel one by one if not given.
-    noise, side
-        As for `SBQ` and `select`.
+        ‖μ‖²: the mean of the kernel over all pairs of queried predictions.
+    diagonal : array of shape (t,), optional
+        k(x_j, x_j); computed by t kernel calls if omitted.
+    noise : float, default 0.0
+        Observation noise σ², as for `SBQ`.
+    side : {"both", "opponents", "proponents"}, default "both"
+        Candidates by the sign of z, as for `select`.
 
+    Returns
+    -------
+    Selection
+
+    Raises
+    ------
+    ExemplaError
+        If an argument is invalid, or the kernel returns a wrong shape or values that are not
+        finite or not positive semidefinite.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import select, select_from_kernel
     >>> rows, target = np.random.default_rng(0).standard_normal((9, 3)), np.array([1.0, 2.0, 0.0])
-    >>> chosen = select_from_kernel(
+    >>> selection = select_from_kernel(
     ...     lambda i, J: rows[J] @ rows[i], rows @ target, 2, target_norm2=target @ target
     ... )
-    >>> bool((chosen.indices == select(rows, target, 2).indices).all())
+    >>> bool((selection.indices == select(rows, target, 2).indices).all())
     True
     """
     if not callable(kernel):
-        raise ExemplaError("kernel must be a function of a row number and an array of them")
+        raise ExemplaError("kernel must be a function of a row number and an array of row numbers")
     z = _vector(z, "z")
     t = len(z)
     k = check_k(k, t)
@@ -80,9 +93,9 @@ def select_from_kernel(
     if len(norms2) != t or (norms2 < 0).any():
         raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
     if norms2.any():
-        check_lengths("the longest row", float(norms2.max()))
-    check_lengths("the target", float(target_norm2))
-    candidates = side_of(without_noise(z, norms2, target_norm2), side) & (norms2 > 0)
+        check_norm("the longest row", float(norms2.max()))
+    check_norm("the target", float(target_norm2))
+    candidates = side_of(zero_rounding(z, norms2, target_norm2), side) & (norms2 > 0)
     indices, columns, coefs, stopped = _run(kernel, z, norms2, candidates, k, noise, target_norm2)
     result = _finish(z, indices, columns, coefs, noise, float(target_norm2), side, stopped)
     if result.explained > 1 + 1e-8:
@@ -93,8 +106,8 @@ def select_from_kernel(
     result = replace(result, candidates=int(candidates.sum()))
     if len(result) < k:
         warnings.warn(
-            f"{len(result)} of {k} rows were selected: the {result.candidates} candidates "
-            f"hold nothing more (stopped by {stopped})",
+            f"{len(result)} of {k} rows were selected: no further row of the {result.candidates} "
+            f"candidates adds anything (stopped by {stopped})",
             ExemplaWarning,
             stacklevel=2,
         )
@@ -110,13 +123,13 @@ def _run(
     noise: float,
     target_norm2: float,
 ) -> tuple[list[int], np.ndarray, np.ndarray, str]:
-    """Picks, Cholesky columns (k, t) and coefficients."""
+    """Return the picks, Cholesky columns (k, t), coefficients and the reason for stopping."""
     t = len(z)
     every = np.arange(t)
     c, n = z.copy(), np.where(candidates, norms2 + noise, -np.inf)
     columns, coefs, indices = np.empty((k, t)), np.empty(k), []
     for step in range(k):
-        if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / target_norm2 < RESIDUAL**2:
+        if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / target_norm2 < MATCHED_RATIO**2:
             return indices, columns[:step], coefs[:step], "residual"
         alive = n > _TOLERANCE * norms2
         if not alive.any():
@@ -182,13 +195,13 @@ def _diagonal(kernel: Kernel, t: int) -> np.ndarray:
 
 
 def _row(kernel: Kernel, i: int, others: np.ndarray) -> np.ndarray:
-    """Kernel values, checked: a wrong shape would silently broadcast."""
+    """Return validated kernel values: a wrong shape would broadcast silently."""
     try:
         given = kernel(i, others)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ExemplaError(
             f"kernel({i}, J) failed with {type(error).__name__}: {error}; it is called with a row "
-            "number and an array of them"
+            "number and an array of row numbers"
         ) from error
     values = real_numbers(given, f"kernel({i}, J)")
     if values.shape != others.shape:

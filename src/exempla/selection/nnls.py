@@ -1,8 +1,8 @@
-"""Nonnegative least squares: solved anew as each row comes in, or once for rows that are all there.
+"""Nonnegative least squares: updated row by row, or solved once for all rows.
 
-Two ways, because they start from opposite ends: `GrowingNNLS` (Lawson and Hanson's active set) has
-the last solution and one new row, which may depend on the others; `nonnegative_minimum` (block
-pivoting) expects most weights to be positive, and takes thousands of rows in a few solves.
+`GrowingNNLS` (the active-set method of Lawson and Hanson) updates the last solution when a row is
+added, which may depend on the others. `nonnegative_minimum` (block pivoting) assumes that most
+weights are positive and handles thousands of rows in a few solves.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from scipy.linalg import cho_solve, cholesky, solve, solve_triangular
 
 __all__ = ["GrowingNNLS", "nonnegative_minimum"]
 
-PATIENCE = 3
-"""Exchanges of the whole set allowed without progress before single ones take over."""
+_MAX_STALLED_EXCHANGES = 3
+"""Block exchanges without progress that are allowed before single exchanges take over."""
 
 
 class GrowingNNLS:
-    """min ‖μ − Σ w_i f_i‖² over w ≥ 0, kept solved while rows are added.
+    """Minimise ‖μ − Σ w_i f_i‖² over w ≥ 0 while rows are added.
 
-    Columns are unit rows, so the tolerances mean the same for every row. The passive set (w > 0)
-    is carried from one solution to the next with its Cholesky factor: adding a row usually
-    costs one triangular solve.
+    Columns are unit rows, so that tolerances do not depend on row lengths. The passive set (w > 0)
+    and its Cholesky factor are kept between solutions: adding a row usually costs one triangular
+    solve.
     """
 
     TOLERANCE = 1e-12
@@ -46,7 +46,7 @@ class GrowingNNLS:
         return self.target - self._w @ self._units
 
     def add(self, row: np.ndarray) -> None:
-        """Take a row in and solve again."""
+        """Add a row and solve again."""
         norm = float(np.linalg.norm(row))
         unit = row / norm
         across = self._units @ unit
@@ -75,10 +75,10 @@ class GrowingNNLS:
             if entering in self._passive:
                 blocked.clear()
             else:
-                blocked.add(entering)  # rounding threw it straight out again: do not cycle
+                blocked.add(entering)  # rounding removed it at once: do not cycle
 
     def _enter(self, column: int) -> bool:
-        """Extend the factor by a column; False if that column is dependent."""
+        """Extend the factor by a column; return False if the column is dependent."""
         m = len(self._passive)
         row = solve_triangular(self._factor, self._gram[self._passive, column], lower=True)
         pivot = 1.0 - float(row @ row)
@@ -91,7 +91,7 @@ class GrowingNNLS:
         return True
 
     def _descend(self) -> None:
-        """Move to the passive set's least squares solution, dropping what turns negative."""
+        """Move to the least squares solution of the passive set, dropping weights that reach 0."""
         while self._passive:
             passive = np.array(self._passive)
             solution = cho_solve((self._factor, True), self._z[passive])
@@ -113,11 +113,11 @@ class GrowingNNLS:
 
 
 def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """u ≥ 0 minimising ½uᵀGu − uᵀb for positive definite G: block principal pivoting.
+    """Return u ≥ 0 that minimises ½uᵀGu − uᵀb for positive definite G (block pivoting).
 
-    Solve on the free coordinates, exchange all those that break a sign condition (u < 0 when
-    free, gradient < 0 when fixed), repeat. When exchanging all makes no progress, exchange only
-    the last one, which ends for certain (Murty's rule).
+    Solve on the free coordinates, exchange all that violate a sign condition (u < 0 if free,
+    gradient < 0 if fixed), repeat. If that makes no progress, exchange only the last one, which
+    terminates (Murty's rule).
 
     >>> import numpy as np
     >>> nonnegative_minimum(np.eye(2), np.array([1.0, -1.0]))
@@ -125,7 +125,7 @@ def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:
     """
     k = len(linear)
     free = np.ones(k, dtype=bool)
-    fewest, patience = k + 1, PATIENCE
+    fewest, patience = k + 1, _MAX_STALLED_EXCHANGES
     scale = 1e-12 * max(float(np.abs(linear).max(initial=0.0)), np.finfo(float).tiny)
     solution = np.zeros(k)
     for _ in range(20 * k + 100):
@@ -139,7 +139,7 @@ def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:
         if count == 0:
             break
         if count < fewest:
-            fewest, patience = count, PATIENCE
+            fewest, patience = count, _MAX_STALLED_EXCHANGES
         else:
             patience -= 1
         if patience >= 0:

@@ -1,6 +1,7 @@
-"""The door to selection: `select`.
+"""`select`: validate the arguments, choose an array backend, run a selector.
 
-What users hand to `select`, checked once and turned into a Problem.
+`as_rows` wraps features in the fastest `Rows` for them. Small jobs stay in NumPy, because compiling
+the numba passes would take longer than the job.
 """
 
 from __future__ import annotations
@@ -13,28 +14,32 @@ from typing import Any, overload
 import numpy as np
 
 from exempla.arrays import Array, is_tensor, refuse_masked
-from exempla.checks import check_k
+from exempla.checks import check_k, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
-from exempla.selection.fused import StoredArrayRows
-from exempla.selection.rows import SHORTEST, ArrayRows, Rows
-from exempla.selection.selectors import SBQ, Outcome, Problem, Selector
-from exempla.store import StoredRows
+from exempla.selection.rows import MIN_ROW_NORM, ArrayRows, Rows
+from exempla.selection.selectors import SBQ, Outcome, Problem, Selector, check_selector
 
 SIDES = ("both", "opponents", "proponents")
-SMALL = 1 << 20
-"""Up to this many entries a float64 copy costs less than compiling the fused pass."""
-_TOGETHER = 1 << 31
-"""Bytes that the targets chosen for together may take."""
-_LONGEST = 1e60
-"""Rows and targets of this length are the longest whose products can be squared."""
+MAX_FLOAT64_ENTRIES = 1 << 20
+"""Rows of up to this many entries are copied to float64, which makes all sums exact enough."""
+MAX_NUMPY_WORK = 1 << 29
+"""Multiplications (rows × width × picks) up to which the NumPy loop takes a fraction of a second,
+less than loading and compiling the numba passes."""
+_MAX_GROUP_BYTES = 1 << 31
+"""Memory for the state of the targets that are selected for together."""
+_MAX_NORM = 1e60
+"""Largest norm of rows and targets whose products can be squared."""
 
 
-def as_rows(features: Array) -> Rows:
-    """Wrap features (t, p) in the fastest Rows there is for them; never change them."""
+def as_rows(features: Array, picks: int | None = None) -> Rows:
+    """Wrap features (t, p) in the fastest `Rows` for them without changing them.
+
+    `picks` is the number of passes to expect (k × targets); few passes over few rows stay in NumPy.
+    """
     if isinstance(features, Rows):
-        return features  # several questions about the same rows are asked of one of these
-    array = features if isinstance(features, StoredRows) else _as_array(features, "features")
+        return features
+    array = features if _is_stored(features) else _as_array(features, "features")
     if array.ndim != 2:
         raise ExemplaError(
             f"features have shape {tuple(array.shape)}, but must be two-dimensional: "
@@ -42,14 +47,21 @@ def as_rows(features: Array) -> Rows:
         )
     if 0 in array.shape:
         raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
-    rows = wrap(array)
+    rows = wrap(array, picks)
     refuse_unusable(rows, lambda: _any(array))
     return rows
 
 
-def refuse_unusable(rows: Rows, nonzero: Callable[[], bool] = lambda: False) -> None:
-    """Rows with numbers nobody can compute with stop here; `nonzero` says whether there is a row
-    other than 0 where all of them are too short to tell."""
+def _is_stored(features: Any) -> bool:
+    """Return True for `exempla.store.StoredRows`, without importing the store for arrays."""
+    return hasattr(features, "stream") and hasattr(features, "shards")
+
+
+def refuse_unusable(rows: Rows, any_nonzero: Callable[[], bool] = lambda: False) -> None:
+    """Raise if rows are not finite or their squares leave the range of floats.
+
+    `any_nonzero` is called if all norms count as zero: zero rows are allowed, tiny ones are not.
+    """
     bad = np.flatnonzero(~np.isfinite(rows.norms2))
     if len(bad):
         which = ", ".join(str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
@@ -59,56 +71,52 @@ def refuse_unusable(rows: Rows, nonzero: Callable[[], bool] = lambda: False) -> 
             f"({plural} {which}); remove or repair them"
         )
     longest = float(rows.norms2.max())
-    if longest or nonzero():
-        check_lengths("the longest row of the features", longest)
+    if longest or any_nonzero():
+        check_norm("the longest row of the features", longest)
 
 
-def check_lengths(what: str, norm2: float) -> None:
-    """Squares of products of such lengths must stay within the range of floats."""
-    if not SHORTEST**2 <= norm2 <= _LONGEST**2:
+def check_norm(what: str, norm2: float) -> None:
+    """Raise if squares of products of vectors of this squared norm leave the range of floats."""
+    if not MIN_ROW_NORM**2 <= norm2 <= _MAX_NORM**2:
         raise ExemplaError(
-            f"{what} is shorter than {SHORTEST:g} or longer than {_LONGEST:g}, so that squares "
-            "leave the range of floats; multiply features and target by a constant"
+            f"{what} is shorter than {MIN_ROW_NORM:g} or longer than {_MAX_NORM:g}, so that "
+            "squares leave the range of floats; multiply features and target by a constant"
         )
 
 
 def _any(array: Array) -> bool:
-    """Whether any number is not zero."""
-    if isinstance(array, StoredRows):
+    if _is_stored(array):
         return any(bool(rows.any()) for _, rows in array.stream())
     return bool((array != 0).any())
 
 
-def wrap(array: Array) -> Rows:
-    """The fastest Rows there is for a float32 or float64 array, or for stored rows."""
-    if isinstance(array, StoredRows):
-        return _wrap_stored(array)
+def wrap(array: Array, picks: int | None = None) -> Rows:
+    """Return the fastest `Rows` for a float32 or float64 array, or for stored rows."""
+    t, p = array.shape
+    if _is_stored(array):
+        if array.dtype not in (np.float32, np.float64):
+            raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
+        if t * p > MAX_FLOAT64_ENTRIES:
+            from exempla.selection.stored import StoredNumbaRows
+
+            return StoredNumbaRows(array)
+        array = array[:]
     if not isinstance(array, np.ndarray):
         return ArrayRows(array)
     tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
-    if array.size <= SMALL:
+    if t * p <= MAX_FLOAT64_ENTRIES:
         return ArrayRows(array.astype(np.float64), tolerance)
-    try:
-        from exempla.selection.fused import FusedRows
-    except ImportError:  # no numba
+    if picks is not None and t * p * picks <= MAX_NUMPY_WORK:
         return ArrayRows(array, tolerance)
-    return FusedRows(array, tolerance)
-
-
-def _wrap_stored(array: StoredRows) -> Rows:
-    if array.dtype not in (np.float32, np.float64):
-        raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
-    if array.shape[0] * array.shape[1] <= SMALL:
-        return wrap(array[:])
     try:
-        from exempla.selection.fused import StoredFusedRows
-    except ImportError:  # no numba
-        return StoredArrayRows(array)
-    return StoredFusedRows(array)
+        from exempla.selection.numba_rows import NumbaRows
+    except ImportError:  # numba is not installed
+        return ArrayRows(array, tolerance)
+    return NumbaRows(array, tolerance)
 
 
 def _as_array(values: Array, what: str) -> Array:
-    """A float32 or float64 NumPy array, or a tensor where it lies if that is not the CPU."""
+    """Return a float32 or float64 NumPy array; a CUDA tensor of features stays on its device."""
     refuse_masked(values, what)
     if is_tensor(values):
         values = values.detach()
@@ -144,8 +152,10 @@ def _as_array(values: Array, what: str) -> Array:
 def _make_problem(
     features: Array, target: Array, k: Any, side: str | Sequence[str], start: Any
 ) -> tuple[Problem, int, bool]:
-    """The problem, k, and whether there was one target rather than a list of them."""
-    rows = as_rows(features)
+    """Return the problem, k, and whether a single target was given."""
+    shape = getattr(target, "shape", ())
+    n_targets = shape[0] if len(shape) == 2 else 1
+    rows = as_rows(features, k * n_targets if whole_number(k) and k > 0 else None)
     k = check_k(k, rows.t)
     targets, single = as_targets(target, rows.p)
     sides = _per_target(side, len(targets), single, "side")
@@ -163,27 +173,27 @@ def _make_problem(
 
 
 def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
-    """Targets to choose for together, in turn: z, c and n of each, and its picked rows, are kept.
+    """Yield groups of targets whose state (z, c, n and picked rows) fits into memory.
 
     >>> rows = as_rows(np.ones((4, 2)))
     >>> [part.stop for part in groups(5, rows, 2)]
     [5]
     """
     each = 25 * rows.t + 32 * int(k) * rows.p
-    step = max(1, _TOGETHER // each)
+    step = max(1, _MAX_GROUP_BYTES // each)
     for start in range(0, targets, step):
         yield slice(start, min(start + step, targets))
 
 
 def side_of(z: np.ndarray, side: str) -> np.ndarray:
-    """Which rows are candidates, by the sign of the initial z."""
+    """Return a mask of the candidates of a side, by the sign of the initial z."""
     if side == "opponents":
         return z < 0
     return z > 0 if side == "proponents" else np.ones(len(z), dtype=bool)
 
 
 def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
-    """Targets as a (T, p) float64 matrix, and whether a single one was given."""
+    """Return targets as a (T, p) float64 matrix, and whether a single one was given."""
     targets = _as_array(target, "target").astype(np.float64)
     if targets.size == 0:
         raise ExemplaError("target is empty; give the mean of at least one prediction's rows")
@@ -202,21 +212,23 @@ def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
     if len(bad):
         raise ExemplaError(f"{name} has NaN or infinite values; repair it")
     if len(zero):
-        raise ExemplaError(f"{name} is zero, so there is nothing to explain; ask for another")
+        raise ExemplaError(f"{name} is zero, so there is nothing to explain; give another one")
     with np.errstate(over="ignore"):
         for norm2 in np.vecdot(targets, targets):
-            check_lengths("the target" if single else "a target", float(norm2))
+            check_norm("the target" if single else "a target", float(norm2))
     return targets, single
 
 
 def _per_target(value: Any, count: int, single: bool, what: str) -> tuple[Any, ...]:
-    """One value for all targets, or one for each."""
+    """Return one value per target from a single value or a sequence."""
     if value is None or isinstance(value, str | Selection):
         if isinstance(value, Selection) and not single:
             raise ExemplaError("start is one selection; give a list with one for each target")
         return (value,) * count
     if not isinstance(value, Sequence | np.ndarray):
-        raise ExemplaError(f"{what} is {value!r}, which is not understood")
+        raise ExemplaError(
+            f"{what} is {value!r}; give a single value or a sequence with one per target"
+        )
     values = tuple(value)
     if single or len(values) != count:
         wanted = "a single value" if single else f"{count} values, one for each target"
@@ -242,8 +254,8 @@ def _check_start(start: Any, rows: Rows, target: np.ndarray, side: str, k: int) 
 
 _Vector = np.ndarray[tuple[int], Any] | Sequence[float]
 _Matrix = np.ndarray[tuple[int, int], Any] | Sequence[Sequence[float]] | Sequence[np.ndarray]
-"""What a type checker can tell to be one target, and to be several. Most arrays do not tell their
-dimensions: a NumPy array of unknown shape passes for one target, anything else is `Any`."""
+"""Types that a checker can recognise as one target or several. The shape of most arrays is unknown
+to it: such a NumPy array passes for one target, anything else is `Any`."""
 
 
 @overload
@@ -291,29 +303,39 @@ def select(
     *,
     start: Selection | Sequence[Selection | None] | None = None,
 ) -> Any:
-    """Choose at most k rows whose weighted sum stands in for the target.
+    """Select at most k rows whose weighted sum approximates the target.
 
     Parameters
     ----------
-    features : (t, p) array
-        One row per training example; NumPy, torch (CPU or CUDA), DataFrame or lists. Never
-        changed. float32 rows stay float32.
-    target : (p,) or (T, p) array
-        What to match; several targets share each pass over the rows.
+    features : array of shape (t, p)
+        One row per training example: NumPy array, torch tensor (CPU or CUDA), DataFrame, nested
+        lists or stored rows. Never changed; float32 rows stay float32.
+    target : array of shape (p,) or (T, p)
+        The vector to approximate, usually the mean row of the queried predictions. Several targets
+        share each pass over the rows.
     k : int
-        How many rows to choose, 1 … t.
+        Number of rows to select, from 1 to t.
     selector : Selector, optional
-        How to choose; `SBQ()` if not given.
-    side : "both", "opponents", "proponents", or one of them per target
-        Candidates by the sign of z = f·μ: below zero, above zero, or all.
-    start : Selection, optional
-        An earlier result for the same problem; its picks are kept and added to.
+        The algorithm. Default: ``SBQ()``.
+    side : {"both", "opponents", "proponents"} or sequence of these, default "both"
+        Restrict the candidates by the sign of z = f·μ: opponents have z < 0, proponents z > 0.
+        A sequence gives one side per target.
+    start : Selection or sequence of Selection, optional
+        An earlier result for the same problem. Its picks are kept and extended to k.
 
     Returns
     -------
-    Selection, or a list of T of them if `target` is (T, p)
-        Fewer than k rows, with an `ExemplaWarning`, where no more can be found.
+    Selection or list of Selection
+        A list of T selections if `target` has shape (T, p). A selection has fewer than k rows, and
+        an `ExemplaWarning` is issued, if no further row adds anything.
 
+    Raises
+    ------
+    ExemplaError
+        If an argument is invalid or the features are not finite.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import select
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -335,11 +357,8 @@ def choose(
     start: Any = None,
     first: int = 0,
 ) -> Any:
-    """`select`, where the targets may be a part of all: `first` is the number of the first one."""
-    if selector is None:
-        selector = SBQ()
-    if not isinstance(selector, Selector):
-        raise ExemplaError(f"selector is {selector!r}; give a selector such as SBQ(noise=1.0)")
+    """Run `select` on a group of targets; `first` is the number of the first one, for warnings."""
+    selector = check_selector(selector) or SBQ()
     with selector.placed(features) as rows:
         problem, k, single = _make_problem(rows, target, k, side, start)
         _check_starts(problem, selector)
@@ -358,7 +377,7 @@ def _check_starts(problem: Problem, selector: Selector) -> None:
         if start is None:
             continue
         if not selector.continues:
-            raise ExemplaError(f"{selector.name} cannot continue from a start; run it anew")
+            raise ExemplaError(f"{selector.name} cannot continue from a start; omit start")
         if start.selector != selector.name or start.noise != selector.noise:
             raise ExemplaError(
                 f"start was chosen by {start.selector} with noise {start.noise:g}; "
@@ -387,7 +406,7 @@ def _result(problem: Problem, i: int, outcome: Outcome, selector: Selector) -> S
 
 
 def _shortfall(result: Selection, k: int, target: int | None) -> str:
-    """Why fewer rows came back than were asked for."""
+    """Return a message that explains why fewer than k rows were selected."""
     whose = "" if target is None else f" for target {target}"
     found = f"{len(result)} of {k} rows were selected{whose}: "
     if result.stopped == "rank":

@@ -1,22 +1,7 @@
-"""What a selector is, and the two things it trades in: a Problem and an Outcome.
+"""Selectors: small frozen objects, each an algorithm that selects k rows for a target.
 
-One file per way to choose: each a small frozen object on top of the greedy engine.
-
-Imports: selection's engine, basis, candidates; never another job.
-
-Sequential Bayesian Quadrature (the paper's Algorithm 1), exact.
-
-Row-normalised matching pursuit: nearly SBQ, and what most coreset methods do.
-
-Nonnegative weights as a way of choosing, not as an afterthought.
-
-Chance: what every other selector must beat.
-
-Kernel herding: equal weights, each pick chosen so that the average comes closer.
-
-Stochastic greedy: each pick looks at a random sample of the candidates only.
-
-Classical influence ranking: the rows of largest |z|, whatever else was picked.
+A selector receives a `Problem` (validated rows, targets and candidates) and returns one `Outcome`
+per target. SBQ, matching pursuit and their relatives share the greedy loop in `engine`.
 """
 
 from __future__ import annotations
@@ -31,25 +16,31 @@ import numpy as np
 
 from exempla.checks import check_seed, is_real
 from exempla.errors import ExemplaError
-from exempla.selection.basis import Basis, descending, first_of_best, independent
-from exempla.selection.engine import RESIDUAL, Run, greedy, lowest_leader, score_bounds
-from exempla.selection.nnls import GrowingNNLS
-from exempla.selection.rows import Rows, Rule
+from exempla.selection.engine import (
+    MATCHED_RATIO,
+    Basis,
+    Run,
+    greedy,
+    independent,
+    lowest_leader,
+    score_bounds,
+)
+from exempla.selection.rows import Rows, Rule, descending, first_of_best
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What continuing a selection needs, and what shows that it is the same problem."""
+    """The state needed to continue a selection and to verify that the problem is the same."""
 
     rows: np.ndarray
-    """(k, p) the picked rows."""
+    """(k, p) picked rows."""
     target: np.ndarray
     basis: Basis | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a selector found for one target."""
+    """The result of a selector for one target."""
 
     indices: np.ndarray
     weights: np.ndarray
@@ -62,7 +53,7 @@ class Outcome:
 
     @staticmethod
     def of(indices: list[int] | np.ndarray, basis: Basis, stopped: str) -> Outcome:
-        """The picked rows with their optimal weights."""
+        """Return the picked rows with their optimal weights."""
         weights = basis.weights()
         mmd2 = basis.mmd2
         return Outcome(
@@ -80,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Problem:
-    """Candidates and targets, validated."""
+    """Validated candidates and targets."""
 
     rows: Rows
     targets: np.ndarray
@@ -88,17 +79,24 @@ class Problem:
     alignment: np.ndarray
     """(T, t): z_j = f_j·μ."""
     candidates: np.ndarray
-    """(T, t) bool: nonzero rows of the target's side."""
+    """(T, t) bool: nonzero rows on the target's side."""
     sides: tuple[str, ...]
     starts: tuple[Any, ...] = field(default=())
     """One earlier Selection per target to continue from, or None."""
 
     def basis(self, i: int, noise: float) -> Basis:
-        """A fresh basis for target i."""
+        """Return an empty basis for target i."""
         return Basis(self.targets[i], noise, self.rows.tolerance)
 
+    def resume(self, i: int, noise: float) -> Run:
+        """Return the run of target i, continued from its start if there is one."""
+        start, available = self.starts[i], int(self.candidates[i].sum())
+        if start is None:
+            return Run(self.basis(i, noise), available)
+        return Run(start.state.basis.copy(), available, [int(j) for j in start.indices])
+
     def only(self, i: int) -> Problem:
-        """The problem of target i alone."""
+        """Return the problem of target i alone."""
         one = slice(i, i + 1)
         return Problem(
             self.rows,
@@ -111,8 +109,10 @@ class Problem:
 
 
 class Selector(ABC):
-    """A way to choose k rows. A new one is a frozen dataclass in its own file.
+    """Base class of all selectors: an algorithm that selects k rows. Subclasses are frozen.
 
+    Examples
+    --------
     >>> from exempla.selection import SBQ
     >>> SBQ(noise=0.5)
     SBQ(noise=0.5)
@@ -122,25 +122,35 @@ class Selector(ABC):
 
     @property
     def name(self) -> str:
-        """How results refer to this selector."""
+        """Name of this selector in results."""
         return type(self).__name__
 
     @property
     def continues(self) -> bool:
-        """Whether `select(..., start=...)` can carry on an earlier result."""
+        """True if `select(..., start=...)` can continue an earlier result."""
         return True
 
     def placed(self, features: Any) -> AbstractContextManager[Any]:
-        """The features where this selector wants them, until the end of the `with` block."""
+        """Return a context in which the features are where this selector needs them."""
         return nullcontext(features)
 
     @abstractmethod
     def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        """At most k rows for each target."""
+        """Select at most k rows for each target."""
+
+
+def check_selector(selector: Any) -> Selector | None:
+    """Return the selector, or None if none is given; raise if it is anything else.
+
+    Call this before any fitting, so that a wrong argument costs no time.
+    """
+    if selector is None or isinstance(selector, Selector):
+        return selector
+    raise ExemplaError(f"selector is {selector!r}; give a selector such as SBQ(noise=1.0)")
 
 
 def check_noise(noise: float) -> None:
-    """Noise is a variance."""
+    """Raise unless noise is a finite number of at least 0."""
     if not is_real(noise):
         raise ExemplaError(f"noise is {noise!r}; give a number of at least 0")
     if not 0 <= float(noise) < np.inf:
@@ -149,16 +159,19 @@ def check_noise(noise: float) -> None:
 
 @dataclass(frozen=True)
 class SBQ(Selector):
-    """Pick the row that lowers the posterior variance of the quadrature most.
+    """Sequential Bayesian Quadrature, exact (Algorithm 1 of the paper).
 
-    The weights are those of Bayesian quadrature, w = (K_SS + σ²I)⁻¹ z_S.
+    Each pick lowers the posterior variance of the quadrature the most. The weights are those of
+    Bayesian quadrature, w = (K_SS + σ²I)⁻¹ z_S.
 
     Parameters
     ----------
-    noise : float
-        Observation noise σ², in units of squared row norm. 0 asks for the most diverse set and
-        stops at the rank; a large value ranks by influence alone.
+    noise : float, default 0.0
+        Observation noise σ², in units of squared row norm. 0 selects the most diverse set and stops
+        at the rank of the candidates; a large value ranks by influence alone.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import SBQ, select
     >>> rows = np.array([[2.0, 0.0, 0.0], [2.0, 0.0, 0.1], [0.0, 1.0, 0.0]])
@@ -178,24 +191,26 @@ class SBQ(Selector):
 
 
 def _pursue(problem: Problem, k: int, noise: float, rule: Rule) -> list[Outcome]:
-    """Run the greedy loop from where each target's start left it."""
-    runs = []
-    for i, start in enumerate(problem.starts):
-        fresh = start is None
-        basis = problem.basis(i, noise) if fresh else start.state.basis.copy()
-        indices = [] if fresh else [int(j) for j in start.indices]
-        runs.append(Run(basis, int(problem.candidates[i].sum()), indices))
+    runs = [problem.resume(i, noise) for i in range(len(problem.targets))]
     greedy(problem.rows, problem.candidates, runs, k, noise=noise, rule=rule)
     return [Outcome.of(run.indices, run.basis, run.stopped) for run in runs]
 
 
 @dataclass(frozen=True)
 class MatchingPursuit(Selector):
-    """Pick the row most correlated with the residual, c²/(‖f‖² + σ²); then refit all weights.
+    """Row-normalised matching pursuit: a close relative of SBQ that most coreset methods use.
 
-    SBQ asks how much of the residual a row explains by what is *new* in it; matching pursuit
-    divides by the whole row instead. The weights are optimal for the picked rows, as with SBQ.
+    Each pick maximises the correlation with the residual, c²/(‖f‖² + σ²). SBQ divides by the part
+    of a row that is new; matching pursuit divides by the whole row. The weights are optimal for the
+    picked rows, as with SBQ.
 
+    Parameters
+    ----------
+    noise : float, default 0.0
+        Observation noise σ², in units of squared row norm.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import MatchingPursuit, select
     >>> select(np.eye(3), np.array([0.5, 2.0, 1.0]), 2, MatchingPursuit()).indices
@@ -213,14 +228,17 @@ class MatchingPursuit(Selector):
 
 @dataclass(frozen=True)
 class NonNegative(Selector):
-    """Pick the row of largest positive correlation f·r/‖f‖; refit all weights ≥ 0 each time.
+    """Matching pursuit with nonnegative weights.
 
-    Gains, `variance` and `explained` are measured with these weights, so `variance` equals
-    `mmd2`. A pick whose weight a later refit sets to 0 stays in the result with weight 0. It
-    stops when no row points towards the residual: then no further nonnegative combination of
-    the candidates is closer to the target. That is so at once for opponents, which point away
-    from the target.
+    Each pick has the largest positive correlation f·r/‖f‖; all weights are refitted with w ≥ 0
+    after each pick. Gains, `variance` and `explained` are measured with these weights, so
+    `variance` equals `mmd2`. A pick whose weight becomes 0 later stays in the result with weight 0.
+    The selection stops when no row points towards the residual, because then no nonnegative
+    combination of the candidates comes closer to the target. Opponents point away from the target,
+    so with ``side="opponents"`` it stops at once.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import NonNegative, select
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -233,14 +251,16 @@ class NonNegative(Selector):
         return [self._one(problem.only(i), k) for i in range(len(problem.targets))]
 
     def _one(self, problem: Problem, k: int) -> Outcome:
+        from exempla.selection.nnls import GrowingNNLS
+
         rows, target = problem.rows, problem.targets[0]
         fit = GrowingNNLS(target)
-        race = rows.race(problem.candidates, 0.0, Rule.COSINE)
+        scores = rows.scores(problem.candidates, 0.0, Rule.COSINE)
         indices: list[int] = []
         errors = [float(target @ target)]
 
         def take(j: int, row: np.ndarray) -> None:
-            race.drop([0], [j])
+            scores.drop([0], [j])
             fit.add(row)
             indices.append(j)
             errors.append(float(fit.residual @ fit.residual))
@@ -251,19 +271,19 @@ class NonNegative(Selector):
                 take(int(j), row)
         stopped = "k"
         while len(indices) < k:
-            leaders = race.refresh([0], fit.residual[None])
+            leaders = scores.refresh([0], fit.residual[None])
             best = float(leaders.scores[0])
-            if errors[-1] <= RESIDUAL**2 * errors[0] or best <= fit.TOLERANCE * fit.scale:
+            if errors[-1] <= MATCHED_RATIO**2 * errors[0] or best <= fit.TOLERANCE * fit.scale:
                 finished = len(indices) >= int(problem.candidates[0].sum())
                 stopped = "candidates" if finished else "residual"
                 break
-            j = lowest_leader(rows, race, leaders, fit.scale, Rule.COSINE)
+            j = lowest_leader(rows, scores, leaders, fit.scale, Rule.COSINE)
             take(j, rows.take(np.array([j]))[0])
         picked = rows.take(np.array(indices, dtype=np.int64))
         return Outcome(
             indices=np.array(indices, dtype=np.int64),
             weights=fit.weights,
-            # A refit never does worse; rounding may say so by one unit in the last place.
+            # A refit never increases the error, except by rounding in the last place.
             gains=np.maximum(-np.diff(errors), 0.0),
             variance=errors[-1],
             mmd2=errors[-1],
@@ -275,11 +295,13 @@ class NonNegative(Selector):
 
 @dataclass(frozen=True)
 class TopInfluence(Selector):
-    """The k rows of largest |z|, z = f·μ: classical influence ranking.
+    """Classical influence ranking: the k rows of largest |z|, z = f·μ.
 
-    Copies of a row are all taken. The weights are optimal for the picked rows (noise 0); a row
-    that depends linearly on earlier picks has weight and gain 0.
+    Duplicates of a row are all selected. The weights are optimal for the picked rows (noise 0); a
+    row that depends linearly on earlier picks has weight and gain 0.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import TopInfluence, select
     >>> select(np.array([[1.0], [-3.0], [2.0]]), np.array([1.0]), 2, TopInfluence()).indices
@@ -292,7 +314,7 @@ class TopInfluence(Selector):
 
 
 def _take_in_order(problem: Problem, i: int, order: np.ndarray, k: int) -> Outcome:
-    """The first k candidates of an order, weighted optimally."""
+    """Select the first k candidates of an order and weight them optimally."""
     available = int(problem.candidates[i].sum())
     indices = order[: min(k, available)]
     basis = problem.basis(i, 0.0)
@@ -303,8 +325,15 @@ def _take_in_order(problem: Problem, i: int, order: np.ndarray, k: int) -> Outco
 
 @dataclass(frozen=True)
 class Random(Selector):
-    """k candidates by chance, the same ones for the same seed; weights as for TopInfluence.
+    """Random candidates: the baseline for every other selector. Weights as for `TopInfluence`.
 
+    Parameters
+    ----------
+    seed : int, default 0
+        Seed of the generator. The first k rows of a longer selection are the shorter selection.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import Random, select
     >>> len(select(np.eye(9), np.ones(9), 4, Random(seed=1)))
@@ -317,24 +346,23 @@ class Random(Selector):
         check_seed(self.seed)
 
     def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        orders = []
-        for i in range(len(problem.targets)):
-            # One order of all rows, then the side's candidates in it: the first k of a longer
-            # run are the shorter run.
-            order = np.random.default_rng(self.seed).permutation(problem.rows.t)
-            mine = problem.candidates[i][order]
-            orders.append(_take_in_order(problem, i, np.r_[order[mine], order[~mine]], k))
-        return orders
+        # One order of all rows, then the candidates of the side in that order.
+        order = np.random.default_rng(self.seed).permutation(problem.rows.t)
+        masks = [candidates[order] for candidates in problem.candidates]
+        orders = [np.r_[order[mask], order[~mask]] for mask in masks]
+        return [_take_in_order(problem, i, mine, k) for i, mine in enumerate(orders)]
 
 
 @dataclass(frozen=True)
 class Herding(Selector):
-    """Pick argmax f·(μ − Σ_S f/(|S|+1)), each row at most once; all weights are 1/k.
+    """Kernel herding: equal weights 1/k, each row selected at most once.
 
-    `mmd2` is that of the equal weights. Gains, `variance` and `explained` belong to the picked
-    set, whatever its weights: what it would explain with optimal ones. Opponents point away
-    from the target, so they are herded towards −μ and weigh −1/k.
+    Each pick maximises f·(μ − Σ_S f/(|S|+1)). `mmd2` is computed with the equal weights; gains,
+    `variance` and `explained` refer to the picked set with optimal weights. Opponents point away
+    from the target, so they are herded towards −μ and have weight −1/k.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import Herding, select
     >>> result = select(np.eye(3), np.array([0.4, 0.1, 0.5]), 2, Herding())
@@ -346,22 +374,22 @@ class Herding(Selector):
         return [self._one(problem.only(i), k) for i in range(len(problem.targets))]
 
     def _one(self, problem: Problem, k: int) -> Outcome:
-        rows, target, start = problem.rows, problem.targets[0], problem.starts[0]
+        rows, target = problem.rows, problem.targets[0]
         sign = -1.0 if problem.sides[0] == "opponents" else 1.0
-        basis = problem.basis(0, 0.0) if start is None else start.state.basis.copy()
-        indices = [] if start is None else [int(j) for j in start.indices]
-        race = rows.race(problem.candidates, 0.0, Rule.PLAIN)
-        race.drop([0] * len(indices), indices)
+        run = problem.resume(0, 0.0)
+        basis, indices = run.basis, run.indices
+        scores = rows.scores(problem.candidates, 0.0, Rule.PLAIN)
+        scores.drop([0] * len(indices), indices)
         stopped = "k"
         while len(indices) < k:
             wanted = sign * target - basis.rows.sum(axis=0) / (len(indices) + 1)
-            leaders = race.refresh([0], wanted[None])
+            leaders = scores.refresh([0], wanted[None])
             if leaders.rows[0] < 0:
                 stopped = "candidates"
                 break
             size = float(np.linalg.norm(target) + np.linalg.norm(wanted))
-            j = lowest_leader(rows, race, leaders, size, Rule.PLAIN)
-            race.drop([0], [j])
+            j = lowest_leader(rows, scores, leaders, size, Rule.PLAIN)
+            scores.drop([0], [j])
             basis.add(rows.take(np.array([j]))[0])
             indices.append(j)
         outcome = Outcome.of(indices, basis, stopped)
@@ -372,12 +400,21 @@ class Herding(Selector):
 
 @dataclass(frozen=True)
 class StochasticGreedy(Selector):
-    """SBQ on a fresh sample of (t/k)·log(1/δ) candidates at each pick.
+    """SBQ on a fresh random sample of (t/k)·log(1/δ) candidates at each pick.
 
-    Reads the rows about log(1/δ) times in all instead of k times; the price is a residual a few
-    times larger than SBQ's. Weights as for SBQ without noise. The sample size depends on k, so
-    continuing from a start is allowed but is not the same as one longer run.
+    Reads the rows about log(1/δ) times in total instead of k times, at the price of a residual that
+    is a few times larger than that of SBQ. The weights are those of SBQ without noise. The sample
+    size depends on k, so a continued selection differs from one longer run.
 
+    Parameters
+    ----------
+    delta : float, default 0.1
+        Expected loss relative to exact greedy, between 0 and 1.
+    seed : int, default 0
+        Seed of the samples.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.selection import StochasticGreedy, select
     >>> rows = np.random.default_rng(0).standard_normal((50, 5))
@@ -397,14 +434,11 @@ class StochasticGreedy(Selector):
         return [self._one(problem.only(i), k) for i in range(len(problem.targets))]
 
     def _one(self, problem: Problem, k: int) -> Outcome:
-        start = problem.starts[0]
-        basis = problem.basis(0, 0.0) if start is None else start.state.basis.copy()
-        pool = np.flatnonzero(problem.candidates[0])
-        run = Run(basis, len(pool), [] if start is None else [int(j) for j in start.indices])
-        pool = np.setdiff1d(pool, run.indices)
+        run = problem.resume(0, 0.0)
+        pool = np.setdiff1d(np.flatnonzero(problem.candidates[0]), run.indices)
         size = max(1, math.ceil(run.candidates / k * math.log(1 / self.delta)))
         while len(run.indices) < k and not run.matched:
-            # Seeded by the pick, so that continuing draws what one run would have drawn.
+            # Seeded by the pick, so that a continued run draws the same samples.
             rng = np.random.default_rng([self.seed, len(run.indices)])
             j, pool = _best_of_sample(problem, run, pool, size, rng)
             if j is None:
@@ -419,12 +453,12 @@ class StochasticGreedy(Selector):
 def _best_of_sample(
     problem: Problem, run: Run, pool: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[int | None, np.ndarray]:
-    """The best row of a sample and what is left of the pool; None when the pool is dead."""
+    """Return the best row of a sample and the remaining pool; None if no row adds anything."""
     while len(pool):
         sample = np.sort(rng.choice(pool, size=min(size, len(pool)), replace=False))
         rows, tolerance = problem.rows.take(sample), problem.rows.tolerance
         lowest, highest = score_bounds(rows, run.basis, tolerance, Rule.GAIN)
-        # n only falls, so a row with nothing new never comes back.
+        # n never increases, so a row that adds nothing never becomes useful again.
         pool = np.setdiff1d(pool, sample[highest == -np.inf], assume_unique=True)
         best = first_of_best(lowest, highest)
         if best >= 0:

@@ -1,17 +1,13 @@
-"""How questions reach the parts, and what travels.
+"""Rows in several parts that behave as one `Rows`, wherever the parts are.
 
-An exchange is one round trip to all places at once: the orders that have gathered since the last
-one (`tell`), then a question (`ask`). Whatever carries it implements `_deliver`; what it carries
-are bytes, so that they can be counted, kept, and sent again to a place that lost its state.
+`Part` holds rows and their scores where the rows are. A `Transport` delivers calls to all parts and
+returns their answers; `ShardedRows` and `ShardedCandidates` are what the greedy loop sees. Rows do
+not travel, except for the few promising ones among which the next picks are guessed
+(`lookahead`); the bytes that travel are counted (`Traffic`).
 
-What stands where the rows are: one part, its race, and the questions it answers.
-
-All numbers of rows are the part's own, from 0, but for rows to drop: those are told to everybody
-in the numbers of all rows. Besides leaders a part shows a few rows at a time
-in full, those among which the next picks are guessed (`ahead`): the asker then has their features,
-so that only rows that are new to it travel.
-
-Several parts that answer as one: what the greedy loop sees of rows that are elsewhere.
+One round trip reaches all places at once: the calls queued since the last one (`tell`), then a call
+with an answer (`ask`). A transport implements `_deliver` and carries bytes, so that messages can be
+counted, logged, and sent again to a place that lost its state.
 """
 
 from __future__ import annotations
@@ -26,13 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.selection.rows import Leaders, Pool, Race, Rows, Rule, Steps, Swept
+from exempla.selection.rows import CandidateScores, Leaders, Pool, Rows, Rule, Steps, Swept
 from exempla.selection.selectors import Continuation, Outcome, Problem, Selector
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """Some rows of a single target's race as they stand; features only of those that are new."""
+class _Excerpt:
+    """Some rows of a single target with their c and n; features only of those not yet sent."""
 
     rows: np.ndarray
     """Ascending."""
@@ -45,43 +41,35 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _PartSwept:
-    """What a sweep found in a part."""
+    """The result of a sweep in one part."""
 
     near: list[np.ndarray | None]
-    shown: _Shown
+    excerpt: _Excerpt
 
 
 class Part:
-    """Rows and their race."""
+    """Rows and their scores in one place.
+
+    Row numbers are local, from 0, except for `drop`, which every part receives with global numbers.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.race: Race
+        self.scores: CandidateScores
         self.start, self.noise, self.rule = 0, 0.0, Rule.GAIN
-        self.shown = self.sent = np.zeros(0, np.int64)
-        """Rows shown last, and those whose features the asker has."""
+        self.excerpted = self.sent = np.zeros(0, np.int64)
+        """Rows of the last excerpt, and rows whose features the caller has."""
 
-    # -- rows ---------------------------------------------------------------------------------
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a method of this part, otherwise of its rows or of its scores."""
+        for owner in (self, self.rows):
+            if hasattr(owner, name):
+                return getattr(owner, name)(*args)
+        return getattr(self.scores, name)(*args)
 
     def describe(self) -> tuple[int, int, float, np.ndarray]:
-        """t, p, tolerance and squared norms."""
+        """Return t, p, tolerance and squared norms."""
         return self.rows.t, self.rows.p, self.rows.tolerance, self.rows.norms2
-
-    def project(self, vectors: np.ndarray) -> np.ndarray:
-        """`Rows.project`."""
-        return self.rows.project(vectors)
-
-    def align(self, targets: np.ndarray) -> np.ndarray:
-        """`Rows.align`."""
-        return self.rows.align(targets)
-
-    def energy(self, directions: np.ndarray) -> np.ndarray:
-        """`Rows.energy`."""
-        return self.rows.energy(directions)
-
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        """`Rows.take`."""
-        return self.rows.take(indices)
 
     def choose(
         self,
@@ -92,105 +80,75 @@ class Part:
         alignment: np.ndarray,
         candidates: np.ndarray,
     ) -> list[Outcome]:
-        """What a selector chooses from this part alone."""
+        """Run a selector on this part alone."""
         starts = (None,) * len(targets)
-        outcomes = selector.choose(
-            Problem(self.rows, targets, alignment, candidates, sides, starts), k
-        )
-        # nobody continues from a part: its basis need not travel
+        problem = Problem(self.rows, targets, alignment, candidates, sides, starts)
+        outcomes = selector.choose(problem, k)
+        # A part is never continued, so its basis need not travel.
         return [replace(o, state=Continuation(o.state.rows, o.state.target)) for o in outcomes]
 
-    # -- race ---------------------------------------------------------------------------------
-
-    def open_race(self, noise: float, rule: Rule, start: int, candidates: np.ndarray) -> float:
-        """Begin another race, of rows that are numbered from `start` on among all; its error."""
+    def open_scores(self, noise: float, rule: Rule, start: int, candidates: np.ndarray) -> float:
+        """Start new scores; `start` is the global number of the first row. Return their error."""
         self.start, self.noise, self.rule = start, noise, rule
-        self.race = self.rows.race(candidates, noise, rule)
-        self.shown = self.sent = np.zeros(0, np.int64)
-        return self.race.error
+        self.scores = self.rows.scores(candidates, noise, rule)
+        self.excerpted = self.sent = np.zeros(0, np.int64)
+        return self.scores.error
 
-    def refresh(self, targets: list[int], residuals: np.ndarray) -> tuple[Leaders, _Shown | None]:
-        """`Race.refresh`, and how the rows that were shown stand after it."""
-        leaders = self.race.refresh(targets, residuals)
-        return leaders, self._show(self.shown) if len(targets) == 1 else None
-
-    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
-        """`Race.update`."""
-        return self.race.update(directions, coefs)
-
-    def firsts(
-        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
-    ) -> np.ndarray:
-        """`Race.firsts`."""
-        return self.race.firsts(thresholds, slack_c, slack_n)
-
-    def contenders(
-        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
-    ) -> np.ndarray:
-        """`Race.contenders`."""
-        return self.race.contenders(target, threshold, slack_c, slack_n, limit)
-
-    def deflate(self, target: int, energy: np.ndarray) -> None:
-        """`Race.deflate`."""
-        self.race.deflate(target, energy)
+    def refresh(self, targets: list[int], residuals: np.ndarray) -> tuple[Leaders, _Excerpt | None]:
+        """Refresh the scores; for a single target also return the last excerpt again."""
+        leaders = self.scores.refresh(targets, residuals)
+        return leaders, self._excerpt(self.excerpted) if len(targets) == 1 else None
 
     def drop(self, targets: list[int], rows: list[int]) -> None:
-        """`Race.drop`, of those that are here."""
+        """Remove those of the rows (global numbers) that are in this part."""
         stop = self.start + self.rows.t
         here = [(i, j - self.start) for i, j in zip(targets, rows) if self.start <= j < stop]
         if here:
-            self.race.drop([i for i, _ in here], [j for _, j in here])
+            self.scores.drop([i for i, _ in here], [j for _, j in here])
 
-    def sharpen(self) -> float:
-        """`Race.sharpen`; the error from now on."""
-        self.race.sharpen()
-        return self.race.error
+    def to_float64(self) -> float:
+        """Compute products in float64 from now on; return the new error."""
+        self.scores.to_float64()
+        return self.scores.error
 
-    def leaders(self) -> Leaders:
-        """`Race.leaders`."""
-        return self.race.leaders()
+    def best(self, count: int) -> tuple[np.ndarray, _Excerpt]:
+        """Return the best rows, and an excerpt of them and the rows of the last excerpt."""
+        best = self.scores.best(count)
+        return best, self.excerpt(best)
 
-    # -- running ahead ------------------------------------------------------------------------
+    def excerpt(self, rows: np.ndarray) -> _Excerpt:
+        """Return these rows and those of the last excerpt."""
+        return self._excerpt(np.union1d(self.excerpted, rows))
 
-    def best(self, count: int) -> tuple[np.ndarray, _Shown]:
-        """`Race.best`; those rows and the ones shown before are shown."""
-        best = self.race.best(count)
-        return best, self._show(np.union1d(self.shown, best))
+    def sweep(self, steps: Steps, limit: int, fraction: float, quota: int) -> _PartSwept:
+        """Sweep this part; return an excerpt of its promising rows.
 
-    def show(self, rows: np.ndarray) -> _Shown:
-        """These rows, and the ones shown before."""
-        return self._show(np.union1d(self.shown, rows))
-
-    def sweep(self, steps: Steps, limit: int, share: float, fair: int) -> _PartSwept:
-        """`Race.sweep`. The best of the hopeful rows are shown: at least `fair` rows, at most twice
-        as many, and all that may have reached a bar."""
-        found = self.race.sweep(steps, limit, share)
-        hopeful = found.hopeful
-        if len(hopeful) < fair:
-            hopeful = np.union1d(hopeful, self.race.best(fair))
-        elif len(hopeful) > 2 * fair:
-            scores = self._scores(hopeful)
-            hopeful = hopeful[np.argpartition(scores, len(scores) - 2 * fair)[-2 * fair :]]
+        The excerpt has at least `quota` rows and at most twice as many, plus all rows that may
+        have reached a threshold.
+        """
+        found = self.scores.sweep(steps, limit, fraction)
+        promising = found.promising
+        if len(promising) < quota:
+            promising = np.union1d(promising, self.scores.best(quota))
+        elif len(promising) > 2 * quota:
+            scores = self._scores(promising)
+            promising = promising[np.argpartition(scores, len(scores) - 2 * quota)[-2 * quota :]]
         near = [rows for rows in found.near if rows is not None]
-        return _PartSwept(found.near, self._show(np.unique(np.concatenate([hopeful, *near]))))
-
-    def keep(self, count: int) -> None:
-        """`Race.keep`."""
-        self.race.keep(count)
+        return _PartSwept(found.near, self._excerpt(np.unique(np.concatenate([promising, *near]))))
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
-        c, n = self.race.standing(rows)
+        c, n = self.scores.values(rows)
         scores = self.rule.score(c, n, self.rows.norms2[rows], self.noise)
         return np.where(n > self.rows.tolerance * self.rows.norms2[rows], scores, -np.inf)
 
-    def _show(self, rows: np.ndarray) -> _Shown:
+    def _excerpt(self, rows: np.ndarray) -> _Excerpt:
         new = np.flatnonzero(~np.isin(rows, self.sent, assume_unique=True))
-        self.shown = self.sent = rows
-        c, n = self.race.standing(rows)
-        return _Shown(rows, c, n, new, self.race.features(rows[new]))
+        self.excerpted = self.sent = rows
+        c, n = self.scores.values(rows)
+        return _Excerpt(rows, c, n, new, self.scores.features(rows[new]))
 
-    def forget(self) -> None:
-        """The asker may lack features that were sent: all of them are sent again."""
+    def resend(self) -> None:
+        """Send all features again: the caller may have lost them."""
         self.sent = np.zeros(0, np.int64)
 
 
@@ -200,52 +158,53 @@ class Parts:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = list(parts)
 
-    def answer(self, calls: Sequence[tuple[str, tuple, Sequence[tuple] | None]]) -> list[Any]:
-        """Make these calls, (name, arguments, further arguments of each part) in turn; every part's
-        answer to the last of them."""
+    def answer(self, calls: Sequence[Call]) -> list[Any]:
+        """Make these calls in turn; return every part's answer to the last one."""
         answers: list[Any] = []
-        for name, args, own in calls:
-            each = own or [()] * len(self.parts)
-            answers = [getattr(p, name)(*args, *more) for p, more in zip(self.parts, each)]
+        for name, args, per_part in calls:
+            each = per_part or [()] * len(self.parts)
+            answers = [part.call(name, *args, *more) for part, more in zip(self.parts, each)]
         return answers
 
 
-def joined(parts: list[_Shown], offsets: Sequence[int], have: _Shown | None) -> _Shown:
-    """What all parts show, in the numbers of all rows; the features that did not travel are those
-    the asker has."""
-    rows = np.concatenate([shown.rows + start for shown, start in zip(parts, offsets)])
-    width = next(s.features.shape[1] for s in parts)
-    dtype = np.result_type(*(s.features.dtype for s in parts))
+def _merged(parts: list[_Excerpt], offsets: Sequence[int], have: _Excerpt | None) -> _Excerpt:
+    """Join the excerpts of all parts, with global row numbers; features that did not travel are
+    taken from the previous excerpt."""
+    rows = np.concatenate([excerpt.rows + start for excerpt, start in zip(parts, offsets)])
+    width = parts[0].features.shape[1]
+    dtype = np.result_type(*(excerpt.features.dtype for excerpt in parts))
     features = np.empty((len(rows), width), dtype)
     fresh = np.zeros(len(rows), bool)
     top = 0
-    for shown in parts:
-        features[top + shown.new] = shown.features
-        fresh[top + shown.new] = True
-        top += len(shown.rows)
+    for excerpt in parts:
+        features[top + excerpt.new] = excerpt.features
+        fresh[top + excerpt.new] = True
+        top += len(excerpt.rows)
     if have is not None and not fresh.all():
         features[~fresh] = have.features[np.searchsorted(have.rows, rows[~fresh])]
-    c, n = (np.concatenate([getattr(s, name) for s in parts]) for name in ("c", "n"))
-    return _Shown(rows, c, n, np.arange(len(rows)), features)
+    c, n = (np.concatenate([getattr(e, name) for e in parts]) for name in ("c", "n"))
+    return _Excerpt(rows, c, n, np.arange(len(rows)), features)
 
 
 class Call(NamedTuple):
-    """A method of `Part` with its arguments."""
+    """A method of `Part`, of its rows or of its scores, with arguments."""
 
     name: str
     args: tuple = ()
-    own: Sequence[tuple] | None = None
+    per_part: Sequence[tuple] | None = None
     """Further arguments of each part, if they differ."""
 
-    def at(self, first: int, last: int) -> Call:
-        """The call as the parts first … last − 1 get it."""
-        return self if self.own is None else Call(self.name, self.args, self.own[first:last])
+    def slice(self, first: int, last: int) -> Call:
+        """Return the call for the parts first … last − 1."""
+        if self.per_part is None:
+            return self
+        return Call(self.name, self.args, self.per_part[first:last])
 
 
-_LOOKING = {
-    "describe", "project", "align", "energy", "take", "choose", "firsts", "contenders", "leaders"
+_READ_ONLY = {
+    "describe", "project", "align", "energy", "take", "choose", "first_above", "ties", "leaders"
 }  # fmt: skip
-"""Calls that leave a part as it is."""
+"""Calls that do not change a part."""
 
 
 class Effect(Enum):
@@ -254,31 +213,31 @@ class Effect(Enum):
     NONE = "none"
     CHANGES = "changes"
     BEGINS = "begins"
-    """What was before no longer counts."""
+    """The earlier state no longer matters."""
 
     @staticmethod
     def of(calls: Sequence[Call]) -> Effect:
-        """The effect of these calls in turn."""
+        """Return the effect of a sequence of calls."""
         names = {call.name for call in calls}
-        if "open_race" in names:
+        if "open_scores" in names:
             return Effect.BEGINS
-        return Effect.NONE if names <= _LOOKING else Effect.CHANGES
+        return Effect.NONE if names <= _READ_ONLY else Effect.CHANGES
 
 
 @dataclass
 class Traffic:
-    """What has travelled so far."""
+    """Messages exchanged so far."""
 
     exchanges: int = 0
-    """Round trips, one after the other; each goes to all places at once."""
+    """Consecutive round trips; each reaches all places at once."""
     sent: int = 0
-    """Bytes to all places together."""
+    """Bytes sent to all places together."""
     received: int = 0
     restarts: int = 0
-    """Places that were lost and brought back to where they had been."""
+    """Places that were lost and restored."""
 
     def since(self, earlier: Traffic) -> Traffic:
-        """What travelled after another moment.
+        """Return the difference to an earlier count.
 
         >>> Traffic(5, 80, 60).since(Traffic(3, 50, 50))
         Traffic(exchanges=2, sent=30, received=10, restarts=0)
@@ -287,63 +246,68 @@ class Traffic:
         return Traffic(**{name: value - before[name] for name, value in asdict(self).items()})
 
     def copy(self) -> Traffic:
-        """This moment, to compare with a later one."""
-        return Traffic(**asdict(self))
+        """Return a copy, to compare with a later count."""
+        return replace(self)
 
 
 def packed(thing: Any) -> bytes:
-    """As it travels."""
+    """Serialize an object for a message."""
     return pickle.dumps(thing, protocol=5)
 
 
 def unpacked(data: bytes) -> Any:
-    """What was packed: only ever by this program, for itself."""
+    """Deserialize a message, which only this program itself has written."""
     return pickle.loads(data)
 
 
-class Exchange(ABC):
-    """Parts in places: place i holds the parts places[i] … places[i + 1] − 1."""
+class Transport(ABC):
+    """Deliver calls to parts in places: place i holds the parts places[i] … places[i + 1] − 1."""
 
     def __init__(self, places: list[int]) -> None:
         self.places = places
         self.traffic = Traffic()
-        self._orders: list[Call] = []
+        self._queued: list[Call] = []
 
     def tell(self, call: Call) -> None:
-        """Let all parts do this before the next question; nobody waits for it."""
-        self._orders.append(call)
+        """Queue a call without an answer; it travels with the next question."""
+        self._queued.append(call)
+
+    def _flush(self, call: Call, of: Sequence[int] | None) -> list[Call]:
+        """Return the calls to make: the queue goes along unless only some places are asked."""
+        if of is not None:
+            return [call]
+        calls, self._queued = [*self._queued, call], []
+        return calls
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        """Every part's answer, after the orders; or that of some places alone, whose answer must
-        not depend on orders."""
-        orders = [] if of is not None else self._orders
-        if of is None:
-            self._orders = []
+        """Return every part's answer after the queued calls.
+
+        With `of`, ask only these places; their answer must not depend on queued calls.
+        """
+        calls = self._flush(call, of)
         cuts = list(pairwise(self.places))
         wanted = range(len(cuts)) if of is None else of
-        calls = [*orders, call]
-        if all(one.own is None for one in calls):
-            message = packed(calls)
-            messages = dict.fromkeys(wanted, message)
+        if all(one.per_part is None for one in calls):
+            messages = dict.fromkeys(wanted, packed(calls))
         else:
-            messages = {i: packed([one.at(*cuts[i]) for one in calls]) for i in wanted}
+            messages = {i: packed([one.slice(*cuts[i]) for one in calls]) for i in wanted}
         answers = self._deliver(messages, Effect.of(calls))
         self.traffic.exchanges += 1
         self.traffic.sent += sum(map(len, messages.values()))
         self.traffic.received += sum(map(len, answers.values()))
-        # each is let go as it is unpacked: some have a number for every row
+        # Each message is freed as it is unpacked: some have a number for every row.
         return [answer for place in wanted for answer in unpacked(answers.pop(place))]
 
     @abstractmethod
     def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
-        """Carry messages to places and bring their answers."""
+        """Send messages to places and return their answers."""
 
     def close(self) -> None:
-        """Let the places go."""
+        """Release the places."""
         return
 
 
-class LocalExchange(Exchange):
+class LocalTransport(Transport):
     """All parts in this process: nothing travels."""
 
     def __init__(self, parts: Parts) -> None:
@@ -351,11 +315,8 @@ class LocalExchange(Exchange):
         self.parts = parts
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        if of is not None:
-            return self.parts.answer([call])
-        orders, self._orders = self._orders, []
-        self.traffic.exchanges += 1
-        return self.parts.answer([*orders, call])
+        self.traffic.exchanges += of is None
+        return self.parts.answer(self._flush(call, of))
 
     def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
         return {place: packed(self.parts.answer(unpacked(m))) for place, m in messages.items()}
@@ -364,102 +325,97 @@ class LocalExchange(Exchange):
 class ShardedRows(Rows):
     """The rows of all parts, in the order of the parts."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        about = exchange.ask(Call("describe"))
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        about = transport.ask(Call("describe"))
         self.bounds = np.concatenate([[0], np.cumsum([t for t, *_ in about])]).tolist()
         self.t, self.p = self.bounds[-1], about[0][1]
-        # parts of one array have one tolerance; of several types, the coarsest counts
+        # Parts of one array have one tolerance; with several dtypes the coarsest counts.
         self.tolerance = max(tolerance for _, _, tolerance, _ in about)
         self.norms2 = np.concatenate([norms2 for *_, norms2 in about])
-        self.shown: _Shown | None = None
-        """Rows that are at hand: nobody need be asked for them."""
+        self.excerpt: _Excerpt | None = None
+        """Rows that are available here without asking a part."""
 
     @property
     def places(self) -> list[int]:
         """The place of each part."""
-        cuts = pairwise(self.exchange.places)
+        cuts = pairwise(self.transport.places)
         return [place for place, (a, b) in enumerate(cuts) for _ in range(a, b)]
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
-        return np.concatenate(self.exchange.ask(Call("project", (vectors,))), axis=1)
+        return np.concatenate(self.transport.ask(Call("project", (vectors,))), axis=1)
 
     def align(self, targets: np.ndarray) -> np.ndarray:
-        return np.concatenate(self.exchange.ask(Call("align", (targets,))), axis=1)
+        return np.concatenate(self.transport.ask(Call("align", (targets,))), axis=1)
 
     def energy(self, directions: np.ndarray) -> np.ndarray:
-        return np.concatenate(self.exchange.ask(Call("energy", (directions,))))
+        return np.concatenate(self.transport.ask(Call("energy", (directions,))))
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         indices = np.asarray(indices, np.int64)
         out = np.empty((len(indices), self.p))
         missing = np.ones(len(indices), bool)
-        if self.shown is not None and len(self.shown.rows):
-            at = np.searchsorted(self.shown.rows, indices).clip(max=len(self.shown.rows) - 1)
-            missing = self.shown.rows[at] != indices
-            out[~missing] = self.shown.features[at[~missing]]
+        if self.excerpt is not None and len(self.excerpt.rows):
+            at = np.searchsorted(self.excerpt.rows, indices).clip(max=len(self.excerpt.rows) - 1)
+            missing = self.excerpt.rows[at] != indices
+            out[~missing] = self.excerpt.features[at[~missing]]
         if missing.any():
-            out[missing] = self._fetched(indices[missing])
+            out[missing] = self._fetch(indices[missing])
         return out
 
-    def _fetched(self, indices: np.ndarray) -> np.ndarray:
-        """Rows from those who have them."""
+    def _fetch(self, indices: np.ndarray) -> np.ndarray:
+        """Return rows from the parts that hold them."""
         owner = np.searchsorted(self.bounds, indices, side="right") - 1
         places = self.places
         asked = sorted({places[s] for s in owner.tolist()})
         parts = [s for s in range(len(places)) if places[s] in asked]
-        own = [(indices[owner == s] - start,) for s, start in enumerate(self.bounds[:-1])]
-        answers = self.exchange.ask(Call("take", (), own), of=asked)
+        per_part = [(indices[owner == s] - start,) for s, start in enumerate(self.bounds[:-1])]
+        answers = self.transport.ask(Call("take", (), per_part), of=asked)
         out = np.empty((len(indices), self.p))
         for s, rows in zip(parts, answers):
             out[owner == s] = rows
         return out
 
     def split(self, bounds: list[int]) -> list[Rows]:
-        raise NotImplementedError("rows that are elsewhere stay in the parts they are in")
+        raise NotImplementedError("sharded rows cannot be split again")
 
-    def race(self, candidates: np.ndarray, noise: float, rule: Rule) -> Race:
-        return ShardedRace(self, candidates, noise, rule)
+    def scores(self, candidates: np.ndarray, noise: float, rule: Rule) -> CandidateScores:
+        return ShardedCandidates(self, candidates, noise, rule)
 
-    # -- a part at a time ---------------------------------------------------------------------
-
-    def of_parts(self, values: np.ndarray) -> list[tuple[np.ndarray]]:
-        """Values of all rows along the last axis, cut into those of each part."""
+    def per_part(self, values: np.ndarray) -> list[tuple[np.ndarray]]:
+        """Cut values of all rows (last axis) into those of each part."""
         return [(values[..., start:stop],) for start, stop in pairwise(self.bounds)]
 
     def close(self) -> None:
-        """Let the parts go."""
-        self.exchange.close()
+        """Release the parts."""
+        self.transport.close()
 
 
-class ShardedRace(Race):
-    """The parts' races; what is global is only the leader, and the few rows that are shown."""
+class ShardedCandidates(CandidateScores):
+    """The scores of all parts; only the leaders and a few promising rows are global."""
 
-    most_ahead, panel = 32, 16
-    pools = 256, 1024
+    max_lookahead, lookahead_batch = 32, 16
+    pool_sizes = 256, 1024
 
     def __init__(self, rows: ShardedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
-        self.rows, self.bounds, self.fair = rows, rows.bounds, 1
+        self.rows, self.bounds, self.quota = rows, rows.bounds, 1
         self.noise, self.rule = noise, rule
         self.steps: Steps
-        """Those of the last sweep."""
-        rows.shown = None
-        own = [(start, *mine) for start, mine in zip(rows.bounds, rows.of_parts(candidates))]
-        errors = self._ask("open_race", noise, rule, own=own)
-        self.error = max(errors)
+        """The steps of the last sweep."""
+        rows.excerpt = None
+        per_part = [(start, *mine) for start, mine in zip(rows.bounds, rows.per_part(candidates))]
+        self.error = max(self._ask("open_scores", noise, rule, per_part=per_part))
 
-    def _ask(self, name: str, *args: Any, own: list[tuple] | None = None) -> list[Any]:
-        return self.rows.exchange.ask(Call(name, args, own))
+    def _ask(self, name: str, *args: Any, per_part: list[tuple] | None = None) -> list[Any]:
+        return self.rows.transport.ask(Call(name, args, per_part))
 
-    def _tell(self, name: str, *args: Any, own: list[tuple] | None = None) -> None:
-        self.rows.exchange.tell(Call(name, args, own))
-
-    # -- a pick a pass ------------------------------------------------------------------------
+    def _tell(self, name: str, *args: Any, per_part: list[tuple] | None = None) -> None:
+        self.rows.transport.tell(Call(name, args, per_part))
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
         answers = self._ask("refresh", targets, residuals)
         if answers[0][1] is not None:
-            self._show([shown for _, shown in answers])
+            self._receive([excerpt for _, excerpt in answers])
         return self._overall([leaders for leaders, _ in answers])
 
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
@@ -473,85 +429,81 @@ class ShardedRace(Race):
         offsets = np.array(self.bounds[:-1])[:, None]
         rows = np.stack([proposal.rows for proposal in proposals])
         rows = np.where(rows >= 0, rows + offsets, -1)
-        best = np.argmax(scores, axis=0)  # the first part among equals: the lowest index
+        best = np.argmax(scores, axis=0)  # the first part of ties: the lowest index
         every = np.arange(scores.shape[1])
         return Leaders(scores[best, every], rows[best, every])
 
-    def firsts(
+    def first_above(
         self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
     ) -> np.ndarray:
         found = np.full(len(thresholds), -1)
-        answers = self._ask("firsts", thresholds, slack_c, slack_n)
+        answers = self._ask("first_above", thresholds, slack_c, slack_n)
         for rows, start in zip(answers, self.bounds):
             found = np.where((found < 0) & (rows >= 0), rows + start, found)
         return found
 
-    def contenders(
+    def ties(
         self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
     ) -> np.ndarray:
-        found = self._ask("contenders", target, threshold, slack_c, slack_n, limit)
-        return self._global(found)[:limit]
+        return self._global(self._ask("ties", target, threshold, slack_c, slack_n, limit))[:limit]
 
     def _global(self, found: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([rows + start for rows, start in zip(found, self.bounds)])
 
     def deflate(self, target: int, energy: np.ndarray) -> None:
-        self._tell("deflate", target, own=self.rows.of_parts(energy))
+        self._tell("deflate", target, per_part=self.rows.per_part(energy))
 
     def drop(self, targets: list[int], rows: list[int]) -> None:
-        # the same message to all: at a thousand parts, one of its own for each would cost more
+        # The same message for all: with a thousand parts, individual messages would cost more.
         self._tell("drop", targets, rows)
-        if self.rows.shown is not None:
-            self.rows.shown.n[np.isin(self.rows.shown.rows, rows)] = -np.inf
+        if self.rows.excerpt is not None:
+            self.rows.excerpt.n[np.isin(self.rows.excerpt.rows, rows)] = -np.inf
 
-    def sharpen(self) -> None:
-        self.error = max(self._ask("sharpen"))
-
-    # -- several picks a pass -----------------------------------------------------------------
+    def to_float64(self) -> None:
+        self.error = max(self._ask("to_float64"))
 
     def best(self, count: int) -> np.ndarray:
-        """About so many: each part gives its fair share, or all it has. Guessing asks for no more,
-        and no part need know what the others have."""
-        self.fair = -(-count // (len(self.bounds) - 1))
-        answers = self._ask("best", self.fair)
-        self._show([shown for _, shown in answers])
+        """Return about `count` good rows: each part contributes an equal number of its best."""
+        self.quota = -(-count // (len(self.bounds) - 1))
+        answers = self._ask("best", self.quota)
+        self._receive([excerpt for _, excerpt in answers])
         return self._global([best for best, _ in answers])
 
-    def sweep(self, steps: Steps, limit: int, share: float) -> Swept:
+    def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
         self.steps = steps
-        answers = self._ask("sweep", steps, limit, share, self.fair)
-        self._show([answer.shown for answer in answers])
+        answers = self._ask("sweep", steps, limit, fraction, self.quota)
+        promising = self._receive([answer.excerpt for answer in answers]).rows
         near: list[np.ndarray | None] = []
         for step in range(len(steps)):
             found = [answer.near[step] for answer in answers]
             known = [rows for rows in found if rows is not None]
             full = len(known) < len(found) or sum(map(len, known)) > limit
             near.append(None if full else self._global(known))
-        assert self.rows.shown is not None
-        return Swept(near, self.rows.shown.rows)
+        return Swept(near, promising)
 
-    def keep(self, count: int) -> None:
-        """The parts hear of it with the next question; the rows at hand go along."""
-        self._tell("keep", count)
-        shown = self.rows.shown
-        assert shown is not None
-        directions = self.steps.directions[:count].astype(shown.features.dtype)
-        V = (shown.features @ directions.T).astype(np.float64)
-        c, n = shown.c - V @ self.steps.coefs[:count], shown.n - np.vecdot(V, V)
-        self.rows.shown = replace(shown, c=c, n=n)
+    def commit(self, count: int) -> None:
+        """Queue the commit for the parts and apply it to the excerpt."""
+        self._tell("commit", count)
+        excerpt = self.rows.excerpt
+        assert excerpt is not None
+        directions = self.steps.directions[:count].astype(excerpt.features.dtype)
+        V = (excerpt.features @ directions.T).astype(np.float64)
+        c, n = excerpt.c - V @ self.steps.coefs[:count], excerpt.n - np.vecdot(V, V)
+        self.rows.excerpt = replace(excerpt, c=c, n=n)
 
     def pool(self, rows: np.ndarray) -> Pool:
-        if self.rows.shown is None or not np.isin(rows, self.rows.shown.rows).all():
+        excerpt = self.rows.excerpt
+        if excerpt is None or not np.isin(rows, excerpt.rows).all():
             cuts = np.searchsorted(rows, self.bounds)
-            every = zip(pairwise(cuts), self.bounds)
-            self._show(self._ask("show", own=[(rows[a:b] - start,) for (a, b), start in every]))
-        shown = self.rows.shown
-        assert shown is not None
-        at = np.searchsorted(shown.rows, rows)
-        features = shown.features if len(rows) == len(shown.rows) else shown.features[at]
+            each = zip(pairwise(cuts), self.bounds)
+            local = [(rows[a:b] - start,) for (a, b), start in each]
+            excerpt = self._receive(self._ask("excerpt", per_part=local))
+        at = np.searchsorted(excerpt.rows, rows)
+        features = excerpt.features if len(rows) == len(excerpt.rows) else excerpt.features[at]
         norms2 = self.rows.norms2[rows]
         floor, scale = self.rows.tolerance * norms2, self.rule.scale(norms2, self.noise)
-        return Pool(rows, features, shown.c[at], shown.n[at], floor, scale, self.rule)
+        return Pool(rows, features, excerpt.c[at], excerpt.n[at], floor, scale, self.rule)
 
-    def _show(self, parts: list[_Shown]) -> None:
-        self.rows.shown = joined(parts, self.bounds, self.rows.shown)
+    def _receive(self, parts: list[_Excerpt]) -> _Excerpt:
+        self.rows.excerpt = _merged(parts, self.bounds, self.rows.excerpt)
+        return self.rows.excerpt

@@ -22,7 +22,7 @@ from exempla.memory import clean_bytes, explain_bytes
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence, select
-from exempla.selection.basis import TIE, descending
+from exempla.selection.rows import RELATIVE_TIE, descending
 from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.explain import check_question, pick, trusted_query
 from exempla.tasks.removal import with_removal
@@ -165,7 +165,7 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
     """Return the k groups of copies with the most negative influence on the mean of the query."""
     n, k = explainer.n_train, check_k(k, explainer.n_train)
     influence = explainer.mean_influence(test, "true", weights)
-    least = TIE * np.abs(influence).max()  # anything smaller is rounding
+    least = RELATIVE_TIE * np.abs(influence).max()  # anything smaller is rounding
     harmful = descending(-influence)[: 3 * k + 20]
     harmful = harmful[influence[harmful] < -least]
     if len(harmful) == 0:

@@ -1,9 +1,7 @@
-"""The greedy loop where the rows are: torch tensors on a GPU, one round trip to the host a pass.
+"""The greedy loop on a GPU, for torch tensors: one round trip to the host per pass.
 
-`single` runs ahead for one target, `several` picks for many at once; `sweep` is the pass that
-checks guesses, fused in Triton where that is installed.
-
-Imports: selection's basis, run, ties and candidates.base.
+`lookahead` guesses and checks picks for one target, `targets` picks for many targets at once,
+`kernels` holds their operations, each in Triton and in torch.
 """
 
 from __future__ import annotations
@@ -14,25 +12,25 @@ import numpy as np
 
 from exempla.selection.rows import Rule
 
-__all__ = ["run_runs"]
+__all__ = ["run_on_device"]
 
 
-def run_runs(
+def run_on_device(
     rows: Any, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
 ) -> None:
-    """Make as many picks as can be made on the device; the runs are changed in place."""
+    """Make as many picks as possible on the device; the runs are changed in place."""
     import torch
 
-    from exempla.selection.device.several import run_together
-    from exempla.selection.device.single import MOST_PICKS, run_ahead
+    from exempla.selection.device.lookahead import MAX_PICKS, run_single
+    from exempla.selection.device.targets import run_many
 
-    clean = all(run.basis.size == run.basis.picks == len(run.indices) < k for run in runs)
-    # Noise far below the rows' lengths would leave their products to rounding.
-    spread = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
-    if not clean or not spread or k > MOST_PICKS or rule not in (Rule.GAIN, Rule.PURSUIT):
+    fresh = all(run.basis.size == run.basis.picks == len(run.indices) < k for run in runs)
+    # With noise far below the squared row norms, products would be dominated by rounding.
+    separable = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
+    if not fresh or not separable or k > MAX_PICKS or rule not in (Rule.GAIN, Rule.PURSUIT):
         return
     with torch.cuda.device_of(rows.array):  # Triton and graphs run on the current device
         if len(runs) == 1:
-            run_ahead(rows, candidates[0], runs[0], k, noise, rule)
+            run_single(rows, candidates[0], runs[0], k, noise, rule)
         elif not any(run.indices for run in runs):
-            run_together(rows, candidates, runs, k, noise, rule)
+            run_many(rows, candidates, runs, k, noise, rule)

@@ -49,7 +49,7 @@ from exempla.progress import showing, track
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.nnls import nonnegative_minimum
-from exempla.selection.select import SMALL
+from exempla.selection.select import MAX_FLOAT64_ENTRIES
 from exempla.tasks.retrain import check_fit, fitted, is_module
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
@@ -240,7 +240,7 @@ def bytes_of(few: LastLayer, n: int, k: int, transformed: bool, refitted: bool) 
     fisher = 24.0 * p**2 if p <= FULL_FISHER else 0.0
     pool = 4.0 * count * width
     choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
-    if count * width > SMALL:
+    if count * width > MAX_FLOAT64_ENTRIES:
         choosing += COMPILER_BYTES
     kept = inputs + refits + pool + 24.0 * n + fisher
     return IMPORT_BYTES + max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))

@@ -37,7 +37,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.progress import say
-from exempla.selection.basis import just_below
+from exempla.selection.rows import tie_threshold
 from exempla.tasks.retrain import is_module, refit
 from exempla.tasks.summarize.last_layer import LastLayer
 
@@ -354,7 +354,7 @@ def with_every_class(
         if not spare.any():
             # only classes beyond the wanted ones can be in the way: they go first
             spare = ~np.isin(classes[picked], wanted)
-        best = int(np.argmax(towards >= just_below(towards.max())))
+        best = int(np.argmax(towards >= tie_threshold(towards.max())))
         picked[np.flatnonzero(spare)[-1]] = candidates[best]
     return picked
 

@@ -1,0 +1,550 @@
+"""The operations of the greedy loop on a device, each as a Triton kernel and in plain torch.
+
+Every operation has a torch version that serves rows without Triton and as the reference in tests;
+`State.n_parts` (0 for torch) decides which one runs. With TRITON_INTERPRET=1 the kernels
+themselves run on CPU tensors, so that tests cover them without a GPU.
+
+`sweep` multiplies a tile of rows by all guessed directions in registers, follows c and n through
+the steps in float64 and returns the few rows that reach a threshold. It also keeps the products (at
+most an eighth of the memory of the rows), so that correct guesses need not be computed again. Each
+float32 factor is split into two or three bfloat16 parts, and products of small parts are omitted:
+on a Hopper GPU three such products of a tile take no longer than reading it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from exempla.selection.rows import RELATIVE_TIE, ROUNDING, Rule
+
+if TYPE_CHECKING:
+    from exempla.selection.device.lookahead import State
+
+# Triton comes with CUDA builds of torch, and its kernels are not ordinary functions.
+# pyright: reportMissingImports=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels are then plain functions that are never called
+    triton, tl = None, None
+
+MAX_NEAR = 128
+"""Rows that may reach a threshold and are returned, after each step."""
+BLOCK_ROUNDING = 1e-10
+"""Upper bound on the rounding error of blockwise float64 arithmetic for a product of unit vectors:
+picked rows have at least 1e-5 of their length outside the span."""
+_ROWS, _DEPTH, _WARPS, _STAGES = 128, 32, 4, 4
+_UNROLL, _GUESS_WARPS = 8, 8
+_TARGET_ROWS = 1024
+
+
+def interpreted() -> bool:
+    """Return True if Triton kernels run in the interpreter, on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def use_triton(array: Any) -> bool:
+    """Return True if the Triton kernels can be used for these rows."""
+    on_device = array.device.type == "cuda" or interpreted()
+    return triton is not None and on_device and array.is_contiguous()
+
+
+def error_bound(parts: int, p: int) -> float:
+    """Return a bound on the error of a product of rows of p entries, in units of ‖f‖.
+
+    With two parts, each factor lacks 2⁻¹⁸ of itself, and the product of both second parts is
+    omitted, which is as much again: 192 · 2⁻²⁴. The rest is rounding: of sums of `_DEPTH` products
+    within the matrix unit, and of one more sum for each of those.
+    """
+    return ((192.0 if parts == 2 else 0.0) + 16.0 + p / _DEPTH) * 2.0**-24
+
+
+def _jit(kernel: Any) -> Any:
+    return triton.jit(kernel) if triton is not None else kernel
+
+
+def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
+    """`Rule.score` for tensors."""
+    return c * c / n if rule is Rule.GAIN else c * c * scale
+
+
+def measure(rows: Any, Q: Any, residual: Any, noise: float) -> tuple[np.ndarray, ...]:
+    """Return (c, n, ‖f‖²) of float64 rows on the host, given directions and residual."""
+    squared, inside = (rows * rows).sum(1), rows @ Q.T
+    n = squared + noise - (inside * inside).sum(1)
+    return tuple(torch.stack([rows @ residual, n, squared]).cpu().numpy())
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The guesses that a sweep checks, on the device; `marks` as returned by `mark`."""
+
+    directions: Any
+    """(b, p)"""
+    picks: Any
+    """(b + 1,) guessed rows: a sweep looks for other rows than the next guess."""
+    marks: Any
+
+
+@_jit
+def _sweep_kernel(
+    F, Q, marks, picks, tried, c, n, lengths, floor, scale, counts, near, upper, t, p,
+    RULE: tl.constexpr, LIMIT: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < t
+    columns = tl.arange(0, COLUMNS)
+    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+    lines = F + rows[:, None].to(tl.int64) * p
+    for i in range(0, p, DEPTH):
+        at = i + tl.arange(0, DEPTH)
+        f = tl.load(lines + at[None, :], mask=inside[:, None] & (at < p)[None, :], other=0.0)
+        places = Q + at[:, None] * COLUMNS + columns[None, :]
+        there = (at < p)[:, None]
+        q0 = tl.load(places, mask=there, other=0.0)
+        q1 = tl.load(places + p * COLUMNS, mask=there, other=0.0)
+        f0 = f.to(tl.bfloat16)
+        rest = f - f0.to(tl.float32)
+        f1 = rest.to(tl.bfloat16)
+        rest = rest - f1.to(tl.float32)
+        if WIDEN:  # the interpreter multiplies bfloat16 numbers as integers
+            f0, f1 = f0.to(tl.float32), f1.to(tl.float32)
+            q0, q1 = q0.to(tl.float32), q1.to(tl.float32)
+        # The matrix unit truncates sums, so that long ones drift: they are added up outside of it.
+        if PARTS == 3:
+            q2 = tl.load(places + 2 * p * COLUMNS, mask=there, other=0.0)
+            f2 = rest.to(tl.bfloat16)
+            if WIDEN:
+                f2, q2 = f2.to(tl.float32), q2.to(tl.float32)
+            little = tl.dot(f0, q2, tl.dot(f1, q1, tl.dot(f2, q0)))
+            little = tl.dot(f0, q1, tl.dot(f1, q0, little))
+        else:
+            little = tl.dot(f0, q1, tl.dot(f1, q0))
+        sums += tl.dot(f0, q0, little)
+    there = tried + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
+    tl.store(there, sums, mask=inside[:, None])
+    cs = tl.load(c + rows, mask=inside, other=0.0)
+    ns = tl.load(n + rows, mask=inside, other=-float("inf"))
+    length = tl.load(lengths + rows, mask=inside, other=0.0)
+    lowest = tl.load(floor + rows, mask=inside, other=0.0)
+    factor = tl.load(scale + rows, mask=inside, other=0.0)
+    best = tl.full((ROWS,), -float("inf"), tl.float64)
+    known = rows < 0
+    for s in range(COLUMNS):
+        v = tl.sum(tl.where((columns == s)[None, :], sums, 0.0), 1).to(tl.float64)
+        coef, threshold = tl.load(marks + s), tl.load(marks + (COLUMNS + 1) + s)
+        more = tl.load(marks + 2 * (COLUMNS + 1) + s)
+        less = tl.load(marks + 3 * (COLUMNS + 1) + s)
+        known = known | (rows == tl.load(picks + s))
+        cs = cs - coef * v
+        ns = ns - v * v
+        most = tl.abs(cs) + more * length
+        error = less * length * length
+        wanted = tl.where(inside, threshold, float("inf"))
+        asked = (ns + error > lowest) & (wanted < float("inf"))
+        if RULE == 0:
+            least = ns - error
+            reach = (most * most >= threshold * least) & asked
+            share = most * most / (tl.maximum(least, 1e-300) * threshold)
+        else:
+            reach = (most * most * factor >= threshold) & asked
+            share = most * most * factor / threshold
+        best = tl.where(asked, tl.maximum(best, share), best)
+        reach = reach & (known == 0) & (rows != tl.load(picks + s + 1))
+        ones = tl.full((ROWS,), 1, tl.int64)
+        place = tl.atomic_add(counts + s + tl.zeros((ROWS,), tl.int64), ones, mask=reach)
+        tl.store(near + s * LIMIT + place, rows.to(tl.int64), mask=reach & (place < LIMIT))
+    tl.store(upper + rows, best.to(tl.float32), mask=inside)
+
+
+def sweep(state: State, checks: Checks) -> tuple[Any, Any]:
+    """Update c and n with the pending steps, then check the guessed steps in one pass.
+
+    Returns how many other rows may reach each threshold (b,) and the first of them (b, MAX_NEAR),
+    in any order. `state.upper_bounds` becomes each row's largest upper bound relative to a
+    threshold, `state.products` the products.
+    """
+    return (triton_sweep if state.n_parts else torch_sweep)(state, checks)
+
+
+def triton_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
+    """`sweep` as one launch."""
+    b, (t, p) = len(checks.directions), state.F.shape
+    catch_up(state)
+    counts = torch.zeros(b, dtype=torch.int64, device=state.F.device)
+    near = torch.full((b, MAX_NEAR), -1, dtype=torch.int64, device=state.F.device)
+    _sweep_kernel[(triton.cdiv(t, _ROWS),)](
+        state.F, split_bfloat16(checks.directions.T, state.n_parts), checks.marks, checks.picks,
+        state.products, state.c, state.n, state.lengths, state.floor, state.scale, counts, near,
+        state.upper_bounds, t, p,
+        RULE=int(state.rule), LIMIT=MAX_NEAR, PARTS=state.n_parts, WIDEN=interpreted(),
+        ROWS=_ROWS, DEPTH=_DEPTH, COLUMNS=b, num_warps=_WARPS, num_stages=_STAGES,
+    )  # fmt: skip
+    return counts, near
+
+
+def torch_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
+    """`sweep` in torch."""
+    b, device = len(checks.directions), state.F.device
+    coefs, thresholds, slack_c, slack_n = checks.marks[:4, :b]
+    catch_up(state)
+    reached = [[] for _ in range(b)]
+    known = checks.picks.tolist()
+    Q = checks.directions.T
+    for part, block in state.rows.blocks():
+        V = block @ Q
+        state.products[part] = V.to(state.products.dtype)
+        lengths, norms2 = state.lengths[part, None], state.norms2[part, None]
+        c = state.c[part, None] - torch.cumsum(coefs * V, 1)
+        n = state.n[part, None] - torch.cumsum(V * V, 1)
+        most, error = c.abs() + slack_c * lengths, slack_n * norms2
+        alive = n + error > state.floor[part, None]
+        if state.rule is Rule.GAIN:
+            reach = (most * most >= thresholds * (n - error)) & alive
+        else:
+            reach = (most * most * state.scale[part, None] >= thresholds) & alive
+        asked = thresholds < torch.inf
+        least = torch.clamp(n - error, min=1e-300)
+        score = most * most * state.scale[part, None]
+        score = most * most / least if state.rule is Rule.GAIN else score
+        share = torch.where(alive & asked, score / thresholds, -torch.inf)
+        state.upper_bounds[part] = share.amax(1).float()
+        for row, step in torch.nonzero(reach & asked).tolist():
+            if part.start + row not in known[: step + 2]:
+                reached[step].append(part.start + row)
+    near = torch.full((b, MAX_NEAR), -1, dtype=torch.int64, device=device)
+    for step, rows in enumerate(reached):
+        near[step, : min(MAX_NEAR, len(rows))] = torch.tensor(rows[:MAX_NEAR], device=device)
+    return torch.tensor([len(rows) for rows in reached], device=device), near
+
+
+def split_bfloat16(values: Any, count: int) -> Any:
+    """Return (count, …) bfloat16 numbers whose sum approximates the values."""
+    parts = torch.empty((count, *values.shape), dtype=torch.bfloat16, device=values.device)
+    for part in parts:
+        part.copy_(values)
+        values = values - part
+    return parts
+
+
+@_jit
+def _catch_up_kernel(products, pending, c, n, t, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < t
+    columns = tl.arange(0, COLUMNS)
+    coefs, ones = tl.load(pending + columns), tl.load(pending + COLUMNS + columns)
+    there = products + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
+    v = tl.load(there, mask=inside[:, None] & (ones > 0)[None, :], other=0.0).to(tl.float64)
+    cs, ns = tl.load(c + rows, mask=inside), tl.load(n + rows, mask=inside)
+    tl.store(c + rows, cs - tl.sum(v * coefs[None, :], 1), mask=inside)
+    tl.store(n + rows, ns - tl.sum(v * v, 1), mask=inside)
+
+
+def catch_up(state: State) -> None:
+    """Apply the pending steps to c and n; none is pending afterwards."""
+    t, b = state.products.shape
+    if state.n_parts:
+        _catch_up_kernel[(triton.cdiv(t, _ROWS),)](
+            state.products, state.pending, state.c, state.n, t, ROWS=_ROWS, COLUMNS=b, num_warps=4
+        )
+    else:
+        state.c -= state.products @ state.pending[0]
+        state.n -= (state.products * state.products) @ state.pending[1]
+    state.pending.zero_()
+
+
+@_jit
+def _product_kernel(F, r, out, t, p, ROWS: tl.constexpr, DEPTH: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < t
+    lines = F + rows[:, None].to(tl.int64) * p
+    sums = tl.zeros((ROWS, DEPTH), tl.float64)
+    for i in range(0, p, DEPTH):
+        at = i + tl.arange(0, DEPTH)
+        f = tl.load(lines + at[None, :], mask=inside[:, None] & (at < p)[None, :], other=0.0)
+        sums += f.to(tl.float64) * tl.load(r + at, mask=at < p, other=0.0)[None, :]
+    tl.store(out + rows, tl.sum(sums, 1), mask=inside)
+
+
+def residual_products(state: State) -> None:
+    """Compute c = F r in float64, in one reading of the rows."""
+    if not state.n_parts:
+        state.c[:] = state.rows.products(state.residual[None])[0]
+        return
+    t, p = state.F.shape
+    _product_kernel[(triton.cdiv(t, 32),)](
+        state.F, state.residual, state.c, t, p, ROWS=32, DEPTH=128, num_warps=4
+    )
+
+
+@_jit
+def _guess_kernel(
+    G, c, n, floor, scale, V, at, taken, size, b,
+    RULE: tl.constexpr, LANES: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    lanes = tl.arange(0, LANES)
+    inside = lanes < size
+    cs = tl.load(c + lanes, mask=inside, other=0.0)
+    ns = tl.load(n + lanes, mask=inside, other=-float("inf"))
+    lowest = tl.load(floor + lanes, mask=inside, other=0.0)
+    factor = tl.load(scale + lanes, mask=inside, other=0.0)
+    for s in range(b + 1):
+        if RULE == 0:
+            score = cs * cs / ns
+        else:
+            score = cs * cs * factor
+        score = tl.where(ns > lowest, score, -float("inf"))
+        j = tl.where(s == 0, 0, tl.argmax(score, 0))
+        here = lanes == j
+        cj = tl.sum(tl.where(here, cs, 0.0), 0)
+        nj = tl.sum(tl.where(here, ns, 0.0), 0)
+        bottom = tl.sum(tl.where(here, lowest, 0.0), 0)
+        fresh = nj > bottom
+        tl.store(at + s, j.to(tl.int64))
+        tl.store(taken + 3 * s, cj)
+        tl.store(taken + 3 * s + 1, nj)
+        tl.store(taken + 3 * s + 2, tl.where(fresh, 1.0, 0.0).to(tl.float64))
+        if s < b:
+            root = tl.sqrt(tl.where(fresh, nj, 1.0))
+            v = tl.load(G + j * size + lanes, mask=inside, other=0.0)
+            for start in range(0, s, UNROLL):
+                for turn in tl.static_range(UNROLL):  # UNROLL loads in flight
+                    before = j * 0 + start + turn  # a tensor, in the interpreter, too
+                    here_too = inside & (
+                        lanes * 0 + before < s
+                    )  # here_too = inside & (before < s) needs equal shapes there
+                    other = tl.load(V + before * size + lanes, mask=here_too, other=0.0)
+                    v -= tl.load(V + before * size + j, mask=before < s, other=0.0) * other
+            v = tl.where(fresh, v / root, 0.0)
+            tl.store(V + s * size + lanes, v, mask=inside)
+            cs = cs - tl.where(fresh, cj / root, 0.0) * v
+            ns = tl.where(here, -float("inf"), ns - v * v)
+            tl.debug_barrier()  # the next turn reads what other threads wrote
+
+
+def guess(state: State, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
+    """Make b picks in a pool (G, c, n, floor, scale), starting with its first row, and one more.
+
+    Returns the positions (b + 1,), the values there (b + 1, 3: c, n, whether it adds anything),
+    and the products of each new direction with all pool rows (b, size). G is FFᵀ − (FQᵀ)(FQᵀ)ᵀ.
+    """
+    return (triton_guess if state.n_parts else torch_guess)(state.rule, pool, b)
+
+
+def triton_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
+    """`guess` as one launch of one program."""
+    G, c, n, floor, scale = (part.contiguous() for part in pool)
+    size, device = len(c), c.device
+    V = torch.empty((b, size), dtype=torch.float64, device=device)
+    at = torch.empty(b + 1, dtype=torch.int64, device=device)
+    taken = torch.empty((b + 1, 3), dtype=torch.float64, device=device)
+    lanes = triton.next_power_of_2(size)
+    _guess_kernel[(1,)](
+        G, c, n, floor, scale, V, at, taken, size, b,
+        RULE=int(rule), LANES=lanes, UNROLL=_UNROLL, num_warps=_GUESS_WARPS, num_stages=1,
+    )  # fmt: skip
+    return at, taken, V
+
+
+def torch_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
+    """`guess` in torch."""
+    G, c, n, floor, scale = pool
+    V = torch.zeros((b, len(c)), dtype=c.dtype, device=c.device)
+    at, taken = [], []
+    j = torch.zeros(1, dtype=torch.int64, device=c.device)
+    for s in range(b + 1):
+        if s:
+            alive = torch.where(n > floor, scores(rule, c, n, scale), -torch.inf)
+            j = torch.argmax(alive, dim=0, keepdim=True)
+        cj, nj = c[j], n[j]
+        fresh = nj > floor[j]
+        at.append(j)
+        taken.append(torch.cat([cj, nj, fresh.double()]))
+        if s < b:
+            root = torch.sqrt(torch.where(fresh, nj, 1.0))
+            before = V[:s].index_select(1, j)[:, 0] @ V[:s]
+            v = torch.where(fresh, (G.index_select(0, j)[0] - before) / root, 0.0)
+            V[s] = v
+            c = c - torch.where(fresh, cj / root, 0.0) * v
+            n = (n - v * v).index_fill(0, j, -torch.inf)
+    return torch.cat(at), torch.stack(taken), V
+
+
+@_jit
+def _mark_kernel(
+    taken, V, picks, norms2, scale, numbers, marks, block, constants,
+    RULE: tl.constexpr, B: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    # Numbers passed to a kernel would be float32.
+    norm, error = tl.load(constants), tl.load(constants + 1)
+    rounding, tie = tl.load(constants + 2), tl.load(constants + 3)
+    i = tl.arange(0, LANES)
+    inside = i <= B
+    c = tl.load(taken + 3 * i, mask=inside, other=0.0)
+    n = tl.load(taken + 3 * i + 1, mask=inside, other=1.0)
+    fresh = tl.load(taken + 3 * i + 2, mask=inside, other=0.0)
+    valid = tl.cumsum((fresh == 0.0).to(tl.int32), 0) == 0
+    root = tl.sqrt(tl.where(valid, n, 1.0))
+    coef = tl.where(valid, c / root, 0.0)
+    pick = tl.load(picks + i, mask=inside, other=0)
+    squared = tl.load(norms2 + pick, mask=inside, other=0.0)
+    size = tl.maximum(tl.abs(c) - rounding * norm * tl.sqrt(squared), 0.0)
+    if RULE == 0:
+        least = size * size / (n + rounding * squared)
+    else:
+        least = size * size * tl.load(scale + pick, mask=inside, other=0.0)
+    threshold = tl.where(valid, least * (1.0 - tie), float("inf"))
+    drift = tl.load(numbers + 3) + tl.cumsum(tl.abs(coef), 0)
+    count = tl.load(numbers + 1) + tl.load(numbers + 2) + (i + 1).to(tl.float64)
+    tl.store(marks + i, coef, mask=inside)
+    tl.store(marks + (B + 1) + i - 1, threshold, mask=inside & (i > 0))
+    tl.store(marks + (B + 1) + B + i, threshold, mask=i == 0)  # the first pick is certain
+    tl.store(marks + 2 * (B + 1) + i, error * drift + rounding * norm, mask=inside)
+    tl.store(marks + 3 * (B + 1) + i, 2.0 * error * tl.sqrt(count) + rounding, mask=inside)
+    tl.store(marks + 4 * (B + 1) + i, tl.where(valid, 1.0, 0.0).to(tl.float64), mask=inside)
+    j = tl.arange(0, B)
+    below = tl.load(V + j[None, :] * B + i[:, None], mask=(i < B)[:, None], other=0.0)
+    below = tl.where((j[None, :] < i[:, None]) & valid[:, None], below, 0.0)
+    whole = tl.where(j[None, :] == i[:, None], root[:, None], below)
+    tl.store(block + i[:, None] * B + j[None, :], whole, mask=(i < B)[:, None])
+
+
+def mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[Any, Any]:
+    """Return what the guessed steps are and which scores other rows would have to reach.
+
+    `taken` as returned by `guess`, V (b, b) the products of its directions with the picks,
+    `numbers` as in `DeviceLookahead`. Returns marks (5, b + 1): coefficients; thresholds for the
+    pick after each step; slacks of c and of n; whether this step and all before it add anything
+    new. And the block (b, b) of L.
+    """
+    return (triton_mark if state.n_parts else torch_mark)(state, taken, V, picks, numbers)
+
+
+def triton_mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[Any, Any]:
+    """`mark` as one launch of one program."""
+    b = len(V)
+    marks, block = torch.empty((5, b + 1), **state.kwargs), torch.empty((b, b), **state.kwargs)
+    _mark_kernel[(1,)](
+        taken, V.contiguous(), picks, state.norms2, state.scale, numbers, marks, block,
+        state.constants,
+        RULE=int(state.rule), B=b, LANES=triton.next_power_of_2(b + 1), num_warps=1,
+    )  # fmt: skip
+    return marks, block
+
+
+def torch_mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[Any, Any]:
+    """`mark` in torch."""
+    b = len(V)
+    c, n, fresh = taken.T
+    valid = torch.cumprod(fresh, 0)
+    root = torch.sqrt(torch.where(valid > 0, n, 1.0))
+    coefs = torch.where(valid > 0, c / root, 0.0)
+    block = torch.tril(V.T, -1) * valid[:b, None] + torch.diag(root[:b])
+    norms2 = state.norms2[picks]
+    sizes = c.abs() - BLOCK_ROUNDING * state.target_norm * torch.sqrt(norms2)
+    least = scores(
+        state.rule, torch.clamp(sizes, min=0.0), n + BLOCK_ROUNDING * norms2, state.scale[picks]
+    )
+    thresholds = torch.where(valid > 0, least * (1 - RELATIVE_TIE), torch.inf).roll(-1)
+    drift = numbers[3] + torch.cumsum(coefs.abs(), 0)
+    count = numbers[1] + numbers[2] + torch.arange(1, b + 2, device=c.device)
+    slack_c, slack_n = state.slack(drift, count)
+    return torch.stack([coefs, thresholds, slack_c, slack_n, valid]), block
+
+
+@_jit
+def _targets_kernel(
+    V, coefs, sizes, c, n, lengths, floor, scale, constants, best, where, upper, rival,
+    start, m, t, tile, tiles, RULE: tl.constexpr, UPDATE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    block, target = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    lane = tl.arange(0, ROWS)
+    row = block * ROWS + lane
+    inside = row < m
+    rounding = tl.load(constants)
+    at = target * t + start + row
+    cs = tl.load(c + at, mask=inside, other=0.0)
+    ns = tl.load(n + at, mask=inside, other=-float("inf"))
+    if UPDATE:
+        v = tl.load(V + target * m + row, mask=inside, other=0.0)
+        cs = cs - tl.load(coefs + target) * v
+        ns = ns - v * v
+        tl.store(c + at, cs, mask=inside)
+        tl.store(n + at, ns, mask=inside)
+    length = tl.load(lengths + start + row, mask=inside, other=0.0)
+    lowest = tl.load(floor + start + row, mask=inside, other=0.0)
+    factor = tl.load(scale + start + row, mask=inside, other=0.0)
+    error = rounding * length * length
+    most = tl.abs(cs) + rounding * tl.load(sizes + target) * length
+    least = ns - error
+    if RULE == 0:
+        score = cs * cs / ns
+        above = tl.where(least > 0, most * most / tl.maximum(least, 1e-300), float("inf"))
+    else:
+        score = cs * cs * factor
+        above = most * most * factor
+    score = tl.where((ns > lowest) & inside, score, -float("inf"))
+    above = tl.where((ns + error > lowest) & inside, above, -float("inf"))
+    j = tl.argmax(score, 0)
+    out = target * tiles + tile + block
+    tl.store(best + out, tl.max(score, 0))
+    tl.store(where + out, (start + block * ROWS + j).to(tl.int64))
+    tl.store(upper + out, tl.max(tl.where(lane == j, above, -float("inf")), 0))
+    tl.store(rival + out, tl.max(tl.where(lane == j, -float("inf"), above), 0))
+
+
+def n_tiles(m: int, with_triton: bool) -> int:
+    """Return how many tiles `score_targets` divides m rows into."""
+    return -(-m // _TARGET_ROWS) if with_triton else 1
+
+
+def score_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
+    """Update c and n of all targets for some rows and find the leader of every tile of rows.
+
+    V (T, m) are the products of the new directions with these rows; None to score only. Writes, per
+    target and tile from `tile` on: `state.best` and `state.where` (the leader's score and row),
+    `state.upper` (the leader's upper bound) and `state.rival` (the largest upper bound of another
+    row).
+    """
+    (triton_targets if state.with_triton else torch_targets)(state, part, tile, V, coefs)
+
+
+def triton_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
+    """`score_targets` as one launch."""
+    m, (count, t) = part.stop - part.start, state.c.shape
+    _targets_kernel[(triton.cdiv(m, _TARGET_ROWS), count)](
+        state.c if V is None else V, state.sizes if V is None else coefs, state.sizes,
+        state.c, state.n, state.lengths, state.floor, state.scale, state.constants,
+        state.best, state.where, state.upper, state.rival,
+        part.start, m, t, tile, state.best.shape[1],
+        RULE=int(state.rule), UPDATE=V is not None, ROWS=_TARGET_ROWS, num_warps=4,
+    )  # fmt: skip
+
+
+def torch_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
+    """`score_targets` in torch, all rows as one tile."""
+    if V is not None:
+        state.c[:, part] -= coefs[:, None] * V
+        state.n[:, part] -= V * V
+    c, n, floor = state.c[:, part], state.n[:, part], state.floor[part]
+    lengths, scale = state.lengths[part], state.scale[part]
+    score = torch.where(n > floor, scores(state.rule, c, n, scale), -torch.inf)
+    most = c.abs() + ROUNDING * state.sizes[:, None] * lengths
+    error = ROUNDING * lengths * lengths
+    least = n - error
+    above = most * most * scale
+    if state.rule is Rule.GAIN:
+        above = torch.where(least > 0, most * most / torch.clamp(least, min=1e-300), torch.inf)
+    above = torch.where(n + error > floor, above, -torch.inf)
+    best, where = score.max(1, keepdim=True)
+    state.best[:, tile], state.where[:, tile] = best[:, 0], part.start + where[:, 0]
+    state.upper[:, tile] = above.gather(1, where)[:, 0]
+    state.rival[:, tile] = above.scatter(1, where, -torch.inf).amax(1)
