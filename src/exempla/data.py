@@ -198,7 +198,8 @@ def count_examples(data: Any) -> int | None:
     >>> count_examples(([1, 2, 3], [0, 1, 0])), count_examples(iter([1]))
     (3, None)
     """
-    data = getattr(data, "dataset", data)
+    if not hasattr(data, "__getitem__"):  # a DataLoader
+        data = getattr(data, "dataset", data)
     first = data[0] if isinstance(data, tuple) and data else data
     if isinstance(first, dict):
         first = next(iter(first.values()), None)

@@ -470,7 +470,8 @@ class Explainer:
         """Compute the influence on the mean log-likelihood of the queried set, (n_train,).
 
         It equals ``influence(test) @ weights`` without the (n_train, n_test) matrix.
-        `set_influence` solves with the Fisher matrix of all parameters instead; this method uses the sketch.
+        This method uses the sketch; `set_influence` solves with the Fisher matrix of all
+        parameters.
         """
         kernel = self.kernel("influence")
         with showing(self.progress):

@@ -341,7 +341,7 @@ def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
     if all(_is_values(part) for part in parts):
         for part in parts:
             _add_value(digest, part)
-    elif not _add_items(digest, getattr(data, "dataset", data), rows):
+    elif not _add_items(digest, data, rows):
         _add_value(digest, labels)
         warnings.warn(
             "The inputs of this data set cannot be fingerprinted (they are random, or cannot be "
@@ -356,6 +356,8 @@ def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
 
 def _add_items(digest: Any, data: Any, rows: int) -> bool:
     """Feed every item of a data set to the hash; return False if it cannot be read twice alike."""
+    if not hasattr(data, "__getitem__"):  # a DataLoader
+        data = getattr(data, "dataset", data)
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or len(data) != rows:
         return False
     probes = np.unique(np.linspace(0, rows - 1, _N_RANDOMNESS_PROBES).astype(int)).tolist()
