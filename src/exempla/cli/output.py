@@ -125,6 +125,7 @@ def write_results(
     test_view: View | None = None,
     about: About,
     evidence: Any = None,
+    layout: Any = None,
     verification: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
@@ -138,6 +139,7 @@ def write_results(
             test_view=test_view,
             about=about,
             evidence=evidence,
+            layout=layout,
             verification=verification,
         )
     return paths

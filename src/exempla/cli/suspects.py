@@ -216,6 +216,7 @@ class Suspects:
                 content=replace(shown, name=self._file_name(row)),
                 contradicting=tuple(self._contradicting_rows(fixes.contradicting[rank])),
                 original=self._original(row, shown),
+                model_label=str(fixes.suggested[rank]),
             )
 
     def _file_name(self, row: int) -> str:

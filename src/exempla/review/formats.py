@@ -287,6 +287,11 @@ def read_label_studio(path: Path) -> list[tuple[int, str, str]]:
     """(item, "label" or "skip", label) of every annotated task; tasks without one are left out."""
     try:
         tasks = json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError as error:
+        raise ExemplaError(
+            f"{path.name} is nested too deeply to be a Label Studio export; export the project as "
+            "JSON or JSON-MIN."
+        ) from error
     except (OSError, ValueError) as error:
         raise ExemplaError(f"{path.name} cannot be read as JSON ({error}).") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):

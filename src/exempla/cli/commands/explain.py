@@ -93,7 +93,7 @@ def run(options: Namespace) -> int:
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.progress import showing
-    from exempla.report import About, evidence_of
+    from exempla.report import About, evidence_of, layout_of
     from exempla.report.words import answer, signed
     from exempla.tasks.explain import explain_from
 
@@ -137,7 +137,7 @@ def run(options: Namespace) -> int:
             "--side, or --side both."
         )
     checked = _checked(given, explanation, console, options)
-    evidence = evidence_of(explanation)
+    evidence, layout = evidence_of(explanation), layout_of(explanation)
     # From positions in the training part to rows of the file.
     explanation = explanation.renumbered(given.parts.train)
     about = About(
@@ -156,6 +156,7 @@ def run(options: Namespace) -> int:
             test_view=asked.test_view(),
             about=about,
             evidence=evidence,
+            layout=layout,
             verification=checked,
             extra=_extra(given, everything, stand_in),
         )

@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from torch import nn
 
 from exempla.errors import ExemplaError
+from exempla.oracles.torch.restore import few_threads
 from exempla.progress import track
 
 
@@ -209,12 +210,14 @@ class SmallCNN:
         arranged: Any = module.train()  # torch's own types do not know memory_format
         arranged.to(memory_format=torch.channels_last)  # half as fast again on a CPU
         kept = {rounds * (i + 1) // (_EARLIER + 1) for i in range(_EARLIER)} - {0, rounds}
+        small = sum(p.numel() for p in module.parameters())
         for done in track(range(1, rounds + 1), "training the network", rounds):
-            for some in torch.randperm(len(x), generator=order).split(self.batch):
-                adam.zero_grad()
-                each = loss(module(x[some].to(device)), target[some].to(device))
-                (each * weight[some].to(device)).mean().backward()
-                adam.step()
+            with few_threads(small):
+                for some in torch.randperm(len(x), generator=order).split(self.batch):
+                    adam.zero_grad()
+                    each = loss(module(x[some].to(device)), target[some].to(device))
+                    (each * weight[some].to(device)).mean().backward()
+                    adam.step()
             slow.step()
             if earlier is not None and done in kept:
                 earlier.append(
