@@ -156,7 +156,7 @@ def noise(tmp_path_factory):
 
     def watched_folds(self, problem, *more, **named):
         beliefs = cross_fit(self, problem, *more, **named)
-        right.append(float(np.mean(beliefs.argmax(1) == problem.codes)))
+        right.append(float(np.mean(beliefs[0].argmax(1) == problem.codes)))
         return beliefs
 
     with pytest.MonkeyPatch.context() as patch:
