@@ -6,7 +6,7 @@
 
 Ask             explain, Explainer, Explanation
 Do a job        explain_errors, fix_labels, clean, summarize, acquire, attack
-Get back        Answer, and of its kind LabelFixes (ClassFixes, NumberFixes, PartFixes), Cleaning,
+Get back        Answer, and of its kind LabelFixes, Cleaning,
                 Summary, Acquisition, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
 Language        Completions: prompts and completions as training data and as a question
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from exempla.tasks.clean import Cleaning, clean
     from exempla.tasks.explain import explain, explain_errors
     from exempla.tasks.labels.fix_labels import fix_labels
-    from exempla.tasks.labels.result import ClassFixes, LabelFixes, NumberFixes, PartFixes
+    from exempla.tasks.labels.result import LabelFixes
     from exempla.tasks.summarize import Summary, summarize
     from exempla.tasks.verify import Verification
     from exempla.version import __version__
@@ -62,7 +62,6 @@ _HOMES = {
     "exempla.results": "Answer Explanation Features Selection",
     "exempla.tasks.explain": "explain explain_errors",
     "exempla.tasks.labels.fix_labels": "fix_labels LabelFixes",
-    "exempla.tasks.labels.jobs": "ClassFixes NumberFixes PartFixes",
     "exempla.tasks.clean": "clean Cleaning",
     "exempla.tasks.acquire": "acquire Acquisition",
     "exempla.tasks.summarize": "summarize Summary",
@@ -85,7 +84,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "explain", "Explainer", "Answer", "Explanation", "Features",
     "explain_errors", "fix_labels", "clean", "summarize", "acquire", "attack",
-    "LabelFixes", "ClassFixes", "NumberFixes", "PartFixes",
+    "LabelFixes",
     "Cleaning", "Summary", "Acquisition", "Attack", "Verification",
     "select", "select_from_kernel", "Selection",
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",

@@ -160,10 +160,8 @@ def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
     if fixes.trusted:
         told = "rows whose labels are known to be right"
         lines.append(("Trusted examples", f"{fixes.n_trusted:,}", told))
-    if fixes.expected_errors_interval is not None:
-        low, high = fixes.expected_errors_interval
-        told = "90 % interval"
-        lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", told))
+    low, high = fixes.interval
+    lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", "90 % interval"))
     if fixes.damping > 0:
         lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
     return lines
@@ -219,13 +217,13 @@ def said_of(fixes: Any, rank: int) -> str:
     """
     p = f"{chance(fixes.probabilities[rank])} likely wrong"
     given, better = fixes.given[rank], fixes.suggested[rank]
-    if hasattr(fixes, "spread"):
+    if fixes.spread is not None:
         better_said = f" → {better:.6g}" if better != given else ""
         around = f"expected {fixes.expected[rank]:.4g} ± {fixes.spread[rank]:.2g}"
         kind = f" · {fixes.kind[rank]}" if fixes.probabilities[rank] > 0.5 else ""
         return f"{given:.6g}{better_said} · {around}{kind} · {p}"
-    part = f"{fixes.name[rank]}: " if hasattr(fixes, "part") else ""
-    if getattr(fixes, "parts", "") == "labels":
+    part = f"{fixes.name[rank]}: " if fixes.part is not None else ""
+    if fixes.parts == "labels":
         words = ("absent", "present")
         given, better = words[int(given)], words[int(better)]
     arrow = f" → {better}" if str(better) != str(given) else ""
@@ -271,7 +269,7 @@ def _job_trust(fixes: Any) -> list[Trust]:
         f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})",
         f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval",
     )]  # fmt: skip
-    if hasattr(fixes, "tail"):
+    if fixes.tail is not None:
         kind = "heavy tails" if fixes.tail < 5 else "moderate tails" if fixes.tail < 15 else (
             "almost normal"
         )  # fmt: skip
