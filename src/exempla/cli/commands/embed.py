@@ -132,13 +132,8 @@ def _write_page(
 
     rows = given.parts.train
     some = np.unique(np.linspace(0, len(rows) - 1, _SHOWN).astype(int))
-<<<<<<< HEAD
-    # the many are divided by their lengths last: no second copy of them
-    lengths = np.sqrt(row_squares(vectors))
-=======
     # divide by the norms last, so that the vectors are not copied
-    lengths = np.sqrt(self_influence(vectors) * len(rows))
->>>>>>> main
+    lengths = np.sqrt(row_squares(vectors))
     cosines = (vectors @ unit_rows(vectors[some]).T).T
     cosines /= np.where(lengths > 0, lengths, 1.0)
     cosines[np.arange(len(some)), some] = -np.inf
