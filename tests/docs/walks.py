@@ -1,6 +1,7 @@
 """Run one of the walks of docs/architecture.md and print the files of exempla that it passes.
 
     python -m tests.docs.walks explain-sklearn      # a JSON list, in the order of first use
+    python -m tests.docs.walks --write              # measure all walks and rewrite the page
 
 A file counts when one of its functions runs. Importing a module does not count: its top level, its
 class bodies and what they call are ignored.
@@ -12,6 +13,8 @@ import contextlib
 import inspect
 import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +25,8 @@ from typing import Any
 
 import exempla
 
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
 PACKAGE = str(Path(exempla.__file__).parent) + os.sep
 
 
@@ -168,5 +173,64 @@ def files_of(walk: str) -> list[str]:
     return list(trace.files)
 
 
+def measured(walk: str) -> list[str]:
+    """Return the files that the walk passes in a fresh process without a GPU."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.docs.walks", walk]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the walk {walk} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+_BLOCK = r'(<!-- walk: {} -->\n```text title="(\d+) files"\n)(.*?)(```\n)'
+
+
+def listed(walk: str) -> tuple[int, list[str]]:
+    """Return the number of files that the page states for the walk, and the files it lists."""
+    found = re.search(_BLOCK.format(walk), PAGE.read_text(encoding="utf-8"), re.S)
+    if found is None:
+        raise LookupError(f"{PAGE.name} has no walk {walk}")
+    files = []
+    for line in found.group(3).splitlines():
+        folder, *names = line.split()
+        files += [folder.removeprefix("./") + name for name in names]
+    return int(found.group(2)), files
+
+
+def _lines(files: list[str]) -> Iterator[str]:
+    """Yield one line for each run of files in the same folder, at most 100 characters wide."""
+    line = ""
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        start = f"{folder}/" if folder else "./"
+        if not line.startswith(f"{start} ") or len(line) + len(name) + 2 > 100:
+            if line:
+                yield line
+            line = f"{start:<22}"
+        line += f"{'' if line.endswith(' ') else '  '}{name}"
+    yield line
+
+
+def write() -> None:
+    """Measure every walk and rewrite its list on the page."""
+    for walk in WALKS:
+        files = measured(walk)
+        block = (
+            f'<!-- walk: {walk} -->\n```text title="{len(files)} files"\n'
+            + "".join(f"{line}\n" for line in _lines(files))
+            + "```\n"
+        )
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(
+            re.sub(_BLOCK.format(walk), lambda _, new=block: new, text, flags=re.S),
+            encoding="utf-8",
+        )
+        print(walk, len(files))
+
+
 if __name__ == "__main__":
-    print(json.dumps(files_of(sys.argv[1])))
+    if sys.argv[1] == "--write":
+        write()
+    else:
+        print(json.dumps(files_of(sys.argv[1])))
