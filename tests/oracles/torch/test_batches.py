@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 import exempla
 from exempla.errors import ExemplaWarning
 from exempla.oracles.torch import network
-from exempla.oracles.torch.batch import are_joinable, joined
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.sources import are_joinable, joined
 from tests.oracles.torch.items import Items, Noisy
 
 N = 40

@@ -54,6 +54,30 @@ def test_products_are_those_of_the_rows(weighted):
     torch.testing.assert_close(operator.score_sums(asked, "true", mix), expected)
 
 
+class Attention(nn.Module):
+    """One causal attention layer of torch's fused function, as transformers use it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, x):
+        q, k, v = (t.unsqueeze(1) for t in self.mix(x).chunk(3, -1))
+        h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(h.squeeze(1)[:, -1])
+
+
+def test_fused_attention_has_second_derivatives():
+    torch.manual_seed(0)
+    model, X, y = Attention(), torch.randn(9, 5, 4), torch.arange(9) % 3
+    oracle = make_oracle(model)
+    train = oracle.read((X, y), role="train")
+    rows = torch.cat([IdentitySketch(oracle.layers).project(b) for b in oracle.fisher_rows(train)])
+    v = torch.randn(rows.shape[1], 2)
+    found = oracle.gauss_newton(train).product(v)
+    torch.testing.assert_close(found, rows.T @ (rows @ v) / len(X), rtol=1e-3, atol=1e-5)
+
+
 def test_a_narrow_sketch_ends_at_the_exact_answer():
     model, X, y = job(120)
     train, test = (X[:100], y[:100]), (X[100:], y[100:])

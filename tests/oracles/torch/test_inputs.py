@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch.utils.data import (
 )
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.oracles.torch import batch as streams
+from exempla.oracles.torch import sources as streams
 from exempla.oracles.torch.examples import TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from tests.oracles.torch.items import Items, Noisy
@@ -239,23 +240,103 @@ def test_a_loader_of_a_stream_collates_in_its_own_way() -> None:
     torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
 
 
-def test_a_stream_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "available_memory", lambda: 20_000)
-    monkeypatch.setattr(streams, "LOOK_EVERY", 4)
+class Endless(IterableDataset):
+    def __iter__(self) -> Any:
+        return ((X[i % N], int(Y[i % N])) for i in count())
 
-    class Endless(IterableDataset):
-        def __iter__(self) -> Any:
-            return ((X[0], 0) for _ in iter(int, 1))
 
+@pytest.mark.parametrize("limit", ["memory", "examples"])
+@pytest.mark.parametrize("loader", [False, True])
+def test_a_stream_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: str, loader: bool
+) -> None:
+    if limit == "memory":
+        monkeypatch.setattr(streams, "available_memory", lambda: 20_000)
+        monkeypatch.setattr(streams, "CHECK_MEMORY_EVERY", 4)
+    else:
+        monkeypatch.setattr(streams, "MAX_STREAM_EXAMPLES", 1000)
+    data = DataLoader(Endless(), batch_size=4) if loader else Endless()
     with pytest.raises(ExemplaError, match="without an end"):
-        torch_oracle(mlp()).read(Endless(), role="train")
+        torch_oracle(mlp()).read(data, role="train")
+
+
+def test_a_stream_that_states_its_length_is_read_so_far() -> None:
+    class Stated(Endless):
+        def __len__(self) -> int:
+            return N
+
+    with pytest.warns(ExemplaWarning, match="its 10 examples"):
+        got = scores(torch_oracle(mlp()), Stated())
+    torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
+
+
+class Faulty(Items):
+    """Fails in one of many ways at one example."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(X, Y)
+        self.fault = fault
+
+    def __len__(self) -> int:
+        if self.fault == "length":
+            raise RuntimeError("no length")
+        return {"overstated": 2 * N, "negative": -3}.get(self.fault, N)
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = X[i], int(Y[i])
+        if i != 7 and self.fault not in ("sparse", "meta"):
+            return x, y
+        if self.fault in ("file", "key"):
+            raise {"file": OSError("no such file"), "key": KeyError("k")}[self.fault]
+        values = {
+            "none": None, "parts": (x,), "text": ("seven", y),
+            "sparse": (x.to_sparse(), y), "meta": (x.to("meta"), y),
+        }  # fmt: skip
+        return values.get(self.fault, (x, y))
+
+
+FAULTS = {
+    "file": "example 7 of this Faulty cannot be read .OSError: no such file",
+    "key": "example 7 of this Faulty cannot be read .KeyError",
+    "none": "example 7 of this Faulty is None",
+    "overstated": "states a length of 20 and has no example 1",
+    "negative": "length of this Faulty cannot be read",
+    "length": "length of this Faulty cannot be read .RuntimeError: no length",
+    "parts": "these examples have no labels",
+    "text": "cannot be collated to a batch",
+    "sparse": "give a dense one",
+    "meta": "meta device",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("loader", [False, True])
+def test_a_data_set_that_fails_is_named(fault: str, loader: bool) -> None:
+    data: Any = DataLoader(Faulty(fault), batch_size=4) if loader else Faulty(fault)
+    oracle = torch_oracle(mlp())
+    with pytest.raises(ExemplaError, match=FAULTS[fault]) as caught:
+        list(oracle.scores(oracle.read(data, role="train")))
+    assert "\n" not in str(caught.value)
+
+
+class Backwards(Items):
+    def __getitem__(self, i: int) -> Any:
+        return X.numpy()[i, ::-1], int(Y[i])
+
+
+def test_arrays_with_negative_strides_are_read() -> None:
+    wanted = scores(torch_oracle(mlp()), (X.flip(1), Y))
+    for given in ((X.numpy()[:, ::-1], Y), Backwards(X, Y), DataLoader(Backwards(X, Y), 3)):
+        torch.testing.assert_close(scores(torch_oracle(mlp()), given), wanted)
+    turned = scores(torch_oracle(mlp()), (X.numpy()[::-1], Y.numpy()[::-1]))
+    torch.testing.assert_close(turned, scores(torch_oracle(mlp()), (X.flip(0), Y.flip(0))))
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
     "generator": (((X[i], Y[i]) for i in range(N)), "read only once"),
     "iterator": (iter(DataLoader(Items(X, Y))), "read only once"),
     "empty stream": (Stream(0), "empty"),
-    "column of objects": ([{"input": object(), "y": 0}] * 3, "holds object, which is no array"),
+    "column of objects": ([{"input": object(), "y": 0}] * 3, "holds object, which is not an array"),
     "empty arrays": ((X[:0], Y[:0]), "empty"),
     "empty loader": (DataLoader(TensorDataset(X[:0], Y[:0])), "empty"),
     "empty list": ([], "empty"),
@@ -301,6 +382,8 @@ UNUSABLE = {
     "whole numbers": ((X.long(), Y), r"X holds whole numbers .* give X\.float\(\)"),
     "bytes": ((X.to(torch.uint8), Y), r"give X\.float\(\)"),
     "another width": ((X[:, :2], Y), r"takes examples of shape \(2,\)"),
+    "another width, named": ({"input": X[:, :2], "y": Y}, r"of shape (input )?\(2,\)"),
+    "nested tensor": ((torch.nested.nested_tensor([X[0], X[1]]), Y[:2]), "give a dense one"),
     "hidden entries": ((masked(X.numpy()), Y), "masked array"),
     "hidden labels": ((X, masked(Y.numpy())), "masked array"),
     "complex": ((X.to(torch.complex64), Y), "give real numbers"),
@@ -314,7 +397,7 @@ UNUSABLE = {
     "quantized": ((torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), Y), "dequantize"),
     "huge numbers": ((X, np.full(N, 2**63 + 1, dtype=np.uint64)), r"above 2\*\*63"),
     "NaN": ((with_nan(X), Y), r"return NaN or infinity \(rows 0\)"),
-    "two labels each": ((X, torch.stack([Y, Y], 1)), "cannot be told|one class number"),
+    "two labels each": ((X, torch.stack([Y, Y], 1)), "cannot be inferred|one class number"),
     "one label for all": ((X, torch.tensor(1)), "one label for every example"),
     "a number as labels": ((X, 1), "one label for every example"),
     "weights of NaN": ((X, Y, with_nan(torch.ones(N))), "negative, NaN or infinite"),

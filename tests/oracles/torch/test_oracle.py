@@ -343,7 +343,7 @@ def test_a_model_that_mixes_its_batch_is_refused() -> None:
 
 def test_labels_that_do_not_fit_the_outputs() -> None:
     x, _ = data()
-    refused("likelihood cannot be told", mlp(3), (x, torch.randn(N)))
+    refused("likelihood cannot be inferred", mlp(3), (x, torch.randn(N)))
     refused("one label per output", mlp(3), (x, torch.randn(N)), "gaussian")
     refused("other than 0 and 1", mlp(1), (x, torch.arange(N)), "bernoulli")
     refused("negative count", mlp(1), (x, -torch.ones(N)), "poisson")

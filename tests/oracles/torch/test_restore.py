@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import exempla
 from exempla.oracles.torch.oracle import torch_oracle
 from exempla.oracles.torch.restore import ModelRestorer
 from exempla.oracles.torch.trainers import with_checkpoints
@@ -142,6 +144,86 @@ def test_inside_inference_mode() -> None:
         inside = torch.cat([r.factors[-1].dense() for r in oracle.scores(train)])
     outside = torch.cat([r.factors[-1].dense() for r in oracle.scores(train)])
     assert torch.equal(inside, outside)
+
+
+class InPlace(nn.Module):
+    """Normalises its inputs in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x -= 0.5
+        x /= 0.25
+        return self.body(x)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays", "TensorDataset", "named"])
+def test_a_forward_that_works_in_place_changes_no_data(kind: str) -> None:
+    x, y = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 3
+    mine = x.clone()
+    data: Any = {
+        "tensors": (mine, y),
+        "arrays": (mine.numpy(), y.numpy()),
+        "TensorDataset": torch.utils.data.TensorDataset(mine, y),
+        "named": {"x": mine, "labels": y},
+    }[kind]
+    model = InPlace()
+    explainer = exempla.Explainer(model, progress=False).fit(data)
+    test = x[:2].clone(), y[:2]
+    found = explainer.influence(test)
+    assert torch.equal(mine, x)
+    assert torch.equal(test[0], x[:2])
+    plain = exempla.Explainer(model.body, progress=False).fit(((x - 0.5) / 0.25, y))
+    np.testing.assert_allclose(found, plain.influence(((x[:2] - 0.5) / 0.25, y[:2])), rtol=1e-4)
+
+
+def hooked(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    if kind == "backward":
+        model[2].register_full_backward_hook(lambda *given: (2 * given[1][0],))
+    elif kind == "before":
+        model[2].register_full_backward_pre_hook(lambda *given: (2 * given[1][0],))
+    elif kind == "parameter":
+        model[2].weight.register_hook(lambda g: 3 * g)
+    elif kind == "looks":
+        model[2].register_full_backward_hook(lambda *given: None)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["backward", "before", "parameter"])
+def test_hooks_that_change_gradients_are_named_and_not_run(kind: str) -> None:
+    data = torch.randn(9, 4), torch.arange(9) % 3
+    model = hooked(kind)
+    oracle, plain = torch_oracle(model), torch_oracle(hooked("none"))
+    with pytest.warns(exempla.ExemplaWarning, match="backward hooks of 2.* change gradients"):
+        train = oracle.read(data, role="train")
+    found, wanted = (
+        torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in one.scores(part)])
+        for one, part in ((oracle, train), (plain, plain.read(data, role="train")))
+    )
+    torch.testing.assert_close(found, wanted)
+    left = model[2].weight._backward_hooks or model[2]._backward_hooks
+    assert left or model[2]._backward_pre_hooks, "they are put back"
+
+
+def test_hooks_that_only_look_are_no_reason_to_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", exempla.ExemplaWarning)
+        torch_oracle(hooked("looks")).read((torch.randn(9, 4), torch.arange(9) % 3), role="train")
+
+
+def test_a_whole_fit_in_inference_mode() -> None:
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        inside = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        found = exempla.Explainer(inside, progress=False).fit((x, y)).influence((x[:2], y[:2]))
+    outside = exempla.Explainer(hooked("none"), progress=False).fit((x, y))
+    np.testing.assert_allclose(found, outside.influence((x[:2], y[:2])), rtol=1e-5)
 
 
 def test_only_the_selected_parameters_have_gradients_on() -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from exempla.errors import ExemplaWarning
+from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.torch import survey as precision
 from exempla.oracles.torch import survey as survey_module
+from exempla.oracles.torch.layers import ConvUse
 from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
 from exempla.oracles.torch.survey import Survey, full_precision
 
@@ -151,10 +152,12 @@ def test_a_convolution_on_a_device_with_tf32_stays_factored() -> None:
 
 
 @pytest.mark.usefixtures("tf32_device")
-def test_a_layer_whose_gradient_is_another_still_goes_to_the_fallback() -> None:
-    model = Noting()
-    model.conv.weight.register_hook(lambda g: 1.01 * g)
-    oracle, said = read(model)
+def test_a_layer_whose_gradient_is_another_still_goes_to_the_fallback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = ConvUse.factors
+    monkeypatch.setattr(ConvUse, "factors", lambda self, g, *rest: plain(self, 1.01 * g, *rest))
+    oracle, said = read(Noting())
     assert oracle.network.found.fallback == {"conv.weight", "conv.bias"}
     assert "conv.weight" in said[0]
 
@@ -170,6 +173,47 @@ def test_noise_of_tf32_in_the_outputs_of_a_convolution_is_no_difference() -> Non
     model.conv = Noisy(1, 3, 3)
     _, said = read(model)
     assert not said
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch, from its inputs or inside."""
+
+    def __init__(self, inside: bool) -> None:
+        super().__init__()
+        self.inside, self.body, self.head = inside, nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x if self.inside else x - x.mean(0))
+        return self.head((h - h.mean(0) if self.inside else h).tanh())
+
+
+@pytest.mark.parametrize(("inside", "where"), [(False, "body"), (True, "head")])
+def test_outputs_that_depend_on_the_batch_are_refused(inside: bool, where: str) -> None:
+    data = torch.randn(9, 4), torch.arange(9) % 3
+    with pytest.raises(ExemplaError, match=f"which other examples .* at the input of {where}"):
+        torch_oracle(Centred(inside)).read(data, role="train")
+
+
+def test_a_model_that_draws_does_not_depend_on_the_batch() -> None:
+    class Drawing(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(nn.functional.dropout(input, 0.5, training=True))
+
+    torch_oracle(Drawing(4, 3)).read((torch.randn(9, 4), torch.arange(9) % 3), role="train")
+
+
+@pytest.mark.parametrize("how", ["no_grad", "inference_mode", "detach"])
+def test_a_forward_without_gradients_is_refused(how: str) -> None:
+    class Silent(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            if how == "detach":
+                return super().forward(input).detach()
+            with getattr(torch, how)():
+                return super().forward(input)
+
+    data = torch.randn(9, 4), torch.arange(9) % 3
+    with pytest.raises(ExemplaError, match="outputs carry no gradient"):
+        torch_oracle(Silent(4, 3)).read(data, role="train")
 
 
 def test_rounding_is_told_from_difference() -> None:

@@ -1,40 +1,25 @@
-"""A batch as the model takes it: arguments, labels and weights, all with samples first.
+"""A batch in the form in which the model takes it, and checks of its values.
 
-A loader's own batches, put together to larger ones where that changes nothing.
-
-A collate function of the user's own is called with as many examples as its loader gives it: it may
-pad, or count. What it returns can be joined if every part of it is a tensor with a row for each
-example, and neighbouring batches agree in everything but their number of rows.
-
-What can be given to a network: real numbers that are there, and weights that weigh.
-
-Streams and random items made still: data that reads the same however often it is read.
-
-A stream (an IterableDataset, a shard reader that yields dictionaries) has no positions. It is read
-once, and what it yields is kept; an example's position is when it came. A dataset with random
-augmentation gives another item at every read: the random state is set by the position first, so
-each example has one version, and always that one.
+A `Batch` holds arguments, labels and weights, all with samples on the first axis. `usable` turns
+arrays into tensors that a network can compute with, or says why that is impossible.
 """
 
 from __future__ import annotations
 
-import random
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
+from exempla.arrays import is_sparse, native, refuse_masked
 from exempla.data import LARGEST_WEIGHT
-from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.memory import available_memory
-from exempla.oracles.torch.restore import random_state, restore_random_state
+from exempla.errors import ExemplaError
+
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch stores but hardly computes with."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +29,12 @@ class Batch:
     Attributes
     ----------
     positions : (n,) int64 array
-        Where the examples stand in the data set.
+        Positions of the examples in the data set.
     args, kwargs
-        What the model is called with.
+        Arguments of the model's forward.
     labels, weights : tensors or None
     given
-        The batch as the user's data gave it, for likelihoods of the user's own.
+        The batch as the user's data provides it, for custom likelihoods.
     """
 
     positions: np.ndarray
@@ -63,35 +48,25 @@ class Batch:
         return len(self.positions)
 
     def take(self, rows: Any) -> Batch:
-        """Some of the examples."""
-        n, index = len(self), torch.as_tensor(np.asarray(rows, dtype=np.int64))
-
-        def pick(value: Any) -> Any:
-            if isinstance(value, Tensor) and value.ndim and len(value) == n:
-                return value[index.to(value.device)]
-            return value
-
-        fields = ("args", "kwargs", "labels", "weights", "given")
-        picked = {name: tree_map(pick, getattr(self, name)) for name in fields}
+        """Return some of the examples."""
+        index = torch.as_tensor(np.asarray(rows, dtype=np.int64))
+        picked = {
+            name: tree_map(
+                lambda t: t[index.to(t.device)] if self._has_samples(t) else t, getattr(self, name)
+            )
+            for name in ("args", "kwargs", "labels", "weights", "given")
+        }
         return replace(self, positions=self.positions[np.asarray(rows)], **picked)
 
     def tensors(self) -> tuple[list[Tensor], Callable[[list[Tensor]], Batch]]:
-        """Every tensor that has one row per sample, and how to put others in their place."""
-        n = len(self)
-        found: dict[int, Tensor] = {}
-
-        def collect(value: Any) -> Any:
-            if isinstance(value, Tensor) and value.ndim and len(value) == n:
-                found.setdefault(id(value), value)
-            return value
-
+        """Return every tensor with one row per sample, and a function that replaces them."""
         fields = ("args", "kwargs", "labels", "given")
-        for name in fields:
-            tree_map(collect, getattr(self, name))
-        order = list(found)
+        found = {
+            id(t): t for name in fields for t in leaves(getattr(self, name)) if self._has_samples(t)
+        }
 
         def rebuild(values: list[Tensor]) -> Batch:
-            new = dict(zip(order, values, strict=True))
+            new = dict(zip(found, values, strict=True))
             parts = {
                 name: tree_map(lambda v: new.get(id(v), v), getattr(self, name)) for name in fields
             }
@@ -99,9 +74,12 @@ class Batch:
 
         return list(found.values()), rebuild
 
+    def _has_samples(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.ndim > 0 and len(value) == len(self)
+
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The function applied to every leaf of nested lists, tuples and dictionaries."""
+    """Apply the function to every leaf of nested lists, tuples and dictionaries."""
     if hasattr(tree, "__array__"):
         return function(tree)
     if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
@@ -113,82 +91,20 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-_Piece = tuple[np.ndarray, Any]
-"""Positions, and the batch of the examples there."""
-
-
-def are_joinable(collate: Callable[[list[Any]], Any], items: list[Any]) -> bool:
-    """Whether batches of these items (three at least) have a row an example in all of their parts.
-
-    Two sizes are tried: a table that has as many rows by chance, or a matrix of pairs of examples,
-    keeps to one of them.
-    """
-    if len(items) < 3:
-        return False
-    try:
-        two, three = collate(items[:2]), collate(items[:3])
-    except Exception:  # the function asks for something else: its batches stay as they are
-        return False
-    return _have_rows(two, 2) and _have_rows(three, 3) and _form_of(two) == _form_of(three)
-
-
-def _have_rows(batch: Any, count: int) -> bool:
-    parts = leaves(batch)
-    return bool(parts) and all(
-        isinstance(t, Tensor) and t.layout == torch.strided and t.ndim > 0 and len(t) == count
-        for t in parts
-    )
-
-
-def _form_of(batch: Any) -> Any:
-    """Everything about a batch of tensors but its number of rows."""
-    return tree_map(lambda t: (t.dtype, t.device, tuple(t.shape[1:])), batch)
-
-
-def leaves(batch: Any) -> list[Any]:
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves that `tree_map` visits, in order."""
     found: list[Any] = []
-    tree_map(found.append, batch)
+    tree_map(found.append, tree)
     return found
 
 
-def joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
-    """The same rows in the same order, neighbours of one form in one batch.
-
-    >>> pieces = [(np.array([i]), {"x": torch.ones(1, 2 + i // 2)}) for i in range(4)]
-    >>> [(p.tolist(), b["x"].shape) for p, b in joined(pieces)]
-    [([0, 1], torch.Size([2, 2])), ([2, 3], torch.Size([2, 3]))]
-    """
-    waiting: list[_Piece] = []
-    form: Any = None
-    for positions, batch in pieces:
-        alone = not _have_rows(batch, len(positions))
-        own = None if alone else _form_of(batch)
-        if waiting and (alone or own != form):
-            yield _one_of(waiting)
-            waiting = []
-        waiting.append((positions, batch))
-        form = own
-        if alone:
-            yield waiting.pop()
-    if waiting:
-        yield _one_of(waiting)
-
-
-def _one_of(pieces: list[_Piece]) -> _Piece:
-    """All of these in one."""
-    if len(pieces) == 1:
-        return pieces[0]
-    columns = iter(zip(*(leaves(batch) for _, batch in pieces), strict=True))
-    whole = tree_map(lambda _: torch.cat(next(columns)), pieces[0][1])
-    return np.concatenate([positions for positions, _ in pieces]), whole
-
-
-_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-"""Types that torch stores and hardly computes with."""
+def copied(tree: Any) -> Any:
+    """Copy every tensor, so that a forward that works in place changes no data of the caller."""
+    return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
 
 
 def usable(value: Any) -> Any:
-    """Arrays and frames as tensors; anything that is no array as it is.
+    """Return arrays and frames as tensors, and anything that is not an array unchanged.
 
     >>> usable(np.array([1, 2], dtype=">i4"))
     tensor([1, 2], dtype=torch.int32)
@@ -208,12 +124,26 @@ def usable(value: Any) -> Any:
         )
     if array.dtype.itemsize > 8:  # torch has no longer numbers
         array = array.astype(np.float64)
-    array = native(array)
+    array = forward_strides(native(array))
     return usable_tensor(torch.as_tensor(array if array.flags.writeable else array.copy()))
 
 
+def forward_strides(value: Any) -> Any:
+    """Copy an array with negative strides (`x[::-1]`), which torch cannot read."""
+    if isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides):
+        return value.copy()
+    return value
+
+
 def usable_tensor(tensor: Tensor) -> Tensor:
-    """The tensor, in a type that networks compute with; refused if it holds no real numbers."""
+    """Return the tensor in a type that networks compute with; refuse it if it has no real values.
+
+    Raises
+    ------
+    ExemplaError
+        If the tensor is on the meta device, sparse, nested, complex or quantized, or holds whole
+        numbers above 2**63.
+    """
     if tensor.is_meta:
         raise ExemplaError("a tensor on the meta device has no values: load the data first.")
     if tensor.is_nested or tensor.layout != torch.strided:
@@ -227,12 +157,14 @@ def usable_tensor(tensor: Tensor) -> Tensor:
         if bool((as_signed < 0).any()):
             raise ExemplaError("whole numbers above 2**63 cannot be given to a network.")
         tensor = as_signed
-    # one made in inference mode cannot take part in a backward pass
-    return tensor.clone() if tensor.is_inference() else tensor
+    if not tensor.is_inference():
+        return tensor
+    with torch.inference_mode(False):  # autograd takes no tensor made in inference mode
+        return tensor.clone()
 
 
 def refuse_weights(weights: Any, positions: np.ndarray) -> None:
-    """Raise unless there is one weight for each example, finite and not negative."""
+    """Raise unless there is one finite, nonnegative weight for each example."""
     shape = tuple(getattr(weights, "shape", ()))
     if not isinstance(weights, Tensor) or shape not in ((len(positions),), (len(positions), 1)):
         raise ExemplaError(
@@ -246,99 +178,9 @@ def refuse_weights(weights: Any, positions: np.ndarray) -> None:
 
 
 def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
-    """Raise, naming the examples by their positions, if any entry of their rows is wrong."""
+    """Raise if any entry is True, naming the examples of these rows by their positions."""
     rows = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
     if rows:
         named = ", ".join(str(int(positions[i])) for i in rows[:5])
         more = "…" if len(rows) > 5 else ""
         raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")
-
-
-SHARE = 4
-"""A stream may fill this fraction of the free memory."""
-LOOK_EVERY = 256
-_KEPT: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
-"""What streams have yielded, for as long as they live: every model must see the same."""
-
-
-def kept(stream: Iterable[Any], batched: bool = False) -> list[Any]:
-    """Everything the stream yields, read once; of batches their examples one by one."""
-    if stream in _KEPT:
-        return _KEPT[stream]
-    items: list[Any] = []
-    room, held = available_memory() / SHARE, 0.0
-    for item in stream:
-        items += _examples_of(item) if batched else [item]
-        if len(items) % LOOK_EVERY == 1:
-            held = len(items) * _bytes_of(items[-1])
-        if held > room:
-            raise ExemplaError(
-                f"a stream has no positions, and the {len(items):,} examples read of it fill a "
-                f"{SHARE}th of the free memory without an end: give a map-style Dataset, or "
-                "a part of the stream as a list."
-            )
-    if not items:
-        raise ExemplaError("the data is empty: there is no example to score.")
-    warnings.warn(
-        f"a stream has no positions to refer to: it was read once, its {len(items):,} examples are "
-        "kept in memory, and an index says which came when.",
-        ExemplaWarning,
-        stacklevel=2,
-    )
-    _KEPT[stream] = items
-    return items
-
-
-def _examples_of(batch: Any) -> list[Any]:
-    """The examples of a batch, each with its part of every tensor."""
-    sizes: list[int] = []
-    tree_map(lambda t: sizes.append(len(t)) if _has_rows(t) else None, batch)
-    if not sizes:
-        return [batch]
-    return [tree_map(lambda t, i=i: t[i] if _has_rows(t) else t, batch) for i in range(sizes[0])]
-
-
-def _has_rows(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0
-
-
-def _bytes_of(item: Any) -> float:
-    sizes: list[float] = []
-    tree_map(lambda t: sizes.append(float(getattr(t, "nbytes", 64))), item)
-    return sum(sizes)
-
-
-def varies(read: Any, positions: Iterable[int]) -> bool:
-    """Whether reading one of these positions twice gives different values."""
-    return any(not same(read(position), read(position)) for position in positions)
-
-
-@contextmanager
-def seeded() -> Iterator[Any]:
-    """A function that sets every random state by a position; all are put back at the end."""
-    before = random_state()
-
-    def by(position: int) -> None:
-        random.seed(position)
-        np.random.seed(position % 2**32)  # noqa: NPY002 - the global one, which datasets use
-        torch.manual_seed(position)
-
-    try:
-        yield by
-    finally:
-        restore_random_state(before)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two items hold the same values."""
-    left: list[Any] = []
-    right: list[Any] = []
-    tree_map(left.append, one)
-    tree_map(right.append, other)
-    pairs = zip(left, right)
-    return len(left) == len(right) and all(
-        np.array_equal(
-            to_numpy(a), to_numpy(b), equal_nan=np.asarray(to_numpy(a)).dtype.kind == "f"
-        )
-        for a, b in pairs
-    )

@@ -1,28 +1,27 @@
-"""From uses of parameters to layers: which parameters form one block, and its factors.
+"""From uses of parameters in a forward pass to layers and their factors.
 
-A weight and a bias that are always used together form one layer: for a matrix the bias is one
-more row of inputs equal to one; for element-wise parameters the two stand side by side. What the
-tape could not describe is a layer of its own, filled by the fallback.
+A `Use` holds the input x of one operation and turns the gradient g at its output into the
+parameter's score, sample by sample. Matrices (Linear, tables, convolutions) stay factored; the
+score of a parameter that acts element by element is as long as its gradient and is written out.
 
-One use of a parameter in a forward pass: what was multiplied with it, and where g appears.
+Samples may stand on any axis of an output (sequence-first models), or share one with another axis
+(frames, windows, heads): the survey finds the `Layout`. If rows were gathered by index (experts,
+packed sequences), `Rows` holds the sample of each.
 
-A `Use` keeps the input x of one operation and says how the gradient g at its output becomes the
-parameter's score, sample by sample. Matrices (Linear, tables, convolutions) stay factored; a
-parameter that acts element by element is as long as its gradient, so that is written out.
-
-Samples may stand on any axis of an output (sequence-first models), or be folded with another
-axis (frames, windows, heads): `Layout` says where, and is found by the survey, never assumed.
-Where rows were gathered by index (experts, packed sequences), `Rows` says whose each one is.
+A `Block` is one layer. A weight and a bias that are always used together form one block: for a
+matrix the bias is one more row of inputs equal to one, for element-wise parameters the two stand
+side by side. Parameters that the tape could not describe are blocks for the fallback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from exempla.oracles.base import Layer
@@ -43,55 +42,87 @@ class Layout(NamedTuple):
     axis: int
     inner: bool = False
 
+    def split(self, t: Tensor, n: int) -> Tensor:
+        """Return (n, …) with the axis of the samples reduced to m."""
+        axis, inner = self
+        sizes = (-1, n) if inner else (n, -1)
+        return t.unflatten(axis, sizes).movedim(axis + 1 if inner else axis, 0)
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows in any order, each of one sample: where each goes among n samples × `most` positions."""
+    """Rows in any order, each of one sample, and their places among n samples × `most` rows."""
 
     n: int
     most: int
     kept: Tensor
-    """Rows that belong to a sample: no gradient reaches the others."""
+    """Rows that belong to a sample; no gradient reaches the others."""
     slots: Tensor
 
     @staticmethod
-    def of(owners: Tensor, n: int) -> Rows:
-        """From the sample of each row, −1 where it has none.
+    def of(samples: Tensor, n: int) -> Rows:
+        """Build from the sample of each row, −1 for rows without one.
 
-        >>> Rows.of(torch.tensor([1, 0, 1, -1]), 2).split(torch.tensor([[5.0], [6], [7], [8]]))
+        >>> Rows.of(torch.tensor([1, 0, 1, -1]), 2).split(torch.tensor([[5.0], [6], [7], [8]]), 2)
         tensor([[[6.],
                  [0.]],
         <BLANKLINE>
                 [[5.],
                  [7.]]])
         """
-        kept = owners.argsort(stable=True)[int((owners < 0).sum()) :]
-        mine = owners[kept]
+        kept = samples.argsort(stable=True)[int((samples < 0).sum()) :]
+        mine = samples[kept]
         counts = torch.bincount(mine, minlength=n)
         first = counts.cumsum(0) - counts
-        rank = torch.arange(len(kept), device=owners.device) - first[mine]
+        rank = torch.arange(len(kept), device=samples.device) - first[mine]
         most = max(int(counts.max()), 1)
         return Rows(n, most, kept, mine * most + rank)
 
-    def split(self, t: Tensor) -> Tensor:
-        """(rows, …) as (n, most, …), nothing (0) where a sample has fewer rows."""
+    def split(self, t: Tensor, n: int) -> Tensor:
+        """Return (rows, …) as (n, most, …), zero where a sample has fewer rows."""
         out = t.new_zeros(self.n * self.most, *t.shape[1:])
         out[self.slots] = t[self.kept]
         return out.unflatten(0, (self.n, self.most))
 
 
-def split(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-    """Samples first: (n, …) with the axis they stood on reduced to m."""
-    if isinstance(layout, Rows):
-        return layout.split(t)
-    axis, inner = layout
-    sizes = (-1, n) if inner else (n, -1)
-    return t.unflatten(axis, sizes).movedim(axis + 1 if inner else axis, 0)
+_Place = Layout | Rows
 
 
-def wide(t: Tensor) -> Tensor:
-    """At least single precision: sums over samples and positions need it."""
+def split(t: Tensor, n: int, layout: _Place) -> Tensor:
+    """Move the samples to the first axis."""
+    return layout.split(t, n)
+
+
+def _wide(t: Tensor) -> Tensor:
+    """Return at least single precision, which sums over samples and positions need."""
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def repeated(t: Tensor, n: int, axis: int) -> Tensor:
+    """Repeat the values for each of n samples, on an axis of size one (−1: a new first axis)."""
+    if axis < 0:
+        return t.unsqueeze(0).expand(n, *t.shape)
+    return t.expand(*t.shape[:axis], n, *t.shape[axis + 1 :])
+
+
+def _positions(t: Tensor, n: int, layout: _Place) -> Tensor:
+    """Return (n, s, d): every axis but the last is samples or positions."""
+    t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
+    return _wide(split(t, n, layout).reshape(n, -1, t.shape[-1]))
+
+
+def _channels(t: Tensor, n: int, layout: _Place) -> Tensor:
+    """Return (n, C), summed over everything but samples and the channel axis."""
+    parts = _wide(split(t, n, layout))  # (n, m, C, …)
+    return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
+
+
+def _summed_to(t: Tensor, size: torch.Size) -> Tensor:
+    """Sum each sample's tensor over the axes along which `size` was broadcast."""
+    extra = t.ndim - 1 - len(size)
+    t = t.flatten(1, extra).sum(1) if extra else t
+    over = [i + 1 for i, s in enumerate(size) if s == 1 and t.shape[i + 1] != 1]
+    return t.sum(over, keepdim=True) if over else t
 
 
 @dataclass
@@ -105,8 +136,10 @@ class Use:
     edge: Any = None
     shape: torch.Size = field(default_factory=torch.Size)
     repeat: int | None = None
-    """Set when the output had no sample axis and was repeated for every sample: on which axis."""
+    """The axis on which an output without a sample axis was repeated for every sample."""
 
+    table: ClassVar[bool] = False
+    """Whether the weight is stored (d_in, d_out), not transposed."""
     matrix: ClassVar[bool] = False
     by_row: ClassVar[bool] = False
     """Whether rows (all axes but the last) may come in any order."""
@@ -114,58 +147,44 @@ class Use:
     """Whether the bias can be one more row of the weight's inputs."""
 
     @property
-    def key(self) -> str:
-        return self.weight or self.bias or ""
+    def names(self) -> set[str]:
+        return {name for name in (self.weight, self.bias) if name}
 
     def inputs(self, n: int) -> Tensor:
-        """x, repeated for every sample if the output was."""
+        """Return x, repeated for every sample if the output was."""
         return self.x if self.repeat is None else repeated(self.x, n, self.repeat)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-        """The score of the parameter in this role, written out: (n, numel)."""
+    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+        """Return the score of the parameter in this role, written out: (n, numel)."""
         raise TypeError(f"{type(self).__name__} has no {role} to write out")
 
-    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
-        """The score of the weight, with the bias as last row if wanted."""
+    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+        """Return the score of the weight, with the bias as last row if wanted."""
         raise TypeError(f"{type(self).__name__} has no weight matrix")
-
-
-def repeated(t: Tensor, n: int, axis: int) -> Tensor:
-    """The same values for each of n samples, on an axis of size one (−1: a new first axis)."""
-    if axis < 0:
-        return t.unsqueeze(0).expand(n, *t.shape)
-    return t.expand(*t.shape[:axis], n, *t.shape[axis + 1 :])
 
 
 @dataclass
 class LinearUse(Use):
-    """out = x W (+ b); `table` if W is stored (d_in, d_out), not transposed."""
+    """out = x W (+ b)."""
 
-    table: bool = False
+    table: bool = False  # type: ignore[misc]
     matrix: ClassVar[bool] = True
     by_row: ClassVar[bool] = True
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-        return positions(g, n, layout).sum(1)  # ∂out/∂b = 1 at every position
+    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+        return _positions(g, n, layout).sum(1)  # ∂out/∂b = 1 at every position
 
-    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         x = self.inputs(n)
         written = bias and isinstance(layout, Rows)  # a place without a row has no one either
-        x = torch.nn.functional.pad(x, (0, 1), value=1.0) if written else x
-        a = Vectors(positions(x, n, layout), ones=bias and not written)
-        return PairFactors(a, Vectors(positions(g, n, layout)))
-
-
-def positions(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-    """(n, s, d): every axis but the last is samples or positions."""
-    if isinstance(layout, Rows):
-        return wide(layout.split(t.reshape(-1, t.shape[-1])))
-    return wide(split(t, n, layout).reshape(n, -1, t.shape[-1]))
+        x = F.pad(x, (0, 1), value=1.0) if written else x
+        a = Vectors(_positions(x, n, layout), ones=bias and not written)
+        return PairFactors(a, Vectors(_positions(g, n, layout)))
 
 
 @dataclass
 class TableUse(Use):
-    """out = W[indices]: an input of unit vectors, kept as indices."""
+    """out = W[indices]: an input of unit vectors, stored as indices."""
 
     size: int = 0
     padding: int | None = None
@@ -173,11 +192,11 @@ class TableUse(Use):
     matrix: ClassVar[bool] = True
     by_row: ClassVar[bool] = True
 
-    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         x = self.inputs(n)
         x = x.reshape(-1) if isinstance(layout, Rows) else x
         indices = split(x, n, layout).reshape(n, -1)
-        values = positions(g, n, layout)
+        values = _positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
             values = values * (indices != self.padding)[:, :, None]
         return PairFactors(OneHot(indices, self.size, values.dtype), Vectors(values))
@@ -185,21 +204,20 @@ class TableUse(Use):
 
 @dataclass
 class StackUse(Use):
-    """out = x W[e] for a stack of matrices (experts): e the same for all rows, or one for each."""
+    """out = x W[e] for a stack of matrices (experts); `which` (rows,) holds e of each row."""
 
     pieces: int = 0
     which: Tensor | None = None
-    """(rows,) numbers of the matrices."""
-    table: bool = False
+    table: bool = False  # type: ignore[misc]
     matrix: ClassVar[bool] = True
     by_row: ClassVar[bool] = True
 
-    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         assert self.which is not None
         which = self.which if isinstance(layout, Rows) else self.which.reshape(self.x.shape[:-1])
         places = split(which, n, layout).reshape(n, -1)
-        values = positions(self.inputs(n), n, layout)
-        return PairFactors(Stacked(values, places, self.pieces), Vectors(positions(g, n, layout)))
+        values = _positions(self.inputs(n), n, layout)
+        return PairFactors(Stacked(values, places, self.pieces), Vectors(_positions(g, n, layout)))
 
 
 @dataclass
@@ -207,18 +225,15 @@ class ConvUse(Use):
     """out = convolution of x with W (+ b)."""
 
     conv: ConvShape | None = None
-    table: ClassVar[bool] = False
     matrix: ClassVar[bool] = True
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-        return channels(g, n, layout)
+    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+        return _channels(g, n, layout)
 
-    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         assert self.conv is not None
-        x, g = (wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
-        kind = self.conv
-        shape = ConvShape(kind.kernel, kind.stride, kind.padding, kind.dilation, kind.groups, bias)
-        return ConvFactors(x, g, shape, images=x.shape[0] // n)
+        x, g = (_wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
+        return ConvFactors(x, g, replace(self.conv, bias=bias), images=x.shape[0] // n)
 
 
 @dataclass
@@ -227,16 +242,10 @@ class ConvTransposeUse(ConvUse):
 
     bias_beside: ClassVar[bool] = False
 
-    def factors(self, g: Tensor, n: int, layout: Layout | Rows, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         assert self.conv is not None
-        x, g = (wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
+        x, g = (_wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
         return ConvFactors(g, x, self.conv, images=x.shape[0] // n)
-
-
-def channels(t: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-    """(n, C): summed over everything but samples and the channel axis."""
-    parts = wide(split(t, n, layout))  # (n, m, C, …)
-    return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
 
 
 @dataclass
@@ -251,14 +260,14 @@ class NormUse(Use):
     def by_row(self) -> bool:  # type: ignore[override]
         return not self.by_channel and self.shape[-1:].numel() == self.features
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         if role == "weight":
             assert self.normalise is not None
-            g = wide(g) * wide(self.normalise(self.inputs(n)))
+            g = _wide(g) * _wide(self.normalise(self.inputs(n)))
         if self.by_channel:
-            return channels(g, n, layout)
+            return _channels(g, n, layout)
         g = g.reshape(-1, self.features) if isinstance(layout, Rows) else g
-        return wide(split(g, n, layout).reshape(n, -1, self.features)).sum(1)
+        return _wide(split(g, n, layout).reshape(n, -1, self.features)).sum(1)
 
 
 @dataclass
@@ -269,8 +278,8 @@ class ShiftUse(Use):
     sign: float = 1.0
     index: tuple[Any, ...] | None = None
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
-        g = wide(split(g, n, layout))
+    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+        g = _wide(split(g, n, layout))
         if self.index is None:
             return self.sign * _summed_to(g, self.size).reshape(n, -1)
         out = g.new_zeros(n, *self.size)
@@ -284,22 +293,14 @@ class ScaleUse(Use):
 
     size: torch.Size = field(default_factory=torch.Size)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: Layout | Rows) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
-        return _summed_to(split(wide(g) * wide(x), n, layout), self.size).reshape(n, -1)
+        return _summed_to(split(_wide(g) * _wide(x), n, layout), self.size).reshape(n, -1)
 
 
-def _summed_to(t: Tensor, size: torch.Size) -> Tensor:
-    """Each sample's tensor summed over the axes that `size` was broadcast along."""
-    extra = t.ndim - 1 - len(size)
-    t = t.flatten(1, extra).sum(1) if extra else t
-    over = [i + 1 for i, s in enumerate(size) if s == 1 and t.shape[i + 1] != 1]
-    return t.sum(over, keepdim=True) if over else t
-
-
-Seen = tuple[Use, Tensor, Layout | Rows]
-"""A use, the gradient at its output, and where its samples stand."""
+Seen = tuple[Use, Tensor, _Place]
+"""A use, the gradient at its output, and its layout."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ class Block:
     table: bool = False
     """True if the weight is stored (d_in, d_out), False if (d_out, d_in, …)."""
     stack: bool = False
-    """True for a stack of matrices, (pieces, …): its pieces' inputs stand side by side."""
+    """True for a stack of matrices, (pieces, …): the inputs of its pieces stand side by side."""
 
     @property
     def layer(self) -> Layer:
@@ -337,7 +338,7 @@ class Block:
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def pack(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Written-out gradients (n, *shape) of the block's parameters, as (n, d_in, d_out)."""
+        """Arrange gradients (n, *shape) of the block's parameters as (n, d_in, d_out)."""
         weight = gradients[self.weight]
         n, (_, d_out) = len(weight), self.sizes
         if self.kind == "vector" or len(self.shape) < 2:
@@ -346,25 +347,26 @@ class Block:
         if self.stack:
             weight = weight if self.table else weight.transpose(2, 3)
             return weight.reshape(n, -1, d_out)
-        stored = (n, -1, d_out) if self.table else (n, d_out, -1)
-        matrix = weight.reshape(stored)
+        matrix = weight.reshape((n, -1, d_out) if self.table else (n, d_out, -1))
         matrix = matrix if self.table else matrix.transpose(1, 2)
         if self.bias is None:
             return matrix
         return torch.cat([matrix, gradients[self.bias].reshape(n, 1, d_out)], 1)
 
     def factors(self, seen: list[Seen], n: int, like: Tensor) -> Factors:
-        """The block's scores from the uses of its parameters in one pass."""
+        """Return the block's scores from the uses of its parameters in one pass."""
         if self.kind == "vector":
             return DenseFactors(self._vector(seen, n, like)[:, None, :])
-        parts = []
+        parts: list[Factors] = []
         for use, g, layout in seen:
             part = use.factors(g, n, layout, self.bias is not None)
-            if getattr(use, "table", False) != self.table:
+            if use.table != self.table:
                 assert isinstance(part, PairFactors)
                 part = part.flip()
             parts.append(part)
-        return _merged(parts) or self._zero(n, like)
+        if not parts:  # the parameter is not used in this pass
+            return PairFactors(*(Vectors(like.new_zeros(n, 1, d)) for d in self.sizes))
+        return _merged(parts)
 
     def _vector(self, seen: list[Seen], n: int, like: Tensor) -> Tensor:
         columns = []
@@ -377,16 +379,11 @@ class Block:
             columns.append(total)
         return torch.cat(columns, 1)
 
-    def _zero(self, n: int, like: Tensor) -> Factors:
-        """The parameter played no part in this pass."""
-        d_in, d_out = self.sizes
-        return PairFactors(*(Vectors(like.new_zeros(n, 1, d)) for d in (d_in, d_out)))
 
-
-def _merged(parts: list[Factors]) -> Factors | None:
-    """One parameter's uses as one: positions side by side where possible, else a sum."""
-    if len(parts) < 2:
-        return parts[0] if parts else None
+def _merged(parts: list[Factors]) -> Factors:
+    """Merge the uses of one parameter: positions side by side where possible, otherwise a sum."""
+    if len(parts) == 1:
+        return parts[0]
     pairs = [p for p in parts if isinstance(p, PairFactors)]
     if len(pairs) == len(parts):
         inputs, outputs = (beside([getattr(p, x) for p in pairs]) for x in ("inputs", "outputs"))
@@ -398,11 +395,11 @@ def _merged(parts: list[Factors]) -> Factors | None:
 def plan_blocks(
     shapes: Mapping[str, torch.Size], uses: list[Use], fallback: set[str]
 ) -> tuple[Block, ...]:
-    """The layers of a model, in the order of its parameters, from the uses one pass showed."""
+    """Return the layers of a model, in the order of its parameters, from the uses of one pass."""
     uses_of: dict[str, list[Use]] = {name: [] for name in shapes}
     for use in uses:
-        for name in {use.weight, use.bias} - {None}:
-            uses_of[name].append(use)  # type: ignore[index]
+        for name in use.names:
+            uses_of[name].append(use)
     blocks: list[Block] = []
     taken: set[str] = set()
     for name, shape in shapes.items():
@@ -413,9 +410,11 @@ def plan_blocks(
         if kind == "matrix" and bias and any(u.bias == name for u in uses_of[bias]):
             bias = None
         taken |= {name} | ({bias} if bias else set())
-        table = kind == "matrix" and bool(getattr(uses_of[name][0], "table", False))
+        table = kind == "matrix" and uses_of[name][0].table
         stack = kind == "matrix" and isinstance(uses_of[name][0], StackUse)
-        blocks.append(Block(title(name, bias), kind, name, bias, shape, table, stack))
+        owner = name.removesuffix(".weight")
+        title = owner if bias == owner + ".bias" else name
+        blocks.append(Block(title, kind, name, bias, shape, table, stack))
     return tuple(blocks)
 
 
@@ -427,7 +426,7 @@ def _kind_of(name: str, uses: list[Use]) -> Literal["matrix", "vector", "fallbac
         isinstance(u, ConvUse) and (type(u), u.conv.kernel, u.conv.groups)  # type: ignore
         for u in uses
     }
-    stacks = {(type(u) is StackUse, type(u) is StackUse and u.table) for u in uses}  # type: ignore
+    stacks = {isinstance(u, StackUse) and ("stack", u.table) for u in uses}
     alike = len(convolutions) == len(stacks) == 1
     return "matrix" if all(as_matrix) and alike else "fallback"
 
@@ -435,7 +434,7 @@ def _kind_of(name: str, uses: list[Use]) -> Literal["matrix", "vector", "fallbac
 def _partner(
     name: str, uses_of: dict[str, list[Use]], excluded: set[str], shapes: Mapping[str, torch.Size]
 ) -> str | None:
-    """The bias that is used with this weight always, and with nothing else."""
+    """Return the bias that is always used with this weight, and with nothing else."""
     biases = {u.bias if u.weight == name else None for u in uses_of[name]}
     bias = biases.pop()
     if biases or bias is None or bias in excluded or bias == name:
@@ -445,11 +444,3 @@ def _partner(
     together = [id(u) for u in uses_of[bias]] == [id(u) for u in uses_of[name]]
     alike = uses_of[name][0].matrix or shapes[bias] == shapes[name]
     return bias if together and alike else None
-
-
-def title(weight: str, bias: str | None) -> str:
-    """The module's name for a weight and its bias, else the parameter's own."""
-    if bias is None:
-        return weight
-    owner = weight.removesuffix(".weight")
-    return owner if bias == owner + ".bias" else weight

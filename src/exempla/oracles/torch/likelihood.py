@@ -1,19 +1,12 @@
-"""What a torch model's outputs mean: one distribution per example (heads), one per token (tokens),
-and which of them it is (choose).
-
-Imports: likelihoods, errors, oracles.base, oracles.torch.inputs.
-
-Which likelihood a network was trained with, as far as its outputs and labels tell.
-
-What a network's outputs say about labels: the cotangents that scores and Fisher start from.
+"""What a network's outputs say about labels: likelihoods, and which one a network was trained with.
 
 A *head* turns outputs and labels into log p, and gives the vectors that are pulled back through
 the network: ∂ log p/∂outputs for a score, and for the Fisher rows r with Σ r rᵀ = E_y[s sᵀ].
-The formulas for one output vector per example are in `exempla.oracles.likelihoods`; here they are
-put in the order a network wants, the most probable class of every example first, so that a few
-backward passes carry almost all of the probability.
-
-Labels at every position: language models, token classifiers, segmentation of images.
+`FamilyHead` has one output vector per example; its formulas are in `exempla.oracles.likelihoods`,
+here ordered as a network needs them, the most probable class of every example first, so that a few
+backward passes carry almost all of the probability. `_TokenHead` has a label at every position:
+language models, token classifiers, segmentation. `choose_head` picks one by name, or from outputs
+and labels.
 """
 
 from __future__ import annotations
@@ -31,13 +24,19 @@ from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
 from exempla.oracles.torch.batch import Batch, refuse_rows
+from exempla.oracles.torch.examples import IGNORED_LABEL
 
-_EXACT_OUTPUTS = 32
-"""Up to so many classes (or outputs) the Fisher's expectation over labels is exact."""
+_MAX_EXACT_OUTPUTS = 32
+"""Largest number of classes (or outputs) for which the expectation over labels is exact."""
 _TOP_CLASSES = 8
-"""With more classes: so many of the most probable are exact, the rest of the mass is sampled."""
+"""With more classes, the number of most probable ones that are exact; the rest is sampled."""
 DRAWN_AT_ONCE = 2**23
 """Probabilities turned into drawn classes at one time."""
+_POSITIONS = ("causal_lm", "tokens", "pixels")
+"""Likelihoods with a label at every position of an example."""
+_NAMES = ("categorical", "bernoulli", "multilabel", "gaussian", "poisson", *_POSITIONS)
+_VOID = 255
+"""The label of ignored pixels in most segmentation data, beside −100."""
 
 _Ranked = Iterator[tuple[Tensor, Tensor]]
 """(which examples have a row, the cotangents), one entry per backward pass."""
@@ -51,18 +50,19 @@ class Head(ABC):
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """log p(y | x) of each example, (n,)."""
+        """Return log p(y | x) of each example, (n,)."""
 
     @abstractmethod
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
-        """∂ log p/∂outputs, under the given or the predicted labels."""
+        """Return ∂ log p/∂outputs, under the given or the predicted labels."""
 
     @abstractmethod
     def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
-        """Cotangents of the Fisher rows; the examples concerned only become fewer."""
+        """Yield cotangents of the Fisher rows, for fewer and fewer examples."""
 
     @abstractmethod
-    def predict(self, outputs: Tensor, batch: Batch) -> Tensor: ...
+    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the predicted labels."""
 
     @abstractmethod
     def refuse(self, shape: torch.Size, batch: Batch) -> None:
@@ -71,7 +71,7 @@ class Head(ABC):
 
 @dataclass(frozen=True)
 class _MultiLabel(Bernoulli):
-    """Several yes/no questions an example: outputs and labels are (n, questions)."""
+    """Several independent binary labels per example: outputs and labels are (n, labels)."""
 
     name = "multilabel"
 
@@ -99,12 +99,12 @@ class FamilyHead(Head):
         if isinstance(self.family, Categorical):
             return (
                 f"exact over classes of probability above {CLASS_CUT:g}; of more than "
-                f"{_EXACT_OUTPUTS} classes the {_TOP_CLASSES} most probable, the rest sampled"
+                f"{_MAX_EXACT_OUTPUTS} classes the {_TOP_CLASSES} most probable, the rest sampled"
             )
-        return f"exact over up to {_EXACT_OUTPUTS} outputs, random signs beyond"
+        return f"exact over up to {_MAX_EXACT_OUTPUTS} outputs, random signs beyond"
 
     def natural(self, outputs: Tensor) -> Tensor:
-        """The family's own parameters, (n, d): logits, means, log-rates."""
+        """Return the family's natural parameters, (n, d): logits, means, log-rates."""
         # in double: 1 − p of a well-fitted example would lose its digits in single precision
         x = outputs.float() if outputs.device.type == "mps" else outputs.double()
         x = x.reshape(len(x), -1)
@@ -115,7 +115,7 @@ class FamilyHead(Head):
         return x.clamp(1e-12, 1 - 1e-7).logit()
 
     def _through(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
-        """A cotangent at the natural parameters, moved to the outputs."""
+        """Pull a cotangent at the natural parameters back to the outputs."""
         if self.link != "logits":
             x = outputs.detach().requires_grad_()
             (cotangent,) = torch.autograd.grad(self.natural(x), x, cotangent)
@@ -141,7 +141,7 @@ class FamilyHead(Head):
         return self._through(outputs, score)
 
     def _labels(self, batch: Batch) -> Tensor:
-        """The labels; class numbers in one dimension, also where they were given as a column."""
+        """Return the labels; class numbers become one-dimensional if given as a column."""
         labels = _labels_of(batch)
         one_each = labels.shape[1:].numel() == 1
         return labels.reshape(-1) if isinstance(self.family, Categorical) and one_each else labels
@@ -156,16 +156,16 @@ class FamilyHead(Head):
             yield active, self._through(outputs, cotangent)
 
     def _classes(self, x: Tensor, generator: torch.Generator) -> _Ranked:
-        """√p_c (e_c − p), c the first, second, … most probable class of each example."""
+        """Yield √p_c (e_c − p) for the first, second, … most probable class c of each example."""
         p = x.softmax(1)
-        exact = x.shape[1] <= _EXACT_OUTPUTS
+        exact = x.shape[1] <= _MAX_EXACT_OUTPUTS
         ranked, classes = p.topk(x.shape[1] if exact else _TOP_CLASSES, dim=1)
-        carries = (ranked > CLASS_CUT).T.cpu()  # all ranks at once: the device is asked only once
+        carries = (ranked > CLASS_CUT).T.cpu()  # all ranks at once: one transfer from the device
         for active, mass, c in zip(carries, ranked.T, classes.T):
             yield active, mass.sqrt()[:, None] * (F.one_hot(c, x.shape[1]) - p)
         if exact:
             return
-        # the rest of the mass m: one class drawn from it stands for all, with weight √m
+        # one class drawn from the remaining mass m stands for all of it, with weight √m
         rest = p.scatter(1, classes, 0.0)
         mass = rest.sum(1)
         for _ in range(self.draws):
@@ -174,11 +174,11 @@ class FamilyHead(Head):
             yield mass > CLASS_CUT, weight * (F.one_hot(c, x.shape[1]) - p)
 
     def _separate(self, x: Tensor, generator: torch.Generator) -> _Ranked:
-        """Independent outputs: E[g gᵀ] is diagonal, one row an output."""
+        """Yield one row per output: E[g gᵀ] of independent outputs is diagonal."""
         rows, roots = self.family.fisher_root(x)
-        root = torch.zeros_like(x).index_add_(0, rows, roots)  # its diagonal's square root
+        root = torch.zeros_like(x).index_add_(0, rows, roots)  # square root of the diagonal
         everyone = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        if x.shape[1] <= _EXACT_OUTPUTS:
+        if x.shape[1] <= _MAX_EXACT_OUTPUTS:
             for d in range(x.shape[1]):
                 cotangent = torch.zeros_like(root)
                 cotangent[:, d] = root[:, d]
@@ -192,7 +192,7 @@ class FamilyHead(Head):
         labels, width = _labels_of(batch), shape[1:].numel()
         if isinstance(self.family, Categorical):
             if labels.ndim == 2 and 1 < labels.shape[1] == width:
-                _refuse_shares(labels, batch, self.name)
+                self._refuse_class_weights(labels, batch)
                 return
             if labels.shape[1:].numel() != 1:
                 raise ExemplaError(
@@ -207,16 +207,23 @@ class FamilyHead(Head):
                 f"{tuple(labels.shape)}: a {self.name} likelihood needs one label per output."
             )
         elif isinstance(self.family, Bernoulli):
-            refuse_rows(
-                ~((labels == 0) | (labels == 1)), batch.positions, "have a label other than 0 and 1"
-            )
+            wrong = ~((labels == 0) | (labels == 1))
+            refuse_rows(wrong, batch.positions, "have a label other than 0 and 1")
         else:
             refuse_rows(~labels.isfinite(), batch.positions, "have a label of NaN or infinity")
             if isinstance(self.family, Poisson):
                 refuse_rows(labels < 0, batch.positions, "have a negative count as label")
 
-
-# ---- shared by the heads
+    def _refuse_class_weights(self, labels: Tensor, batch: Batch) -> None:
+        """Raise if a row of labels, one number per class, does not add up to one."""
+        wrong = ~_are_class_weights(labels)
+        if bool(wrong.any()):
+            at = batch.positions[int(wrong.nonzero()[0, 0])]
+            raise ExemplaError(
+                f"the labels have a column for each of {labels.shape[1]} classes and row {at} does "
+                f"not add up to one, as a {self.name} likelihood needs: if an example can have "
+                "several labels, or none, use likelihood='multilabel'."
+            )
 
 
 def _labels_of(batch: Batch) -> Tensor:
@@ -224,37 +231,23 @@ def _labels_of(batch: Batch) -> Tensor:
         raise ExemplaError(
             "these examples have no labels: give (X, y), or ask with labels='predicted'."
         )
-    if not isinstance(batch.labels, Tensor) or len(batch.labels.shape[:1]) == 0:
-        raise ExemplaError("the labels are no array: give one label for every example.")
+    if not isinstance(batch.labels, Tensor) or batch.labels.ndim == 0:
+        raise ExemplaError("the labels are not an array: give one label for every example.")
     return batch.labels
 
 
-def _are_shares(labels: Tensor) -> bool:
-    """Whether every row says how much of each class it is: one-hot, smoothed or mixed labels."""
-    return labels.ndim == 2 and labels.shape[1] > 1 and not bool(_no_shares(labels).any())
-
-
-def _no_shares(labels: Tensor) -> Tensor:
-    """Which rows are negative somewhere, or do not add up to one."""
-    return (labels < 0).any(1) | ~((labels.double().sum(1) - 1).abs() < 1e-3)
-
-
-def _refuse_shares(labels: Tensor, batch: Batch, name: str) -> None:
-    """Raise if a row of labels, one number a class, does not add up to one."""
-    wrong = _no_shares(labels)
-    if bool(wrong.any()):
-        at = batch.positions[int(wrong.nonzero()[0, 0])]
-        raise ExemplaError(
-            f"the labels have a column for each of {labels.shape[1]} classes and row {at} does not "
-            f"add up to one, as a {name} likelihood needs: if an example can have several labels, "
-            "or none, say likelihood='multilabel'."
-        )
+def _are_class_weights(labels: Tensor) -> Tensor:
+    """Return which rows are nonnegative and add up to one (one-hot, smoothed, mixed labels)."""
+    return (labels >= 0).all(1) & ((labels.double().sum(1) - 1).abs() < 1e-3)
 
 
 def draw(p: Tensor, generator: torch.Generator) -> Tensor:
-    """One class per row with probability p: where the running sum of p passes a random share of
-    its total, a few rows at a time (a vocabulary's probabilities are the largest thing in memory,
-    and a random number for each of them would take longer than the network)."""
+    """Draw one class per row with probability p.
+
+    The class is where the cumulative sum of p passes a uniform share of its total. A few rows are
+    drawn at a time: the probabilities of a vocabulary are the largest tensor in memory, and one
+    random number for each of them would take longer than the network.
+    """
     shares = torch.rand(len(p), 1, generator=generator, device=p.device, dtype=p.dtype)
     step = max(1, DRAWN_AT_ONCE // p.shape[1])
     drawn = []
@@ -271,16 +264,8 @@ def _refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None
             f"a {name} likelihood needs class numbers as labels and these are fractions: "
             "use likelihood='gaussian' for a regression."
         )
-    outside = (labels < 0) | (labels >= count)
-    refuse_rows(
-        outside,
-        batch.positions,
-        f"have a label outside 0 … {count - 1}, the classes of the model's outputs",
-    )
-
-
-_IGNORED = -100
-"""The label that marks a position without one."""
+    what = f"have a label outside 0 … {count - 1}, the classes of the model's outputs"
+    refuse_rows((labels < 0) | (labels >= count), batch.positions, what)
 
 
 @dataclass(frozen=True)
@@ -296,7 +281,7 @@ class _TokenHead(Head):
     shift: bool = True
     draws: int = 1
     classes_first: bool = False
-    ignored: tuple[int, ...] = (_IGNORED,)
+    ignored: tuple[int, ...] = (IGNORED_LABEL,)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -311,20 +296,20 @@ class _TokenHead(Head):
 
     @property
     def _axis(self) -> int:
-        """Where the classes stand in the outputs."""
+        """The axis of the classes in the outputs."""
         return 1 if self.classes_first else -1
 
-    def _lined_up(self, outputs: Tensor) -> Tensor:
-        """(n, positions, classes), whatever the axes were."""
+    def _flat(self, outputs: Tensor) -> Tensor:
+        """Return the outputs as (n, positions, classes)."""
         return outputs.movedim(self._axis, -1).flatten(1, -2)
 
-    def _back(self, cotangent: Tensor, outputs: Tensor) -> Tensor:
-        """The axes as the outputs have them."""
+    def _unflat(self, cotangent: Tensor, outputs: Tensor) -> Tensor:
+        """Return a cotangent of `_flat` in the shape of the outputs."""
         shape = outputs.movedim(self._axis, -1).shape
         return cotangent.reshape(shape).movedim(-1, self._axis)
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(labels, where they count), (n, positions) each, aligned with the outputs."""
+        """Return (labels, which of them count), (n, positions) each, aligned with the outputs."""
         labels = batch.labels
         if labels is None:
             labels = batch.kwargs["input_ids"] if "input_ids" in batch.kwargs else batch.args[0]
@@ -341,32 +326,31 @@ class _TokenHead(Head):
 
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
         labels, counts = self.targets(batch)
-        lined = self._lined_up(outputs).float().flatten(0, 1)
-        flat = F.cross_entropy(lined, labels.flatten(), reduction="none")
-        return -(flat.view_as(labels) * counts).sum(1)
+        flat = self._flat(outputs).float().flatten(0, 1)
+        losses = F.cross_entropy(flat, labels.flatten(), reduction="none")
+        return -(losses.view_as(labels) * counts).sum(1)
 
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
         labels, counts = self.targets(batch)
-        lined = self._lined_up(outputs)
-        if predicted:
-            labels = lined.argmax(2)
-        return self._back(self._residual(lined.float().softmax(2), labels, counts), outputs)
+        flat = self._flat(outputs)
+        labels = flat.argmax(2) if predicted else labels
+        return self._unflat(self._minus_p(flat.float().softmax(2), labels, counts), outputs)
 
     @staticmethod
-    def _residual(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        """(e_y − p) where positions count, written over p: nothing else is as large."""
+    def _minus_p(p: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        """Return e_y − p where positions count, written over p: no other tensor is as large."""
         out = p.neg_()
         out.scatter_add_(2, labels[:, :, None], torch.ones_like(out[:, :, :1]))
         return out.mul_(counts[:, :, None])
 
     def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
         _, counts = self.targets(batch)
-        lined = self._lined_up(outputs)
+        flat = self._flat(outputs)
         for _ in range(self.draws):
-            p = lined.float().softmax(2)
+            p = flat.float().softmax(2)
             labels = draw(p.flatten(0, 1), generator).view_as(counts)
-            residual = self._residual(p, labels, counts)
-            yield counts.any(1), self._back(residual.div_(self.draws**0.5), outputs)
+            cotangent = self._minus_p(p, labels, counts).div_(self.draws**0.5)
+            yield counts.any(1), self._unflat(cotangent, outputs)
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
         return outputs.argmax(self._axis)
@@ -388,15 +372,8 @@ class _TokenHead(Head):
         _refuse_classes(targets, count, batch, self.name)
 
 
-_POSITIONS = ("causal_lm", "tokens", "pixels")
-"""Likelihoods with a label at every position of an example."""
-_NAMES = ("categorical", "bernoulli", "multilabel", "gaussian", "poisson", *_POSITIONS)
-_VOID = 255
-"""The label of pixels that count for nothing in most segmentation data; −100 does as well."""
-
-
 def outputs_of(result: Any, n: int) -> Tensor:
-    """The tensor of outputs in whatever the model returns, one row per example."""
+    """Return the tensor of outputs in what the model returns, one row per example."""
     if hasattr(result, "logits"):
         result = result.logits
     elif isinstance(result, dict):
@@ -404,7 +381,7 @@ def outputs_of(result: Any, n: int) -> Tensor:
         result = next((result[k] for k in named if k in result), result)
     if isinstance(result, (tuple, list)) and result:
         result = result[0]
-    if _is_detections(result):
+    if hasattr(result, "pred_boxes") or (isinstance(result, dict) and "boxes" in result):
         raise ExemplaError(
             "the model returns boxes, as detectors do, and a list of boxes has no likelihood that "
             "can be told from it: give likelihood=Custom(log_prob), where log_prob(model, batch) "
@@ -424,7 +401,7 @@ def outputs_of(result: Any, n: int) -> Tensor:
 
 
 def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, draws: int) -> Head:
-    """The head by name, or by what outputs and labels look like."""
+    """Return the head of this name; for "auto", infer it from outputs and labels."""
     if isinstance(wanted, Head):
         return wanted
     if isinstance(wanted, Likelihood):
@@ -434,7 +411,7 @@ def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, dr
     if isinstance(wanted, str) and wanted in _POSITIONS:
         first = wanted == "pixels"
         void = (_VOID,) if first and outputs.shape[1] <= _VOID else ()
-        return _TokenHead(wanted == "causal_lm", draws, first, (_IGNORED, *void))
+        return _TokenHead(wanted == "causal_lm", draws, first, (IGNORED_LABEL, *void))
     families: dict[str, Likelihood] = {
         family.name: family
         for family in (Categorical(), Bernoulli(), _MultiLabel(), Gaussian(), Poisson())
@@ -448,34 +425,30 @@ def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, dr
     return FamilyHead(families[wanted], link, draws)
 
 
-def _is_detections(result: Any) -> bool:
-    return hasattr(result, "pred_boxes") or (isinstance(result, dict) and "boxes" in result)
-
-
 def _infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
-    """The likelihood's name, from the batch's labels and the outputs of some of its examples."""
+    """Return the likelihood's name, from the batch's labels and the outputs of some examples."""
     labels = batch.labels
     if labels is None and outputs.ndim == 3:
         return "causal_lm"
     if labels is None:
         raise ExemplaError(
-            "the likelihood cannot be told without labels: give labels, or name it "
+            "the likelihood cannot be inferred without labels: give labels, or name it "
             "(likelihood='categorical', for example)."
         )
     if not isinstance(labels, Tensor) or labels.ndim == 0:
-        raise ExemplaError("the labels are no array: give one label for every example.")
-    found = _of_positions(model, outputs, batch) or _of_examples(outputs, labels)
+        raise ExemplaError("the labels are not an array: give one label for every example.")
+    found = _infer_by_position(model, outputs, batch) or _infer_by_example(outputs, labels)
     if found:
         return found
     raise ExemplaError(
-        f"the likelihood cannot be told from outputs {tuple(outputs.shape)} and labels "
+        f"the likelihood cannot be inferred from outputs {tuple(outputs.shape)} and labels "
         f"{tuple(labels.shape)} of {str(labels.dtype).removeprefix('torch.')}: name it, as in "
         "likelihood='gaussian', or give Custom(log_prob)."
     )
 
 
-def _of_positions(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
-    """The name where every position of an example has a class number; "" elsewhere."""
+def _infer_by_position(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
+    """Return the name if every position of an example has a class number, otherwise ""."""
     labels = batch.labels
     if outputs.ndim < 3 or labels.is_floating_point() or labels.ndim < 2:
         return ""
@@ -497,7 +470,7 @@ def _of_positions(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
 
 
 def _shifts(model: nn.Module, batch: Batch) -> bool:
-    """Whether output t is for label t + 1, as Hugging Face's causal models have it."""
+    """Return True if output t is for label t + 1, as in Hugging Face's causal models."""
     if not hasattr(model, "config"):
         return False
     kinds = [type(module).__name__ for module in model.modules()]
@@ -508,30 +481,30 @@ def _shifts(model: nn.Module, batch: Batch) -> bool:
         return False
     if any("Masked" in kind or "TokenClassification" in kind for kind in kinds):
         return False
-    return bool(((batch.labels == inputs) | (batch.labels == _IGNORED)).all())
+    return bool(((batch.labels == inputs) | (batch.labels == IGNORED_LABEL)).all())
 
 
-def _of_examples(outputs: Tensor, labels: Tensor) -> str:
-    """The name where an example has one label, or one for each output; "" if it cannot be told."""
-    numbers = labels.is_floating_point()
-    yes_no = bool(((labels == 0) | (labels == 1)).all())
+def _infer_by_example(outputs: Tensor, labels: Tensor) -> str:
+    """Return the name if an example has one label, or one per output; "" if it is unclear."""
+    reals = labels.is_floating_point()
+    binary = bool(((labels == 0) | (labels == 1)).all())
     single = outputs.ndim == 1 or outputs[0].numel() == 1
     one_each = labels.ndim == 1 or labels[0].numel() == 1
-    if single and one_each and yes_no:
+    if single and one_each and binary:
         return "bernoulli"
-    if outputs.ndim == 2 and one_each and not numbers and not single:
+    if outputs.ndim == 2 and one_each and not reals and not single:
         return "categorical"
     if labels.shape[1:].numel() != outputs.shape[1:].numel():
         return ""
-    if outputs.ndim == 2 and not single and _are_shares(labels):
+    if outputs.ndim == labels.ndim == 2 and not single and bool(_are_class_weights(labels).all()):
         return "categorical"
-    if yes_no and not single:
+    if binary and not single:
         return "multilabel"
-    return "gaussian" if numbers else ""
+    return "gaussian" if reals else ""
 
 
 def _gives_probabilities(name: str, model: nn.Module, outputs: Tensor) -> bool:
-    """True if the network ends in a softmax or sigmoid, so that its outputs are probabilities."""
+    """Return True if the network ends in a softmax or sigmoid."""
     x = outputs.detach().float()
     if bool(((x < 0) | (x > 1)).any()):
         return False

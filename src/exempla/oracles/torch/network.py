@@ -31,6 +31,7 @@ from exempla.oracles.factors import Factors
 from exempla.oracles.torch.batch import Batch
 from exempla.oracles.torch.factors import DenseFactors
 from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use, split
+from exempla.oracles.torch.restore import random_state, restore_random_state
 from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
 from exempla.oracles.torch.tape import Tape, pull_back
 
@@ -189,6 +190,7 @@ class TapedNetwork:
     def survey(self, run: Run, batch: Batch) -> None:
         """Look at the model with a few examples (the same ones again if there are fewer)."""
         with full_precision():
+            self._refuse_batch_dependence(run, batch)
             found = self._looked_at(run, _some_of(batch, 0))
             for start in range(PROBE, len(batch), PROBE):
                 # experts that the first few examples are not sent to
@@ -198,6 +200,23 @@ class TapedNetwork:
         found.references.clear()
         self.found = found
         self.planned = _reached(found)
+
+    def _refuse_batch_dependence(self, run: Run, batch: Batch) -> None:
+        """Raise if the outputs of an example depend on the other examples in its batch."""
+        last = len(batch) - 1
+        pair = [_some_of(batch, 0), batch.take(np.array([0, last, last]))]
+        state, rows = random_state(), []
+        for one in pair if last else ():
+            restore_random_state(state)
+            rows.append(run(self.model, one)[0].detach().float())
+        if not last or not _differ(*rows):
+            return
+        where = _first_difference(self.model, run, pair, state)
+        raise ExemplaError(
+            "the outputs of an example depend on which other examples are in the batch"
+            f"{f' (first seen at the input of {where})' if where else ''}: such a model has no "
+            "score per example; use running statistics, or normalise each example by itself."
+        )
 
     def _looked_at(self, run: Run, probe: Batch) -> Survey:
         found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
@@ -370,6 +389,38 @@ class _Pass:
             network.by_sample = _by_loop
             dense = _by_loop(*args)
         return {x: g.detach().to(network.like.dtype) for x, g in dense.items()}
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Return True if two results of one example differ by more than rounding."""
+    allowed = 1e-2 * float(torch.maximum(one.abs().max(), other.abs().max()))
+    return one.shape != other.shape or bool((one - other).abs().max() > allowed)
+
+
+def _first_difference(model: nn.Module, run: Run, pair: list[Batch], state: Any) -> str:
+    """Return the first module whose input for the same example differs between two batches."""
+    found: list[list[tuple[str, Tensor]]] = []
+    for batch in pair:
+        seen: list[tuple[str, Tensor]] = []
+        found.append(seen)
+
+        def note(name: str, args: Any, seen: list[Any] = seen) -> None:
+            x = args[0] if args else None
+            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == PROBE:
+                seen.append((name, x[0].detach().float()))
+
+        handles = [
+            module.register_forward_pre_hook(lambda _, args, name=name: note(name, args))
+            for name, module in model.named_modules()
+            if name and not list(module.children())
+        ]
+        try:
+            restore_random_state(state)
+            run(model, batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+    return next((name for (name, a), (_, b) in zip(*found) if _differ(a, b)), "")
 
 
 def _some_of(batch: Batch, start: int) -> Batch:

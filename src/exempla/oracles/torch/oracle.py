@@ -9,6 +9,7 @@ Why a network cannot be scored on the data it is given, in a sentence that says 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,22 +19,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exempla.errors import ExemplaError
+from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
-from exempla.oracles.torch.batch import Batch, refuse_rows, refuse_weights, tree_map
-from exempla.oracles.torch.examples import (
-    ArraySource,
-    CallForm,
-    TorchExamples,
-    source_of,
-    warn_of_augmentation,
-)
+from exempla.oracles.torch.batch import Batch, leaves, refuse_rows, refuse_weights, tree_map
+from exempla.oracles.torch.examples import CallForm, TorchExamples
 from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head
 from exempla.oracles.torch.network import brief, out_of_memory
 from exempla.oracles.torch.restore import BORROWING
 from exempla.oracles.torch.scorer import NOT_FINITE, GaussNewton, Pending, Scorer
-from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters, unwrap_module
+from exempla.oracles.torch.sources import ArraySource, source_of, warn_of_augmentation
+from exempla.oracles.torch.tape import pull_back
+from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters
+from exempla.recorder.weights import unwrap_module
 
 
 def _shares_said(classes: int) -> str:
@@ -46,17 +44,21 @@ def _shares_said(classes: int) -> str:
 
 
 def _cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
-    """Why the model fails on the first examples, and what to do about it."""
-    inputs: list[Tensor] = []
-    tree_map(lambda t: inputs.append(t) if isinstance(t, Tensor) else None, batch.args)
-    whole = [t for t in inputs if not t.is_floating_point()]
+    """Return why the model fails on the first examples, and what to do about it."""
+    named = dict(enumerate(batch.args)) | batch.kwargs
+    inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
     lines = str(error).splitlines()
     what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
-    if whole and "dtype" in str(error):
+    if "dtype" in str(error) and any(not t.is_floating_point() for t in inputs.values()):
         kind = str(dtype).removeprefix("torch.")
         return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
-    shapes = ", ".join(str(tuple(t.shape[1:])) for t in inputs) or "what they hold"
-    return f"{what}: see whether it takes examples of shape {shapes}."
+    if not inputs:
+        return f"{what}: the data gives it no tensor; name the columns as its forward does."
+    shapes = ", ".join(
+        f"{k} {tuple(t.shape[1:])}" if isinstance(k, str) else f"{tuple(t.shape[1:])}"
+        for k, t in inputs.items()
+    )
+    return f"{what}: check that it takes examples of shape {shapes}."
 
 
 def _refuse_headless(model: nn.Module, error: Exception) -> None:
@@ -80,6 +82,10 @@ def _refuse_parameters(model: nn.Module) -> None:
         )
 
 
+_NO_GRADIENT = (
+    "the model's outputs carry no gradient: its forward runs under torch.no_grad() or "
+    "torch.inference_mode(), or detaches its result; give a module whose forward records gradients."
+)
 _VARIANCE_SAMPLE = 8192
 """Training examples from which a Gaussian's variance is fitted, at most."""
 _PROBED = 8
@@ -260,10 +266,35 @@ class TorchOracle(Oracle):
         if not scorer.network.surveyed:
             with scorer.restorer.watching():
                 scorer.network.survey(scorer.run, first)
+            self._warn_of_hooks(first.take(np.arange(min(len(first), 2))))
         if role == "train":
             self.scorer.choose_batches(examples.source)
             self._fit_variance(examples)
         _move_whole(examples)
+
+    def _warn_of_hooks(self, batch: Batch) -> None:
+        """Name the backward hooks that change gradients: scores are computed without them."""
+        restorer = self.scorer.restorer
+        if not restorer.hooked:
+            return
+        wanted = list(self.network.parameters.values())
+
+        def gradients() -> tuple[Tensor | None, ...]:
+            outputs = self.scorer.run(self.model, batch)
+            directions = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0))
+            return pull_back(outputs, wanted, directions.to(outputs))
+
+        plain = gradients()
+        with restorer.hooks_on():
+            changed = gradients()
+        pairs = zip(plain, changed, strict=True)
+        if any(a is not None and not (b is not None and torch.allclose(a, b)) for a, b in pairs):
+            warnings.warn(
+                f"the backward hooks of {brief(dict.fromkeys(restorer.hooked))} change gradients: "
+                "scores are the gradients of the model's forward, computed without these hooks.",
+                ExemplaWarning,
+                stacklevel=5,
+            )
 
     def _with_classes(self, batch: Batch, count: int) -> Batch:
         """The batch with class numbers for one-hot labels, which from now on are read so."""
@@ -278,8 +309,7 @@ class TorchOracle(Oracle):
     def _tried(self, batch: Batch) -> Tensor:
         """The outputs of a few examples, or why there are none."""
         try:
-            with torch.no_grad():
-                outputs = self.scorer.run(self.model, batch)
+            outputs = self.scorer.run(self.model, batch)
         except ExemplaError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -287,6 +317,9 @@ class TorchOracle(Oracle):
                 raise
             _refuse_headless(self.model, error)
             raise ExemplaError(_cannot_run(error, batch, self.dtype)) from error
+        if not outputs.requires_grad:
+            raise ExemplaError(_NO_GRADIENT)
+        outputs = outputs.detach()
         wrong = ~outputs.isfinite()
         if bool(wrong.any()):
             _refuse_parameters(self.model)
@@ -348,11 +381,12 @@ class TorchOracle(Oracle):
             assert scorer.batch_size is not None  # a pass may make it smaller, never forget it
             stop = min(start + scorer.batch_size, len(examples))
             if isinstance(examples.source, ArraySource):
-                yield from examples.read(start, stop)
+                with torch.inference_mode(False):
+                    batches = list(examples.read(start, stop))
             else:  # reading an item runs the user's code, which may draw random numbers
                 with scorer.restorer.borrowed(gradients=False):
                     batches = list(examples.read(start, stop))
-                yield from batches
+            yield from batches
             start = stop
 
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
@@ -421,6 +455,9 @@ def _rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> To
 
 def moved(model: nn.Module, device: Any) -> nn.Module:
     """The model itself if it is there already, else a copy: the user's model never moves."""
+    if any(p.is_inference() for p in model.parameters()):
+        with torch.inference_mode(False):  # autograd takes no tensor made in inference mode
+            model = copy.deepcopy(model)
     if device is None:
         return model
     try:

@@ -10,6 +10,7 @@ several Explainers may share, random state and torch's switches to the whole pro
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -38,6 +39,9 @@ class ModelRestorer:
         self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
         self.holders = [m for m in self.modules if m._buffers]
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._named: list[tuple[str, Any]] = [*model.named_modules(), *model.named_parameters()]
+        self._hooks: list[tuple[str, Any, str, Any]] = []
+        """Backward hooks that were taken off: the owner's name, the owner, attribute, value."""
         self.draws = True
         """False once a survey has seen that the model draws no random numbers."""
 
@@ -61,6 +65,7 @@ class ModelRestorer:
         buffers = [(m, dict(m._buffers)) for m in self.holders]
         self._copy(buffers)
         state = random_state() if randomness or self.draws else None
+        hooks = self._hooks
         fast_attention = torch.backends.mha.get_fastpath_enabled()
         try:
             for module in training:  # not .eval(), which some modules use to fold weights together
@@ -75,9 +80,13 @@ class ModelRestorer:
                 p.requires_grad_(False)
             _forget_casts()
             with torch.inference_mode(False), torch.enable_grad(), _graphs_of_checkpoints():
+                self._hooks = self._take_off_hooks()
                 yield
         finally:
             _forget_casts()
+            for _, owner, name, value in self._hooks:
+                setattr(owner, name, value)
+            self._hooks = hooks
             torch.backends.mha.set_fastpath_enabled(fast_attention)
             for module in training:
                 module.training = True
@@ -91,6 +100,32 @@ class ModelRestorer:
             self._restore(buffers)
             if state is not None:
                 restore_random_state(state)
+
+    @property
+    def hooked(self) -> list[str]:
+        """Names of the modules and parameters whose backward hooks are off at present."""
+        return [name or "the model" for name, *_ in self._hooks]
+
+    def _take_off_hooks(self) -> list[tuple[str, Any, str, Any]]:
+        """Take backward hooks off: they may change gradients, and are not part of the model."""
+        found = []
+        for name, owner in self._named:
+            for attribute in ("_backward_hooks", "_backward_pre_hooks"):
+                hooks = getattr(owner, attribute, None)
+                if hooks:
+                    found.append((name, owner, attribute, hooks))
+                    setattr(owner, attribute, None if isinstance(owner, Tensor) else OrderedDict())
+        return found
+
+    @contextmanager
+    def hooks_on(self) -> Iterator[None]:
+        """Put the backward hooks back for a while, inside `borrowed`."""
+        for _, owner, name, value in self._hooks:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            self._take_off_hooks()
 
     def _copy(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
         """Keep a copy of every buffer, made anew only when its owner has written to it."""

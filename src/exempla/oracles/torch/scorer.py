@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, ScoreRows
 from exempla.oracles.likelihoods import Custom
-from exempla.oracles.torch.batch import Batch, refuse_rows
-from exempla.oracles.torch.examples import CallForm, ExampleSource, TorchExamples
+from exempla.oracles.torch.batch import Batch, copied, refuse_rows
+from exempla.oracles.torch.examples import CallForm, TorchExamples
 from exempla.oracles.torch.likelihood import Head, outputs_of
 from exempla.oracles.torch.network import TapedNetwork, out_of_memory
 from exempla.oracles.torch.restore import ModelRestorer
+from exempla.oracles.torch.sources import ExampleSource
 
 if TYPE_CHECKING:
     from exempla.oracles.torch.oracle import TorchOracle
@@ -68,10 +70,14 @@ class Scorer:
         return self.restorer.borrowed(randomness=isinstance(self.head, Custom))
 
     def run(self, model: Any, batch: Batch) -> Tensor:
-        """What is pulled back: the outputs, or the log-probabilities of a custom likelihood."""
+        """Return the outputs, or the log-probabilities of a custom likelihood.
+
+        The model gets copies: its forward may work in place (`x -= mean`), and the batch may be a
+        view of the user's arrays that is read again.
+        """
         if isinstance(self.head, Custom):
-            return _one_value_each(self.head.log_prob(model, batch.given), len(batch))
-        return outputs_of(model(*batch.args, **batch.kwargs), len(batch))
+            return _one_value_each(self.head.log_prob(model, copied(batch.given)), len(batch))
+        return outputs_of(model(*copied(batch.args), **copied(batch.kwargs)), len(batch))
 
     # ---- scores
 
@@ -318,7 +324,9 @@ class GaussNewton:
         scorer = self.oracle.scorer
         for batch in self.oracle._batches(examples):
             with scorer.borrowed():
-                yield batch, scorer.run(self.oracle.model, batch)
+                with sdpa_kernel(SDPBackend.MATH):  # the only attention with second derivatives
+                    outputs = scorer.run(self.oracle.model, batch)
+                yield batch, outputs
 
     def _derivatives(self, outputs: Tensor, tangents: list[list[Tensor]]) -> Iterator[Tensor]:
         """J v at the outputs, of each v."""

@@ -1,25 +1,24 @@
-"""A look at the model with three examples: where samples stand, and whether nothing is missed.
+"""Survey a model with three examples: find where samples stand, and verify the factored scores.
 
-For each of the three, a random direction of its own outputs is pulled back alone. At the output
-of a use, the gradient can then be non-zero only where that sample stands: this finds the layout
-and proves it. The parameters' own gradients, by plain autograd, are compared with the scores the
-uses give; a parameter that does not agree goes to the fallback. Of a large model these gradients
-are not held together: those of some blocks are pulled again when their turn comes.
+For each of the three examples, a random direction of its outputs is pulled back alone. At the
+output of a use, the gradient can then be non-zero only where that sample stands: this finds the
+layout and proves it. The gradients of the parameters by plain autograd are compared with the scores
+that the uses give; a parameter that does not agree goes to the fallback. The gradients of a large
+model are not held together: those of some blocks are pulled back again when they are compared.
 
-Single precision with all its digits, for as long as two ways to one gradient are compared.
-
-On recent GPUs torch rounds what enters a convolution, and on request a matrix product, to TF32:
-10 bits of mantissa instead of 23. Where a gradient is a small difference of large terms, two
-orders of summation then disagree by per cents, and a sound layer looks like a wrong one.
+The survey runs in full single precision. On recent GPUs torch rounds the inputs of convolutions,
+and on request of matrix products, to TF32 (10 bits of mantissa instead of 23). Where a gradient is
+a small difference of large terms, two orders of summation then disagree by several per cent, and a
+correct layer looks wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,14 +30,16 @@ from exempla.oracles.torch.tape import CLONE, Tape, pull_back
 
 PROBE = 3
 """Examples in the survey: an odd number, so that an axis seldom has it by chance."""
-_ROUNDS = 5
+_MAX_ROUNDS = 5
 HELD_BYTES = 2**30
-"""Gradients of parameters, of all examples, that are held together."""
+"""Largest size of the gradients of parameters, of all examples, that are held together."""
+_MAX_LEAK = 1e-10
+"""Share of a sample's squared gradient that may lie in the part of another."""
 
 
 @dataclass
 class Survey:
-    """What the survey found."""
+    """The result of a survey."""
 
     blocks: tuple[Block, ...] = ()
     layouts: dict[tuple[str, int], Layout | Rows] = field(default_factory=dict)
@@ -47,29 +48,30 @@ class Survey:
     routed: bool = False
     """Whether rows were gathered by index before they met parameters."""
     row_bytes: float = 0.0
-    """Memory that one example's inputs and gradients take."""
+    """Memory of one example's inputs and gradients."""
     cotangents: Tensor | None = None
     references: dict[str, Tensor] = field(default_factory=dict)
-    """Per fallback parameter, its gradients by plain autograd, to check the fallback with."""
-
+    """Gradients of the fallback parameters by plain autograd, to verify the fallback."""
     scale: float = 0.0
     """The largest entry of any gradient."""
     rounding: float = 1e-3
-    """Relative difference that is put down to rounding. The survey runs in full precision, so a
-    sum of s terms is off by about √s · 6e-8 of their size: 1e-3 leaves room for terms that cancel
-    all but a ten-thousandth, and a layer that is truly different is off by its own size."""
+    """Relative difference attributed to rounding. In full precision a sum of s terms is off by
+    about √s · 6e-8 of their size: 1e-3 leaves room for terms that cancel all but a ten-thousandth,
+    and a layer that is truly different is off by its own size."""
 
     def agrees(self, scores: Tensor, reference: Tensor) -> bool:
-        """Equal up to rounding."""
+        """Return True if the two are equal up to rounding."""
         return bool((scores - reference).abs().max() <= self.allowed(float(reference.abs().max())))
 
     def allowed(self, largest: float) -> float:
-        """The difference that is rounding, where a reference has entries up to this; what cancels
-        to nothing is measured against the whole."""
+        """Return the difference attributed to rounding, given the largest entry of a reference.
+
+        Entries that cancel to zero are measured against the largest gradient of all.
+        """
         return self.rounding * (largest + 1e-2 * self.scale)
 
     def with_more(self, other: Survey) -> Survey:
-        """This survey with what another, of other examples, has reached beyond it."""
+        """Return this survey extended by what a survey of other examples has reached."""
         known = {name for block in self.blocks for name in block.parameters}
         new = tuple(b for b in other.blocks if known.isdisjoint(b.parameters))
         return replace(
@@ -82,25 +84,27 @@ class Survey:
         )
 
     def layout(self, key: tuple[str, int]) -> Layout | Rows:
-        """Of this use; a use the survey did not reach (a longer loop) follows the last it did."""
+        """Return the layout of a use; beyond the last one surveyed (a longer loop), of that."""
         name, k = key
         while k > 0 and (name, k) not in self.layouts:
             k -= 1
         return self.layouts.get((name, k), Layout(0))
 
+    def _give_up(self, uses: set[tuple[str, int]]) -> None:
+        self.fallback |= {name for name, _ in uses}
+        for key in uses:
+            self.treatments.pop(key, None)
 
-_Forward = Callable[[], Tensor]
 
-
-def survey(forward: _Forward, parameters: Mapping[str, Tensor], n: int) -> Survey:
-    """Run the model on n examples, as often as it takes to settle every parameter."""
+def survey(forward: Callable[[], Tensor], parameters: Mapping[str, Tensor], n: int) -> Survey:
+    """Run the model on n examples until every parameter has a layout or goes to the fallback."""
     found = Survey()
     low = any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters.values())
     if low or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         found.rounding = 5e-2
     names = {id(p): name for name, p in parameters.items()}
     fresh: set[tuple[str, int]] = set()
-    rounds = _ROUNDS
+    rounds = _MAX_ROUNDS
     while True:
         rounds -= 1
         tape = Tape(names, n, found.treatments)
@@ -108,28 +112,22 @@ def survey(forward: _Forward, parameters: Mapping[str, Tensor], n: int) -> Surve
             with tape:
                 outputs = forward()
         except Exception:
-            # perhaps an output repeated for every sample did not suit what follows it
+            # an output that was repeated for every sample may not suit the code that follows it
             repeats = {key for key in fresh if found.treatments[key] != CLONE}
             if not repeats:
                 raise
-            _give_up(found, repeats)
+            found._give_up(repeats)
             fresh -= repeats
             continue
         found.fallback |= tape.unknown
         pulled = _pull_each(outputs, tape, parameters, n)
-        fresh = settle(found, tape, pulled, n)
+        fresh = _find_layouts(found, tape, pulled, n)
         if fresh and rounds > 0:
             continue
-        _give_up(found, fresh)
-        check(found, tape, pulled, parameters, n)
+        found._give_up(fresh)
+        _verify(found, tape, pulled, parameters, n)
         found.cotangents, found.routed = pulled.cotangents, tape.routed
         return found
-
-
-def _give_up(found: Survey, uses: set[tuple[str, int]]) -> None:
-    found.fallback |= {name for name, _ in uses}
-    for key in uses:
-        found.treatments.pop(key, None)
 
 
 @dataclass
@@ -140,22 +138,22 @@ class _Pulled:
     cotangents: Tensor
     parameters: Mapping[str, Tensor]
     uses: list[list[Tensor | None]] = field(default_factory=list)
-    kept: list[dict[str, Tensor | None]] = field(default_factory=list)
-    """Those of the parameters, sample by sample, where they take little memory."""
+    held: list[dict[str, Tensor | None]] = field(default_factory=list)
+    """Those of the parameters, sample by sample, if they fit in `HELD_BYTES`."""
     reached: set[str] = field(default_factory=set)
     """Parameters that any of the outputs depends on."""
     largest: float = 0.0
     """The largest entry of any gradient of a parameter."""
 
     def alone(self, i: int) -> Tensor:
-        """The cotangent of one sample."""
+        """Return the cotangent of one sample."""
         one = torch.zeros_like(self.cotangents)
         one[i] = self.cotangents[i]
         return one
 
     def rows(self, names: Sequence[str]) -> list[dict[str, Tensor]]:
-        """The gradients of these parameters, sample by sample, zeros where there are none."""
-        found = self.kept
+        """Return the gradients of these parameters, sample by sample, zero where unused."""
+        found = self.held
         if not found:
             wanted = [self.parameters[name] for name in names]
             count = range(len(self.uses))
@@ -165,7 +163,7 @@ class _Pulled:
 
 
 def _as_row(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    """(1, …), in single precision at least."""
+    """Return (1, …), in single precision at least."""
     out = (torch.zeros_like(parameter) if gradient is None else gradient)[None]
     return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
 
@@ -173,33 +171,30 @@ def _as_row(gradient: Tensor | None, parameter: Tensor) -> Tensor:
 def _pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n: int) -> _Pulled:
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
-    directions = directions.to(outputs.device, outputs.dtype)
-    edges = [use.edge for use in tape.uses]
-    pulled = _Pulled(outputs, directions, parameters)
-    little = n * sum(p.nbytes for p in parameters.values()) <= HELD_BYTES
+    pulled = _Pulled(outputs, directions.to(outputs.device, outputs.dtype), parameters)
+    edges: list[Any] = [use.edge for use in tape.uses]
+    fits = n * sum(p.nbytes for p in parameters.values()) <= HELD_BYTES
     for i in range(n):
-        wanted: Any = [*edges, *parameters.values()]
-        g = pull_back(outputs, wanted, pulled.alone(i), again=True)
+        g = pull_back(outputs, [*edges, *parameters.values()], pulled.alone(i), again=True)
         pulled.uses.append(list(g[: len(edges)]))
         own = dict(zip(parameters, g[len(edges) :], strict=True))
         pulled.reached |= {name for name, x in own.items() if x is not None}
         sizes = (float(x.abs().max()) for x in own.values() if x is not None and x.numel())
         pulled.largest = max(pulled.largest, *sizes, 0.0)
-        if little:
-            pulled.kept.append(own)
+        if fits:
+            pulled.held.append(own)
     return pulled
 
 
-def settle(found: Survey, tape: Tape, pulled: _Pulled, n: int) -> set[tuple[str, int]]:
-    """Find each use's layout; returns the uses that need a treatment and another round."""
+def _find_layouts(found: Survey, tape: Tape, pulled: _Pulled, n: int) -> set[tuple[str, int]]:
+    """Find each use's layout; return the uses that need a treatment and another round."""
     fresh: set[tuple[str, int]] = set()
     for j, (use, key) in enumerate(zip(tape.uses, tape.keys)):
-        involved = {name for name in (use.weight, use.bias) if name}
-        if involved <= found.fallback:
+        if use.names <= found.fallback:
             continue
         alone = [pulled.uses[i][j] for i in range(n)]
         if all(g is None for g in alone):
-            if involved & pulled.reached and key not in found.treatments:
+            if use.names & pulled.reached and key not in found.treatments:
                 found.treatments[key] = CLONE
                 fresh.add(key)
             found.layouts[key] = Layout(0)
@@ -211,12 +206,12 @@ def settle(found: Survey, tape: Tape, pulled: _Pulled, n: int) -> set[tuple[str,
             found.treatments[key] = next((a for a in use.axes if use.shape[a] == 1), -1)
             fresh.add(key)
         else:
-            found.fallback |= involved
+            found.fallback |= use.names
     return fresh
 
 
 def _find_layout(use: Use, alone: list[Tensor | None], n: int) -> Layout | None:
-    """The first arrangement in which every sample's gradient lies in that sample's part."""
+    """Return the first arrangement in which every sample's gradient lies in that sample's part."""
     if use.repeat is not None:
         candidates = [Layout(max(use.repeat, 0))]
     else:
@@ -228,57 +223,51 @@ def _find_layout(use: Use, alone: list[Tensor | None], n: int) -> Layout | None:
     return None
 
 
-def _find_rows(use: Use, alone: list[Tensor | None]) -> Rows | None:
-    """Whose each row is, where rows were gathered by index and none has two samples' gradients."""
-    shape = next(g.shape for g in alone if g is not None)
-    if not use.by_row or not len(shape):
-        return None
-    nothing = alone[0].new_zeros(shape) if alone[0] is not None else torch.zeros(shape)
-    energy = torch.stack(
-        [
-            (nothing if g is None else g).double().reshape(-1, shape[-1]).square().sum(1)
-            for g in alone
-        ]
-    )
-    most, owners = energy.max(0)
-    if bool((energy.sum(0) - most > 1e-10 * most).any()):
-        return None
-    return Rows.of(owners.masked_fill(most == 0, -1), len(alone))
-
-
 def _stands_alone(g: Tensor, i: int, n: int, layout: Layout) -> bool:
     energy = split(g.double(), n, layout).flatten(1).square().sum(1)
-    return bool(energy.sum() - energy[i] <= 1e-10 * energy.sum())
+    return bool(energy.sum() - energy[i] <= _MAX_LEAK * energy.sum())
 
 
-def check(
+def _find_rows(use: Use, alone: list[Tensor | None]) -> Rows | None:
+    """Return the sample of each row if rows were gathered by index and none has two samples."""
+    some = next(g for g in alone if g is not None)
+    if not use.by_row or not some.ndim:
+        return None
+    rows = [torch.zeros_like(some) if g is None else g for g in alone]
+    energy = torch.stack([g.double().reshape(-1, g.shape[-1]).square().sum(1) for g in rows])
+    most, samples = energy.max(0)
+    if bool((energy.sum(0) - most > _MAX_LEAK * most).any()):
+        return None
+    return Rows.of(samples.masked_fill(most == 0, -1), len(alone))
+
+
+def _verify(
     found: Survey, tape: Tape, pulled: _Pulled, parameters: Mapping[str, Tensor], n: int
 ) -> None:
-    """Compare what the uses give with plain autograd; send what disagrees to the fallback."""
-    total = [summed([pulled.uses[i][j] for i in range(n)]) for j in range(len(tape.uses))]
+    """Compare the scores with plain autograd; send parameters that disagree to the fallback."""
+    total = [_summed([pulled.uses[i][j] for i in range(n)]) for j in range(len(tape.uses))]
     found.scale = pulled.largest
     shapes = {name: p.shape for name, p in parameters.items()}
-    seen_names = {name for use in tape.uses for name in (use.weight, use.bias)}
-    # compiled code and custom autograd functions use parameters where no mode looks
-    found.fallback |= pulled.reached - seen_names
+    # compiled code and custom autograd functions use parameters without calling torch functions
+    found.fallback |= pulled.reached - {name for use in tape.uses for name in use.names}
     for use, key, g in zip(tape.uses, tape.keys, total):
-        if g is not None and key not in found.layouts:  # given up: also the bias beside the weight
-            found.fallback |= {name for name in (use.weight, use.bias) if name}
-    for _ in range(2):  # a second time with what disagreed taken out, now as blocks of its own
+        if g is not None and key not in found.layouts:  # given up: also the bias of the weight
+            found.fallback |= use.names
+    for _ in range(2):  # the second time with what disagreed in blocks of its own
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
         found.fallback |= {b.weight for b in found.blocks if b.kind == "fallback"}
         wrong: set[str] = set()
-        for group in _held_together(found.blocks, parameters, n):
+        for group in _groups(found.blocks, parameters, n):
             rows = pulled.rows([x for block in group for x in block.parameters])
             for block in group:
                 seen = [
                     (use, g, found.layout(key))
                     for use, key, g in zip(tape.uses, tape.keys, total)
-                    if g is not None and {use.weight, use.bias} & set(block.parameters)
+                    if g is not None and use.names & set(block.parameters)
                 ]
                 scores = block.factors(seen, n, rows[0][block.parameters[0]].new_zeros(0))
                 references = [{x: row[x] for x in block.parameters} for row in rows]
-                if not _one_by_one(found, scores, block, references):
+                if not _agree(found, scores, block, references):
                     wrong |= set(block.parameters)
         found.fallback |= wrong
         if not wrong:
@@ -292,15 +281,15 @@ def check(
     found.row_bytes = held / n + 4 * sum(shapes[x].numel() for x in found.fallback)
 
 
-def summed(parts: list[Tensor | None]) -> Tensor | None:
+def _summed(parts: list[Tensor | None]) -> Tensor | None:
     present = [p for p in parts if p is not None]
     return torch.stack(present).sum(0) if present else None
 
 
-def _held_together(
+def _groups(
     blocks: Sequence[Block], parameters: Mapping[str, Tensor], n: int
 ) -> Iterator[list[Block]]:
-    """Blocks in factored form, as many at a time as their gradients may be held of."""
+    """Yield factored blocks, as many at a time as `HELD_BYTES` allows for their gradients."""
     group: list[Block] = []
     size = 0
     for block in (b for b in blocks if b.kind != "fallback"):
@@ -313,13 +302,15 @@ def _held_together(
         yield group
 
 
-def _one_by_one(
+def _agree(
     found: Survey, scores: Factors, block: Block, references: list[dict[str, Tensor]]
 ) -> bool:
-    """Whether the scores are the gradients: written out for one sample at a time, as a table of
-    words may take as much as the rest of the model."""
-    largest = max(float(block.pack(row).abs().max()) for row in references)
-    allowed = found.allowed(largest)
+    """Return True if the scores are the gradients.
+
+    They are written out for one sample at a time: an embedding table may be as large as the rest
+    of the model.
+    """
+    allowed = found.allowed(max(float(block.pack(row).abs().max()) for row in references))
     return all(
         float((scores.take(np.array([i])).project(None, None) - block.pack(row)).abs().max())
         <= allowed
@@ -327,70 +318,45 @@ def _one_by_one(
     )
 
 
-_ALONE = RLock()
-"""The switches are the whole process's: two threads must not restore each other's values."""
-
-
-class _Switch(NamedTuple):
-    """One setting of torch, and its value for full precision."""
-
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
-    full: Any
-
-
-def _older_switches() -> list[_Switch]:
-    """The settings of matrix products and of cuDNN as a whole; writing one writes the newer too."""
-    matmul = _Switch(
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"
-    )
-    return [matmul, attribute(torch.backends.cudnn, "allow_tf32", False)]
-
-
-def _newer_switches() -> list[_Switch]:
-    """A setting for each operation of each library; "none" means that the library's decides."""
-    backends: Any = torch.backends
-    operations = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-    operations += [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
-    return [attribute(one, "fp32_precision", "ieee") for one in operations]
-
-
-def attribute(owner: Any, name: str, full: Any) -> _Switch:
-    """A setting that is an attribute of a module of torch."""
-    return _Switch(lambda: getattr(owner, name), lambda value: setattr(owner, name, value), full)
+_PRECISION_LOCK = RLock()
+"""The settings belong to the process: two threads must not restore each other's values."""
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No TF32 nor bfloat16 inside float32 operations; every setting is put back at the end.
+    """Use no TF32 or bfloat16 inside float32 operations; restore every setting at the end.
 
     >>> with full_precision():
     ...     torch.backends.cudnn.allow_tf32
     False
     """
-    with _ALONE:
-        newer = [(switch, switch.read()) for switch in _newer_switches()]
-        older = readable(_older_switches())
+    backends: Any = torch.backends
+    operations = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+    operations += [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
+    with _PRECISION_LOCK:
+        each = [operation.fp32_precision for operation in operations]
+        # the older settings cover whole libraries; torch refuses to read one if the newer ones
+        # below it contradict each other, and the newer ones then suffice
+        matmul: Any = None
+        cudnn: Any = None
+        with suppress(RuntimeError):
+            matmul = torch.get_float32_matmul_precision()
+        with suppress(RuntimeError):
+            cudnn = backends.cudnn.allow_tf32
         try:
-            for switch, _ in older + newer:
-                switch.write(switch.full)
+            if matmul is not None:
+                torch.set_float32_matmul_precision("highest")
+            if cudnn is not None:
+                backends.cudnn.allow_tf32 = False
+            for operation in operations:
+                operation.fp32_precision = "ieee"
             yield
         finally:
-            for switch, value in older:
-                switch.write(value)
-            for switch, value in newer:
-                switch.write("none")  # as found, where what it inherits is what was found
-                if switch.read() != value:
-                    switch.write(value)
-
-
-def readable(wanted: list[_Switch]) -> list[tuple[_Switch, Any]]:
-    """The switches with their values, less those of which torch refuses to say one, because the
-    newer settings below them contradict each other."""
-    found = []
-    for switch in wanted:
-        try:
-            found.append((switch, switch.read()))
-        except RuntimeError:
-            continue
-    return found
+            if matmul is not None:
+                torch.set_float32_matmul_precision(matmul)
+            if cudnn is not None:
+                backends.cudnn.allow_tf32 = cudnn
+            for operation, value in zip(operations, each, strict=True):
+                operation.fp32_precision = "none"  # inherit, if that gives the value found before
+                if operation.fp32_precision != value:
+                    operation.fp32_precision = value

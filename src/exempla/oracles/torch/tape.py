@@ -1,28 +1,14 @@
-"""Which layers ran, with which inputs, and their backward pass: a tape of one forward pass, found
-out by a survey in full precision (precision), on a model that is put back as it was (restore).
+"""Record every use of a parameter while the model runs, without touching the model.
 
-Imports: factors, errors, oracles.base, oracles.torch.factors, oracles.torch.inputs.
-
-The tape: notes every use of a parameter while the model runs, without touching the model.
-
-A `TorchFunctionMode` sees each torch function the forward pass calls, whichever module (or bare
-line of code) calls it: shared weights, reused modules and functional calls are all seen alike.
-What the table of `operations.py` lists becomes a `Use`; any other differentiable use of a
-parameter puts it on the list for the fallback. A matrix taken from a stack of them (`views.py`) is
-followed to where it is used. Gradients are then asked for at the outputs of the
-uses only, so no parameter's gradient is computed and no hook is set.
-
-Matrices taken out of a stack of them (experts), and rows gathered by index.
+A `TorchFunctionMode` sees each torch function that the forward pass calls, from any module or bare
+line of code, so shared weights, reused modules and functional calls are all treated alike. A
+function in the table of `operations.py` becomes a `Use`; any other differentiable use of a
+parameter sends it to the fallback. Gradients are computed only at the outputs of the uses: no
+parameter's gradient is computed and no hook is set.
 
 A mixture of experts keeps the weights of all its experts in one parameter (experts, d_out, d_in).
-It is read a matrix at a time, or given whole to a grouped product with the number of rows that
-each expert gets. Either way rows meet matrices in the order of the routing.
-
-∂⟨outputs, cotangent⟩, without what `torch.autograd.grad` does to compare two shapes.
-
-Given `grad_outputs`, it imports sympy: a second and 60 MB in every fresh process. Asked for the
-gradient of a scalar it does not, so one is made whose gradient is the cotangent, at no cost in
-memory.
+It takes out one matrix at a time, or passes all of them to a grouped product together with the
+number of rows of each expert. `_Views` follows such matrices to where they are used.
 """
 
 from __future__ import annotations
@@ -40,20 +26,30 @@ from torch.overrides import TorchFunctionMode
 from exempla.oracles.torch.layers import StackUse, Use, repeated
 from exempla.oracles.torch.operations import KNOWN, RECURRENT, attention, embedding_bag, is_packed
 
+CLONE = -2
+"""Treatment: copy the output, because an in-place operation on a view would lose its edge."""
+
 _TRANSPOSES = (Tensor.transpose, torch.transpose, torch.swapaxes, Tensor.swapaxes)
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 _GROUPED = (getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None))
+_EXPANDED: dict[Any, Any] = {
+    F.multi_head_attention_forward: attention,
+    F.embedding_bag: embedding_bag,
+    **RECURRENT,
+}
+"""Functions with parameters inside, and the same computation in single products (which return None
+for rare options)."""
 
 
-class View(NamedTuple):
-    """One matrix of a stack, or all of them (piece None), perhaps transposed."""
+class _View(NamedTuple):
+    """One matrix of a stack, or all of them (piece None), possibly transposed."""
 
     name: str
     pieces: int
     piece: int | None
     transposed: bool
     tensor: Tensor
-    """Held, so that its identity stays its own."""
+    """Kept alive, so that its id stays unique."""
 
 
 class _Views:
@@ -62,78 +58,65 @@ class _Views:
     def __init__(self, names: dict[int, str]) -> None:
         self.tracked = names
         self.names: dict[int, str] = {}
-        self.known: dict[int, View] = {}
+        self.known: dict[int, _View] = {}
 
-    def _of(self, value: Any) -> View | None:
-        """The view that this is: a stack itself is a view of all of it."""
+    def _of(self, value: Any) -> _View | None:
+        """Return the view that a tensor is; a stack is a view of all of itself."""
         known = self.known.get(id(value))
         name = self.tracked.get(id(value))
-        if known is None and name is not None and _is_stack(value):
-            return View(name, value.shape[0], None, False, value)
+        is_stack = isinstance(value, Tensor) and value.ndim == 3 and value.shape[0] > 1
+        if known is None and name is not None and is_stack:
+            return _View(name, value.shape[0], None, False, value)
         return known
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> bool:
-        """Whether the call only takes a matrix out of a stack or turns one over: then noted."""
+        """Note a call that only takes a matrix out of a stack or transposes it."""
         view = self._of(args[0]) if args else None
         if view is None or not torch.is_tensor(out):
             return False
+        ndim, new = args[0].ndim, None
         if func is Tensor.__getitem__ and view.piece is None and not view.transposed:
-            piece = single(args[1])
+            piece = _single(args[1])
             new = None if piece is None else view._replace(piece=piece % view.pieces, tensor=out)
-        elif func in _TRANSPOSES and {a % args[0].ndim for a in args[1:3]} == _last_two(args[0]):
+        elif func in _TRANSPOSES and {a % ndim for a in args[1:3]} == {ndim - 1, ndim - 2}:
             new = view._replace(transposed=not view.transposed, tensor=out)
-        else:
-            new = None
         if new is None:
             return False
         self.known[id(out)], self.names[id(out)] = new, new.name
         return True
 
     def describe(self, func: Any, args: Any, kwargs: Any) -> Use | None:
-        """The use of a view in a product, if this is one."""
+        """Return the use of a view in a product, if this call is one."""
         if len(args) < 2:
             return None
         x, view = args[0], self._of(args[1])
         if view is None or not torch.is_tensor(x):
             return None
-        if func is F.linear and view.piece is not None:
-            return self._use(view, x, None, table=view.transposed)
-        if func in _PRODUCTS and view.piece is not None:
-            return self._use(view, x, None, table=not view.transposed)
+        table = not view.transposed
         offsets = kwargs.get("offs", args[2] if len(args) > 2 else None)
-        if func in _GROUPED and view.piece is None and offsets is not None and x.ndim == 2:
+        if view.piece is not None and (func is F.linear or func in _PRODUCTS):
+            table = view.transposed if func is F.linear else table
+            which = torch.full((x.shape[:-1].numel(),), view.piece, device=x.device)
+        elif func in _GROUPED and view.piece is None and offsets is not None and x.ndim == 2:
             rows = torch.arange(len(x), device=x.device)
             which = torch.searchsorted(offsets.long(), rows, right=True)
-            return self._use(view, x, which.clamp_max(view.pieces - 1), not view.transposed)
-        return None
-
-    @staticmethod
-    def _use(view: View, x: Tensor, which: Tensor | None, table: bool) -> StackUse:
-        if which is None:
-            assert view.piece is not None
-            which = torch.full((x.shape[:-1].numel(),), view.piece, device=x.device)
+            which = which.clamp_max(view.pieces - 1)
+        else:
+            return None
         axes = tuple(range(x.ndim - 1))
         return StackUse(
             view.name, None, x.detach(), axes, pieces=view.pieces, which=which, table=table
         )
 
 
-def _is_stack(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 3 and value.shape[0] > 1
-
-
-def single(index: Any) -> int | None:
-    """The number of one matrix, if the index is one."""
+def _single(index: Any) -> int | None:
+    """Return the number of one matrix, if the index is one."""
     if isinstance(index, Tensor) and index.ndim == 0 and not index.is_floating_point():
         return None if index.dtype == torch.bool else int(index)
     return index if isinstance(index, int) and not isinstance(index, bool) else None
 
 
-def _last_two(t: Tensor) -> set[int]:
-    return {t.ndim - 1, t.ndim - 2}
-
-
-# ---- rows gathered by index: whether the samples may have left their axis
+# ---- functions that gather rows by index, after which no axis need carry the samples
 
 
 def _by_item(n: int, x: Any, index: Any) -> bool:
@@ -153,7 +136,7 @@ def _by_select(n: int, x: Any, dim: int = 0, index: Any = None, **_: Any) -> boo
     return _carries_samples(x) and dim % x.ndim == 0
 
 
-def always(n: int, x: Any, *_: Any, **__: Any) -> bool:
+def _always(n: int, x: Any, *_: Any, **__: Any) -> bool:
     return _carries_samples(x)
 
 
@@ -164,28 +147,16 @@ def _carries_samples(x: Any) -> bool:
 _GATHERING: dict[Any, Callable[..., bool]] = {
     Tensor.__getitem__: _by_item,
     **dict.fromkeys((torch.index_select, Tensor.index_select), _by_select),
-    **dict.fromkeys((torch.masked_select, Tensor.masked_select), always),
+    **dict.fromkeys((torch.masked_select, Tensor.masked_select), _always),
     # pack_padded_sequence leaves the padding out, in the order of time steps
-    torch._VF._pack_padded_sequence: always,  # type: ignore[attr-defined]
+    torch._VF._pack_padded_sequence: _always,  # type: ignore[attr-defined]
 }
-
-
-CLONE = -2
-"""Treatment: copy the output, because an in-place operation on a view would lose its edge."""
-
-
-_OPENED: dict[Any, Any] = {
-    F.multi_head_attention_forward: attention,
-    F.embedding_bag: embedding_bag,
-    **RECURRENT,
-}
-"""Functions with parameters inside, and the same sums in the open (None: a rarer case)."""
 
 
 class Tape(TorchFunctionMode):
     """Uses of the tracked parameters during one forward pass.
 
-    `treatments` maps (parameter, which use of it) to `CLONE`, or to the axis on which an output
+    `treatments` maps (parameter, number of the use) to `CLONE`, or to the axis on which an output
     without samples (position embeddings) is repeated for each of the n samples.
     """
 
@@ -214,33 +185,33 @@ class Tape(TorchFunctionMode):
             if not self.gathered and func in _GATHERING:
                 self.gathered = _GATHERING[func](self.n, *args, **kwargs)
             return func(*args, **kwargs)
-        in_the_open = _OPENED.get(func)
-        if in_the_open is not None:
-            with self:  # the same sums in the open, so that each product is seen
-                out = in_the_open(*args, **kwargs)
+        expanded = _EXPANDED.get(func)
+        if expanded is not None:
+            with self:  # so that each of its products is seen
+                out = expanded(*args, **kwargs)
             if out is not None:
                 # the rows of a packed sequence are in the order of its time steps
                 self.gathered = self.gathered or is_packed(func, args)
                 return out
         out = func(*args, **kwargs)
-        if not any(t.requires_grad for t in tensors(out)):
+        if not any(t.requires_grad for t in _tensors(out)):
             return out
         if self.views.follow(func, args, kwargs, out):
             return out
-        use = self._described(func, args, kwargs) if torch.is_tensor(out) else None
-        if use is None or {use.weight, use.bias} - {None} != touched:
+        use = None
+        if torch.is_tensor(out):
+            use, describe = self.views.describe(func, args, kwargs), KNOWN.get(func)
+            use = use or (describe(self.names, *args, **kwargs) if describe else None)
+        if use is None or use.names != touched:
             self.unknown |= touched
             return out
-        return self._note(use, out)
+        return self._record(use, out)
 
-    def _described(self, func: Any, args: Any, kwargs: Any) -> Use | None:
-        use, describe = self.views.describe(func, args, kwargs), KNOWN.get(func)
-        return use or (describe(self.names, *args, **kwargs) if describe else None)
-
-    def _note(self, use: Use, out: Tensor) -> Tensor:
+    def _record(self, use: Use, out: Tensor) -> Tensor:
         self.routed = self.routed or self.gathered or isinstance(use, StackUse)
-        key = (use.key, self._counts[use.key])
-        self._counts[use.key] += 1
+        name = use.weight or use.bias or ""
+        key = (name, self._counts[name])
+        self._counts[name] += 1
         treatment = self.treatments.get(key)
         use.shape = out.shape
         if treatment == CLONE:
@@ -254,8 +225,11 @@ class Tape(TorchFunctionMode):
         return out
 
     def _collect(self, values: Any, touched: set[str]) -> None:
-        """Add the names of the parameters among the values. Every call of torch comes here, so it
-        must be quick: an id is looked up whatever it belongs to."""
+        """Add the names of the parameters among the values.
+
+        Every call of a torch function comes here, so it must be fast: ids are looked up without
+        regard to what they belong to.
+        """
         names, views = self.names, self.views.names
         for value in values:
             name = names.get(id(value)) or views.get(id(value))
@@ -265,16 +239,20 @@ class Tape(TorchFunctionMode):
                 self._collect(value, touched)
 
 
-def tensors(out: Any) -> Iterator[Tensor]:
+def _tensors(out: Any) -> Iterator[Tensor]:
     if isinstance(out, Tensor):
         yield out
     elif isinstance(out, (list, tuple)):
         for part in out:
-            yield from tensors(part)
+            yield from _tensors(part)
 
 
 class _ScalarOf(torch.autograd.Function):
-    """A scalar whose gradient at the outputs is the cotangent (its value does not matter)."""
+    """A scalar whose gradient at the outputs is the cotangent (its value does not matter).
+
+    Given `grad_outputs`, `torch.autograd.grad` imports sympy to compare two shapes: a second and
+    60 MB in every fresh process. The gradient of a scalar needs none, and costs no memory.
+    """
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, cotangent: Tensor) -> Tensor:
@@ -290,12 +268,13 @@ class _ScalarOf(torch.autograd.Function):
 def pull_back(
     outputs: Tensor, wanted: Sequence[Any], cotangent: Tensor, again: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """The gradient of ⟨outputs, cotangent⟩ at each tensor wanted; None where there is none.
+    """Return the gradient of ⟨outputs, cotangent⟩ at each tensor wanted; None where unused.
 
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> pull_back(x * x, [x], torch.tensor([1.0, 10.0]))
     (tensor([ 2., 40.]),)
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        cotangent = cotangent.clone() if cotangent.is_inference() else cotangent
         scalar = _ScalarOf.apply(outputs, cotangent)
     return torch.autograd.grad(scalar, wanted, retain_graph=again, allow_unused=True)  # type: ignore

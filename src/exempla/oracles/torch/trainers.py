@@ -296,14 +296,6 @@ def read(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def unwrap_module(model: nn.Module) -> nn.Module:
-    """The network inside a data-parallel or compiled wrapper."""
-    inner = getattr(model, "_orig_mod", None)
-    if inner is None and isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        inner = model.module
-    return unwrap_module(inner) if isinstance(inner, nn.Module) else model
-
-
 def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
     """Names of the chosen trainable parameters, in the model's order.
 

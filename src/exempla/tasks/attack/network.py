@@ -18,7 +18,8 @@ from torch.func import functional_call
 
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Oracle
-from exempla.oracles.torch.trainers import select_parameters, unwrap_module
+from exempla.oracles.torch.trainers import select_parameters
+from exempla.recorder.weights import unwrap_module
 from exempla.tasks.attack.ascent import InputScores, conjugate_gradient
 
 _CHUNK = 512

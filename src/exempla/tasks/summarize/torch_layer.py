@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.torch.likelihood import FamilyHead
 from exempla.oracles.torch.oracle import torch_oracle
-from exempla.oracles.torch.trainers import unwrap_module
+from exempla.recorder.weights import unwrap_module
 from exempla.tasks.summarize.last_layer import LastLayer, given_weights
 
 _TOLERANCE = 1e-3

@@ -85,7 +85,7 @@ def test_a_model_that_mixes_its_samples_is_still_refused() -> None:
 
 
 def test_rows_without_a_sample_are_left_out() -> None:
-    placed = Rows.of(torch.tensor([2, -1, 0, 2]), 3).split(torch.arange(4.0)[:, None])
+    placed = Rows.of(torch.tensor([2, -1, 0, 2]), 3).split(torch.arange(4.0)[:, None], 3)
     assert placed[:, :, 0].tolist() == [[2, 0], [0, 0], [0, 3]]
 
 
