@@ -1,6 +1,6 @@
 """What travels when rows are in a thousand places: the real engine over a modelled wire.
 
-Run `python -m benchmarks.transport` (`--out docs/experiments/exchange.csv` keeps the table).
+Run `python -m benchmarks.exchange` (`--out docs/experiments/exchange.csv` keeps the table).
 
 Every part is a `Part` with rows of its own; every message is packed, counted, unpacked and answered
 by the code that runs on a cluster. Only the wire is modelled: an exchange takes a round trip's

@@ -20,7 +20,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.transport import rows_of
+from benchmarks.exchange import rows_of
 from exempla.distributed import OnRay, in_files
 from exempla.distributed.ray_backend import RayTransport
 from exempla.selection import SBQ, select

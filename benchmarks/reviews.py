@@ -2,9 +2,10 @@
 
     python -m benchmarks.reviews --data DATA --cache CACHE [--reviews 200]
 
-Each review uses the page's own code (`exempla.review.session`, `exempla.review.learning`): sixty
-decisions, twenty of them spot checks, by a person who is always right. A review counts as covered
-if the number of wrong labels left lies in its 90 % interval. Then, with every row listed: decisions
+Each review uses the page's own code (`exempla.review.session`,
+`exempla.tasks.labels.decisions`): sixty decisions, twenty of them spot checks, by a person who is
+always right. A review counts as covered if the number of wrong labels left lies in its 90 %
+interval. Then, with every row listed: decisions
 until 90 % of the wrong labels are found, in the analysis's own order, in the learned order without
 spot checks, and on the page as it is. Last, whether the page ever says "stop" too early, within 900
 decisions, where the share left lies a little above the one named.

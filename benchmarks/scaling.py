@@ -5,7 +5,7 @@
 One size is varied at a time, the others stand still; the exponent is the slope of log seconds over
 log size, least squares over all sizes. Seconds are the processor's, one thread, the fastest of
 several rounds. For workers the parts are in this process behind a modelled wire
-(`benchmarks.transport`): what is measured is the slowest part's own seconds, and what travels.
+(`benchmarks.exchange`): what is measured is the slowest part's own seconds, and what travels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.exchange import measured as exchanged
+from benchmarks.exchange import rows_of
 from benchmarks.speed import so_many_threads
-from benchmarks.transport import measured as exchanged
-from benchmarks.transport import rows_of
 from exempla.selection import SBQ, select
 from exempla.selection.select import as_rows
 

@@ -117,15 +117,16 @@ def lines(model_name: str, data: str) -> list[dict[str, Any]]:
             }
             effect = found.removal
             predicted = effects[f"x{size.factor:g}"].log_likelihood
-            ends = sorted((predicted * size.low, predicted * size.high))
+            finite = size if np.isfinite(size.high) else size._replace(low=np.nan, high=np.nan)
+            ends = sorted((predicted * finite.low, predicted * finite.high))
+            low, high = (np.nan if effect[e] is None else effect[e] for e in ("low", "high"))
             out.append(
                 {
                     "model": model_name, "kind": kind_of(explainer), "data": data, "query": asked,
                     "removed": removed, "rows": len(found.removed),
                     "retrained": after - before, "measured": int(effect["measured"]),
-                    "answer": effect["log_likelihood"], "low": effect["low"],
-                    "high": effect["high"], "predicted": predicted, "predicted_low": ends[0],
-                    "predicted_high": ends[1],
+                    "answer": effect["log_likelihood"], "low": low, "high": high,
+                    "predicted": predicted, "predicted_low": ends[0], "predicted_high": ends[1],
                     **{f"x{s:g}": effects[f"x{s:g}"].log_likelihood for s in SCALES},
                 }
             )  # fmt: skip

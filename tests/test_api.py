@@ -94,11 +94,6 @@ def test_a_summary_has_no_side_and_invents_no_alignment(answers):
     assert summary.weights.sum() == pytest.approx(summary.total)
 
 
-def test_old_attributes_work_and_warn(answers):
-    with pytest.warns(FutureWarning, match="contradicting"):
-        assert answers["fix_labels"].accusers is answers["fix_labels"].contradicting
-
-
 @pytest.mark.parametrize("job", ["explain", "fix_labels", "clean", "summarize", "attack"])
 @pytest.mark.parametrize("seed", ["a", -1, 2**33, 1.5, True, None])
 def test_seeds_are_checked_everywhere(job, seed):

@@ -6,7 +6,7 @@
 
 Ask             explain, Explainer, Explanation
 Do a job        explain_errors, fix_labels, clean, summarize, acquire, attack
-Get back        Answer, and of its kind LabelFixes (ClassFixes, NumberFixes, PartFixes), Cleaning,
+Get back        Answer, and of its kind LabelFixes, Cleaning,
                 Summary, Acquisition, Attack; Verification
 Pick yourself   select, select_from_kernel, Selection, and the selectors
 Language        Completions: prompts and completions as training data and as a question
@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from exempla.version import __version__
 
 if TYPE_CHECKING:
     from exempla import metrics
@@ -52,9 +50,10 @@ if TYPE_CHECKING:
     from exempla.tasks.clean import Cleaning, clean
     from exempla.tasks.explain import explain, explain_errors
     from exempla.tasks.labels.fix_labels import fix_labels
-    from exempla.tasks.labels.result import ClassFixes, LabelFixes, NumberFixes, PartFixes
+    from exempla.tasks.labels.result import LabelFixes
     from exempla.tasks.summarize import Summary, summarize
     from exempla.tasks.verify import Verification
+    from exempla.version import __version__
 
 # Where each public name lives. Names are imported on first use, so that `import exempla` is
 # quick and nothing heavy loads unless it is asked for.
@@ -63,7 +62,6 @@ _HOMES = {
     "exempla.results": "Answer Explanation Features Selection",
     "exempla.tasks.explain": "explain explain_errors",
     "exempla.tasks.labels.fix_labels": "fix_labels LabelFixes",
-    "exempla.tasks.labels.jobs": "ClassFixes NumberFixes PartFixes",
     "exempla.tasks.clean": "clean Cleaning",
     "exempla.tasks.acquire": "acquire Acquisition",
     "exempla.tasks.summarize": "summarize Summary",
@@ -79,13 +77,14 @@ _HOMES = {
     "exempla.tables.models.surrogate": "surrogate Surrogate",
     "exempla.oracles.scores": "ArrayScores ScoreModel",
     "exempla.errors": "ExemplaError ExemplaWarning",
+    "exempla.version": "__version__",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "explain", "Explainer", "Answer", "Explanation", "Features",
     "explain_errors", "fix_labels", "clean", "summarize", "acquire", "attack",
-    "LabelFixes", "ClassFixes", "NumberFixes", "PartFixes",
+    "LabelFixes",
     "Cleaning", "Summary", "Acquisition", "Attack", "Verification",
     "select", "select_from_kernel", "Selection",
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.io import replacing, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,16 +128,22 @@ class Answer:
 
     def to_json(self, path: str | Path) -> Path:
         """Write the answer as JSON and return the path."""
+        from exempla.io import write_text
+
         return write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     def to_csv(self, path: str | Path) -> Path:
         """Write `to_frame` as CSV and return the path."""
+        from exempla.io import replacing
+
         with replacing(path) as file:
             self.to_frame().to_csv(file, index=False)
         return Path(path)
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write `to_frame` as Parquet and return the path."""
+        from exempla.io import replacing
+
         with replacing(path) as file:
             self.to_frame().to_parquet(file, index=False)
         return Path(path)

@@ -188,7 +188,8 @@ def test_a_folder_or_manifest_in_the_way_is_noticed_first(tmp_path, capsys, no_w
 def test_files_of_the_user_are_not_overwritten(command, frame, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     frame.to_csv("d.csv", index=False)
-    mine = [name for name in (*OWN["explain"][:3], *OWN[command]) if name != "manifest.json"]
+    unwritten = ("manifest.json", "summary.parquet", "patch.csv", "corrected.csv")
+    mine = [name for name in (*OWN["explain"][:3], *OWN[command]) if name not in unwritten]
     for name in mine:
         Path(name).write_text("mine")
     words = (command, "d.csv", "--label", "y", "--out", ".", "--quiet")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 import exempla
 from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_backend import RayTransport
+from exempla.distributed.ray_backend import RayTransport, _largest_fraction
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows
@@ -109,10 +109,21 @@ def test_what_a_user_can_do_wrong_is_said(cluster, problem, tmp_path):
         select(stored, target, 3, Sharded(SBQ(10), 2, backend="ray"))
     with pytest.raises(ExemplaError, match="give fewer shards"):
         select(rows, target, 3, Sharded(SBQ(10), 50, backend="ray"))
+    with pytest.raises(ExemplaError, match="give fewer shards"):
+        select(rows, target, 3, Sharded(SBQ(10), 2, backend=OnRay(gpus=1)))
     with pytest.raises(ExemplaError, match="NaN"):
         select(rows * np.nan, target, 3, Sharded(SBQ(10), 2, backend="ray"))
     with pytest.raises(ExemplaError, match="restarts is -1"):
         OnRay(restarts=-1)
+
+
+def test_more_shards_than_processors_share_them(cluster, problem, monkeypatch):
+    notes = []
+    monkeypatch.setattr("exempla.distributed.ray_backend.say", notes.append)
+    rows, target = problem
+    found = select(rows, target, 12, Sharded(SBQ(10), 3, backend="ray"))
+    assert np.array_equal(found.indices, select(rows, target, 12, SBQ(10)).indices)
+    assert any("3 shards share 2 CPUs: each worker gets 0.5 CPUs" in note for note in notes)
 
 
 def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
@@ -153,7 +164,7 @@ def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
     rows, target = problem
     with OnRay(restarts=0).opened(rows, 2) as placed:
         ray.kill(placed.transport.actors[1])
-        with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be started again"):
+        with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be restarted"):
             select(placed, target, 5, SBQ(10))
 
 
@@ -193,14 +204,35 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
 
 def test_without_ray_or_a_cluster_it_is_said(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-
-    def unreachable(*args, **kwargs):
-        raise ConnectionError("nobody there")
-
-    monkeypatch.setattr(ray, "init", unreachable)
-    rows = np.eye(4)
-    with pytest.raises(ExemplaError, match=r"no Ray cluster answers at '10\.0\.0\.1:6379'"):
-        select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend=OnRay("10.0.0.1:6379")))
+    rows, start = np.eye(4), monotonic()
+    with pytest.raises(ExemplaError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'"):
+        select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend=OnRay("127.0.0.1:1")))
+    assert monotonic() - start < 30
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ExemplaError, match=r"exempla\[ray\]"):
         exempla.select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend="ray"))
+
+
+def test_jobs_that_share_a_folder_keep_their_rows_apart(tmp_path):
+    """Each job has a folder of its own, which is gone at the end; files that exist stay."""
+    mine = tmp_path / "rows-0.npy"
+    mine.write_bytes(b"the user's own file")
+    first, second = np.full((4, 2), 1.0), np.full((6, 2), 2.0)
+    with ExitStack() as stack:
+        jobs = [OnRay(folder=tmp_path)._stored(rows, 2, ray, stack) for rows in (first, second)]
+        for stored, rows in zip(jobs, (first, second)):
+            np.testing.assert_array_equal(stored[:], rows)
+        assert len({shard.path for stored in jobs for shard in stored.shards}) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["rows-0.npy"]
+    assert mine.read_bytes() == b"the user's own file"
+    with pytest.raises(ExemplaError, match=r"rows-0.npy already exists and is not overwritten"):
+        in_files(first, tmp_path, 2)
+    assert mine.read_bytes() == b"the user's own file"
+    assert not (tmp_path / "rows-1.npy").exists()
+
+
+def test_processors_are_divided_so_that_every_actor_fits_on_a_node():
+    assert _largest_fraction([2.0], 3) == pytest.approx(2 / 3, abs=1e-4)
+    assert _largest_fraction([2.0, 2.0], 3) == 1.0  # 4/3 each would leave one without a node
+    assert _largest_fraction([8.0, 1.0], 4) == 2.0
+    assert _largest_fraction([], 4) == 0.0

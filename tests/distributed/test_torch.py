@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -111,6 +113,27 @@ def test_every_rank_gets_the_picks_of_one_process(tmp_path):
         assert "same target, k and selector" in found["ways"]
         assert found["bad"].startswith("rank 1: ")
         assert "NaN" in found["bad"]
+
+
+def losing_main(rank: int, folder: str) -> None:
+    """Rank 1 stops without a word; rank 0 writes what it is told."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
+    torch.distributed.barrier()
+    if rank == 1:
+        os._exit(0)
+    with pytest.raises(ExemplaError) as error:
+        select(np.eye(4), np.ones(4), 2, Sharded(SBQ(), backend="torch"))
+    Path(folder, "said").write_text(str(error.value))
+    os._exit(0)
+
+
+def test_a_lost_rank_is_named(tmp_path):
+    torch.multiprocessing.spawn(losing_main, (str(tmp_path),), nprocs=2)
+    said = (tmp_path / "said").read_text()
+    assert said.startswith("lost the connection to another rank")
+    assert "start all of them again" in said
 
 
 def test_without_a_group_it_is_said():

@@ -212,7 +212,7 @@ def test_server_down_the_card_stays_and_recovery_sends_once(tab, tmp_path):
     assert row(page) == 3
     with running(folder) as again:
         assert again.port == server.port
-        page.wait_for_selector("text=The server was started anew")
+        page.wait_for_selector("text=The server was restarted")
         other = open_review(
             tab, again.address
         )  # signs this browser in again; also sends what waits

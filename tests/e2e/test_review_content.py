@@ -41,7 +41,7 @@ def test_the_whole_text_every_column_search_and_filters(tab, tmp_path):
         page.select_option("#filter-given", "")
         assert page.inner_text("#list-count").startswith("6 of 12")
         page.click("#legend summary")
-        assert "chance that the given label is wrong" in page.inner_text("#legend")
+        assert "probability that the given label is wrong" in page.inner_text("#legend")
 
 
 def test_relabel_is_pressed_upon_nobody_where_the_label_is_probably_right(tab, tmp_path):

@@ -223,3 +223,9 @@ def test_gradients_that_are_no_numbers(score, message):
     data = (np.ones((4, 2)), np.zeros(4))
     with pytest.raises(ExemplaError, match=message):
         make_oracle(ScoreModel(score=score)).read(data, role="train")
+
+
+def test_a_gradient_without_columns_is_refused_with_a_sentence() -> None:
+    model = ScoreModel(score=lambda x, y: np.zeros((len(x), 0)))
+    with pytest.raises(ExemplaError, match="the model has no parameters"):
+        make_oracle(model).read((np.ones(4), np.ones(4)), role="train")

@@ -16,8 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.report import About, ImageView, TableView, View, render_report
-from exempla.report.evidence import decisive_parts
-from exempla.report.page import FIRST, FIRST_CARDS, PAGE, PAGE_OF_CARDS
+from exempla.report.evidence import decisive_parts, layout_of
 from exempla.report.plots import EffectPlot
 from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
 from exempla.tasks import retrain
@@ -48,7 +47,7 @@ def test_technical_choices_stand_under_how_this_was_computed(asked):
     text = Page(render_report(asked[3])).text
     top, _, bottom = text.partition("How this was computed")
     assert "What was found" in top
-    assert "How far to trust it" in top
+    assert "How reliable is this?" in top
     assert "answer.verify()" in top.partition("What to do next")[2]
     for word in COMPUTED:
         assert word not in top
@@ -167,7 +166,7 @@ def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
         "removing these, retrained",
     ]
     text = Page(render_report(found, verification=checked)).text
-    assert f"{checked.retrained:+.2g}; predicted was {checked.predicted:+.2g}" in text
+    assert f"{checked.retrained:+.2g} (predicted: {checked.predicted:+.2g})" in text
 
 
 def test_an_effect_no_larger_than_chance_is_called_unclear(asked):
@@ -182,16 +181,42 @@ def test_an_effect_no_larger_than_chance_is_called_unclear(asked):
     assert ("is not clear" in render_report(answer)) == (far < 3)
 
 
-def test_long_lists_fold_into_pages(asked):
+def test_every_card_is_on_the_page_and_errors_are_counted_by_class(asked):
     X, y, model, answer = asked
-    view = ImageView(X.reshape(-1, 8, 8), labels=y, predicted=model.predict(X))
+    said = model.predict(X)
+    view = ImageView(X.reshape(-1, 8, 8), labels=y, predicted=said)
     text = render_report(answer, train_view=view, test_view=view)
-    shown, _, rest = text.partition('<details class="page">')
-    assert shown.count("<article") == FIRST
-    assert rest.count("<article") == answer.n_test - FIRST
-    pages = re.findall(r"<summary>(\d+) to (\d+) of (\d+)</summary>", text)
-    assert (str(FIRST + 1), str(FIRST + PAGE), str(answer.n_test)) in pages
-    assert (str(FIRST_CARDS + 1), str(FIRST_CARDS + PAGE_OF_CARDS), "60") in pages
+    assert text.count("<article") == answer.n_test
+    assert text.count('data-rank="') >= 60
+    n = answer.n_test
+    cells = re.findall(r'data-true="(\w+)" data-predicted="(\w+)" aria-pressed.*?>(\d+)<', text)
+    assert sum(int(count) for *_, count in cells) == n
+    for true, predicted, count in cells:
+        wanted = np.sum((y[:n] == int(true)) & (said[:n] == int(predicted)))
+        assert int(count) == wanted
+    drawn = text.partition('<svg class="map"')[2].partition("</svg>")[0]
+    assert drawn.count('class="picked"') == len(answer)
+    assert drawn.count('class="queried"') == n
+
+
+def test_the_map_is_kernel_pca(asked):
+    *_, answer = asked
+    found = layout_of(answer)
+    features = answer.question.explainer.features_for("selection").rows
+    rows = np.concatenate([answer.indices, found.rows])
+    centred = features[rows] - features[rows].mean(0)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    placed = np.vstack([found.picked, found.sample])
+    np.testing.assert_allclose(np.abs(placed), np.abs(centred @ axes[:2].T), atol=1e-6)
+
+
+def test_warnings_that_differ_in_numbers_are_one_line(asked):
+    warnings = tuple(f"Rows {i} and {i + 1} are the same." for i in range(20))
+    text = render_report(asked[3], about=About(warnings=(*warnings, "Another.")))
+    lines = text.partition('<ul class="warnings">')[2].partition("</ul>")[0]
+    assert lines.count("<li>") == 2
+    assert "Rows 0 and 1 are the same. (19 more)" in lines
+    assert text.index("<h1>") < text.index('<ul class="warnings">'), "the title comes first"
 
 
 def test_next_steps_are_the_callers_where_given(asked):

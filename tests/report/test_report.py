@@ -176,7 +176,7 @@ def test_equal_pictures_are_kept_once(answer, views):
 def test_limits_are_stated(answer, views):
     page = Page(render_report(answer, train_view=views[0], test_view=views[1], limit=5))
     assert f"{answer.n_test - 5} more are not shown" in page.text
-    assert f"{len(answer) - 5} more are in the table" in page.text
+    assert f"{len(answer) - 5} more are listed in explanation.csv" in page.text
 
 
 def test_evidence_averages_to_the_alignment(answer):

@@ -242,3 +242,10 @@ def test_other_files_are_refused(folder: Path, name: str, text: str, said: str) 
     (folder / name).write_text(text)
     with pytest.raises(ExemplaError, match=said):
         import_decisions(read_review(folder), folder / name)
+
+
+def test_deeply_nested_json_gets_a_sentence(tmp_path):
+    folder = make_folder(tmp_path, 3)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ExemplaError, match="nested too deeply"):
+        import_decisions(read_review(folder), tmp_path / "deep.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exempla.review.learning import Stated, learn
+from exempla.tasks.labels.decisions import Stated, learn
 
 NONE = np.array([], dtype=int)
 

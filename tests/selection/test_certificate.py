@@ -215,3 +215,14 @@ def test_mistakes_are_named(change, words):
 
 def test_examples():
     assert doctest.testmod(theory).failed == 0
+
+
+def test_the_guarantee_of_greedy_depends_on_gamma():
+    """1 − exp(−γk/r) with γ = σ²/(σ² + max‖f‖²), by hand."""
+    rows, noise, k, r = np.diag([3.0, 2.0, 1.0]), 3.0, 2, 3
+    target = np.ones(3)
+    proof = certificate(rows, select(rows, target, k, SBQ(noise)), target, r=r)
+    gamma = noise / (noise + 9.0)
+    assert proof["weak_submodularity"].value == pytest.approx(gamma)
+    expected = 1 - np.exp(-gamma * k / r)
+    assert proof["greedy_guarantee"].value == pytest.approx(expected)

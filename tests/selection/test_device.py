@@ -57,6 +57,7 @@ def on_device(rows, target, k, selector):
 @pytest.fixture
 def with_triton(request, monkeypatch):
     """Use the kernels or their torch references."""
+    monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
     if not request.param:
         monkeypatch.setattr(kernels, "triton", None)
     return request.param
@@ -90,6 +91,7 @@ def test_recorded_passes_pick_what_the_host_picks(p, noise):
 @needs_triton
 def test_where_little_of_the_rows_is_left_the_precision_is_raised(monkeypatch):
     """Rows of few directions and a little else: soon all n are small beside the errors."""
+    monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
     raised = []
     real = lookahead.State.raise_precision
     monkeypatch.setattr(
@@ -216,10 +218,11 @@ def test_the_guess_kernel_is_its_reference(rule):
 
 @needs_triton
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
-def test_the_kernel_of_many_targets_is_its_reference(rule):
+def test_the_kernel_of_many_targets_is_its_reference(rule, monkeypatch):
     rng = np.random.default_rng(4)
     rows = ArrayRows(torch.from_numpy(rng.standard_normal((2500, 6)).astype(np.float32)).to(DEVICE))
     runs = [Run(Basis(target, 0.0, 1e-5), rows.t) for target in rng.standard_normal((3, 6))]
+    monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
     state = targets._Targets(rows, np.ones((3, rows.t), bool), runs, 4, 0.0, rule)
     assert state.best.shape[1] == 3  # tiles of 1024 rows
     q = torch.linalg.qr(torch.randn(6, 3, device=DEVICE).double())[0].T

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import Any, get_overloads, get_type_hints
 
@@ -22,6 +24,8 @@ from exempla.selection import (
     TopInfluence,
     select,
 )
+from exempla.selection.rows import ArrayRows
+from exempla.selection.select import as_rows
 
 RNG = np.random.default_rng(0)
 ROWS = np.round(RNG.standard_normal((30, 5)) * 4)
@@ -327,3 +331,30 @@ def test_estimate_averages_with_the_weights():
     # The rows span the space and are matched exactly, so linear functions are averaged exactly.
     np.testing.assert_allclose(result.estimate(ROWS), TARGET, atol=1e-9)
     assert result.estimate(ROWS[:, 0]) == pytest.approx(TARGET[0])
+
+
+COLD = """
+import sys
+import numpy as np
+import exempla
+
+rows = np.random.default_rng(0).standard_normal({shape}, dtype=np.float32)
+exempla.select(rows, rows[:9].mean(0), {k})
+print(*sorted(name for name in sys.modules if name.split(".")[0] in ("exempla", "numba")))
+"""
+
+
+def cold_imports(shape, k):
+    """The modules of exempla and numba that a first `select` loads."""
+    command = [sys.executable, "-c", COLD.format(shape=shape, k=k)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_a_small_first_job_passes_ten_files_and_never_loads_numba():
+    found = cold_imports((40_000, 128), 50)
+    assert "numba" not in found
+    assert len(cold_imports((50, 5), 4)) <= 10, found
+    assert isinstance(as_rows(np.ones((40_000, 128), np.float32), 50), ArrayRows)
+    large = as_rows(np.ones((40_000, 128), np.float32), 5000)
+    assert type(large).__name__ == "NumbaRows"

@@ -115,3 +115,13 @@ def test_mistakes_are_named(change, words):
     given = {"kernel": linear, "z": ROWS @ TARGET, "k": 3, "target_norm2": NORM2, **change}
     with pytest.raises(ExemplaError, match=words):
         select_from_kernel(**given)
+
+
+def test_features_of_several_models_average_their_kernels():
+    from exempla.kernel.query import joined
+
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((5, width)) for width in (3, 2, 4)]
+    mean = sum(part @ part.T for part in parts) / 3
+    both = joined(parts)
+    np.testing.assert_allclose(both @ both.T, mean)

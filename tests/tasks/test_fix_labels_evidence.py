@@ -8,21 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from exempla.data import stack_rows, take_rows
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.calibrate import (
-    fit_calibrator,
-    pooled,
-    ranked,
-    share_in_doubt,
-    share_wrong,
-)
 from exempla.tasks.labels.crossfit import stratified_folds
 from exempla.tasks.labels.fix_labels import gather
+from exempla.tasks.labels.sbq import share_in_doubt, share_wrong
 
 
 def scattered(n: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -45,53 +38,6 @@ def log_odds(n: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 def test_the_share_of_wrong_labels_is_found_from_honest_log_odds(share: float) -> None:
     odds, wrong = log_odds(20_000, share)
     assert share_wrong(odds) == pytest.approx(wrong.mean(), rel=0.12)
-
-
-def test_the_calibrator_learns_honest_log_odds() -> None:
-    odds, wrong = log_odds(4000, 0.5)
-    signals = np.column_stack([odds / 2.0, np.random.default_rng(1).normal(size=4000)])
-    calibrator = fit_calibrator(signals, wrong, np.arange(4000), seed=0)
-    assert np.abs(expit(calibrator.log_odds(signals)) - expit(odds)).mean() < 0.02
-    assert abs(calibrator.weights[1]) < 0.1 * calibrator.weights[0]
-
-
-def test_the_calibrator_allows_for_calibration_rows_in_doubt() -> None:
-    odds, wrong = log_odds(8000, 0.5)
-    mistaken = np.random.default_rng(2).random(8000) < 0.2
-    called = wrong ^ mistaken
-    signals = odds[:, None]
-    naive = fit_calibrator(signals, called, np.arange(8000), seed=0)
-    wary = fit_calibrator(signals, called, np.arange(8000), seed=0, doubt=0.2)
-    truth = expit(odds)
-    assert np.abs(expit(wary.log_odds(signals)) - truth).mean() < 0.03
-    assert np.abs(expit(naive.log_odds(signals)) - truth).mean() > 0.1
-
-
-def test_the_surest_are_ordered_by_what_mending_them_is_worth() -> None:
-    X, _ = scattered(4)
-    evidence = gather(LogisticRegression(), (X, np.array([0, 1, 0, 1])))
-    against = np.array([2.0, 5.0, 9.0, 1.0])  # log-odds against the given labels
-    p = expit(np.where([True, False, True, False], -against, against))
-    clean = np.log(np.column_stack([p, 1 - p]))
-    swayed = -clean  # what models say that learned from the suspects must not count
-    wrong = np.array([0.9, 0.9, 0.3, 0.9])
-    order = ranked(evidence, [swayed, swayed, clean], wrong, np.zeros(4))
-    assert order.tolist() == [1, 0, 3, 2]
-
-
-def test_the_nearly_sure_by_what_is_left_to_mend() -> None:
-    X, _ = scattered(4)
-    evidence = gather(LogisticRegression(), (X, np.array([0, 0, 0, 1])))
-
-    def prediction(against: list[float]) -> np.ndarray:
-        p = expit(np.array([-1, -1, -1, 1]) * against)
-        return np.log(np.column_stack([p, 1 - p]))
-
-    clean, learned = prediction([1.0, 5.0, 4.0, 9.0]), prediction([1.0, 4.0, -3.0, 0.0])
-    wrong = pooled(np.array([0.99, 0.98, 0.96, 0.9]), limit=0.99)
-    np.testing.assert_allclose(wrong, [0.99, 0.97, 0.97, 0.9])
-    order = ranked(evidence, [clean, learned, clean], wrong, np.zeros(4))
-    assert order.tolist() == [0, 2, 1, 3]
 
 
 def test_doubt_is_read_off_where_models_are_sure() -> None:

@@ -15,10 +15,10 @@ from sklearn.preprocessing import scale
 
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.calibrate import refit_after_decisions
+from exempla.tasks.labels.crossfit import Columns
 from exempla.tasks.labels.fix_labels import fix_labels
 from exempla.tasks.labels.neighbours import conflicts
-from exempla.tasks.labels.noise import fit_noise, fit_posterior, support
+from exempla.tasks.labels.wrong import assess, fit_stack
 from experiments.label_cases import KINDS, mislabel
 from experiments.label_study import Trial
 
@@ -31,67 +31,73 @@ def overlapping(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.log(expit(np.column_stack([-odds, odds]))), truth
 
 
-# ---- the noise model, on q that is right
+# ---- the stack and the flip rate, on predictions that are right
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2])
-def test_one_class_called_another_is_seen_as_such(rate: float) -> None:
+def test_uniform_flips_are_counted_without_trusted_rows(rate: float) -> None:
     log_q, truth = overlapping(6000, 0)
-    flip = (truth == 1) & (np.random.default_rng(1).random(6000) < 2 * rate)
-    given = np.where(flip, 0, truth)
-    noise = fit_noise(log_q, given)
-    assert 0.7 < noise.wrong(log_q, given).sum() / flip.sum() < 1.4
-    assert noise.errors[1, 0] > 3 * noise.errors[0, 1]
+    flip = np.random.default_rng(1).random(6000) < rate
+    columns = Columns.all_classes(np.where(flip, 1 - truth, truth), 2)
+    stack = fit_stack({"models": log_q}, columns, None)
+    assert 0.7 * rate < stack.flip_rate < 1.3 * rate
 
 
-def test_mistakes_on_hard_rows_are_seen_as_such() -> None:
-    log_q, truth = overlapping(8000, 0)
-    chance = 0.4 * np.exp(-np.abs(log_q[:, 1] - log_q[:, 0]))
-    flip = np.random.default_rng(1).random(8000) < chance
-    given = np.where(flip, 1 - truth, truth)
-    noise = fit_noise(log_q, given)
-    plain = fit_noise(log_q, given, wavers=False)
-    assert noise.wrong(log_q, given).sum() == pytest.approx(flip.sum(), rel=0.35)
-    assert noise.log_likelihood > plain.log_likelihood + 3
-
-
-def test_right_labels_have_hardly_any_mistakes() -> None:
+def test_right_labels_have_a_small_flip_rate() -> None:
     log_q, truth = overlapping(6000, 0)
-    assert fit_noise(log_q, truth).wrong(log_q, truth).mean() < 0.02
+    assert fit_stack({"models": log_q}, Columns.all_classes(truth, 2), None).flip_rate < 0.02
 
 
-def test_slopes_of_the_likelihood_are_right() -> None:
-    from exempla.tasks.labels.noise import _Likelihood
-
-    rng = np.random.default_rng(0)
-    log_q = np.log(rng.dirichlet([0.5] * 3, 50))
-    given = rng.integers(0, 3, 50)
-    problem = _Likelihood(log_q, given, None, None, True, None)
-    at = problem.base[problem.free] + 0.1 * rng.normal(size=len(problem.free))
-    _, slope = problem.objective(at)
-    for i in range(len(at)):
-        step = np.zeros(len(at))
-        step[i] = 1e-5
-        up, down = problem.objective(at + step)[0], problem.objective(at - step)[0]
-        assert slope[i] == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-4)
-
-
-def test_known_originals_teach_the_noise() -> None:
-    log_q = np.log(np.full((400, 2), 0.5))  # nothing can be told from the rows
-    truth = np.arange(400) % 2
-    given = np.where(np.arange(400) % 5 == 0, 1 - truth, truth)
-    noise = fit_noise(log_q, given, known=truth)
-    assert noise.wrong(log_q, given).mean() == pytest.approx(0.2, abs=0.05)
-
-
-def test_a_view_that_knows_nothing_is_dropped_and_none_counts_against_itself() -> None:
+def test_a_view_without_information_gets_no_weight_and_weights_are_bounded() -> None:
     rng = np.random.default_rng(0)
     log_q, truth = overlapping(600, 0)
-    views = [support(log_q), support(np.log(rng.dirichlet([1, 1], 600)))]
-    found = fit_posterior([*views, -views[0]], truth, seed=0)
-    assert found.weights[0] > 0.1
-    assert abs(found.weights[1]) < 0.1
-    assert (found.weights >= 0).all()
+    views = {"good": log_q, "chance": np.log(rng.dirichlet([1, 1], 600)), "against": log_q[:, ::-1]}
+    for trusted in (None, np.arange(600)):
+        weights = fit_stack(views, Columns.all_classes(truth, 2), trusted).weights
+        assert weights[0] > 0.5
+        assert weights[1] < 0.15
+        assert (weights >= 0).all()
+        assert (weights <= 4).all()
+
+
+def test_trusted_rows_move_the_class_biases() -> None:
+    log_q, truth = overlapping(4000, 0)
+    shifted = log_q + np.array([2.0, 0.0])  # a model that prefers class 0
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    biases = fit_stack({"models": shifted}, Columns.all_classes(truth, 2), np.arange(4000)).biases
+    assert biases[1] - biases[0] == pytest.approx(2.0, abs=0.4)
+
+
+def test_many_classes_are_judged_by_the_likeliest_ones() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 200, 3000)
+    logits = rng.normal(size=(3000, 200)) + 7.0 * np.eye(200)[truth]
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    flip = rng.random(3000) < 0.05
+    given = np.where(flip, (truth + 1) % 200, truth)
+    fixes = fix_labels(None, (np.zeros((3000, 1)), given), probabilities=p, progress=False)
+    assert flip[fixes.indices[: flip.sum()]].mean() > 0.95
+    assert 0.6 < fixes.expected_errors / flip.sum() < 1.7
+    assert np.mean(fixes.suggested[:100] == truth[fixes.indices[:100]]) > 0.95
+
+
+def test_first_labels_of_trusted_rows_decide_the_count() -> None:
+    held, n, N = 0, 3600, 4000
+    for seed in range(10):
+        log_q, truth = overlapping(N, seed)
+        hard = np.abs(log_q[:, 1] - log_q[:, 0]) < 2.0  # mistakes that labels alone cannot show
+        flip = hard & (np.random.default_rng(100 + seed).random(N) < 0.4)
+        first = np.where(flip, 1 - truth, truth)
+        given, true = np.concatenate([first[:n], truth[n:]]), flip[:n].sum()
+        columns = Columns.all_classes(given, 2)
+        alone = assess({"models": log_q}, columns, n)
+        told = assess({"models": log_q}, columns, n, original=first[n:])
+        assert alone.interval[0] <= true <= alone.interval[1]
+        assert np.ptp(told.interval) < 0.5 * np.ptp(alone.interval)
+        assert 0.6 < told.expected_errors / true < 1.6
+        assert told.probabilities.sum() == pytest.approx(told.expected_errors, rel=1e-3)
+        held += told.interval[0] <= true <= told.interval[1]
+    assert held >= 7  # 90 % intervals: fewer than 7 of 10 has a probability of 1 %
 
 
 # ---- from the door
@@ -101,8 +107,8 @@ def digits(kind: str, rate: float, seed: int = 0) -> tuple[Trial, np.ndarray]:
     X, y = map(np.asarray, load_digits(return_X_y=True))
     order = np.random.default_rng(seed).permutation(len(y))
     a, b = order[:900], order[900:1300]
-    model = LogisticRegression(C=0.1, max_iter=500)
-    trial = Trial("digits", seed, model, (X[a] / 4, y[a]), y[a], (X[b] / 4, y[b]), (X[b], y[b]))
+    model = LogisticRegression(max_iter=60)
+    trial = Trial("digits", seed, model, (X[a] / 16, y[a]), y[a], (X[b] / 16, y[b]), (X[b], y[b]))
     return trial, mislabel(trial, kind, rate, np.random.default_rng(seed))
 
 
@@ -111,10 +117,11 @@ def test_the_number_of_wrong_labels_holds_for_every_kind(kind: str) -> None:
     trial, given = digits(kind, 0.2)
     wrong = given != trial.truth
     fixes = fix_labels(trial.model, (trial.train[0], given), trial.curated, progress=False)
-    assert 0.7 < fixes.expected_errors / wrong.sum() < 1.4
-    low, high = fixes.expected_errors_interval or (0.0, 0.0)
-    assert low <= fixes.expected_errors <= high
-    assert wrong[fixes.indices[: wrong.sum()]].mean() > 0.8
+    assert 0.5 < fixes.expected_errors / wrong.sum() < 1.5
+    low, high = fixes.interval
+    assert low <= min(fixes.expected_errors, wrong.sum())
+    assert max(fixes.expected_errors, wrong.sum()) <= high
+    assert wrong[fixes.indices[: wrong.sum()]].mean() >= 0.8
     likely = fixes.probabilities > 0.5
     assert (fixes.suggested[likely] != fixes.given[likely]).all()
     assert (fixes.alternative == fixes.suggested)[likely].all()
@@ -126,7 +133,7 @@ def test_labels_drawn_by_chance_are_said_to_be_unknown() -> None:
     X, y = rng.normal(size=(300, 5)), rng.integers(0, 2, 300)
     for curated in (None, (rng.normal(size=(80, 5)), rng.integers(0, 2, 80))):
         fixes = fix_labels(LogisticRegression(), (X, y), curated, progress=False)
-        assert not fixes.informed
+        assert not fixes.has_signal
         assert fixes.finding.startswith("Nothing is known")
         assert (fixes.suggested == fixes.given).all()
 
@@ -150,18 +157,6 @@ def test_equal_rows_with_different_labels_are_pairs() -> None:
     for X in (table, np.array([[1.0, 2], [3, 4], [1, 2], [1, 2]]), ["A b", "c", "a  B", "a b"]):
         found = conflicts(X, np.array([0, 1, 1, 0]))
         assert [pair.rows for pair in found] == [(0, 2), (2, 3)]
-
-
-def test_decisions_move_the_probabilities_of_the_rest() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.uniform(0.01, 0.3, 500)
-    wrong = rng.random(500) < 3 * p
-    decided = rng.choice(500, 60, replace=False)
-    again = refit_after_decisions(None, p, decided, wrong[decided])
-    rest = np.setdiff1d(np.arange(500), decided)
-    assert again[rest].sum() == pytest.approx(wrong[rest].sum(), rel=0.35)
-    assert p[rest].sum() < 0.5 * wrong[rest].sum()
-    assert (again[decided] == wrong[decided]).all()
 
 
 # ---- the command line

@@ -15,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.evidence import moved, recorded_margins, worth_of_margins
+from exempla.tasks.labels.crossfit import Columns
+from exempla.tasks.labels.evidence import recorded_margins, reordered, worth_of_margins
 from exempla.tasks.labels.fix_labels import fix_labels, fix_labels_from, gather
 from exempla.tasks.labels.neighbours import nearest
 from exempla.tasks.labels.problem import without_blind_steps
@@ -83,7 +84,7 @@ def test_rows_without_words_are_nobodys_neighbours() -> None:
     assert np.sort(found.cosines[~blank])[:, ::-1] == pytest.approx(best[~blank], abs=1e-5)
     codes = rng.integers(0, 2, 60)
     shares = np.bincount(codes) / 60
-    assert np.exp(found.log_votes(codes, 2))[blank] == pytest.approx(
+    assert np.exp(found.log_votes(codes, Columns.all_classes(codes, 2)))[blank] == pytest.approx(
         np.tile(shares, (blank.sum(), 1))
     )
 
@@ -132,7 +133,7 @@ def test_margins_count_where_they_tell_and_not_where_hard_rows_only_look_like_it
     p = np.clip(0.1 + 0.05 * hard, 0.01, 0.5)
     telling = -hard - 3.0 * wrong + 0.5 * rng.normal(size=3000)
     gain = worth_of_margins(telling, hard, p)
-    better = moved(p, gain)
+    better = reordered(p, np.log(p / (1 - p)) + gain)
     assert better.sum() == pytest.approx(p.sum())
     assert wrong[np.argsort(-better)[:300]].mean() > wrong[np.argsort(-p)[:300]].mean() + 0.3
     assert not worth_of_margins(-hard + 0.5 * rng.normal(size=3000), hard, p).any()

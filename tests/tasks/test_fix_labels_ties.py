@@ -16,10 +16,10 @@ from threadpoolctl import threadpool_limits
 
 from exempla.arrays import first_largest, levels
 from exempla.data import take_rows
-from exempla.tasks.labels.calibrate import share_in_doubt
 from exempla.tasks.labels.evidence import FisherView
 from exempla.tasks.labels.fix_labels import fix_labels_from, gather
 from exempla.tasks.labels.problem import Learner
+from exempla.tasks.labels.sbq import share_in_doubt
 
 
 def texts(n: int = 150) -> tuple[list[str], np.ndarray]:

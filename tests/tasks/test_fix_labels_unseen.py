@@ -99,7 +99,7 @@ def test_the_command_line_on_a_folder_of_images(
     def look(evidence: Evidence, *_: Any) -> np.ndarray:
         codes, learner = evidence.problem.codes, evidence.learner
         seen["by heart"] = accuracy(learner.log_proba(learner.model, evidence.problem.X), codes)
-        seen["out of fold"] = accuracy(cross_fitted(evidence, evidence.problem, 0), codes)
+        seen["out of fold"] = accuracy(cross_fitted(evidence, evidence.problem, 0)[0], codes)
         raise ExemplaError("seen enough.")
 
     cross_fitted = Evidence.out_of_fold

@@ -34,7 +34,7 @@ def test_slips_are_found_named_and_undone(kind, slip):
     noisy = y.copy()
     noisy[bad] = slip(y[bad])
     fixes = exempla.fix_labels(model(), (X, noisy), progress=False)
-    assert isinstance(fixes, exempla.NumberFixes)
+    assert isinstance(fixes, exempla.LabelFixes)
     first = fixes.indices[:24]
     assert np.isin(first, bad).mean() > 0.8
     low, high = fixes.interval

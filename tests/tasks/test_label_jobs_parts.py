@@ -15,10 +15,10 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.class_noise import levels_apart
-from exempla.tasks.labels.crossfit import room
-from exempla.tasks.labels.jobs import job_of
-from exempla.tasks.labels.mixture import SoftmaxRegression
+from exempla.tasks.labels.crossfit import view_bytes
+from exempla.tasks.labels.fix_labels import job_of
+from exempla.tasks.labels.result import levels_apart
+from exempla.tasks.labels.softmax import SoftmaxRegression
 
 
 def several(rate=0.05, seed=0, n=600):
@@ -33,7 +33,7 @@ def test_wrong_labels_of_several_come_first():
     fixes = exempla.fix_labels(
         LogisticRegression(max_iter=500), (X, pd.DataFrame(given, columns=names)), progress=False
     )
-    assert isinstance(fixes, exempla.PartFixes)
+    assert isinstance(fixes, exempla.LabelFixes)
     assert fixes.n_labels == 2400
     hits = [wrong[row, names.index(name)] for row, name in zip(fixes.indices, fixes.name)]
     assert np.mean(hits[:60]) > 7 * wrong.mean()
@@ -110,7 +110,7 @@ def test_probabilities_for_classes():
     y = y.copy()
     y[[3, 150]] = 1 - y[[3, 150]]
     fixes = exempla.fix_labels(None, (np.zeros((200, 1)), y), probabilities=sure, progress=False)
-    assert isinstance(fixes, exempla.ClassFixes)
+    assert isinstance(fixes, exempla.LabelFixes)
     assert set(fixes.indices[:2]) == {3, 150}
 
 
@@ -135,8 +135,9 @@ def test_what_was_given_tells_the_job():
     assert job_of(model, (X, np.array([[0], [1], [1], [0]]))) == "classes"
     assert job_of(model, (["a b", "c"], ["x", "y"])) == "classes"
     assert job_of(None, ([["a", "b"], ["c"]], [["x", "y"], ["x"]])) == "tokens"
-    many = np.arange(3000) % 1500
-    assert job_of(model, (np.zeros((3000, 1)), many)) == "many"
+    assert job_of(model, (np.zeros((3000, 1)), np.arange(3000) % 1500)) == "classes"
+    votes = np.array([["a", None], ["b", "b"]], dtype=object)
+    assert job_of(model, (X[:2], votes)) == "votes"
 
 
 def test_a_few_classes_go_the_usual_way():
@@ -173,7 +174,7 @@ def test_two_thousand_classes_in_bounded_memory():
     assert found > 0.9
     assert 350 < expected < 900
     # one (rows × classes) array of float64 alone would take 192 MB, and ten would be held
-    assert used < 1.1 * room(12000, 2000)
+    assert used < 1.1 * view_bytes(12000, 2000)
 
 
 def test_softmax_regression_is_a_scikit_learn_classifier():

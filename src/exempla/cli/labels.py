@@ -21,7 +21,15 @@ from exempla.cli.console import Console, plain
 from exempla.cli.fitted import Files, Fitted, column_kinds, decisive
 from exempla.cli.models import load_model
 from exempla.cli.options import command_line, verdict
-from exempla.cli.output import contract, listed_rows, published, say_files, say_review, write_json
+from exempla.cli.output import (
+    contract,
+    is_review,
+    listed_rows,
+    published,
+    say_files,
+    say_review,
+    write_json,
+)
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.report import About, write_job_report
@@ -68,9 +76,11 @@ def write_suspects(
     question: str = "Which labels are wrong?",
 ) -> None:
     """Write the folder of the review page; no file that was read is replaced."""
-    for other in filter(None, (options.curated, options.test)):
-        for name in WRITTEN:
+    for name in WRITTEN:
+        for other in filter(None, (options.curated, options.test)):
             refuse_input(folder / name, other)
+        if options.force and not is_review(folder) and (folder / name).is_file():
+            (folder / name).unlink()  # announced when the folder was prepared
     write_review(
         folder,
         suspects,
@@ -188,7 +198,9 @@ class Suspects:
         """Return the judged rows that are not listed, with what is known about each."""
         listed, everything, labels = self.fixes, self.everything, self.given.parts.y_train
         first = len(listed)
-        names = ("indices", "given", "alternative", "alternative_chance", "probabilities")
+        names = (
+            "indices", "given", "suggested", "alternative", "alternative_chance", "probabilities",
+        )  # fmt: skip
         if len(everything) == len(labels):
             found = {n: getattr(everything, n)[first:] for n in (*names, "alignment")}
             against = everything.contradicting
@@ -207,7 +219,7 @@ class Suspects:
         classes, counts = np.unique(np.asarray(labels), return_counts=True)
         most, second = classes[np.argsort(-counts, kind="stable")[:2]]
         other = np.where(given == most, second, most)
-        values = (rows, given, other, zeros, share)
+        values = (rows, given, given, other, zeros, share)
         return SimpleNamespace(
             **dict(zip(names, values)), alignment=zeros, contradicting=lambda place: _NO_EVIDENCE
         )
@@ -228,6 +240,7 @@ class Suspects:
                 str(fixes.alternative[rank]),
                 float(np.clip(fixes.probabilities[rank], 0.0, 1.0)),
                 float(fixes.alternative_chance[rank]),
+                model_label=str(fixes.suggested[rank]),
                 side="opponent" if fixes.alignment[rank] < 0 else "proponent",
                 id=shown.name.partition(" · ")[2],
                 content=replace(shown, name=name),
@@ -337,7 +350,7 @@ class LabelJob:
             yield Suspect(
                 row,
                 probability=p,
-                model_probability=0.0 if hasattr(found, "spread") else p,
+                model_probability=0.0 if found.spread is not None else p,
                 id=shown.name.partition(" · ")[2],
                 content=replace(shown, name=""),
                 **self._judgement(found, rank),
@@ -346,7 +359,7 @@ class LabelJob:
     def _judgement(self, found: Any, rank: int) -> dict[str, Any]:
         """Return the given and the suggested label, which differ, and which side is right."""
         row, given, better = int(found.indices[rank]), found.given[rank], found.suggested[rank]
-        if hasattr(found, "spread"):
+        if found.spread is not None:
             cell = self.dataset.table.strings(self.dataset.label.name, [row])[0]
             expected, spread = float(found.expected[rank]), float(found.spread[rank])
             better = expected if better == given else better
@@ -355,7 +368,7 @@ class LabelJob:
                     "kind": "number", "expected": expected, "spread": spread}  # fmt: skip
         side = "opponent" if given != better else "proponent"
         words = {"given": str(given), "suggested": str(found.alternative[rank]), "side": side}
-        if not hasattr(found, "part"):
+        if found.part is None:
             return words
         part = {"kind": "part", "part": str(found.name[rank]) or " "}
         if self.dataset.sentences is not None:

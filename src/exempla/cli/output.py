@@ -37,6 +37,8 @@ from exempla.version import __version__
 
 _ALWAYS = ("explanation.json", "explanation.csv", "report.html")
 """What every command writes, besides the manifest."""
+_REVIEW_LIST = ("review.json", "suspects.jsonl")
+"""What fix-labels writes for the review page, which is not in the manifest."""
 _DESCRIPTIONS = {
     "report": "the whole answer, in a browser",
     "picture": "mistakes beside the images behind them",
@@ -68,7 +70,7 @@ def prepare_folder(
     files
         What the command writes besides the files of every command.
     others
-        Files of the review page, which are not in the manifest.
+        Files of the review page, which must not be files that are read.
 
     Raises
     ------
@@ -90,8 +92,8 @@ def prepare_folder(
             f"The results cannot be written to {folder} ({_reason(error)}); choose another folder "
             "with --out."
         ) from error
-    if not _is_review(folder):
-        names = (*names, *(name for name in others if not (folder / name).is_dir()))
+    if not is_review(folder):
+        names = (*names, *(name for name in _REVIEW_LIST if name in others))
     force = getattr(options, "force", False)
     check_targets(folder, names, force=force)
     if force and (replaced := foreign_files(folder, names)):
@@ -101,7 +103,7 @@ def prepare_folder(
     return folder
 
 
-def _is_review(folder: Path) -> bool:
+def is_review(folder: Path) -> bool:
     """Return True if the folder is one that `fix-labels` made, so that it may be replaced."""
     try:
         found = json.loads((folder / "review.json").read_bytes())
@@ -165,6 +167,7 @@ def write_results(
     test_view: View | None = None,
     about: About,
     evidence: Any = None,
+    layout: Any = None,
     verification: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
@@ -178,6 +181,7 @@ def write_results(
             test_view=test_view,
             about=about,
             evidence=evidence,
+            layout=layout,
             verification=verification,
         )
     return paths

@@ -1,10 +1,9 @@
-"""More machines by an existing engine: Ray's actors, or the processes of torch.distributed.
+"""Run on several machines with an existing engine: Ray actors or torch.distributed processes.
 
-`OnRay` and `OnTorch` are what `Sharded(selector, backend=…)` takes; "ray" and "torch" are short for
-them; their `opened` keeps rows in place for several questions. `fit_on_ray` and `fit_ranks` share
-out the embedding. ray and torch are imported when used.
-
-Imports: explainer, selection's shards, store, progress.
+`OnRay` and `OnTorch` are backends of `Sharded(selector, backend=…)`, with the short names "ray" and
+"torch"; their `opened` keeps rows in place for several selections. `fit_on_ray` and `fit_ranks`
+distribute the embedding. Ray and torch are imported on use. Imports: explainer, selection, store,
+progress.
 """
 
 from exempla.distributed.ray_backend import OnRay, in_files

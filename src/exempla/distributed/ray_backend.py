@@ -1,18 +1,12 @@
-"""Parts on a Ray cluster: an actor for each share of the files.
+"""Parts on a Ray cluster: one actor for each share of the files.
 
-Messages to actors and back, and what to do when one of them is lost.
+The driver logs every message that changed the state of an actor since its scores were opened. Ray
+restarts a lost actor wherever there is room, and the driver sends it the whole log again. Messages
+are the directions of the picks, so the log is about as large as the basis of the selection.
 
-The driver keeps every message that changed the state of an actor since the race began. Ray starts a
-lost actor again, wherever there is room; it is then told all of them once more. Messages are the
-directions of the picks, so this log is about as large as the basis of the selection.
-
-What runs on the other machine: parts opened from files, and a count of what was done to them.
-
-A worker that is started again has lost its race. The count tells: whoever asks says how many
-changes it has seen answered, and a worker that has made another number of them answers None. It is
-then given all messages of the race again and stands where it stood.
-
-Rows as files that every machine can open.
+A restarted `Worker` has lost its scores. A counter detects this: each message states how many
+changes were answered before it, and a worker that has made a different number answers None. It then
+receives the log and is in the same state again.
 """
 
 from __future__ import annotations
@@ -34,7 +28,6 @@ import numpy as np
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
-from exempla.io import replacing
 from exempla.progress import say
 from exempla.selection.rows import ArrayRows
 from exempla.selection.select import refuse_unusable, wrap
@@ -44,28 +37,30 @@ from exempla.store import StoredRows
 
 
 def absolute(rows: StoredRows) -> StoredRows:
-    """The same rows, under names that mean the same in any folder."""
+    """Return the same rows with absolute paths."""
     return StoredRows(tuple(replace(s, path=s.path.absolute()) for s in rows.shards))
 
 
 def _check_visible(rows: StoredRows) -> None:
-    """Refuse files that cannot be read on this machine, by its name."""
+    """Raise if a file cannot be read on this machine."""
     here = socket.gethostname()
     for shard in rows.shards:
         if not shard.path.exists():
             raise ExemplaError(
-                f"{shard.path} is not there on {here}: keep the rows in a folder that every "
-                "machine of the cluster sees under this name."
+                f"{shard.path} does not exist on {here}: keep the rows in a folder that every "
+                "machine of the cluster sees under the same path."
             )
         if len(shard.rows) < shard.stop - shard.start:
             raise ExemplaError(
-                f"{shard.path} has fewer rows on {here} than it should: it is another file, or "
-                "not whole."
+                f"{shard.path} has fewer rows on {here} than expected: it is a different or "
+                "incomplete file."
             )
 
 
 def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
-    """The rows of an array, written to the folder in as many files.
+    """Write the rows of an array to a folder, in `parts` new files.
+
+    Raises `ExemplaError` if a file cannot be written or already exists: nothing is overwritten.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -73,40 +68,46 @@ def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
     ['rows-0.npy', 'rows-1.npy']
     """
     folder = Path(folder).absolute()
+    paths: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = []
         for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
-            paths.append(folder / f"rows-{i}.npy")
-            with replacing(paths[-1]) as file:
+            with open(folder / f"rows-{i}.npy", "xb") as file:
+                paths.append(folder / f"rows-{i}.npy")
                 np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
     except OSError as problem:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        if isinstance(problem, FileExistsError):
+            raise ExemplaError(
+                f"{problem.filename} already exists and is not overwritten: give an empty folder."
+            ) from None
         why = problem.strerror or problem
         raise ExemplaError(f"rows cannot be written to {folder}: {why}.") from None
     return StoredRows.of(paths)
 
 
 class Worker:
-    """Holds a share of stored rows: in the files, or on a GPU."""
+    """Hold a share of stored rows: in the files, or on a GPU."""
 
     def __init__(self, share: StoredRows, gpu: bool = False) -> None:
         self.share, self.gpu = share, gpu
         self.done = 0
-        """Messages that changed something, since the race began."""
+        """Messages that changed the state since the scores were opened."""
         self.last: bytes | None = None
 
     @cached_property
     def parts(self) -> Parts:
-        """The share, opened when it is first needed: so that an error reaches who asks."""
+        """The share, opened on first use, so that an error reaches the caller."""
         _check_visible(self.share)
         return Parts([Part(wrap(_on_gpu(self.share) if self.gpu else self.share))])
 
     def answer(self, done: int, message: bytes, effect: Effect) -> bytes | None:
-        """The packed answers to packed calls; None if the state is not the one that is meant."""
+        """Return the packed answers to packed calls; None if the state is not the expected one."""
         if effect is Effect.BEGINS:
             self.done = done = 0
         if effect is Effect.CHANGES and self.done == done + 1 and self.last is not None:
-            return self.last  # it was asked before, and the answer was lost on its way
+            return self.last  # repeated: the answer was lost on its way
         if self.done != done:
             return None
         answer = packed(self.parts.answer(unpacked(message)))
@@ -115,7 +116,7 @@ class Worker:
         return answer
 
     def replay(self, messages: Sequence[bytes]) -> bool:
-        """Stand where a worker stands that has answered all of these; True when it does."""
+        """Restore the state after these messages; return True."""
         for message in messages:
             self.parts.answer(unpacked(message))
         for part in self.parts.parts:
@@ -125,13 +126,13 @@ class Worker:
 
 
 def _on_gpu(share: StoredRows) -> Any:
-    """The rows in the memory of this worker's GPU, brought there a piece at a time."""
+    """Copy the rows to the GPU of this worker, piece by piece."""
     import torch
 
     if not torch.cuda.is_available():
         raise ExemplaError(
-            "a worker was given a GPU that torch cannot use: install torch with CUDA on every "
-            "machine, or leave gpus at 0."
+            "a worker has a GPU that torch cannot use: install torch with CUDA on every machine, "
+            "or set gpus=0."
         )
     try:
         kind = {"float32": torch.float32, "float64": torch.float64}[share.dtype.name]
@@ -142,18 +143,22 @@ def _on_gpu(share: StoredRows) -> Any:
     except torch.cuda.OutOfMemoryError:
         size = share.nbytes / 2**30
         raise ExemplaError(
-            f"{size:.1f} GiB of rows do not fit on a worker's GPU: give more shards."
+            f"{size:.1f} GiB of rows do not fit on the GPU of a worker: use more shards."
         ) from None
 
 
-_INLINE = 100 * 1024
-"""Bytes from which on a message is put into Ray's store once, instead of being sent to each."""
-_PAUSE = 0.2, 5.0
-"""Seconds between two looks for a lost actor, at first and at most."""
+_MAX_INLINE_BYTES = 100 * 1024
+"""Larger messages are put into Ray's object store once instead of being sent to each actor."""
+_POLL_SECONDS = 0.2, 5.0
+"""First and longest interval between two checks for a lost actor."""
+_MIN_CPUS = 0.1
+"""Smallest fraction of a processor that an actor gets if there are more shards than processors."""
+_CONNECT_SECONDS = 10.0
+"""Time limit for connecting to the address of a cluster."""
 
 
 class RayTransport(Transport):
-    """A place is an actor."""
+    """Each place is an actor."""
 
     def __init__(
         self,
@@ -192,12 +197,12 @@ class RayTransport(Transport):
         return answers
 
     def _sent(self, messages: dict[int, bytes], effect: Effect) -> dict[int, Any]:
-        """The answers to come. A message that is the same for all is stored once."""
+        """Send messages; return references to the answers. Identical messages are stored once."""
         stored: dict[int, Any] = {}
         refs = {}
         for place, message in messages.items():
             carried: Any = message
-            if len(message) > _INLINE:
+            if len(message) > _MAX_INLINE_BYTES:
                 if id(message) not in stored:
                     stored[id(message)] = self.ray.put(message)
                 carried = stored[id(message)]
@@ -206,7 +211,7 @@ class RayTransport(Transport):
         return refs
 
     def _answer(self, place: int, ref: Any) -> Any:
-        """What the actor answers; None if it has been lost, and runs again without its state."""
+        """Return the answer of an actor; None if it was lost and restarted without its state."""
         from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
         try:
@@ -220,17 +225,17 @@ class RayTransport(Transport):
             return None
 
     def _replay(self, place: int) -> None:
-        """Bring an actor that lost its state back to where it was."""
+        """Restore the state of an actor."""
         self.traffic.restarts += 1
-        say(f"the worker of {self._named(place)} was lost: another one catches up")
+        say(f"the worker of {self._named(place)} was lost; restoring its state in a new one")
         while self._answer(place, self.actors[place].replay.remote(self.logs[place])) is None:
             pass
 
     def _wait_for(self, place: int) -> None:
-        """Until the actor runs again, wherever Ray finds room for it."""
+        """Wait until the actor runs again, wherever Ray finds room for it."""
         from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
-        deadline, pause = monotonic() + self.patience, _PAUSE[0]
+        deadline, pause = monotonic() + self.patience, _POLL_SECONDS[0]
         while True:
             try:
                 self.ray.get(self.actors[place].__ray_ready__.remote(), timeout=self.patience)
@@ -240,19 +245,19 @@ class RayTransport(Transport):
             except (RayActorError, GetTimeoutError):
                 if monotonic() > deadline:
                     raise ExemplaError(
-                        f"the worker of {self._named(place)} did not come back within "
-                        f"{self.patience:g} s: the cluster has no room for it; add a machine and "
+                        f"the worker of {self._named(place)} did not restart within "
+                        f"{self.patience:g} s: the cluster has no room for it. Add a machine and "
                         "run again."
                     ) from None
                 sleep(pause)
-                pause = min(1.5 * pause, _PAUSE[1])
+                pause = min(1.5 * pause, _POLL_SECONDS[1])
 
     def _named(self, place: int) -> Path:
-        """What an actor is called by: the first of its files."""
+        """Return the first file of an actor, which names it in messages."""
         return self.shares[place].shards[0].path
 
     def _explained(self, place: int, problem: Any) -> Exception:
-        """What went wrong in an actor, as if it had happened here."""
+        """Return an error in an actor as if it had happened here."""
         cause = getattr(problem, "cause", None)
         if isinstance(cause, ExemplaError):
             return ExemplaError(str(cause))
@@ -264,17 +269,17 @@ class RayTransport(Transport):
         first = self._named(place)
         if "memory" in why.lower():
             return (
-                f"the worker of {first} ran out of memory: give more shards, or machines with "
+                f"the worker of {first} ran out of memory: use more shards, or machines with "
                 "more memory."
             )
-        said = next((line for line in why.splitlines() if line.strip()), "no reason is known")
+        reason = next((line for line in why.splitlines() if line.strip()), "unknown reason")
         return (
-            f"the worker of {first} died and may not be started again ({said}): see to the "
-            "machine, or allow more with OnRay(restarts=…)."
+            f"the worker of {first} died and may not be restarted ({reason}): check the machine, "
+            "or allow more restarts with OnRay(restarts=…)."
         )
 
     def close(self) -> None:
-        """End the actors."""
+        """Kill the actors."""
         for actor in self.actors:
             self.ray.kill(actor, no_restart=True)
         self.actors = []
@@ -282,28 +287,32 @@ class RayTransport(Transport):
 
 @dataclass(frozen=True)
 class OnRay(Backend):
-    """The parts of `Sharded` as actors of a Ray cluster.
+    """Place the parts of `Sharded` in actors of a Ray cluster.
 
-    Stored rows go to the actors as paths, which every machine must see. Rows in memory are written
-    to `folder` first. An actor that dies, alone or with its machine, is started elsewhere, reads
-    its files again and repeats what was done so far: the picks are the same.
+    Stored rows are sent to the actors as paths, which every machine must see. Rows in memory are
+    first written to a new subfolder of `folder`, which is removed at the end. An actor that dies,
+    alone or with its machine, is restarted elsewhere, reads its files again and repeats what was
+    done so far: the picks are the same.
 
     Parameters
     ----------
     address : str, optional
-        Of the cluster. If not given: the one this program is connected to, else the one that
-        RAY_ADDRESS or this machine's Ray names, else a cluster of this machine alone, started for
+        Address of the cluster. Default: the cluster this program is connected to, then the one
+        named by RAY_ADDRESS or running on this machine, then a new one on this machine, started for
         the job.
-    cpus, gpus : float
-        What each actor is given. With a GPU its rows are kept there.
-    restarts : int
-        How often each actor may be lost.
+    cpus, gpus : float, default 1.0 and 0.0
+        Resources of each actor. If there are more shards than processors, each actor gets a
+        fraction of one, and a note says so. With a GPU, its rows are kept there.
+    restarts : int, default 5
+        How often each actor may be restarted.
     folder : path, optional
-        Where rows in memory are written: a folder that all machines see. On one machine a temporary
-        one will do.
-    patience : float
-        Seconds to wait for a lost actor to come back.
+        Folder for rows in memory, which all machines must see. Default: a temporary folder, which
+        suffices on one machine.
+    patience : float, default 300.0
+        Seconds to wait for a lost actor to restart.
 
+    Examples
+    --------
     >>> from exempla import SBQ, Sharded
     >>> Sharded(SBQ(10), shards=8, backend=OnRay(gpus=1)).backend.restarts
     5
@@ -326,7 +335,7 @@ class OnRay(Backend):
 
     @contextmanager
     def opened(self, features: Any, shards: int) -> Iterator[ShardedRows]:
-        """The rows with so many actors, for one question or several:
+        """Keep the rows in `shards` actors, for one or several selections:
 
         `with OnRay().opened(rows, 8) as parts: exempla.select(parts, target, k, SBQ(10))`.
         """
@@ -335,9 +344,9 @@ class OnRay(Backend):
             stored = self._stored(features, shards, ray, stack)
             cuts = pairwise(cuts_of(len(stored), shards))
             shares = [absolute(stored.part(start, stop)) for start, stop in cuts]
-            self._refuse_too_many(len(shares), ray)
+            cpus = self._cpus_per_actor(len(shares), ray)
             exchange = RayTransport(
-                ray, shares, cpus=self.cpus, gpus=self.gpus, restarts=self.restarts,
+                ray, shares, cpus=cpus, gpus=self.gpus, restarts=self.restarts,
                 patience=self.patience,
             )  # fmt: skip
             stack.callback(exchange.close)
@@ -353,35 +362,73 @@ class OnRay(Backend):
         array = to_numpy(features) if is_tensor(features) else np.asarray(features)
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiub":
             raise ExemplaError(
-                f"features of shape {array.shape} and type {array.dtype} cannot be shared out: "
+                f"features of shape {array.shape} and type {array.dtype} cannot be distributed: "
                 "give one row of real numbers per training example"
             )
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-        folder = self.folder
-        if folder is None:
+        if self.folder is None:
             machines = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
             if len(machines) > 1:
                 raise ExemplaError(
                     f"rows in memory must be written where all {len(machines)} machines of the "
                     "cluster can read them: give OnRay(folder=…) on a file system they share."
                 )
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="exempla-rows-"))
+        folder = stack.enter_context(_job_folder(self.folder))
         say(f"writing {len(array)} rows ({array.nbytes / 2**20:.0f} MiB) to {folder} for Ray")
         return in_files(array, folder, shards)
 
-    def _refuse_too_many(self, actors: int, ray: Any) -> None:
+    def _cpus_per_actor(self, actors: int, ray: Any) -> float:
+        """Return the processors of each actor: `cpus`, or a fraction if there are too few."""
         have = ray.cluster_resources()
-        for what, each in (("CPU", self.cpus), ("GPU", self.gpus)):
-            if actors * each > have.get(what, 0.0) + 1e-9:
-                raise ExemplaError(
-                    f"{actors} shards want {actors * each:g} {what}s and the Ray cluster has "
-                    f"{have.get(what, 0.0):g}: give fewer shards, or OnRay({what.lower()}s=…) less."
-                )
+        if actors * self.gpus > have.get("GPU", 0.0) + 1e-9:
+            raise ExemplaError(
+                f"{actors} shards need {actors * self.gpus:g} GPUs and the Ray cluster has "
+                f"{have.get('GPU', 0.0):g}: give fewer shards, or OnRay(gpus=…) less."
+            )
+        if actors * self.cpus <= have.get("CPU", 0.0) + 1e-9:
+            return self.cpus
+        nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+        cpus = _largest_fraction(nodes, actors)
+        if cpus < min(_MIN_CPUS, self.cpus):
+            raise ExemplaError(
+                f"{actors} shards need {actors * self.cpus:g} CPUs and the Ray cluster has "
+                f"{have.get('CPU', 0.0):g}: give fewer shards, or OnRay(cpus=…) less."
+            )
+        say(
+            f"{actors} shards share {have.get('CPU', 0.0):g} CPUs: each worker gets {cpus:g} CPUs "
+            f"instead of {self.cpus:g}. The result is the same; the workers run slower."
+        )
+        return cpus
+
+
+def _largest_fraction(nodes: list[float], actors: int) -> float:
+    """Return the most CPUs each of `actors` actors can get when nodes have these many CPUs.
+
+    >>> _largest_fraction([2.0], 3), _largest_fraction([2.0, 2.0], 3)
+    (0.6666, 1.0)
+    """
+    options = {int(1e4 * cpus / share) / 1e4 for cpus in nodes for share in range(1, actors + 1)}
+    fits = (o for o in options if o > 0 and sum(int(cpus / o) for cpus in nodes) >= actors)
+    return max(fits, default=0.0)
+
+
+@contextmanager
+def _job_folder(parent: str | Path | None) -> Iterator[Path]:
+    """Make a folder with a unique name for the rows of one job, and remove it at the end."""
+    try:
+        if parent is not None:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix="exempla-rows-", dir=parent)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise ExemplaError(f"rows cannot be written to {parent}: {why}.") from None
+    with made as folder:
+        yield Path(folder).absolute()
 
 
 def ray_module() -> Any:
-    """Ray, or what to do."""
+    """Import Ray, or raise with the command that installs it."""
     try:
         import ray
     except ImportError:
@@ -393,27 +440,38 @@ def ray_module() -> Any:
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Any]:
-    """Ray, connected; what was connected here is let go at the end."""
+    """Connect to Ray; disconnect at the end if the connection was made here."""
     ray = ray_module()
     if ray.is_initialized():
         yield ray
         return
-    # A job on somebody's data tells nobody that it runs, unless they have said so themselves.
+    # Ray reports usage statistics by default; a job on private data does not, unless asked to.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    named = address or os.environ.get("RAY_ADDRESS")
     try:
-        ray.init(address=address or os.environ.get("RAY_ADDRESS") or "auto", **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as problem:
-        if address or os.environ.get("RAY_ADDRESS"):
-            named = address or os.environ["RAY_ADDRESS"]
+        if named:
+            _check_reachable(named)
+        ray.init(address=named or "auto", **quiet)
+    except (OSError, RuntimeError, ValueError) as problem:
+        if isinstance(problem, ExemplaError):
+            raise
+        if named:
             why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
             raise ExemplaError(
-                f"no Ray cluster answers at {named!r} ({why}): start one (`ray start --head`), or "
-                "leave the address out."
+                f"no Ray cluster answers at {named!r} ({why}): start one with `ray start --head`, "
+                "or omit the address."
             ) from None
-        say("no Ray cluster is running: one of this machine alone is started for the job")
+        say("no Ray cluster is running; starting one on this machine for the job")
         ray.init(include_dashboard=False, **quiet)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at host:port; Ray itself would retry for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()

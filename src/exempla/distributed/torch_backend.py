@@ -1,14 +1,12 @@
-"""Parts with the processes of a torch.distributed group: every rank holds its own rows.
+"""Parts in the processes of a torch.distributed group, and embedding by several processes.
 
-All ranks run the same greedy loop on the same answers, so that decisions need not travel: an
-exchange is one gathering of what the parts found. A checksum of each question travels along: ranks
-that would go different ways (another target, another k, other hardware) stop with a sentence.
+All ranks run the same greedy loop on the same answers, so that decisions need not travel: one
+exchange gathers the answers of all parts. A checksum of each question travels along: ranks that
+diverge (another target, another k, other hardware) stop with an error.
 
-The training set embedded by several processes or machines, each a part, into one store.
-
-Everybody runs what one machine alone would run for `Explainer.fit(train, part=(i, n))`: the store
-keeps the basis and the Fisher of whoever was first, and everybody's rows are made with those. A
-task that is lost is run again and makes what is missing of its part.
+`fit_ranks` and `fit_on_ray` embed a training set into one store. Each process runs
+`Explainer.fit(train, part=(i, n))`: the store keeps the basis and the Fisher matrix of the first
+one, and all rows are computed with those. A lost task is repeated and computes what is missing.
 """
 
 from __future__ import annotations
@@ -43,23 +41,23 @@ from exempla.store import StoredRows
 
 @dataclass(frozen=True)
 class OnTorch(Backend):
-    """The parts of `Sharded` with the processes of a torch.distributed group.
+    """Place the parts of `Sharded` in the processes of a torch.distributed group.
 
-    Every process calls with rows of its own, an array or stored rows, and with the same target and
-    k. Each gets the same picks; their indices count the rows of rank 0 first, then those of rank 1,
-    and so on. Rows on a GPU stay there.
+    Every process calls with its own rows, an array or stored rows, and with the same target and k.
+    All get the same picks; indices count the rows of rank 0 first, then those of rank 1, and so on.
+    Rows on a GPU stay there.
 
     Parameters
     ----------
     group : process group, optional
-        The default one if not given.
+        Default: the default group.
     """
 
     group: Any = None
 
     @contextmanager
     def opened(self, features: Any, shards: int) -> Iterator[ShardedRows]:
-        """The rows of all ranks; `shards` is theirs, so it is not looked at."""
+        """Return the rows of all ranks; `shards` is ignored, because each rank is one."""
         group = _process_group(self.group)
         parts = together(lambda: Parts([Part(as_rows(features))]), group)
         rows = ShardedRows(_TorchTransport(parts, group))
@@ -68,7 +66,7 @@ class OnTorch(Backend):
 
 
 class _TorchTransport(Transport):
-    """A place is a rank. Nothing is sent but answers, by each to all."""
+    """Each place is a rank; only answers are sent, by each to all."""
 
     def __init__(self, parts: Parts, group: Any) -> None:
         self.parts, self.group = parts, group
@@ -77,9 +75,7 @@ class _TorchTransport(Transport):
         self.rank, _ = _rank_and_size(group)
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        calls = [call] if of is not None else [*self._queued, call]
-        if of is None:
-            self._queued = []
+        calls = self._flush(call, of)
         first, last = self.places[self.rank : self.rank + 2]
 
         def mine() -> list[Any]:
@@ -95,18 +91,20 @@ class _TorchTransport(Transport):
         sums, answers = zip(*map(unpacked, every))
         if len(set(sums)) > 1:
             raise ExemplaError(
-                "the processes went different ways: call with the same target, k and selector on "
-                "every rank, on machines of one kind."
+                "the processes diverged: call with the same target, k and selector on every rank, "
+                "on machines of the same kind."
             )
         return [one for rank in _without_errors(answers) for one in rank]
 
     def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
-        raise NotImplementedError("every rank answers by itself")
+        raise NotImplementedError("ranks exchange answers, not messages")
 
 
 def together(work: Callable[[], Any], group: Any) -> Any:
-    """What the work gives here, once it has succeeded on every rank; else the same error on all:
-    nobody waits for a rank that has stopped."""
+    """Return the result of the work here once it has succeeded on every rank.
+
+    If it fails on one rank, all raise the same error, so that none waits for a stopped rank.
+    """
     mine = _tried(work)
     failed = mine if isinstance(mine, _Failure) else None
     _without_errors(_gathered(failed, group))
@@ -114,7 +112,7 @@ def together(work: Callable[[], Any], group: Any) -> Any:
 
 
 def _in_turn(work: Callable[[], Any], group: Any) -> Any:
-    """What the work gives here, done by one rank after the other: who opens a store locks it."""
+    """Run the work on one rank after the other, because opening a store locks it."""
     rank, size = _rank_and_size(group)
     found = None
     for turn in range(size):
@@ -125,41 +123,49 @@ def _in_turn(work: Callable[[], Any], group: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Failure:
-    said: str
+    message: str
 
 
 def _tried(work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except Exception as problem:  # of whatever kind: the other ranks are waiting
+    except Exception as problem:  # of any kind: the other ranks are waiting
         known = isinstance(problem, ExemplaError)
         return _Failure(str(problem) if known else f"{type(problem).__name__}: {problem}")
 
 
 def _without_errors(answers: Sequence[Any]) -> Sequence[Any]:
-    failed = [(rank, a.said) for rank, a in enumerate(answers) if isinstance(a, _Failure)]
+    failed = [(rank, a.message) for rank, a in enumerate(answers) if isinstance(a, _Failure)]
     if failed:
-        rank, said = failed[0]
-        raise ExemplaError(f"rank {rank}: {said}")
+        rank, message = failed[0]
+        raise ExemplaError(f"rank {rank}: {message}")
     return answers
 
 
 def _gathered(thing: Any, group: Any) -> list[Any]:
-    """What every rank has, on every rank."""
+    """Return the objects of all ranks, on every rank."""
     distributed = _distributed()
     every: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(every, thing, group=group)
+    try:
+        distributed.all_gather_object(every, thing, group=group)
+    except RuntimeError as problem:  # DistBackendError and DistNetworkError are RuntimeErrors
+        first = str(problem).partition("\n")[0].partition(". ")[0]
+        why = first[first.startswith("[") and first.find("] ") + 2 :]  # without the C++ source file
+        raise ExemplaError(
+            f"lost the connection to another rank ({why}): a process has stopped or its machine "
+            "cannot be reached. See the output of the other ranks, then start all of them again."
+        ) from None
     return every
 
 
 def _rank_and_size(group: Any) -> tuple[int, int]:
-    """Which process of the group this is, and of how many."""
+    """Return the rank of this process and the size of the group."""
     distributed = _distributed()
     return distributed.get_rank(group), distributed.get_world_size(group)
 
 
 def _process_group(group: Any) -> Any:
-    """The group, if there is one."""
+    """Return the group, or raise if torch.distributed is not initialised."""
     distributed = _distributed()
     if not distributed.is_available() or not distributed.is_initialized():
         raise ExemplaError(
@@ -180,7 +186,7 @@ def _distributed() -> Any:
 
 
 def _checksum(value: Any) -> int:
-    """A number that differs where calls differ; those of different parts are the same here."""
+    """Return a number that differs if calls differ; arguments of single parts are left out."""
     if isinstance(value, np.ndarray):
         return zlib.crc32(np.ascontiguousarray(value).tobytes())
     if isinstance(value, Call):
@@ -193,28 +199,27 @@ def _checksum(value: Any) -> int:
 
 
 def fit_ranks(explainer: Explainer, train: Any, ids: Any = None, *, group: Any = None) -> Explainer:
-    """`explainer.fit` by all ranks of a torch.distributed group, each of which calls this.
+    """Fit an explainer with all ranks of a torch.distributed group; every rank calls this.
 
     Parameters
     ----------
     explainer : Explainer
-        With `store=` a folder that all ranks see; on its own device on each rank, if there are
-        several.
+        With `store=` a folder that all ranks see; each rank may use a device of its own.
     train, ids
         As for `Explainer.fit`, the same on every rank.
     group : process group, optional
-        The default one if not given.
+        Default: the default group.
 
     Returns
     -------
     Explainer
-        The same, fitted to all rows, on every rank.
+        The same object, fitted to all rows, on every rank.
     """
     group = _process_group(group)
     rank, size = _rank_and_size(group)
     if explainer.store is None:
-        raise ExemplaError("ranks meet in a store: give the Explainer store=FOLDER.")
-    # The first makes basis and Fisher while the others would only make them once more.
+        raise ExemplaError("ranks share their rows in a store: give the Explainer store=FOLDER.")
+    # The first rank computes basis and Fisher matrix, which the others would only repeat.
     together(lambda: explainer.fit(train, ids, part=(1, size)) if rank == 0 else None, group)
     together(lambda: explainer.fit(train, ids, part=(rank + 1, size)) if rank else None, group)
     _in_turn(lambda: explainer.fit(train, ids), group)
@@ -222,17 +227,17 @@ def fit_ranks(explainer: Explainer, train: Any, ids: Any = None, *, group: Any =
 
 
 def rank_rows(explainer: Explainer, *, group: Any = None) -> Any:
-    """This rank's share of the whitened rows of a fitted explainer, for `Sharded(…, "torch")`.
+    """Return this rank's share of the whitened rows of an explainer, for `Sharded(…, "torch")`.
 
-    The shares are consecutive, in the order of the ranks: indices of picks are those of the
+    Shares are consecutive in the order of the ranks, so that indices of picks are those of the
     training set.
     """
     group = _process_group(group)
     rank, size = _rank_and_size(group)
     rows = _in_turn(lambda: explainer.features.rows, group)
-    # never more ranks than rows, or a rank would have nothing to answer with
+    # Every rank needs at least one row.
     if len(rows) < size:
-        raise ExemplaError(f"{size} ranks cannot share {len(rows)} rows: start fewer.")
+        raise ExemplaError(f"{size} ranks cannot share {len(rows)} rows: start fewer ranks.")
     start, stop = cuts_of(len(rows), size)[rank : rank + 2]
     return rows.part(start, stop) if isinstance(rows, StoredRows) else rows[start:stop]
 
@@ -245,28 +250,27 @@ def fit_on_ray(
     parts: int | None = None,
     on: OnRay | None = None,
 ) -> Explainer:
-    """`explainer.fit` with its rows made by tasks of a Ray cluster.
+    """Fit an explainer with tasks of a Ray cluster.
 
     Parameters
     ----------
     explainer : Explainer
         With `store=` a folder that all machines see.
     train, ids
-        As for `Explainer.fit`; model and data travel once to each machine.
+        As for `Explainer.fit`; model and data are sent once to each machine.
     parts : int, optional
-        Tasks; each makes about as many shards of the store. As many as the cluster can run at once,
-        if not given.
+        Number of tasks. Default: as many as the cluster can run at once.
     on : OnRay, optional
-        Which cluster, and what a task is given.
+        The cluster and the resources of each task.
     """
     if explainer.store is None:
-        raise ExemplaError("tasks meet in a store: give the Explainer store=FOLDER.")
+        raise ExemplaError("tasks share their rows in a store: give the Explainer store=FOLDER.")
     store = explainer.store.absolute()
 
     cloudpickle = ray_module().cloudpickle
     sent = cloudpickle.dumps(explainer)
-    # A store knows a model by how it is laid out in memory, which sending may change: the fit here
-    # is of the model as it arrives there.
+    # A store identifies a model by its layout in memory, which pickling may change, so the fit here
+    # uses the model as the tasks receive it.
     arrived = cloudpickle.loads(sent)
     explainer.model, explainer.oracles = arrived.model, arrived.oracles
 
@@ -282,10 +286,10 @@ def fit_on_ray(
 def _parts_on_ray(
     work: Callable[..., None], parts: int | None, on: OnRay, *shared: Any, progress: bool = False
 ) -> None:
-    """work(i, n, *shared) for the parts 1 … n, as tasks of a Ray cluster.
+    """Run work(i, n, *shared) for the parts 1 … n as tasks of a Ray cluster.
 
-    The first runs alone: it makes what all parts share. A task that is lost with its machine is run
-    again, up to `on.restarts` times.
+    The first runs alone, because it computes what all parts share. A lost task is repeated up to
+    `on.restarts` times.
     """
     with showing(progress), cluster(on.address) as ray:
         parts = parts or _room_for(on, ray)
@@ -294,14 +298,14 @@ def _parts_on_ray(
 
 
 def _room_for(on: OnRay, ray: Any) -> int:
-    """Tasks that the cluster can run at once, each of the kind that is asked for."""
+    """Return how many tasks the cluster can run at once."""
     have = ray.cluster_resources()
     room = []
     for what, each in (("CPU", on.cpus), ("GPU", on.gpus)):
         if each > have.get(what, 0.0):
             raise ExemplaError(
-                f"a task wants {each:g} {what}s and the Ray cluster has {have.get(what, 0.0):g}: "
-                "ask for less."
+                f"a task needs {each:g} {what}s and the Ray cluster has {have.get(what, 0.0):g}: "
+                f"give OnRay({what.lower()}s=…) less."
             )
         if each:
             room.append(int(have[what] / each))
@@ -333,6 +337,6 @@ def _run_parts(
         raise
     except WorkerCrashedError as problem:
         raise ExemplaError(
-            f"a part died more than {on.restarts} times ({problem}): see to the machines, or "
-            "to their memory; what is made already is kept."
+            f"a part died more than {on.restarts} times ({problem}): check the machines and their "
+            "memory. The finished parts are kept."
         ) from None

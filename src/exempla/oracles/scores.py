@@ -1,39 +1,45 @@
-"""Your own scores: a matrix you already have, or functions that compute them.
+"""User-supplied scores: a matrix that already exists, or functions that compute scores.
 
-`ArrayScores` is for a matrix of scores; `ScoreModel` for a gradient ("gradient oracle") or, with
-`ScoreModel.from_log_prob`, for a log-likelihood alone ("function oracle"). Either is handed to
-`Explainer` in place of a model.
+Pass `ArrayScores` (a matrix of scores), `ScoreModel` (a gradient function) or the result of
+`ScoreModel.from_log_prob` (a log-likelihood function) to `Explainer` in place of a model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from exempla.arrays import real_numbers
 from exempla.checks import check_seed, whole_number
-from exempla.data import as_matrix, index_of, listing, n_rows, refuse_data, take_rows, unpack
+from exempla.data import as_matrix, index_of, listing, refuse_data, unpack
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Examples, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.base import Labels, Layer, Oracle, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
 
-_BATCH = 1024
+_BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True)
 class ArrayScores:
-    """Scores that already exist: `fit` takes the training scores, `explain` the questioned ones.
+    """Use a matrix of scores that already exists.
 
-    Row i of a (t, P) matrix is ∇θ log p(y_i | x_i, θ̂). The metric is then the empirical Fisher,
-    unless `fit` gets `(scores, fisher)` with `fisher` of shape (t, P) or (t, c, P): c rows per
-    training example whose outer products sum to E_{y ~ model}[s sᵀ]. `penalty` is the λ of an L2
-    penalty λ/2·‖θ‖² on the mean loss.
+    `fit` takes the training scores and `explain` those of the test examples. Row i of a (t, P)
+    matrix is ∇θ log p(y_i | x_i, θ̂). The metric is the empirical Fisher, unless `fit` is given
+    `(scores, fisher)` with `fisher` of shape (t, P) or (t, c, P): c rows per training example whose
+    outer products sum to E_{y ~ model}[s sᵀ].
 
+    Parameters
+    ----------
+    penalty : float
+        λ of an L2 penalty λ/2·‖θ‖² on the mean loss.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from exempla.oracles import make_oracle
     >>> oracle = make_oracle(ArrayScores())
@@ -47,23 +53,31 @@ class ArrayScores:
 
 @dataclass(frozen=True)
 class ScoreModel:
-    """A model that is known by its gradient.
+    """Describe a model by its gradient.
 
     Parameters
     ----------
     score : callable (x, y) -> (n, P)
         ∇θ log p(y | x, θ̂) of each row of a batch; y is None if the data have no labels.
     log_prob : callable (x, y) -> (n,), optional
-        For `log_likelihood`.
+        Log-likelihood of each row.
     sample : callable (x, rng) -> y, optional
-        Labels drawn from the model for these x (for data without labels: fresh x). With it the
-        metric is the true Fisher, estimated from `draws` labels per example; without, the
-        empirical one.
+        Draw labels from the model for these x (for data without labels, draw new x). With it the
+        metric is the true Fisher, estimated from `draws` labels per example; without it, the
+        empirical Fisher.
     predict : callable x -> y, optional
-        For `labels="predicted"`.
+        Predicted labels, for `labels="predicted"`.
+    draws : int
+        Labels drawn per example.
+    seed : int
+        Seed of the draws.
     penalty : float
         λ of an L2 penalty λ/2·‖θ‖² on the mean loss.
+    batch_size : int
+        Rows per call of the functions.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> slope = 2.0  # y ~ Normal(slope·x, 1)
     >>> model = ScoreModel(
@@ -85,7 +99,7 @@ class ScoreModel:
     draws: int = 4
     seed: int = 0
     penalty: float = 0.0
-    batch_size: int = _BATCH
+    batch_size: int = _BATCH_ROWS
 
     @classmethod
     def from_log_prob(
@@ -96,10 +110,27 @@ class ScoreModel:
         step: float = 1e-5,
         **options: Any,
     ) -> ScoreModel:
-        """A model known only by log p(y | x, θ): its score by central differences at `theta`.
+        """Compute the score of log p(y | x, θ) by central differences at `theta`.
 
-        Costs 2P evaluations a batch; `options` are ScoreModel's others.
+        This takes 2P evaluations per batch.
 
+        Parameters
+        ----------
+        log_prob : callable (theta, x, y) -> (n,)
+            Log-likelihood of each row.
+        theta : array-like (P,)
+            The fitted parameters.
+        step : float
+            Step of the differences, relative to each parameter (absolute below 1).
+        **options
+            Other parameters of `ScoreModel`.
+
+        Returns
+        -------
+        ScoreModel
+
+        Examples
+        --------
         >>> import numpy as np
         >>> normal = lambda theta, x, y: -0.5 * (y - theta[0] * x) ** 2
         >>> model = ScoreModel.from_log_prob(normal, [2.0])
@@ -123,35 +154,16 @@ class ScoreModel:
 
 
 @dataclass(frozen=True)
-class _ArrayExamples(Examples):
-    """Scores, or the data of a ScoreModel, with labels and weights beside them."""
+class _ArrayExamples(RowExamples):
+    """Scores, or the data of a ScoreModel, with labels and weights."""
 
-    X: Any
-    labels: np.ndarray | None = None
-    weights: np.ndarray | None = None
-    ids: np.ndarray | None = None
     fisher: np.ndarray | None = None
-    needs_labels: bool = True
 
-    def __len__(self) -> int:
-        return n_rows(self.X)
-
-    def take(self, positions: np.ndarray) -> _ArrayExamples:
-        """The examples at these positions, in this order."""
-        at = np.asarray(positions)
-        optional = ("labels", "weights", "ids", "fisher")
-        parts = {name: getattr(self, name) for name in optional}
-        taken = {name: part[at] for name, part in parts.items() if part is not None}
-        return replace(self, X=take_rows(self.X, at), **taken)
-
-    def batches(self, size: int) -> Iterator[tuple[np.ndarray, _ArrayExamples]]:
-        for start in range(0, len(self), size):
-            rows = np.arange(start, min(start + size, len(self)))
-            yield rows, self.take(rows)
+    per_row: ClassVar[tuple[str, ...]] = (*RowExamples.per_row, "fisher")
 
 
 class ArrayOracle(Oracle):
-    """Scores from `ArrayScores` or a `ScoreModel`: one block of parameters, nothing factored."""
+    """Scores from `ArrayScores` or a `ScoreModel`: one block of parameters, not factored."""
 
     likelihood = "custom"
 
@@ -160,15 +172,15 @@ class ArrayOracle(Oracle):
         self.model = model
         self.layers: tuple[Layer, ...] = ()
         given = isinstance(model, ArrayScores)
-        self._size = _BATCH if given else model.batch_size
+        self._size = _BATCH_ROWS if given else model.batch_size
         self._sample = None if given else model.sample
-        self._density = False  # training data without labels: the model is a density p(x)
+        self._density = False  # True if the training data have no labels: p(x)
         self.fisher_note = "empirical: the given scores"
         if self._sample is not None and isinstance(model, ScoreModel):
             self.fisher_note = f"sampled: {model.draws} label(s) per example, seed {model.seed}"
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> _ArrayExamples:
-        """Check the data by scoring all of it once."""
+        """Check the data by scoring all rows once."""
         if isinstance(self.model, ArrayScores):
             examples = self._read_scores(data, role)
         else:
@@ -179,12 +191,17 @@ class ArrayOracle(Oracle):
                 self._density = y is None
             examples = _ArrayExamples(
                 X,
-                None if y is None else np.asarray(y),
-                weights if role == "train" else None,
-                ids,
+                labels=None if y is None else np.asarray(y),
+                weights=weights if role == "train" else None,
+                ids=ids,
                 needs_labels=not self._density,
             )
         width, bad = self._probe(examples)
+        if width == 0:
+            raise ExemplaError(
+                "score(x, y) returned gradients with no columns, so the model has no parameters: "
+                "return one column per parameter."
+            )
         if role == "train":
             self.layers = (Layer("scores", 1, width, np.array([float(self.model.penalty)])),)
         elif self.layers and width != self.n_parameters:
@@ -194,7 +211,7 @@ class ArrayOracle(Oracle):
             )
         if len(bad):
             raise ExemplaError(
-                f"The {role} scores are NaN or infinite in {listing(bad)}: mend or leave out "
+                f"The {role} scores are NaN or infinite in {listing(bad)}: correct or leave out "
                 "those rows."
             )
         return examples
@@ -231,11 +248,11 @@ class ArrayOracle(Oracle):
         return rows
 
     def _probe(self, examples: _ArrayExamples) -> tuple[int, np.ndarray]:
-        """Number of parameters, and the rows whose scores are not finite."""
+        """Return the number of parameters, and the rows whose scores are not finite."""
         width, bad = 0, []
-        for rows, batch in examples.batches(self._size):
-            guess = examples.labels is None and examples.needs_labels
-            y = self.predict(batch) if guess else batch.labels
+        for rows, batch in examples.chunks(self._size):
+            unlabelled = examples.labels is None and examples.needs_labels
+            y = self.predict(batch) if unlabelled else batch.labels
             g = self._gradient(batch.X, y, len(rows))
             width = g.shape[1]
             bad.append(rows[~np.isfinite(g).all(axis=1)])
@@ -245,7 +262,7 @@ class ArrayOracle(Oracle):
         if isinstance(self.model, ArrayScores):
             g = x
         else:
-            g = real_numbers(self.model.score(x, y), "what score(x, y) returns")
+            g = real_numbers(self.model.score(x, y), "The result of score(x, y)")
         if g.ndim != 2 or len(g) != n:
             raise ExemplaError(
                 f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "
@@ -254,8 +271,8 @@ class ArrayOracle(Oracle):
         return g
 
     def scores(self, examples: _ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """One row per example, in order, in batches."""
-        for rows, batch in examples.batches(self._size):
+        """Yield one row per example, in order, in batches."""
+        for rows, batch in examples.chunks(self._size):
             y = batch.labels if labels == "true" else self._predicted(batch)
             g = self._gradient(batch.X, y, len(rows))
             yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
@@ -263,16 +280,16 @@ class ArrayOracle(Oracle):
     def _predicted(self, batch: _ArrayExamples) -> Any:
         if isinstance(self.model, ArrayScores):
             raise ExemplaError(
-                "Given scores already fix the labels they were taken at: pass scores computed "
-                "under the predicted labels and leave labels at 'true'."
+                "Given scores already fix the labels they were computed at: pass scores under the "
+                "predicted labels and leave labels at 'true'."
             )
         return self.predict(batch)
 
     def fisher_rows(self, examples: _ArrayExamples) -> Iterator[ScoreRows]:
-        """The given Fisher rows, scores at sampled labels, or else the scores themselves."""
+        """Yield the given Fisher rows, scores at sampled labels, or the scores themselves."""
         draws = self.model.draws if isinstance(self.model, ScoreModel) and self._sample else 1
         rng = np.random.default_rng(getattr(self.model, "seed", 0))
-        for rows, batch in examples.batches(self._size):
+        for rows, batch in examples.chunks(self._size):
             root = 1.0 if batch.weights is None else np.sqrt(batch.weights)[:, None]
             if batch.fisher is not None:
                 each = batch.fisher.shape[1]
@@ -286,7 +303,7 @@ class ArrayOracle(Oracle):
                 yield _dense(rows, self._gradient(x, y, len(rows)) * root / np.sqrt(draws))
 
     def predict(self, examples: _ArrayExamples) -> np.ndarray:
-        """The user's own predictions."""
+        """Return the predictions of the user's function."""
         predict = getattr(self.model, "predict", None)
         if predict is None:
             raise ExemplaError(
@@ -294,21 +311,21 @@ class ArrayOracle(Oracle):
                 "ScoreModel(predict=...)."
             )
         return np.concatenate(
-            [np.asarray(predict(batch.X)) for _, batch in examples.batches(self._size)]
+            [np.asarray(predict(batch.X)) for _, batch in examples.chunks(self._size)]
         )
 
     def log_likelihood(self, examples: _ArrayExamples) -> np.ndarray:
-        """log p(y | x, θ̂) of each example under its given label."""
+        """Return log p(y | x, θ̂) of each example under its given label."""
         log_prob = getattr(self.model, "log_prob", None)
         if log_prob is None:
             raise ExemplaError("This model has no log-likelihood: give ScoreModel(log_prob=...).")
         return np.concatenate(
-            [np.asarray(log_prob(b.X, b.labels)) for _, b in examples.batches(self._size)]
+            [np.asarray(log_prob(b.X, b.labels)) for _, b in examples.chunks(self._size)]
         )
 
 
 def _refuse_options(model: ArrayScores | ScoreModel) -> None:
-    """Raise if an option is not what its name says."""
+    """Raise if an option is invalid."""
     penalty: Any = model.penalty
     number = isinstance(penalty, int | float | np.number) and not isinstance(penalty, bool)
     if not number or not (np.isfinite(penalty) and penalty >= 0):

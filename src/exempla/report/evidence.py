@@ -38,6 +38,11 @@ def evidence_of(explanation: Explanation) -> np.ndarray | None:
     >>> evidence_of(answer).shape
     (3, 2)
     """
+    return _kernel_to(explanation, explanation.indices)
+
+
+def _kernel_to(explanation: Explanation, rows: np.ndarray) -> np.ndarray | None:
+    """Return the kernel values of these training rows and each queried example."""
     question = explanation.question
     if question is None:
         return None
@@ -46,7 +51,56 @@ def evidence_of(explanation: Explanation) -> np.ndarray | None:
         asked = question.test
         if question.rows is not None:
             asked = take_examples(asked, question.rows)
-    return question.explainer.affinity(explanation.indices, asked, explanation.labels)
+    return question.explainer.affinity(rows, asked, explanation.labels)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions of a sample of training examples, the picked and the queried ones, on a map."""
+
+    rows: np.ndarray
+    """Training rows of the sample."""
+    sample: np.ndarray
+    picked: np.ndarray
+    queried: np.ndarray
+    explained: float
+    """Share of the sample's variance that the two axes show."""
+
+
+_MAX_MAPPED = 500
+"""Training examples, and queried examples, on the map."""
+
+
+def layout_of(explanation: Explanation) -> Layout | None:
+    """Project the examples on the first two principal components of the kernel.
+
+    Kernel PCA of a random sample of training examples and the picked ones: with centred Gram matrix
+    G = U Λ Uᵀ, an example with kernel values κ to the sample has coordinates Λ^(−1/2) Uᵀ κ. None if
+    the explanation came without its Explainer, or if there is nothing to draw.
+    """
+    query = explanation.question
+    if query is None or explanation.n_test == 0 or explanation.n_train < 3:
+        return None
+    rng = np.random.default_rng(0)
+    others = np.setdiff1d(np.arange(explanation.n_train), explanation.indices)
+    count = max(_MAX_MAPPED - len(explanation), 0)
+    some = rng.permutation(others)[:count]
+    rows = np.concatenate([explanation.indices, some])[: 2 * _MAX_MAPPED]
+    features = np.asarray(query.explainer.features_for(query.explainer.use).rows[rows], np.float64)
+    kernel = features @ features.T
+    asked = _kernel_to(explanation, rows)
+    if asked is None or asked.shape[0] != len(rows) or not np.isfinite(kernel).all():
+        return None
+    asked = asked[:, :_MAX_MAPPED]
+    means = kernel.mean(0)
+    centred = kernel - means - means[:, None] + means.mean()
+    values, vectors = np.linalg.eigh(centred)
+    first = vectors[:, -2:][:, ::-1] / np.sqrt(np.maximum(values[-2:][::-1], 1e-12))
+    placed = centred @ first
+    queried = (asked - asked.mean(0) - means[:, None] + means.mean()).T @ first
+    n, total = len(explanation), max(float(values.clip(0).sum()), 1e-12)
+    share = float(values[-2:].clip(0).sum() / total)
+    return Layout(rows[n:], placed[n:], placed[:n], queried, share)
 
 
 def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:

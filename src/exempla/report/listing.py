@@ -1,9 +1,6 @@
-"""A page of training rows that are no explanation, but worth a look: by themselves, or with others
-beside them.
+"""Reports that list training rows: suspicious labels, numbers and parts, and other rankings.
 
-The report of suspicious labels: each suspect beside the rows that contradict it.
-
-The report of wrong numbers, labels of parts, and labels of very many classes.
+Each row is shown by itself or beside others, such as a suspect beside the rows that contradict it.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from exempla.checks import renamed_options
 from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, made_of, save_page
 from exempla.report.plots import Gallery
 from exempla.report.views import Content, View
@@ -22,7 +18,7 @@ from exempla.report.words import About, Trust, chance, trust_in_model, versions
 
 @dataclass(frozen=True)
 class Listed:
-    """A row, what is said of it, and rows beside it, each with a number."""
+    """A row, a remark about it, and the rows shown beside it, each with a number."""
 
     row: int
     said: str = ""
@@ -39,11 +35,11 @@ def write_listing(
     heading: str,
     help: str,
     seed: int,
-    word: str = "bears",
+    word: str = "influence",
 ) -> Path:
     """Write the page and return its path.
 
-    `trust` follows what `about` says of the model; `word` names the numbers of rows beside others.
+    `trust` adds lines to the section on trust; `word` names the numbers of rows beside others.
 
     >>> import pathlib, tempfile
     >>> page = write_listing(pathlib.Path(tempfile.mkdtemp()) / "report.html",
@@ -84,15 +80,14 @@ def _with_others(listed: Listed, view: View, gallery: Gallery) -> Comparison:
 
 _HEADING = "Suspicious labels, and the examples that contradict them"
 HELP = (
-    "On the left a training example whose label may be wrong; on the right {others} whose labels "
-    "it contradicts, with the share of its pull that each contradicts."
+    "Left: a training example whose label may be wrong. Right: {others} whose labels contradict "
+    "it, and how strongly each one disagrees."
 )
 
 
-_MOST_PAIRS = 20
+_MAX_PAIRS = 5
 
 
-@renamed_options(accuser_view="contradicting_view")
 def write_label_report(
     fixes: Any,
     path: str | Path,
@@ -144,26 +139,29 @@ def write_label_report(
 
 
 def _pairs(fixes: Any) -> list[str]:
-    """Equal and nearly equal rows with different labels, a sentence each."""
-    said = [
-        f"Rows {pair.rows[0]} and {pair.rows[1]} are {'' if pair.cosine == 1.0 else 'nearly '}the "
-        f"same, but labelled {pair.labels[0]} and {pair.labels[1]}."
-        for pair in fixes.conflicts[:_MOST_PAIRS]
+    """Return one sentence about equal or nearly equal rows with different labels."""
+    if not fixes.conflicts:
+        return []
+    named = [
+        f"{pair.rows[0]} and {pair.rows[1]} ({pair.labels[0]} / {pair.labels[1]})"
+        for pair in fixes.conflicts[:_MAX_PAIRS]
     ]
-    more = len(fixes.conflicts) - len(said)
-    return [*said, f"{more:,} more such pairs."] if more > 0 else said
+    n, more = len(fixes.conflicts), len(fixes.conflicts) - len(named)
+    what = "1 pair of equal or nearly equal rows has" if n == 1 else (
+        f"{n:,} pairs of equal or nearly equal rows have"
+    )  # fmt: skip
+    rest = f", and {more:,} more" if more else ""
+    return [f"{what} different labels: rows {', '.join(named)}{rest}."]
 
 
 def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
     lines = [("Model", about.accuracy, about.model)] if about.accuracy else []
     lines.append(("Method", fixes.method, fixes.selector))
     if fixes.trusted:
-        told = "what the evidence is weighed by"
+        told = "rows whose labels are known to be right"
         lines.append(("Trusted examples", f"{fixes.n_trusted:,}", told))
-    if fixes.expected_errors_interval is not None:
-        low, high = fixes.expected_errors_interval
-        told = "expected to be wrong, as far as the evidence carries (90 %)"
-        lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", told))
+    low, high = fixes.interval
+    lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", "90 % interval"))
     if fixes.damping > 0:
         lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
     return lines
@@ -171,11 +169,11 @@ def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
 
 def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Comparison:
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
-    remark = f"labelled {given}" + (f" → {better}" if better != given else "")
-    remark += f" · {chance(fixes.probabilities[rank])} wrong"
+    remark = f"labelled {given}" + (f", probably {better}" if better != given else "")
+    remark += f" ({chance(fixes.probabilities[rank])} likely mislabelled)"
     if len(fixes.alternative):
         other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
-        remark += f" · models that have not seen it: {other} {chance(believed)}"
+        remark += f" · cross-validated prediction: {other} {chance(believed)}"
     card = card_of(train, int(fixes.indices[rank]), gallery, remark=remark)
     found = fixes.contradicting[rank]
     causes = tuple(
@@ -187,15 +185,15 @@ def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery)
 
 
 _JOB_HELP = {
-    "numbers": "The most suspicious first: the number, what models that have not seen it expect, "
-    "and how far right numbers usually lie from that.",
-    "labels": "The most suspicious first, each judged by models that have not seen it.",
+    "numbers": "Most suspicious first: the number, the cross-validated prediction, and the usual "
+    "distance between the two.",
+    "labels": "Most suspicious first, judged by cross-validated predictions.",
 }
 
 
 @dataclass(frozen=True)
 class _RankedView(View):
-    """What to show of the suspect at each rank: its row, under the suspect's own name."""
+    """Shows the suspect at each rank: its row, under the suspect's own name."""
 
     rows: Any
     view: Any
@@ -207,7 +205,7 @@ class _RankedView(View):
 
 
 def said_of(fixes: Any, rank: int) -> str:
-    """One line about a suspect: what it says, what it should, and how likely it is wrong.
+    """Return one line about a suspect: its label, the suggested one, and how likely it is wrong.
 
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.linear_model import Ridge
@@ -217,15 +215,15 @@ def said_of(fixes: Any, rank: int) -> str:
     >>> said_of(exempla.fix_labels(Ridge(0.1), (X, y), k=1, progress=False), 0).partition(" · ")[0]
     '630 → 63'
     """
-    p = f"{chance(fixes.probabilities[rank])} wrong"
+    p = f"{chance(fixes.probabilities[rank])} likely wrong"
     given, better = fixes.given[rank], fixes.suggested[rank]
-    if hasattr(fixes, "spread"):
+    if fixes.spread is not None:
         better_said = f" → {better:.6g}" if better != given else ""
         around = f"expected {fixes.expected[rank]:.4g} ± {fixes.spread[rank]:.2g}"
         kind = f" · {fixes.kind[rank]}" if fixes.probabilities[rank] > 0.5 else ""
         return f"{given:.6g}{better_said} · {around}{kind} · {p}"
-    part = f"{fixes.name[rank]}: " if hasattr(fixes, "part") else ""
-    if getattr(fixes, "parts", "") == "labels":
+    part = f"{fixes.name[rank]}: " if fixes.part is not None else ""
+    if fixes.parts == "labels":
         words = ("absent", "present")
         given, better = words[int(given)], words[int(better)]
     arrow = f" → {better}" if str(better) != str(given) else ""
@@ -261,7 +259,7 @@ def write_job_report(
 
 def _notes(fixes: Any, shown: int) -> tuple[str, ...]:
     more = len(fixes) - shown
-    return (f"{more:,} more are in the table beside this page and are not shown.",) if more else ()
+    return (f"{more:,} more are listed in explanation.csv.",) if more else ()
 
 
 def _job_trust(fixes: Any) -> list[Trust]:
@@ -269,13 +267,15 @@ def _job_trust(fixes: Any) -> list[Trust]:
     lines = [(
         "Expected to be wrong",
         f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})",
-        f"of {fixes.n_labels:,} {fixes.noun}; the interval holds 90 %, by the same model",
+        f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval",
     )]  # fmt: skip
-    if hasattr(fixes, "tail"):
+    if fixes.tail is not None:
         kind = "heavy tails" if fixes.tail < 5 else "moderate tails" if fixes.tail < 15 else (
             "almost normal"
         )  # fmt: skip
-        lines.append(("Noise of right numbers", kind, f"{fixes.spread_rule}, ν = {fixes.tail:.1f}"))
+        lines.append(
+            ("Noise of correct numbers", kind, f"{fixes.spread_rule}, ν = {fixes.tail:.1f}")
+        )
     if fixes.n_trusted:
-        lines.append(("Trusted", f"{fixes.n_trusted:,}", "what right labels look like"))
+        lines.append(("Trusted", f"{fixes.n_trusted:,}", "rows whose labels are known to be right"))
     return lines

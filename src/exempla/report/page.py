@@ -1,12 +1,15 @@
-"""What the page shows, gathered from an explanation and the views: plain values for a template.
+"""The HTML report: one self-contained file that needs no network, no server and no script.
 
-One HTML file that needs nothing else: no network, no server, no script to be readable.
+`Page` gathers plain values from an explanation and its views; the templates only lay them out. A
+script adds comfort: click a cell of the error matrix to see its errors, sort, search, enlarge.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,11 +20,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.checks import renamed_options
 from exempla.errors import ExemplaError
 from exempla.io import write_text
-from exempla.report.evidence import about_texts, evidence_of, strongest, token_views, varied_order
-from exempla.report.plots import Curve, EffectPlot, Gallery, Thumbnail, explained_shares
+from exempla.report.evidence import (
+    Layout,
+    about_texts,
+    evidence_of,
+    layout_of,
+    strongest,
+    token_views,
+    varied_order,
+)
+from exempla.report.plots import (
+    Curve,
+    EffectPlot,
+    Gallery,
+    KernelMap,
+    Thumbnail,
+    explained_shares,
+)
 from exempla.report.views import MOST_CELLS, Content, View, confusions
 from exempla.report.words import (
     About,
@@ -39,17 +56,15 @@ from exempla.report.words import (
 from exempla.results import Explanation, Selection
 
 WIDE_CAUSES = 2
-"""Causes beside a text or a table row before the others fold away; pictures are all shown."""
-FIRST, _FIRST_WIDE, PAGE = 8, 5, 12
-"""Examples with others beside them that are shown at once, as pictures and as texts or rows; the
-others fold away, so many at a time."""
-FIRST_CARDS, _FIRST_WIDE_CARDS, PAGE_OF_CARDS = 12, 6, 24
-"""The same for examples by themselves."""
+"""Causes shown beside a text or a table row; the others are folded. All pictures are shown."""
+_MAX_MATRIX_CLASSES = 12
+_MAX_WARNINGS = 3
+"""Kinds of warnings that are not folded."""
 _TECHNICAL = ("Method", "Damping", "Kept of the Fisher information", "Selection", "Certificate")
-"""Lines of trust that belong under "how this was computed"."""
+"""Lines of trust that are shown under "How this was computed"."""
 _UNKNOWN = (
-    "Which of the picked examples bear on this one cannot be told: this answer no longer holds its "
-    "question."
+    "The training examples behind this prediction are not available: the explanation no longer "
+    "holds its query."
 )
 
 
@@ -63,33 +78,35 @@ class _Card:
     weight: str = ""
     side: str = ""
     bearing: str = ""
-    """How much it bears on the prediction it stands beside."""
+    """Its influence on the prediction it is shown beside."""
     bar: float = 0.0
-    """The same as a length, −1 to 1, where it is drawn."""
+    """The same as a length from −1 to 1."""
     rank: int = 0
     remark: str = ""
-    """What is said about it in place of "true … → said …"."""
+    """Text shown in place of the true and the predicted label."""
+    copies: int = 1
+    """Number of equal or nearly equal training examples that it stands for."""
 
     @property
     def cells(self) -> tuple[tuple[str, str, float], ...]:
-        """The columns that are shown at once."""
+        """The columns that are always visible."""
         return self.content.cells[:MOST_CELLS]
 
     @property
     def folded(self) -> tuple[tuple[str, str, float], ...]:
-        """The columns behind a click."""
+        """The columns that are folded."""
         return self.content.cells[MOST_CELLS:]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One example and the training examples shown next to it: a questioned prediction and those
-    behind it, or a suspect and those that contradict it."""
+    """An example and the training examples beside it: a queried prediction and those behind it, or
+    a suspect and those that contradict it."""
 
     card: _Card
     causes: tuple[_Card, ...]
     folded: tuple[_Card, ...] = ()
-    """Further causes, where each takes much room."""
+    """Further causes, where each takes much space."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +119,19 @@ class Page:
     trust: list[tuple[str, str, str]]
     versions: list[tuple[str, str]]
     made: str
-    """Seed and metric, as "How to repeat this" names them."""
+    """Seed and metric, for "How to repeat this"."""
     pictures: list[tuple[Thumbnail, str]]
     warnings: tuple[str, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     more_comparisons: int = 0
     comparisons_heading: str = ""
     comparisons_help: str = ""
-    bearing_word: str = "bears"
-    """What the number of an example beside another says."""
+    bearing_word: str = "influence"
+    """What the number of an example beside another means."""
     marks: tuple[str, str] = View.marks
     """What the two colours of decisive parts mean."""
-    no_cause: str = "No example bears on this one."
-    """What stands beside an example that has no others beside it."""
+    no_cause: str = "No picked example influenced this one."
+    """Shown beside an example without causes."""
     listed: tuple[_Card, ...] = ()
     """Examples by themselves, each with its remark."""
     listed_heading: str = ""
@@ -127,71 +144,83 @@ class Page:
     weight_unit: str = ""
     explanation: Selection | None = None
     trusting: tuple[str, ...] = ()
-    """How far to trust the answer, in sentences."""
+    """Reasons to trust or doubt the answer, in sentences."""
     steps: tuple[tuple[str, str], ...] = ()
-    """What to do next, and what to type for it."""
+    """What to do next, and the command for it."""
     effect: EffectPlot | None = None
     verified: str = ""
-    """What became of the predicted effect, in one sentence."""
+    """The effect of retraining, in one sentence."""
+    matrix: Matrix | None = None
+    map: KernelMap | None = None
 
     @property
     def facts(self) -> list[tuple[str, str, str]]:
-        """What is known of the model and the data, for everyone."""
+        """Facts about the model and the data."""
         return [line for line in self.trust if line[0] not in _TECHNICAL]
 
     @property
     def technical(self) -> list[tuple[str, str, str]]:
-        """The choices behind the answer, for those who ask."""
+        """The technical choices behind the answer."""
         return [line for line in self.trust if line[0] in _TECHNICAL]
 
     @property
-    def comparison_pages(self) -> list[_Folded]:
-        """Examples with others beside them: the first few, then pages that unfold."""
-        return _folded(self.comparisons, FIRST if self.pictures else _FIRST_WIDE, PAGE)
+    def warning_lines(self) -> list[tuple[str, tuple[str, ...]]]:
+        """One line for each kind of warning, with those folded behind it.
+
+        Warnings that differ only in their numbers are one kind.
+        """
+        kinds: dict[str, list[str]] = {}
+        for warning in self.warnings:
+            kinds.setdefault(re.sub(r"\d[\d,.]*", "#", warning), []).append(warning)
+        lines = [(first, tuple(others)) for first, *others in kinds.values()]
+        rest = tuple(w for first, others in lines[_MAX_WARNINGS:] for w in (first, *others))
+        return lines[:_MAX_WARNINGS] + ([("More warnings", rest)] if rest else [])
 
     @property
-    def listed_pages(self) -> list[_Folded]:
-        """Examples by themselves, likewise."""
-        return _folded(self.listed, self._first_cards, PAGE_OF_CARDS)
-
-    @property
-    def picked_pages(self) -> list[_Folded]:
-        """Picked examples, likewise."""
-        return _folded(self.picked, self._first_cards, PAGE_OF_CARDS)
-
-    @property
-    def _first_cards(self) -> int:
-        return FIRST_CARDS if self.pictures else _FIRST_WIDE_CARDS
+    def labels(self) -> list[str]:
+        """The labels of the picked examples, to filter by."""
+        return sorted({c.content.label for c in self.picked if c.content.label is not None})
 
     @property
     def marked(self) -> bool:
-        """Whether any word or column of a questioned example is marked as decisive."""
+        """Whether any word or column of a queried example is marked as decisive."""
         shown = [each.card.content for each in self.comparisons]
         strengths = [p[-1] for c in shown for p in (*c.pieces, *c.cells)]
         return any(_strength_class(strength) for strength in strengths)
 
 
-class _Folded(NamedTuple):
-    """Some of a long list, and where they stand in it."""
+class Matrix(NamedTuple):
+    """The queried errors by true and predicted class; `rows` are (true class, cells)."""
 
-    start: int
-    end: int
-    items: tuple[Any, ...]
+    classes: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, int, int], ...]], ...]
+    """Cells are (predicted class, count, shade from 0 to 4)."""
+    left_out: int
+    """Errors of classes that are not shown."""
 
+    @classmethod
+    def of(cls, pairs: list[tuple[str | None, str | None]]) -> Matrix | None:
+        """Count the pairs; None if no prediction differs from its label.
 
-def _folded(items: tuple[Any, ...], first: int, page: int) -> list[_Folded]:
-    """A long list in pages, of which the first is short.
-
-    >>> [(p.start, p.end) for p in _folded(tuple(range(9)), first=2, page=4)]
-    [(1, 2), (3, 6), (7, 9)]
-    """
-    starts = [0, *range(first, len(items), page)] if items else []
-    ends = [*starts[1:], len(items)]
-    return [_Folded(a + 1, b, items[a:b]) for a, b in zip(starts, ends)]
+        >>> Matrix.of([("3", "5"), ("3", "5"), ("5", "3")]).rows[0]
+        ('3', (('3', 0, 0), ('5', 2, 4)))
+        """
+        known = [(true, said) for true, said in pairs if true is not None and said is not None]
+        if all(true == said for true, said in known):
+            return None
+        often = Counter(name for pair in known for name in pair)
+        classes = sorted(name for name, _ in often.most_common(_MAX_MATRIX_CLASSES))
+        counts = Counter(pair for pair in known if set(pair) <= set(classes))
+        largest = max(counts.values(), default=1)
+        rows = tuple(
+            (true, tuple((p, n := counts[true, p], -(-4 * n // largest)) for p in classes))
+            for true in classes
+        )
+        return cls(tuple(classes), rows, len(known) - sum(counts.values()))
 
 
 def made_of(found: Any) -> str:
-    """Seed and metric in a few words."""
+    """Return seed and metric in a few words."""
     fisher = f" · {found.fisher} Fisher" if isinstance(found, Explanation) else ""
     return f"seed {found.seed}{fisher}"
 
@@ -205,16 +234,20 @@ def _build_page(
     limit: int,
     others: int,
     verification: Any = None,
+    layout: Layout | None = None,
 ) -> Page:
     """Gather what is shown: at most `limit` examples of each kind, `others` causes each."""
     gallery = Gallery()
     train = _maker(explanation, train_view or View(), gallery)
     comparisons: tuple[Comparison, ...] = ()
-    more, said = 0, {}
+    more, said, pairs = 0, {}, []
     if isinstance(explanation, Explanation):
         said = _sayings(explanation, about, train_view, verification)
         if test_view is not None:
             said["marks"] = test_view.marks
+            if not test_view.numeric:
+                pairs = confusions(test_view, explanation.n_test)
+            layout = layout_of(explanation) if layout is None else layout
             evidence = evidence_of(explanation) if evidence is None else evidence
             if evidence is None:
                 said["no_cause"] = _UNKNOWN
@@ -239,14 +272,16 @@ def _build_page(
         versions=versions(),
         made=made_of(explanation),
         explanation=explanation,
+        matrix=Matrix.of(pairs),
+        map=KernelMap.of(layout, (train_view or View()).labels),
         **said,
     )
 
 
 def _warnings(found: Selection, about: About) -> tuple[str, ...]:
-    """What speaks against the answer, a poor model first."""
+    """Return the reasons to doubt the answer, a poor model first."""
     poor = poor_model(found) if isinstance(found, Explanation) else ""
-    first = (poor,) if poor and not about.accuracy else ()  # else the accuracy is given itself
+    first = (poor,) if poor and not about.accuracy else ()  # otherwise the accuracy itself is shown
     others = (said for said in found.warnings if said != poor)
     return tuple(dict.fromkeys((*first, *about.warnings, *others)))
 
@@ -254,13 +289,13 @@ def _warnings(found: Selection, about: About) -> tuple[str, ...]:
 def _sayings(
     explanation: Explanation, about: About, train_view: View | None, verification: Any
 ) -> dict[str, Any]:
-    """What the page says in words and in a drawing before any example is shown."""
+    """Return the sentences and the drawing of the summary."""
     doubted = doubtful(explanation, train_view)
     verified = ""
     if verification is not None:
         verified = (
-            f"Trained again without them, the log-likelihood changed by "
-            f"{signed(verification.retrained)}; predicted was {signed(verification.predicted)}."
+            f"Retrained without them, the mean log-likelihood changed by "
+            f"{signed(verification.retrained)} (predicted: {signed(verification.predicted)})."
         )
     return {
         "trusting": tuple(trust_sentences(explanation, about, doubted)),
@@ -274,11 +309,12 @@ _Maker = Callable[..., _Card]
 
 
 def _maker(explanation: Selection, view: View, gallery: Gallery) -> _Maker:
-    """A function that makes the card of the pick at a place, each looked up once."""
+    """Return a function that makes the card of the pick at a place."""
     contents: dict[int, tuple[Content, Thumbnail | None]] = {}
     unit = _weight_unit(explanation)
 
     largest = float(np.max(np.abs(explanation.weights), initial=0.0)) or 1.0
+    copies = getattr(explanation, "copies", ())
 
     def make(place: int, bearing: str = "", bar: float | None = None) -> _Card:
         index = int(explanation.indices[place])
@@ -293,6 +329,7 @@ def _maker(explanation: Selection, view: View, gallery: Gallery) -> _Maker:
             bearing=bearing,
             bar=float(explanation.weights[place]) / largest if bar is None else bar,
             rank=place + 1,
+            copies=len(copies[place]) if copies else 1,
         )
 
     return make
@@ -335,7 +372,7 @@ def _comparisons(
 
 
 def card_of(view: View, index: int, gallery: Gallery, **said: Any) -> _Card:
-    """The card of one example, with what is said of it."""
+    """Return the card of one example."""
     content = view.show(index)
     return _Card(content, _picture(content, gallery), index, **said)
 
@@ -345,7 +382,7 @@ def _picture(content: Content, gallery: Gallery) -> Thumbnail | None:
 
 
 def _weight_unit(explanation: Selection) -> float:
-    """The power of ten that makes the weights readable: 1 unless they are tiny or huge."""
+    """Return the power of ten that makes the weights readable: 1 unless they are tiny or huge."""
     largest = float(np.max(np.abs(explanation.weights), initial=0.0))
     if largest == 0.0 or 0.5 <= largest < 1000:
         return 1.0
@@ -353,7 +390,7 @@ def _weight_unit(explanation: Selection) -> float:
 
 
 def _strength_class(strength: float) -> str:
-    """The style of a decisive word or column: three steps each way.
+    """Return the style of a decisive word or column: three steps each way.
 
     >>> _strength_class(0.9), _strength_class(-0.2), _strength_class(0.0)
     ('for3', 'against1', '')
@@ -365,12 +402,11 @@ def _strength_class(strength: float) -> str:
 
 
 _CARD_ROWS = 50
-"""Examples a notebook's card holds; it scrolls."""
+"""Examples on a notebook's card, which scrolls."""
 _CARDS = count(1)
-"""Cards of one notebook are told apart by their number: the buttons of one leave others alone."""
+"""Numbers the cards of a notebook, so that the buttons of one leave others alone."""
 
 
-@renamed_options(beside="others")
 def write_report(
     explanation: Selection,
     path: str | Path,
@@ -382,26 +418,30 @@ def write_report(
     limit: int = 200,
     others: int = 6,
     verification: Any = None,
+    layout: Layout | None = None,
 ) -> Path:
     """Write the explanation as one self-contained HTML file and return its path.
 
     Parameters
     ----------
     train_view, test_view : View
-        How to show a training example (row numbers of the training set) and a questioned one
-        (positions among the questioned examples): `ImageView`, `TextView`, `TableView`, or a plain
-        `View` with labels only. Texts of `Completions` need none: their decisive tokens are marked.
+        How to show a training example (by row number) and a queried one (by position among the
+        queried examples): `ImageView`, `TextView`, `TableView`, or a plain `View` with labels only.
+        Texts of `Completions` need no view: their decisive tokens are marked.
     about : About
-        Where the data came from, how good the model is, and the command to repeat it.
+        Where the data came from, how good the model is, and the command to repeat the analysis.
     evidence : (k, n_test) array
-        How much each picked example bears on each questioned one; by default computed by the
-        Explainer that made the explanation, if it is still at hand.
+        The influence of each picked example on each queried one; by default computed by the
+        Explainer that made the explanation, if it is still available.
     limit, others : int
-        At most this many questioned and picked examples are shown, with this many causes each;
-        what is left out is counted on the page.
+        At most this many queried and picked examples are shown, with this many causes each; the
+        page states how many are left out.
     verification : Verification
-        What `explanation.verify()` gave: the page then shows the predicted effect beside what
-        retraining did.
+        The result of `explanation.verify()`: the page then compares the predicted effect with
+        retraining.
+    layout : Layout
+        Positions of the examples on the map, from `exempla.report.evidence.layout_of`; by default
+        computed like `evidence`.
 
     >>> import tempfile, pathlib
     >>> from sklearn.datasets import load_iris
@@ -417,14 +457,16 @@ def write_report(
     True
     """
     views = _views(explanation, train_view, test_view)
-    page = _build_page(explanation, *views, about or About(), evidence, limit, others, verification)
+    page = _build_page(
+        explanation, *views, about or About(), evidence, limit, others, verification, layout
+    )
     return save_page(page, path)
 
 
 def _views(
     explanation: Selection, train_view: View | None, test_view: View | None
 ) -> tuple[View | None, View | None]:
-    """How to show the examples: as told, and texts of a language model with their tokens marked."""
+    """Return the given views or, for texts of a language model, views with marked tokens."""
     if train_view is None and test_view is None and about_texts(explanation):
         assert isinstance(explanation, Explanation)
         return token_views(explanation)
@@ -442,7 +484,6 @@ def save_page(page: Page, path: str | Path) -> Path:
     return path
 
 
-@renamed_options(beside="others")
 def render_report(
     explanation: Selection,
     *,
@@ -454,14 +495,14 @@ def render_report(
     others: int = 6,
     verification: Any = None,
 ) -> str:
-    """The page as a string; see `write_report`."""
+    """Return the page as a string; see `write_report`."""
     views = _views(explanation, train_view, test_view)
     page = _build_page(explanation, *views, about or About(), evidence, limit, others, verification)
     return _render(page)
 
 
 def _render(page: Page) -> str:
-    """The page with its style and script inside, and a policy that allows nothing else."""
+    """Render the page with its style and script inline, and a policy that allows nothing else."""
     style, script = _asset("report.css"), _asset("report.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -471,7 +512,7 @@ def _render(page: Page) -> str:
 
 
 def explanation_fragment(explanation: Explanation) -> str:
-    """The explanation for a notebook: a small card that sorts and filters without any script."""
+    """Return a small card for notebooks that sorts and filters without a script."""
     page = _build_page(explanation, None, None, About(), None, limit=_CARD_ROWS, others=0)
     by_weight = np.argsort(-np.abs([card.bar for card in page.picked]), kind="stable")
     by_row = np.argsort([card.index for card in page.picked], kind="stable")

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from exempla.checks import renamed_options
 from exempla.images import as_image, fitted, webp
 from exempla.io import replacing
-from exempla.report.evidence import evidence_of, strongest, varied_order
+from exempla.report.evidence import Layout, evidence_of, strongest, varied_order
 from exempla.report.views import Content, View, confusions
 from exempla.report.words import signed, within
 from exempla.results import Explanation, Selection
@@ -126,7 +125,6 @@ def plot_explanation(explanation: Explanation) -> Figure:
     return figure
 
 
-@renamed_options(beside="others")
 def plot_evidence(
     explanation: Explanation,
     train_view: View,
@@ -274,6 +272,66 @@ def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
         )  # fmt: skip
     words = "; ".join(f"{mark.name} {mark.said}" for mark in marks)
     return EffectPlot(tuple(marks), round(place(0.0), 1), len(lines) * _LINE, words)
+
+
+_MAP_WIDTH, _MAP_HEIGHT, _MAP_EDGE = 640.0, 400.0, 12.0
+_MAP_COLOURS = 6
+"""Classes with a colour of their own on the map; the others share one."""
+
+
+@dataclass(frozen=True)
+class KernelMap:
+    """Training examples, picked ones and queried ones on the first two kernel components."""
+
+    sample: tuple[tuple[float, float, int], ...]
+    """(x, y, colour)."""
+    picked: tuple[tuple[float, float], ...]
+    queried: tuple[tuple[float, float], ...]
+    classes: tuple[str, ...]
+    """The name of each colour; empty if the labels are not known."""
+    explained: str
+    width: float = _MAP_WIDTH
+    height: float = _MAP_HEIGHT
+
+    @classmethod
+    def of(cls, layout: Layout | None, labels: Any) -> KernelMap | None:
+        """Return the drawing; None if there is no layout."""
+        if layout is None:
+            return None
+        places = np.vstack([layout.sample, layout.picked, layout.queried])
+        if not np.isfinite(places).all():
+            return None
+        # A few outliers must not squeeze the rest into a corner.
+        low, high = np.quantile(places, [0.005, 0.995], axis=0)
+        span = np.where(high > low, high - low, 1.0)
+        room = np.array([_MAP_WIDTH, _MAP_HEIGHT]) - 2 * _MAP_EDGE
+
+        def drawn(points: np.ndarray) -> np.ndarray:
+            return np.round(_MAP_EDGE + np.clip((points - low) / span, 0, 1) * room, 1)
+
+        colours, names = _colours(labels, layout.rows)
+        return cls(
+            tuple((x, y, c) for (x, y), c in zip(drawn(layout.sample).tolist(), colours)),
+            tuple((x, y) for x, y in drawn(layout.picked).tolist()),
+            tuple((x, y) for x, y in drawn(layout.queried).tolist()),
+            names,
+            f"{100 * layout.explained:.0f} %",
+        )
+
+
+def _colours(labels: Any, rows: np.ndarray) -> tuple[list[int], tuple[str, ...]]:
+    """Return the colour of each row, by label, and the names of the colours."""
+    try:
+        given = [str(label) for label in np.asarray(labels, dtype=object)[rows]]
+    except (IndexError, TypeError):
+        return [0] * len(rows), ()
+    names, counts = np.unique(given, return_counts=True)
+    if len(names) > 20:  # numbers, or too many classes to tell apart
+        return [0] * len(rows), ()
+    often = [str(name) for name in names[np.argsort(-counts, kind="stable")]]
+    shown = often if len(often) <= _MAP_COLOURS else [*often[: _MAP_COLOURS - 1], "other"]
+    code = {name: min(i, len(shown) - 1) + 1 for i, name in enumerate(often)}
+    return [code[name] for name in given], tuple(shown)
 
 
 _LARGEST = 128

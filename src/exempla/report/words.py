@@ -320,6 +320,12 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
         return f"{first} {found}".strip()
     noun = "errors" if explanation.test_labels and noun == "predictions" else noun
     measured = effect.get("measured", False)
+    if not measured and "low" in effect and effect["low"] is None:
+        return (
+            f"{first} {rows:,} of {explanation.n_train:,} training rows are most responsible. How "
+            "much their removal changes cannot be predicted for trees: answer.verify() retrains "
+            "and measures it."
+        ).strip()
     this = "this" if rows == 1 else "these"
     these = f"{this} {rows:,} of {explanation.n_train:,} training rows"
     change, n_fixed = effect["log_likelihood"], effect["n_fixed"]

@@ -1,33 +1,26 @@
-"""What every tool is told of a suspect.
+"""File formats of other tools: Label Studio, FiftyOne, cleanlab and Spotlight.
 
-FiftyOne: a CSV as its CSVDataset reads and writes it (`fiftyone.utils.csv`).
+**Label Studio.** One task per suspect, with our suggestion as its prediction, following "Import
+pre-annotated data into Label Studio" of its guide. The score is the probability that the given
+label is wrong: in the Data Manager, sort by it, highest first. The labeling interface is written
+beside the tasks (`.xml`), to paste into the project's settings. Annotations are read back from its
+JSON and JSON-MIN exports.
 
-Every sample needs a path of its own: that of the image, or, where rows are no images, that of the
-data file with the item's number behind it. The column `label` is empty; a person's decision goes
-there, or into the sample's tags (keep, remove, skip). Export it again with
+**FiftyOne.** A CSV as its CSVDataset reads and writes it. A sample's path is that of its image or,
+for other rows, that of the data file followed by the item's number. The column `label` is empty; a
+decision goes there or into the sample's tags (keep, remove, skip). Export it again with
 
     dataset.export(labels_path="back.csv", dataset_type=fo.types.CSVDataset, export_media=False,
                    fields=["exempla_item", "label", "tags"])
 
-Strings are what a CSVDataset has; `fields={"probability": float}` reads a column as numbers.
-
-Label Studio: one task a suspect with our suggestion as its prediction; annotations back.
-
-Tasks follow "Import pre-annotated data into Label Studio" (data, predictions with model_version,
-score and result), annotations "Label Studio JSON format of annotated tasks" (annotations with
-result and was_cancelled) of Label Studio's guide; its JSON-MIN export is read as well. The score is
-the probability that the given label is wrong: in the Data Manager, sort by it, the highest first.
-Beside the tasks lies the labeling interface, `….xml`, to paste into the project's settings.
-
-Tools that only look: cleanlab's table of label issues, Spotlight's list of data issues.
-
-cleanlab's names are those of `Datalab.get_issues("label")`: is_label_issue, label_score (low is
-bad), given_label, predicted_label. Spotlight's are the fields of `renumics.spotlight.analysis.
-DataIssue`: title, rows, severity, columns, description; load them with
+**cleanlab and Spotlight** only display. cleanlab's columns are those of
+`Datalab.get_issues("label")`, where a low `label_score` is bad; Spotlight's are the fields of
+`renumics.spotlight.analysis.DataIssue`. Load them with
 
     spotlight.show(df, issues=[DataIssue(**issue) for issue in json.load(open("spotlight.json"))])
 
-Decisions about parts of rows, one of several labels or a token's, put back into the file.
+Decisions about parts of rows (one of several labels, or a token's) are written back into the file
+by `write_corrected_parts`.
 """
 
 from __future__ import annotations
@@ -82,7 +75,7 @@ def items_of(fixes: Any, texts: Any = None, images: Any = None) -> list[Item]:
     """The suspects of a result, most suspicious first."""
     tokens = getattr(fixes, "parts", "") == "tokens"
     several = getattr(fixes, "parts", "") == "labels"
-    numbers = hasattr(fixes, "spread")
+    numbers = getattr(fixes, "spread", None) is not None
     out = []
     for rank, row in enumerate(fixes.indices.tolist()):
         words = texts[row] if texts is not None else ""
@@ -287,6 +280,11 @@ def read_label_studio(path: Path) -> list[tuple[int, str, str]]:
     """(item, "label" or "skip", label) of every annotated task; tasks without one are left out."""
     try:
         tasks = json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError as error:
+        raise ExemplaError(
+            f"{path.name} is nested too deeply to be a Label Studio export; export the project as "
+            "JSON or JSON-MIN."
+        ) from error
     except (OSError, ValueError) as error:
         raise ExemplaError(f"{path.name} cannot be read as JSON ({error}).") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):

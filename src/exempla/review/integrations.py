@@ -1,16 +1,7 @@
-"""Suspects for the tools people have, and decisions back from two of them.
+"""Export suspects to other tools, and import decisions from Label Studio and FiftyOne.
 
-items           what every tool is told of a suspect
-label_studio    tasks with predictions; annotations back
-fiftyone        a CSVDataset; labels and tags back
-others          cleanlab's columns, Spotlight's issues
-decisions       what came back, written to the decision log
-parts           decisions about labels of parts, put back into the file
-
-Decisions made in another tool, written to the decision log as if made on the page.
-
-All or nothing: an unknown row or label refuses the file, naming each. A row that was decided on
-otherwise before keeps that decision, and is named; taking a file over twice changes nothing.
+An import is all or nothing: an unknown row or label refuses the file and names each problem. A row
+with a different earlier decision keeps it, and is named. Importing a file twice changes nothing.
 """
 
 from __future__ import annotations
@@ -96,14 +87,14 @@ def _classes(items: Sequence[Item]) -> list[str]:
 
 
 class _Imported(NamedTuple):
-    """What was taken over from a file."""
+    """The result of an import."""
 
     written: int
-    """Decisions that are new."""
+    """New decisions."""
     known: int
     """Decisions that were in the log already."""
     kept: tuple[str, ...]
-    """Suspects decided on otherwise before: that decision stays."""
+    """Suspects that keep a different earlier decision."""
 
 
 def import_decisions(review: Any, path: str | Path) -> _Imported:
@@ -120,7 +111,7 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
     """
     path = Path(path)
     if not path.is_file():
-        raise ExemplaError(f"There is no file {str(path)!r} to take decisions from.")
+        raise ExemplaError(f"The file {str(path)!r} does not exist.")
     readers = {".json": read_label_studio, ".csv": read_fiftyone}
     if path.suffix.lower() not in readers:
         raise ExemplaError(

@@ -23,7 +23,6 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.review.folder import ListedSuspect, Review
-from exempla.review.learning import Learned, Stated, learn
 from exempla.review.log import SETTLED, DecisionLog, Draw
 from exempla.review.sampling import (
     RemainingErrors,
@@ -32,6 +31,7 @@ from exempla.review.sampling import (
     draw,
     remaining_errors,
 )
+from exempla.tasks.labels.decisions import Learned, Stated, learn
 
 SPOT_CHECK_EVERY = 3
 INITIAL_SAMPLE = 40

@@ -122,6 +122,8 @@ class Suspect:
         Probability that the given label is wrong.
     model_probability : float
         The model's probability of `suggested`.
+    model_label : str
+        The model's prediction, where it is known; it may be the given label.
     side : str
         A short word to filter by, such as "opponent" or "proponent".
     contradicting, supporters : tuple of EvidenceRow
@@ -156,6 +158,7 @@ class Suspect:
     expected: float | None = None
     spread: float | None = None
     original: tuple[tuple[str, str | None], ...] = ()
+    model_label: str = ""
 
     @property
     def item(self) -> int:
@@ -189,6 +192,7 @@ class Suspect:
         """The JSON form: one line of suspects.jsonl."""
         more = {
             "kind": self.kind if self.kind != "class" else None,
+            "model_label": self.model_label or None,
             "item": self.item if self.part else None,
             "part": self.part or None,
             "span": None if self.span is None else [int(self.span[0]), int(self.span[1])],

@@ -8,14 +8,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
+from sklearn.ensemble import BaggingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import (
+    HuberRegressor,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+)
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
@@ -387,3 +396,40 @@ def test_tensors_are_tables_too():
 def test_parameters_that_name_nothing(parameters):
     with pytest.raises(ExemplaError, match="parameters must name some of"):
         make_oracle(MODEL, parameters=parameters)
+
+
+# ---- values that used to raise a raw exception
+
+
+def test_repeated_columns_are_named():
+    frame = pd.DataFrame(X, columns=["a", "b", "a", "d"])
+    named = LogisticRegression(max_iter=2000).fit(pd.DataFrame(X, columns=list("abcd")), Y)
+    with pytest.raises(ExemplaError, match=r"several columns with the same name \('a'\)"):
+        scored(named, frame, Y)
+
+
+def test_integers_beyond_float64_are_a_sentence():
+    huge = X.astype(object)
+    huge[3, 1] = 10**400
+    with pytest.raises(ExemplaError, match="integers beyond the range of float64"):
+        scored(MODEL, huge.tolist(), Y)
+    target = np.array([10**400, *range(1, 150)], dtype=object)
+    with pytest.raises(ExemplaError, match="y has integers beyond the range of float64"):
+        scored(LinearRegression().fit(X, CODES), X, target)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e200])
+@pytest.mark.parametrize(
+    "model",
+    [LinearRegression(), HuberRegressor(), KNeighborsRegressor(), BaggingRegressor(Ridge())],
+)
+def test_targets_whose_squares_vanish_or_overflow_are_a_sentence(model, scale):
+    model = clone(model).fit(X[:, 1:], X[:, 0])
+    with pytest.raises(ExemplaError, match="rescale y"):
+        make_oracle(model).read((X[:, 1:], scale * X[:, 0]), role="train")
+
+
+def test_messages_show_plain_values():
+    labels = np.array([np.str_("O"), *Y[1:]], dtype=object)
+    with pytest.raises(ExemplaError, match="never saw: 'O'; it knows 'setosa'"):
+        scored(MODEL, X, labels)

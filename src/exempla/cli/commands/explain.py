@@ -91,7 +91,7 @@ def run(options: Namespace) -> int:
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.progress import showing
-    from exempla.report import About, evidence_of
+    from exempla.report import About, evidence_of, layout_of
     from exempla.report.words import answer, signed
     from exempla.tasks.explain import explain_from
 
@@ -132,7 +132,7 @@ def run(options: Namespace) -> int:
             "--side, or --side both."
         )
     checked = _checked(given, explanation, console, options)
-    evidence = evidence_of(explanation)
+    evidence, layout = evidence_of(explanation), layout_of(explanation)
     # From positions in the training part to row numbers of the file.
     explanation = explanation.renumbered(given.parts.train)
     about = About(
@@ -151,6 +151,7 @@ def run(options: Namespace) -> int:
             test_view=asked.test_view(),
             about=about,
             evidence=evidence,
+            layout=layout,
             verification=checked,
             extra=_extra(given, everything, stand_in),
         )

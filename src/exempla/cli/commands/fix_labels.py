@@ -123,7 +123,6 @@ def _judge_rows(given: Any, options: Namespace, console: Any) -> tuple[Any, Any]
     """Judge rows with one label each; return the job if it is not about a few classes."""
     from exempla.cli.labels import job_on_rows, original_labels
     from exempla.tasks.labels.fix_labels import fix_labels
-    from exempla.tasks.labels.result import JobFixes
 
     parts, (model, prepare) = given.parts, given.head(options.model is None)
     curated = None
@@ -144,7 +143,7 @@ def _judge_rows(given: Any, options: Namespace, console: Any) -> tuple[Any, Any]
         task="regression" if given.regression else "classes",
         original_labels=once,
     )
-    return (job_on_rows(given) if isinstance(fixes, JobFixes) else None), fixes
+    return (job_on_rows(given) if fixes.task == "regression" else None), fixes
 
 
 def _asked(given: Any, options: Namespace) -> int | None:
@@ -187,8 +186,8 @@ def _finish(given: Any, fixes: Any, options: Namespace, console: Any, folder: Pa
     console.say(found.finding)
     say_files(console, folder, paths)
     announce_review(console, options, folder)
-    if not found.informed:  # then the upper end of the interval counts
-        most = found.expected_errors_interval[1] / max(found.n_train, 1)
+    if not found.has_signal:  # then the upper end of the interval counts
+        most = found.interval[1] / max(found.n_train, 1)
         return verdict(console, options, most, "of the labels may be wrong, as far as is known")
     wrong = found.expected_errors / max(found.n_train, 1)
     return verdict(console, options, wrong, "of the labels are expected to be wrong")

@@ -19,7 +19,6 @@ from exempla.cli.options import (
 )
 
 HELP = "reduce your file to k weighted rows"
-_FILES = ("summary.csv", "summary.parquet")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -41,9 +40,12 @@ def run(options: Namespace) -> int:
     from exempla.cli.fitted import reading
     from exempla.cli.output import published, say_files, write_results
     from exempla.report import About
+    from exempla.tables.formats.encoding import named_format
     from exempla.tasks.summarize import summarize
 
-    with reading(options, 0.2, _FILES, linear=True) as (given, console, folder):
+    parquet = named_format(options.file) == ".parquet"
+    name = "summary.parquet" if parquet else "summary.csv"
+    with reading(options, 0.2, [name], linear=True) as (given, console, folder):
         picked: Any = summarize(
             given.model, given.train, options.k, total=options.total,
             seed=options.seed, progress=console.progress,

@@ -88,8 +88,10 @@ def prepare(
 
     Rows are checked after the pipeline's own steps, which may impute missing values.
     """
-    if transform is None and hasattr(X, "columns") and names is not None:
-        _check_columns(list(X.columns), list(names), problems)
+    if transform is None and hasattr(X, "columns"):
+        given = list(X.columns)
+        if not _check_columns(given, given if names is None else list(names), problems):
+            return None, None
     if transform is None:
         X = _try_matrix(X, "X", problems)
         if X is None:
@@ -124,7 +126,8 @@ def prepare(
     return stack, None
 
 
-def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
+def _check_columns(given: list, fitted: list, problems: list[str]) -> bool:
+    """Compare column names with the model's; return False if they are ambiguous."""
     repeated = [name for name in dict.fromkeys(given) if given.count(name) > 1]
     if repeated:
         problems.append(
@@ -137,6 +140,7 @@ def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
     elif given != fitted and len(given) == len(fitted):
         new = [one for one in given if one not in fitted]
         problems.append(f"X has columns the model was not fitted on: {new[:5]}")
+    return not repeated
 
 
 def _apply(transform: Callable, raw: Any) -> Any:

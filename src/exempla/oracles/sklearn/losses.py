@@ -242,7 +242,7 @@ class _Loss(Likelihood):
 
     def fisher_root(self, outputs: Any, cut: float = 0.0) -> tuple[Any, Any]:
         raise UnsupportedModelError(
-            f"A {self.name} loss gives labels no probability, and this task needs one. Use "
+            f"A {self.name} loss gives labels no probability, which this task needs: use "
             + ("LogisticRegression." if self.discrete else "Ridge or HuberRegressor.")
         )
 

@@ -1,8 +1,10 @@
-"""torch modules as oracles: the oracle, the scorer that runs one batch, and the diagnosis of what
-cannot be scored.
+"""torch modules as oracles.
 
-Inside: inputs/ (what is read), likelihood/ (what the outputs mean), tape/ (how layers are recorded
-and run backwards), factors/ (the scores of each kind of layer). torch is imported at the top of
-these files; `exempla.oracles` imports them when a torch model arrives.
-Imports: likelihoods, factors, errors, oracles.base.
+Inside, from data to scores: batch, sources and examples (what is read), trainers (Trainers,
+pipelines, checkpoints, selection of parameters), likelihood (what outputs mean), operations and
+tape (uses of parameters in a forward pass), layers, operands and factors (their scores), survey and
+network (where samples stand, passes), restore (the model is put back), scorer (one batch), oracle
+(a data set). torch is imported at the top of these files; `exempla.oracles` imports them when a
+torch model arrives.
+Imports: recorder, likelihoods, factors, memory, arrays, errors, oracles.base.
 """

@@ -1,22 +1,17 @@
-"""Per-sample scores of each kind of layer in factored form, and the arithmetic they need.
-
-Imports: factors, oracles.base.
-
-`Factors` of torch layers that are not two plain arrays: each keeps the smallest form it can.
+"""`Factors` of torch layers that are not two plain arrays: each keeps the smallest form it can.
 
     PairFactors   Linear, Embedding: two operands (operands.py)
-    ConvFactors   convolutions: image and output gradient; patches are never written out to project
+    ConvFactors   convolutions: image and output gradient
     DenseFactors  a gradient without structure: norms, bare parameters, the fallback
     SumFactors    one parameter used in several ways (tied weights): the sum of its uses
 
-Layout everywhere: a score is a (d_in, d_out) matrix, flattened row by row.
+A score is a (d_in, d_out) matrix, flattened row by row.
 
-Convolutions in factored form: a is the patch under the kernel, g the gradient at the output.
-
-Writing the patches out multiplies memory by the kernel's size (9 for 3×3). Projecting them does
-not need that: Uᵀa at every position is itself a convolution, with the columns of U as kernels.
-With groups, group c of the outputs sees only group c of the inputs: the score is a matrix of
-(d_in, d_out) = (C_in/groups · kernel [+1], C_out), each output column made by its own group.
+In a convolution, a is the patch under the kernel and g the gradient at the output. Writing the
+patches out multiplies memory by the kernel's size (9 for 3×3). Projecting them needs no patches:
+Uᵀa at every position is itself a convolution, with the columns of U as kernels. With groups, group
+c of the outputs sees only group c of the inputs: the score is a matrix of (d_in, d_out) =
+(C_in/groups · kernel [+1], C_out), each output column made by its own group.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ from exempla.oracles.torch.operands import (
 
 
 class _StructuredFactors(Factors, ABC):
-    """What the subclasses share: anything not done better is done on the written-out scores."""
+    """Defaults of the subclasses, computed on the written-out scores."""
 
     @property
     def given_inputs(self) -> Tensor | None:
@@ -68,11 +63,11 @@ class _StructuredFactors(Factors, ABC):
 
     @property
     def _width(self) -> int:
-        """Numbers that writing out one row makes on the way."""
+        """Numbers that writing out one row takes."""
         return self.take(np.arange(1)).dense().numel()
 
     def compact(self) -> Factors:
-        """Written out, where many positions make the two sides longer than the score itself."""
+        """Write the scores out if many positions make the two sides longer than the scores."""
         if len(self) == 0 or len(self) * self.take(np.arange(1)).dense().nbytes >= self.nbytes:
             return self
         parts = pieces(len(self), self._width, self.g)
@@ -161,7 +156,7 @@ class PairFactors(_StructuredFactors):
         return Work(s, d_in, d_out, 2.0 * s * s * (d_in + d_out))
 
     def _written_out(self, positions: int) -> bool:
-        """Whether dot products are cheaper of scores written out than by pairs of positions."""
+        """Return True if dot products are cheaper on written-out scores than by positions."""
         d_in, d_out = self.inputs.width, self.outputs.width
         return d_in * d_out <= positions * (d_in + d_out)
 
@@ -184,7 +179,7 @@ class PairFactors(_StructuredFactors):
 
     @staticmethod
     def _scatter(values: Tensor, table: OneHot) -> Tensor:
-        """Σ_s e_{k(s)} v_sᵀ: each position's vector added to its row of the table."""
+        """Return Σ_s e_{k(s)} v_sᵀ: add each position's vector to its row of the table."""
         out = values.new_zeros(values.shape[0], table.width, values.shape[2])
         return out.scatter_add_(1, table.indices[:, :, None].expand_as(values), values)
 
@@ -192,7 +187,7 @@ class PairFactors(_StructuredFactors):
         return PairFactors(self.inputs.take(positions), self.outputs.take(positions))
 
     def flip(self) -> PairFactors:
-        """The transposed scores."""
+        """Return the transposed scores."""
         return PairFactors(self.outputs, self.inputs)
 
     def input_moment(self) -> Tensor:
@@ -229,7 +224,7 @@ class PairFactors(_StructuredFactors):
         return PairFactors(Vectors(self.inputs.project(None) * scale), self.outputs)
 
     def pair(self, other: PairFactors) -> Tensor:
-        """Dot products of row i here with row i there, (n,)."""
+        """Return the dot products of row i here with row i there, (n,)."""
         return (self.inputs.pair(other.inputs) * self.outputs.pair(other.outputs)).sum((1, 2))
 
     def norm2(self) -> Tensor:
@@ -317,7 +312,7 @@ class SumFactors(_StructuredFactors):
 
 
 def _padded(side: Operand, positions: int, write_out: bool) -> Operand:
-    """The side with empty positions added."""
+    """Return the side with empty positions added."""
     missing = positions - side.positions
     if isinstance(side, OneHot):
         padded = torch.nn.functional.pad(side.indices, (0, missing))
@@ -332,7 +327,7 @@ def _padded(side: Operand, positions: int, write_out: bool) -> Operand:
 
 
 def _joined(sides: list[Any]) -> Operand:
-    """Rows of all sides, one after the other."""
+    """Concatenate the rows of all sides."""
     first = sides[0]
     if isinstance(first, OneHot):
         return OneHot(torch.cat([s.indices for s in sides]), first.width, first.dtype)
@@ -347,7 +342,7 @@ _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 @dataclass(frozen=True)
 class ConvShape:
-    """How a kernel is laid over its input: the arguments of torch's convolution."""
+    """The arguments of torch's convolution."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -362,7 +357,7 @@ class ConvShape:
         return function(x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def margins(self) -> list[tuple[int, int]]:
-        """Zeros before and after each spatial axis."""
+        """Return the number of zeros before and after each spatial axis."""
         if self.padding == "valid":
             return [(0, 0)] * len(self.kernel)
         if self.padding == "same":  # torch puts the odd one after
@@ -371,7 +366,7 @@ class ConvShape:
         return [(int(p), int(p)) for p in self.padding]
 
     def patches(self, x: Tensor) -> Tensor:
-        """What lies under the kernel at each position, (nm, groups, C/groups·kernel, L)."""
+        """Return the patch at each position, (nm, groups, C/groups·kernel, L)."""
         flat_margins = [end for pair in reversed(self.margins()) for end in pair]
         view, dims = F.pad(x, flat_margins), len(self.kernel)
         if dims == 2 and not x.is_cuda:  # torch's own, which on a GPU starts a kernel per image
@@ -433,7 +428,7 @@ class ConvFactors(_StructuredFactors):
         return out if self.images == 1 else out.unflatten(0, (-1, self.images)).sum(1)
 
     def _patches(self, basis: Tensor | None) -> Tensor:
-        """Uᵀ(patch) at every position, (nm, groups, r, L): the convolution of x with U."""
+        """Return Uᵀ(patch) at every position, (nm, groups, r, L): the convolution of x with U."""
         shape, groups = self.shape, self.shape.groups
         if basis is None:
             return shape.patches(self.a)
@@ -478,7 +473,7 @@ class ConvFactors(_StructuredFactors):
         return self.positions * (d_in + self.g.shape[1])
 
     def _by_positions(self, positions: int) -> float:
-        """Operations of Σ (a_s·a'_t)(g_s·g'_t) over so many pairs of positions s, t."""
+        """Return the cost of Σ (a_s·a'_t)(g_s·g'_t) over this many pairs of positions s, t."""
         d_in, d_out = self._sizes
         return 2.0 * positions * (self.shape.groups * d_in + d_out)
 
@@ -497,7 +492,7 @@ class ConvFactors(_StructuredFactors):
         return gram_in_pieces(self, other, self._width)
 
     def _few_positions(self, other: ConvFactors) -> bool:
-        """Whether dot products by positions are the cheaper ones."""
+        """Return True if dot products by positions are cheaper."""
         return self._by_positions(self.positions * other.positions) <= self.work.gram
 
     def _gram_of_positions(self, other: ConvFactors) -> Tensor:
@@ -527,7 +522,7 @@ class ConvFactors(_StructuredFactors):
         return torch.cat(out)
 
     def _sides(self) -> tuple[Tensor, Tensor]:
-        """Patches (the bias's ones below them) and output gradients, (groups, n, s, d) each."""
+        """Return patches (and ones for the bias) and output gradients, (groups, n, s, d) each."""
         a = self.shape.patches(self.a)  # (nm, groups, d, L)
         a = F.pad(a, (0, 0, 0, 1), value=1.0) if self.shape.bias else a
         g = self.g.flatten(2).unflatten(1, (self.shape.groups, -1))
@@ -553,7 +548,7 @@ class ConvFactors(_StructuredFactors):
     # ---- moments of the two sides
 
     def _flat_patches(self) -> Iterator[Tensor]:
-        """Every patch as a column, (C/groups·kernel, columns), some images at a time."""
+        """Yield every patch as a column, (C/groups·kernel, columns), some images at a time."""
         width = self.a.shape[1] * int(np.prod(self.shape.kernel)) * self.g[0, 0].numel()
         for piece in pieces(len(self.a), width, self.a):
             patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])

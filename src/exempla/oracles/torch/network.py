@@ -1,17 +1,13 @@
-"""The network seen from outside: survey it once, then passes that return factors.
+"""A network under the tape: survey it once, then run passes that return factors.
 
-Whose row is it? In a pass that gathers rows by index, no axis carries the samples.
+If a pass gathers rows by index, no axis carries the samples: a mixture of experts sends each token
+where its router says, a packed sequence leaves padding out. The backward pass, however, is linear
+in the cotangent. With the cotangent of sample i scaled by 2^d, the gradient at a row of sample i is
+scaled by exactly 2^d, in any precision. With the number of a sample written to the base B, its
+digits are found in log_B(n) more backward passes.
 
-A mixture of experts sends each token where its router says, a packed sequence leaves out what is
-padding: the rows that meet a weight then come in an order that only this pass knows. But the
-backward pass is linear in the cotangent. With the cotangent of sample i times 2^d, the gradient at
-a row of sample i is 2^d times what it was, exactly, in any precision. Written to the base B, the
-number of a sample is found digit by digit, in log_B(n) more backward passes.
-
-Per-sample gradients of what the tape cannot describe: vmap where it works, else a loop.
-
-Only the parameters that need it are differentiated here; the rest of the model is scored by
-factors as usual.
+Parameters that the tape cannot describe are scored by vmap where it works, otherwise by a loop over
+samples; the rest of the model is scored by factors.
 """
 
 from __future__ import annotations
@@ -36,24 +32,25 @@ from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
 from exempla.oracles.torch.tape import Tape, pull_back
 
 _BASE = 16
-"""Values of a digit: factors of up to 2^15, which every type but float16 has room for …"""
+"""Values of a digit: factors of up to 2^15, which every type but float16 can represent."""
 _HALF_BASE = 4
-"""… and of 2^3 in float16."""
-_CLEAR = 0.02
-"""How far the logarithm of a factor may be from a whole number: further, a row has two owners."""
+"""The base for float16: factors of up to 2^3."""
+_MAX_LOG_ERROR = 0.02
+"""Largest distance of the logarithm of a factor from a whole number; beyond it, a row belongs to
+two samples."""
 
 
 @dataclass(frozen=True)
-class _Probe:
-    """The gradients at every use under one cotangent, and under those scaled by each digit."""
+class _RowProbe:
+    """Gradients at every use under one cotangent, and under those scaled by each digit."""
 
     n: int
     base: int
     plain: Sequence[Tensor | None]
     scaled: Sequence[Sequence[Tensor | None]]
 
-    def owners(self, place: int, rows: Any) -> Tensor | None:
-        """The sample of each row (−1: no gradient reaches it); None if a row has several.
+    def samples(self, place: int, rows: Any) -> Tensor | None:
+        """Return the sample of each row, −1 if no gradient reaches it; None if a row has several.
 
         `rows` turns a gradient into (rows, numbers).
         """
@@ -68,7 +65,7 @@ class _Probe:
             if g is None:
                 return None
             factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
-            if bool(((factor - factor.round()).abs() > _CLEAR).any()):
+            if bool(((factor - factor.round()).abs() > _MAX_LOG_ERROR).any()):
                 return None
             found[reached] += factor.round().long() * self.base**digit
         if bool((found >= self.n).any()) or bool((found < 0).any()):
@@ -76,7 +73,7 @@ class _Probe:
         return found.masked_fill(~reached, -1)
 
 
-def probe(outputs: Tensor, uses: Sequence[Use], n: int) -> _Probe:
+def _probe_rows(outputs: Tensor, uses: Sequence[Use], n: int) -> _RowProbe:
     """Pull random directions back to the uses, plain and scaled by the digits of the samples."""
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(outputs.shape, generator=generator).to(outputs.device, outputs.dtype)
@@ -89,33 +86,33 @@ def probe(outputs: Tensor, uses: Sequence[Use], n: int) -> _Probe:
         along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
         scaled.append(pull_back(outputs, edges, along, again=True))
         digit *= base
-    return _Probe(n, base, pull_back(outputs, edges, directions, again=True), scaled)
+    return _RowProbe(n, base, pull_back(outputs, edges, directions, again=True), scaled)
 
 
-def _layout_of(seen: _Probe, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
-    """Where samples stand at this use in this pass; None if that cannot be said."""
+def _layout_of(seen: _RowProbe, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
+    """Return where samples stand at this use in this pass; None if a row has several."""
     if use.repeat is not None or seen.plain[place] is None:
         return usual
     n = seen.n
     if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % n == 0:
-        owners = seen.owners(place, lambda g: split(g, n, usual).flatten(1))
-        known = torch.arange(n, device=None if owners is None else owners.device)
-        if owners is not None and bool(((owners == known) | (owners < 0)).all()):
+        samples = seen.samples(place, lambda g: split(g, n, usual).flatten(1))
+        known = torch.arange(n, device=None if samples is None else samples.device)
+        if samples is not None and bool(((samples == known) | (samples < 0)).all()):
             return usual
     if not use.by_row:
         return None
-    owners = seen.owners(place, lambda g: g.reshape(-1, g.shape[-1]))
-    return None if owners is None else Rows.of(owners, n)
+    samples = seen.samples(place, lambda g: g.reshape(-1, g.shape[-1]))
+    return None if samples is None else Rows.of(samples, n)
 
 
 Run = Callable[[Any, Batch], Tensor]
-"""(model, batch) → what is pulled back: outputs, or log-probabilities."""
+"""(model, batch) → outputs, or log-probabilities of a custom likelihood."""
 
 
 def _by_vmap(
     model: nn.Module, parameters: dict[str, Tensor], run: Run, batch: Batch, cotangent: Tensor
 ) -> dict[str, Tensor]:
-    """(n, *shape) per parameter: the gradient of ⟨outputs, cotangent⟩, vmapped over samples."""
+    """Return the gradients of ⟨outputs, cotangent⟩, (n, *shape) per parameter, by vmap."""
     values, rebuild = batch.tensors()
 
     def pulled(changed: dict[str, Tensor], values: list[Tensor], cotangent: Tensor) -> Tensor:
@@ -133,7 +130,7 @@ def _by_vmap(
 def _by_loop(
     model: nn.Module, parameters: dict[str, Tensor], run: Run, batch: Batch, cotangent: Tensor
 ) -> dict[str, Tensor]:
-    """The same by one forward and backward pass a sample."""
+    """Return the same by one forward and backward pass per sample."""
     rows: list[tuple[Tensor | None, ...]] = []
     for i in range(len(batch)):
         outputs = run(model, batch.take([i]))
@@ -147,34 +144,33 @@ def _by_loop(
 
 
 CPU_BUDGET = 2**30
-"""Bytes that the factors of a batch may take in main memory."""
-_GOOD_SIZE = {"cpu": 2**26, "cuda": 2**30}
+"""Largest size of a batch's factors in main memory."""
+_GOOD_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
-_LEAST = {"cpu": 4, "cuda": 16}
-"""Examples in a batch nevertheless: few large ones keep a processor busy, and spare its memory."""
+_MIN_EXAMPLES = {"cpu": 4, "cuda": 16}
+"""Smallest batch, whatever its factors take."""
 PASS_TIMES = 3
-"""Memory of a pass in units of its factors."""
+"""Memory of a pass, in multiples of its factors."""
 STEPS = 2
-"""Training steps whose memory a pass may take, where a loader says how large a step is …"""
+"""Memory that a pass may take, in training steps with the loader's batch size."""
 SPARED = {"cpu": 2**24, "cuda": 2**28}
-"""… or so many bytes, which a machine that trains anything has to spare: on a CPU more of them
-made small networks no faster."""
+"""Bytes that a pass may take in any case; on a CPU, more made small networks no faster."""
 _HALF_SCALE = 1024.0
-"""float16 gradients are computed this much larger, so that small ones do not vanish."""
+"""Factor by which float16 gradients are scaled, so that small ones do not vanish."""
 
 
 class TapedNetwork:
-    """A module and the parameters of it that are looked at."""
+    """A module and the parameters that are scored."""
 
     def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
         self.model, self.parameters = model, parameters
         self.names = {id(p): name for name, p in parameters.items()}
         first = next(iter(parameters.values()))
         self.like = torch.zeros((), device=first.device, dtype=precision(parameters))
-        """An example of what scores are made of."""
+        """A tensor with the device and precision of the scores."""
         self.found: Survey | None = None
         self.planned: set[str] = set()
-        self.said: set[str] = set()
+        self.warned: set[str] = set()
         self.by_sample: Callable[..., dict[str, Tensor]] | None = None
 
     @property
@@ -184,16 +180,16 @@ class TapedNetwork:
     @property
     def blocks(self) -> tuple[Block, ...]:
         if self.found is None:
-            raise ExemplaError("the layers of a network are known once data has been read.")
+            raise ExemplaError("the layers of a network are unknown until data has been read.")
         return self.found.blocks
 
     def survey(self, run: Run, batch: Batch) -> None:
-        """Look at the model with a few examples (the same ones again if there are fewer)."""
+        """Survey the model with a few examples (repeated if there are fewer)."""
         with full_precision():
             self._refuse_batch_dependence(run, batch)
             found = self._looked_at(run, _some_of(batch, 0))
             for start in range(PROBE, len(batch), PROBE):
-                # experts that the first few examples are not sent to
+                # continue until every expert has been sent an example
                 if not found.routed or _reached(found) == set(self.parameters):
                     break
                 found = found.with_more(self._looked_at(run, _some_of(batch, start)))
@@ -231,7 +227,7 @@ class TapedNetwork:
         return found
 
     def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
-        """vmap if it works and agrees with autograd, else a loop; says which."""
+        """Return vmap if it works and agrees with autograd, otherwise a loop; warn about it."""
         assert found.cotangents is not None
         rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
         _refuse_size(rest)
@@ -257,7 +253,7 @@ class TapedNetwork:
         ) from failure
 
     def forward(self, run: Run, batch: Batch) -> _Pass:
-        """One forward pass under the tape."""
+        """Run one forward pass under the tape."""
         assert self.found is not None
         tape = Tape(self.names, len(batch), self.found.treatments)
         with tape:
@@ -266,19 +262,20 @@ class TapedNetwork:
 
     @property
     def row_bytes(self) -> int:
-        """Memory that one example takes in a pass: its factors, the graph that they come from, and
-        what is projected of them."""
+        """Memory of one example in a pass: its factors, their graph, and their projections."""
         return PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
 
     def batch_size(self, loader: int | None = None, fixed: bool = False) -> int:
-        """So many examples that a pass keeps the processor busy and fits in a fair share of the
-        memory, also beside what a training step takes in batches of `loader` examples. With `fixed`
-        they are to be as many as in those."""
+        """Return the number of examples that keeps the processor busy and fits in memory.
+
+        With a `loader`, a pass takes little more memory than a training step with that batch size.
+        With `fixed`, batches have the loader's size if memory allows.
+        """
         assert self.found is not None
         device = next(iter(self.parameters.values())).device
         row = max(int(self.found.row_bytes), 1)
-        kind = device.type if device.type in _GOOD_SIZE else "cpu"
-        wanted = int(np.clip(_GOOD_SIZE[kind] / row, _LEAST[kind], 2048))
+        kind = device.type if device.type in _GOOD_BYTES else "cpu"
+        wanted = int(np.clip(_GOOD_BYTES[kind] / row, _MIN_EXAMPLES[kind], 2048))
         if loader is not None:
             gradients = sum(p.nbytes for p in self.parameters.values())
             room = max(STEPS * (gradients + loader * row), SPARED[kind])
@@ -291,7 +288,7 @@ class TapedNetwork:
 
 
 class _Pass:
-    """A forward pass that has been run, to be pulled back one or more times."""
+    """A forward pass that can be pulled back one or more times."""
 
     def __init__(
         self, network: TapedNetwork, run: Run, batch: Batch, tape: Tape, out: Tensor
@@ -300,7 +297,7 @@ class _Pass:
         self._layouts: list[Layout | Rows | None] | None = None
 
     def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
-        """Scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
+        """Return the scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
         found, n = self.network.found, len(self.batch)
         assert found is not None
         scale = _HALF_SCALE if self.outputs.dtype == torch.float16 else 1.0
@@ -320,9 +317,9 @@ class _Pass:
         for use, layout, g in zip(self.tape.uses, layouts, gradients, strict=True):
             if g is not None and layout is not None:
                 entry = (use, g, layout)
-                for name in {use.weight, use.bias}:
-                    seen.setdefault(name or "", []).append(entry)
-        self._say_left_out(set(seen) - {""})
+                for name in use.names:
+                    seen.setdefault(name, []).append(entry)
+        self._warn_left_out(set(seen))
         out: list[Factors] = []
         for block in found.blocks:
             if block.kind == "fallback" or not otherwise.isdisjoint(block.parameters):
@@ -331,22 +328,24 @@ class _Pass:
                 out.append(block.factors(seen.get(block.weight, []), n, like))
         return tuple(out)
 
-    def _say_left_out(self, used: set[str]) -> None:
-        """Layers are fixed by the survey: say so if a later batch reaches another parameter."""
+    def _warn_left_out(self, used: set[str]) -> None:
+        """Warn if a batch reaches a parameter that the survey, which fixes the layers, did not."""
         network = self.network
-        new = used - network.planned - network.said
+        new = used - network.planned - network.warned
         if new:
-            network.said |= new
+            network.warned |= new
             warnings.warn(
                 f"the first examples do not reach {brief(dict.fromkeys(sorted(new)))}, which later "
-                "ones do: their scores leave these parameters out.",
+                "ones do: scores leave these parameters out.",
                 ExemplaWarning,
                 stacklevel=6,
             )
 
     def _laid_out(self) -> tuple[list[Layout | Rows | None], set[str]]:
-        """Where samples stand at each use; and the parameters that this batch used otherwise than
-        the survey saw, with their blocks: those are scored by sample."""
+        """Return where samples stand at each use, and the parameters to score by sample.
+
+        The latter are those of blocks that this batch uses in another way than the survey saw.
+        """
         if self._layouts is None:
             self._layouts = [*self._seen_layouts()]
         found, uses = self.network.found, self.tape.uses
@@ -354,7 +353,7 @@ class _Pass:
         unfit = set(self.tape.unknown)
         for use, layout in zip(uses, self._layouts, strict=True):
             if layout is None:
-                unfit |= {name for name in (use.weight, use.bias) if name}
+                unfit |= use.names
         if not unfit - found.fallback:
             return self._layouts, set()
         blocks = [b for b in found.blocks if b.kind != "fallback" and unfit & set(b.parameters)]
@@ -365,7 +364,7 @@ class _Pass:
         assert found is not None
         known = [found.layout(key) for key in tape.keys]
         if tape.routed:  # rows were gathered by index: an order of this batch alone
-            seen = probe(self.outputs, tape.uses, n)
+            seen = _probe_rows(self.outputs, tape.uses, n)
             for place, (use, layout) in enumerate(zip(tape.uses, known, strict=True)):
                 yield _layout_of(seen, place, use, layout)
             return
@@ -424,7 +423,7 @@ def _first_difference(model: nn.Module, run: Run, pair: list[Batch], state: Any)
 
 
 def _some_of(batch: Batch, start: int) -> Batch:
-    """As many examples as a survey takes, from one on; the same ones again if there are fewer."""
+    """Return as many examples as a survey takes, repeated if there are fewer."""
     return batch.take(np.resize(np.arange(start, min(start + PROBE, len(batch))), PROBE))
 
 
@@ -433,7 +432,7 @@ def _reached(found: Survey) -> set[str]:
 
 
 def _refuse_size(parameters: dict[str, Tensor]) -> None:
-    """Raise if gradients written out for each example of a survey do not fit in memory."""
+    """Raise if the gradients of a survey's examples do not fit in memory."""
     first = next(iter(parameters.values()))
     needed = PROBE * 4 * sum(p.numel() for p in parameters.values())
     free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else available_memory()
@@ -447,16 +446,17 @@ def _refuse_size(parameters: dict[str, Tensor]) -> None:
 
 
 def precision(parameters: dict[str, Tensor]) -> torch.dtype:
-    """float64 if the model is, else float32."""
+    """Return float64 if the model has it, otherwise float32."""
     double = any(p.dtype == torch.float64 for p in parameters.values())
     return torch.float64 if double else torch.float32
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """True if the device, or main memory, could not hold what was asked for."""
+    """Return True if the device or main memory ran out."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def brief(names: dict[str, Any]) -> str:
+    """Return the first names and the number of the others."""
     listed = list(names)
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

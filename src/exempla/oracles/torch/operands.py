@@ -1,12 +1,11 @@
-"""The two sides of a torch layer's score: inputs a and outputs g, written out or as indices.
+"""The two sides of a layer's score Σ_s a_s g_sᵀ: inputs a and output gradients g.
 
-A layer's score is Σ_s a_s g_sᵀ. Each of a and g is an `Operand`: n rows × s positions × d numbers.
-`Vectors` holds the numbers (with a column of ones implied where the layer has a bias); `OneHot`
-holds, for an embedding table, only where the single one stands; `Stacked`, for a stack of matrices
-(experts), the numbers that met one of them and which one that was. Turning a layer over (a tied
-weight used once as a table and once as a matrix) is swapping its two sides.
+Each side is an `Operand`: n rows × s positions × d numbers. `Vectors` holds the numbers (with an
+implied column of ones if the layer has a bias). `OneHot` holds, for an embedding table, only the
+position of the single one. `Stacked` holds, for a stack of matrices (experts), the numbers and
+which matrix they met. A tied weight used once as a table and once as a matrix swaps its two sides.
 
-Scores written out a few rows at a time: memory stays bounded, and a processor's cache warm.
+Scores are written out a few rows at a time, which bounds memory and keeps the cache warm.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ class Operand(ABC):
     positions: int
     width: int
     tensor: Tensor
-    """What is held in memory."""
+    """The tensor in memory."""
 
     @property
     def multiplied(self) -> int:
-        """Numbers of one vector that arithmetic has to touch."""
+        """Numbers of one vector that arithmetic touches."""
         return self.width
 
     @abstractmethod
     def project(self, basis: Tensor | None) -> Tensor:
-        """Uᵀv at every position, (n, s, r); None writes the vectors out."""
+        """Return Uᵀv at every position, (n, s, r); None writes the vectors out."""
 
     @abstractmethod
     def moment(self) -> Tensor:
-        """Σ v vᵀ over rows and positions, (d, d)."""
+        """Return Σ v vᵀ over rows and positions, (d, d)."""
 
     @abstractmethod
     def action(self, directions: Tensor) -> Tensor:
-        """(Σ v vᵀ) times a few directions, (d, r): what there is of a moment too wide to write."""
+        """Return (Σ v vᵀ) times a few directions, (d, r), for moments too wide to write out."""
 
     @abstractmethod
     def take(self, rows: object) -> Operand:
-        """Some of the rows."""
+        """Return some of the rows."""
 
     @abstractmethod
     def pair(self, other: Operand) -> Tensor:
-        """v_is · v'_is' for the same row i on both sides, (n, s, s')."""
+        """Return v_is · v'_is' for the same row i on both sides, (n, s, s')."""
 
     @abstractmethod
     def cross(self, other: Operand) -> Tensor:
-        """v_is · v'_js' for all rows, (n, s, m, s')."""
+        """Return v_is · v'_js' for all rows, (n, s, m, s')."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ class OneHot(Operand):
 
 @dataclass(frozen=True)
 class Stacked(_Held):
-    """Vectors (n, s, d) of which each stands in one of `pieces` parts of a longer one, (n, s)."""
+    """Vectors (n, s, d), each in one of `pieces` parts of a longer vector; `part` is (n, s)."""
 
     part: Tensor
     pieces: int
@@ -207,7 +206,7 @@ class Stacked(_Held):
         return self.values.shape[2]
 
     def _parts(self) -> Iterator[tuple[Tensor, slice]]:
-        """Where each part occurs, and its place among the coordinates."""
+        """Yield where each part occurs, and its place among the coordinates."""
         size = self.values.shape[2]
         for e in self.part.unique().tolist():
             yield self.part == e, slice(e * size, (e + 1) * size)
@@ -253,7 +252,7 @@ class Stacked(_Held):
 
 
 def beside(sides: Sequence[Operand]) -> Operand | None:
-    """One operand with the positions of all of them; None if they are not of one kind."""
+    """Return one operand with the positions of all; None if they are not of one kind."""
     first = sides[0]
     if isinstance(first, Vectors):
         alike = [s for s in sides if isinstance(s, Vectors) and s.ones == first.ones]
@@ -269,33 +268,33 @@ def beside(sides: Sequence[Operand]) -> Operand | None:
 
 
 PIECE = 2**26
-"""Numbers written out at one time on a GPU; a 16th of that elsewhere."""
+"""Numbers written out at one time on a GPU; one 16th of it on a CPU."""
 GRAM_TIMES = 8
-"""… but so many times as much for a Gram matrix, where each piece is written out again for every
+"""Multiple of `PIECE` for a Gram matrix on a CPU, where each piece is written out again for every
 other: with pieces of one row that would cost more than the products."""
 
 
 def pieces(rows: int, width: int, like: Tensor, times: int = 1) -> list[np.ndarray]:
-    """Consecutive rows, so many at a time that rows × width stays within bounds."""
+    """Split rows into consecutive pieces of at most `rows_at_once`."""
     step = rows_at_once(width, like, times)
     return [np.arange(i, min(i + step, rows)) for i in range(0, rows, step)]
 
 
 def rows_at_once(width: int, like: Tensor, times: int = 1) -> int:
-    """How many rows of this width are written out at one time."""
+    """Return how many rows of this width are written out at one time."""
     limit = PIECE if like.is_cuda else times * PIECE // 16
     return max(1, limit // width)
 
 
 def norms_in_pieces(factors: Factors, width: int) -> Tensor:
-    """Squared norms of the scores."""
+    """Return the squared norms of the scores."""
     parts = pieces(len(factors), width, factors.g)
     some = [factors] if len(parts) == 1 else (factors.take(p) for p in parts)
     return torch.cat([f.dense().square().sum(1) for f in some])
 
 
 def gram_in_pieces(one: Factors, other: Factors, width: int) -> Tensor:
-    """Dot products of the scores."""
+    """Return the dot products of the scores."""
     rows = []
     for left in pieces(len(one), width, one.g, GRAM_TIMES):
         some = one.take(left).dense()

@@ -1,23 +1,15 @@
-"""The operations whose parameters stay factored: each described by a function of its signature.
+"""Describe the operations whose parameters stay factored, each by a function of its signature.
 
-Every function below takes the names of the tracked parameters (by identity) and then exactly what
-the torch function it describes takes; it returns the `Use`, or None if this call of it is not one
-it knows.
+Every function of the table `KNOWN` takes the names of the tracked parameters (by id) and then
+exactly what the torch function it describes takes; it returns the `Use`, or None if it does not
+know this form of call.
 
-`nn.MultiheadAttention` in the open: the same sums, with each projection a plain Linear.
-
-torch computes the three input projections inside one function, where their outputs cannot be
-seen. Here each is a Linear with the packed weight as it stands, of which a third is used; when
-query, key and value are one tensor (self-attention) a single one serves all three.
-
-`nn.EmbeddingBag` in the open: the rows of the table looked up, then summed or averaged.
-
-`nn.LSTM`, `nn.GRU` and `nn.RNN` in the open: the same sums, each product a plain Linear.
-
-torch runs a whole recurrent layer inside one function, where the cells' products cannot be seen.
-Here the inputs of all time steps meet their weights at once, the states step by step, so the
-scores of both weights keep their factors, with the time steps for positions. Packed sequences are
-read as torch packs them: step t has the first `batch_sizes[t]` of the samples, longest first.
+Functions of torch that hide several products inside (multi-head attention, embedding bags,
+recurrent layers) have a twin here that computes the same in single products, so that the tape sees
+each of them. In attention, query, key and value that are one tensor share one projection. In
+recurrent layers, the inputs of all time steps meet their weights at once and the states step by
+step, so the scores of both weights stay factored with time steps as positions. Packed sequences are
+read as torch packs them: step t has the first `batch_sizes[t]` samples, longest first.
 """
 
 from __future__ import annotations
@@ -325,7 +317,7 @@ def attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """torch's multi_head_attention_forward; None if a rarer option is asked for."""
+    """Compute torch's multi_head_attention_forward; return None for rare options."""
     rare = (bias_k, bias_v, static_k, static_v)
     if any(t is not None for t in rare) or add_zero_attn or query.ndim != 3 or training:
         return None
@@ -354,7 +346,7 @@ def attention(
 
 
 def mask(scores: Tensor, attn_mask: Any, key_padding_mask: Any, heads: int) -> Tensor | float:
-    """What is added to the scores: −∞ where a boolean mask forbids, else the mask's own value."""
+    """Return what is added to the scores: −∞ where a boolean mask forbids, or the mask itself."""
     total: Tensor | float = 0.0
     if attn_mask is not None:
         m = _as_float(attn_mask, scores)
@@ -383,7 +375,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: Any = None,
 ) -> Tensor | None:
-    """torch's embedding_bag for bags of one size; None if a rarer option is asked for."""
+    """Compute torch's embedding_bag for bags of one size; return None for rare options."""
     rare = offsets is not None or max_norm is not None or scale_grad_by_freq
     if rare or input.ndim != 2 or mode not in ("sum", "mean") or per_sample_weights is not None:
         return None
@@ -420,8 +412,8 @@ def _relu_step(x: Tensor, h: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor
     return ((x + h).relu(),)
 
 
-def opened(step: _Step) -> Callable[..., Any]:
-    """torch's function for a kind of cell, in the open."""
+def _layers(step: _Step) -> Callable[..., Any]:
+    """Return the twin of torch's function for all layers of one kind of cell."""
 
     def whole(*args: Any) -> Any:
         return _packed(step, *args) if is_packed(None, args) else _padded(step, *args)
@@ -430,7 +422,7 @@ def opened(step: _Step) -> Callable[..., Any]:
 
 
 def is_packed(func: Any, args: Any) -> bool:
-    """Whether these are the arguments of a packed sequence: (data, batch_sizes, …)."""
+    """Return True for the arguments of a packed sequence: (data, batch_sizes, …)."""
     if func is not None and func not in RECURRENT:
         return False
     return len(args) > 3 and isinstance(args[3], (list, tuple))
@@ -440,7 +432,7 @@ def _padded(
     step: _Step, x: Tensor, hx: Any, weights: Sequence[Tensor], biases: bool, layers: int,
     dropout: float, train: bool, both_ways: bool, batch_first: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """Sequences of one length, (T, N, d) or (N, T, d)."""
+    """Run sequences of one length, (T, N, d) or (N, T, d)."""
     if (dropout and train) or x.ndim != 3:
         return None
     x = x.transpose(0, 1) if batch_first else x
@@ -454,7 +446,7 @@ def _packed(
     step: _Step, data: Tensor, batch_sizes: Tensor, hx: Any, weights: Sequence[Tensor],
     biases: bool, layers: int, dropout: float, train: bool, both_ways: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """Sequences of several lengths, the rows of each time step after those of the last."""
+    """Run sequences of several lengths, the rows of each time step after those of the last."""
     if dropout and train:
         return None
     sizes = batch_sizes.tolist()
@@ -466,7 +458,7 @@ def stack(
     step: _Step, steps: Sequence[Tensor], whole: Tensor, sizes: list[int], hx: Any,
     weights: Sequence[Tensor], biases: bool, layers: int, both_ways: bool,
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:  # fmt: skip
-    """All layers: the outputs step by step, and the last states of every layer and direction."""
+    """Return the outputs step by step, and the last states of every layer and direction."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     ways = 2 if both_ways else 1
     each = len(weights) // (layers * ways)
@@ -491,7 +483,7 @@ def run(
     step: _Step, whole: Tensor, sizes: list[int], states: tuple[Tensor, ...],
     weights: Sequence[Tensor], biases: bool, backwards: bool,
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:  # fmt: skip
-    """One layer in one direction. A sample whose sequence is over keeps its state."""
+    """Run one layer in one direction. A sample whose sequence has ended keeps its state."""
     w_in, w_state = weights[:2]
     b_in, b_state = weights[2:4] if biases else (None, None)
     narrow = weights[4 if biases else 2 :]  # an LSTM may project its output
@@ -509,8 +501,8 @@ def run(
     return made, states
 
 
-def cell(step: _Step) -> Callable[..., Any]:
-    """torch's function for one time step, in the open."""
+def _cell(step: _Step) -> Callable[..., Any]:
+    """Return the twin of torch's function for one time step."""
 
     def one(
         x: Tensor, hx: Any, w_in: Tensor, w_state: Tensor,
@@ -524,12 +516,12 @@ def cell(step: _Step) -> Callable[..., Any]:
 
 
 RECURRENT: dict[Any, Callable[..., Any]] = {
-    torch.lstm_cell: cell(_lstm_step),
-    torch.gru_cell: cell(_gru_step),
-    torch.rnn_tanh_cell: cell(_tanh_step),
-    torch.rnn_relu_cell: cell(_relu_step),
-    torch.lstm: opened(_lstm_step),
-    torch.gru: opened(_gru_step),
-    torch.rnn_tanh: opened(_tanh_step),
-    torch.rnn_relu: opened(_relu_step),
+    torch.lstm_cell: _cell(_lstm_step),
+    torch.gru_cell: _cell(_gru_step),
+    torch.rnn_tanh_cell: _cell(_tanh_step),
+    torch.rnn_relu_cell: _cell(_relu_step),
+    torch.lstm: _layers(_lstm_step),
+    torch.gru: _layers(_gru_step),
+    torch.rnn_tanh: _layers(_tanh_step),
+    torch.rnn_relu: _layers(_relu_step),
 }

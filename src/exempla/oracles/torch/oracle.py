@@ -1,9 +1,7 @@
-"""Scores of a torch network: one forward pass noted on a tape, one backward pass to its uses.
+"""Scores of a torch network over whole data sets.
 
 survey (once, three examples) ──▶ blocks
 batch ──▶ forward under the tape ──▶ outputs ──▶ cotangent ──▶ backward ──▶ Factors per block
-
-Why a network cannot be scored on the data it is given, in a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ from exempla.oracles.torch.trainers import Reader, refuse_absent, select_paramet
 from exempla.recorder.weights import unwrap_module
 
 
-def _shares_said(classes: int) -> str:
-    """How labels with a column for each class were read."""
+def _class_weights_note(classes: int) -> str:
+    """Return the note on how labels with a column for each class were read."""
     return (
         f"labels with a column for each of {classes} classes, adding up to one, were read as cross "
-        "entropy reads them; say likelihood='multilabel' if the network was trained with a yes or "
+        "entropy reads them; use likelihood='multilabel' if the network was trained with a yes or "
         "no for each class."
     )
 
 
-def _cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
+def _failure(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
     """Return why the model fails on the first examples, and what to do about it."""
     named = dict(enumerate(batch.args)) | batch.kwargs
     inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
@@ -62,7 +60,7 @@ def _cannot_run(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
 
 
 def _refuse_headless(model: nn.Module, error: Exception) -> None:
-    """Raise if the module has no forward, as a LightningModule need not have."""
+    """Raise if the module has no forward (a LightningModule need not have one)."""
     if isinstance(error, NotImplementedError) and "forward" in str(error):
         inside = brief(dict.fromkeys(name for name, _ in model.named_children()))
         raise ExemplaError(
@@ -86,12 +84,12 @@ _NO_GRADIENT = (
     "the model's outputs carry no gradient: its forward runs under torch.no_grad() or "
     "torch.inference_mode(), or detaches its result; give a module whose forward records gradients."
 )
-_VARIANCE_SAMPLE = 8192
-"""Training examples from which a Gaussian's variance is fitted, at most."""
+_MAX_VARIANCE_SAMPLE = 8192
+"""Largest number of training examples from which a Gaussian's variance is fitted."""
 _PROBED = 8
-"""Examples whose outputs are looked at to choose a likelihood."""
+"""Examples whose outputs decide the likelihood."""
 _DEVICE_SHARE = 8
-"""Arrays that take less than this fraction of the free memory of a GPU are moved there whole."""
+"""Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
 
 
 def torch_oracle(
@@ -105,27 +103,31 @@ def torch_oracle(
     batch_size: int | None = None,
     reader: Reader | None = None,
 ) -> TorchOracle:
-    """The oracle of a torch module.
+    """Return the oracle of a torch module.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Left exactly as it is found. Scored in evaluation mode.
+        Scored in evaluation mode, and left exactly as it was.
     likelihood : str or object
         "auto", "categorical", "bernoulli", "multilabel", "gaussian", "poisson", "causal_lm"
         (labels are the inputs, shifted here), "tokens" (labels already aligned with the
-        outputs), "pixels" (the same, classes on the second axis), or one of your own: a function
+        outputs), "pixels" (the same, classes on the second axis), or a custom one: a function
         log_prob(model, batch), or `exempla.oracles.likelihoods.Custom(log_prob, sample)`.
     parameters : names, globs, modules or parameters
-        Part of the model to look at; all trainable parameters by default.
+        Parameters to score; all trainable ones by default.
     device
-        Where to compute; on another device than the model's a copy of it is used.
+        Where to compute; a copy of the model is used if it is on another device.
     draws : int
-        Sampled labels per example where the Fisher cannot be exact.
+        Sampled labels per example if the Fisher cannot be exact.
     batch_size : int
-        Examples per pass; by default what suits the machine.
+        Examples per pass; by default chosen for the machine.
     reader : Reader
-        How the Trainer or pipeline that the module was taken from reads data.
+        How the Trainer or pipeline that the module comes from reads data.
+
+    Returns
+    -------
+    TorchOracle
 
     Examples
     --------
@@ -145,7 +147,7 @@ def torch_oracle(
 
 
 class TorchOracle(Oracle):
-    """Scores of one torch network: everything that concerns a whole data set."""
+    """Scores of one torch network, over whole data sets."""
 
     def __init__(
         self,
@@ -159,11 +161,11 @@ class TorchOracle(Oracle):
         batch_size: int | None = None,
         reader: Reader | None = None,
     ) -> None:
-        with BORROWING:  # what is trainable is not seen while another thread has the model
+        with BORROWING:  # while another thread borrows the model, its requires_grad is changed
             inner = unwrap_module(model)
             refuse_absent(inner)
             names = select_parameters(inner, parameters)
-            self.model = moved(inner, device)
+            self.model = _on_device(inner, device)
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
         self.form = CallForm(self.model)
@@ -179,13 +181,13 @@ class TorchOracle(Oracle):
         self.reader = reader or Reader({})
 
     def __reduce__(self) -> Any:
-        # The tape knows parameters by identity, so a stored oracle is built anew around the
-        # stored model, and looks at it again when it next reads data.
+        # The tape knows parameters by id, so a stored oracle is rebuilt around the stored model,
+        # which is surveyed again when it next reads data.
         names = list(self.network.parameters)
         options = {"draws": self.draws, "seed": self.seed, "reader": self.reader}
         return _rebuilt, (self.model, self.wanted, names, options, self.head)
 
-    # ---- what is known once data has been read
+    # ---- known once data has been read
 
     @property
     def network(self) -> Any:
@@ -232,7 +234,7 @@ class TorchOracle(Oracle):
     # ---- reading
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> TorchExamples:
-        """Arrays (X, y), (X, y, weight), dictionaries, a Dataset, a DataLoader, a list of rows."""
+        """Read arrays (X, y[, weight]), dictionaries, a Dataset, a DataLoader or a list of rows."""
         if isinstance(data, TorchExamples):
             return data
         fill = getattr(getattr(self.model, "config", None), "pad_token_id", None) or 0
@@ -248,15 +250,15 @@ class TorchOracle(Oracle):
         return examples
 
     def _prepare(self, examples: TorchExamples, role: str) -> None:
-        """Choose the likelihood and look at the model, on the first data that is read."""
+        """Choose the likelihood and survey the model, on the first data that is read."""
         self._check_weights(examples)
         first = next(examples.read(0, min(len(examples), 64)))
         scorer = self.scorer
         if not isinstance(scorer.head, Custom):
-            # few: the outputs of a language model are larger than anything else in memory
+            # only a few: the outputs of a language model are its largest tensor
             outputs = self._tried(first.take(np.arange(min(len(first), _PROBED))))
             if scorer.head is None:
-                # of arrays all labels: that the first few have one class each proves little
+                # all labels of arrays: the first few may all be of one class
                 known = examples.whole() if isinstance(examples.source, ArraySource) else first
                 scorer.head = choose_head(self.wanted, self.model, outputs, known, self.draws)
             first = self._with_classes(first, outputs.shape[1:].numel())
@@ -297,17 +299,17 @@ class TorchOracle(Oracle):
             )
 
     def _with_classes(self, batch: Batch, count: int) -> Batch:
-        """The batch with class numbers for one-hot labels, which from now on are read so."""
+        """Read one-hot labels as class numbers, in this batch and in later ones."""
         head, labels = self.head, batch.labels
         if not isinstance(head, FamilyHead) or not isinstance(head.family, Categorical):
             return batch
         self.form.classes = count
         if isinstance(labels, Tensor) and labels.ndim == 2 and labels.shape[1] == count > 1:
-            self.notes = (_shares_said(count),) if self.wanted == "auto" else ()
+            self.notes = (_class_weights_note(count),) if self.wanted == "auto" else ()
         return replace(batch, labels=self.form.class_numbers(labels))
 
     def _tried(self, batch: Batch) -> Tensor:
-        """The outputs of a few examples, or why there are none."""
+        """Return the outputs of a few examples, or raise with the reason why there are none."""
         try:
             outputs = self.scorer.run(self.model, batch)
         except ExemplaError:
@@ -316,7 +318,7 @@ class TorchOracle(Oracle):
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
             _refuse_headless(self.model, error)
-            raise ExemplaError(_cannot_run(error, batch, self.dtype)) from error
+            raise ExemplaError(_failure(error, batch, self.dtype)) from error
         if not outputs.requires_grad:
             raise ExemplaError(_NO_GRADIENT)
         outputs = outputs.detach()
@@ -327,7 +329,7 @@ class TorchOracle(Oracle):
         return outputs
 
     def _check_weights(self, examples: TorchExamples) -> None:
-        """All weights of arrays at once; those of a dataset as they are read."""
+        """Check all weights of arrays at once; those of a dataset are checked when read."""
         if not examples.weighted or not isinstance(examples.source, ArraySource):
             return
         whole = examples.whole()
@@ -338,7 +340,7 @@ class TorchOracle(Oracle):
         examples.weights_checked = True
 
     def _check_labels(self, examples: TorchExamples, first: Batch, shape: torch.Size) -> None:
-        """All labels of arrays at once; those of a dataset batch by batch, as they are read."""
+        """Check all labels of arrays at once; those of a dataset are checked when read."""
         head = self.scorer.head
         if first.labels is None or not isinstance(head, Head):
             return
@@ -349,13 +351,13 @@ class TorchOracle(Oracle):
             head.refuse(shape, first)
 
     def _fit_variance(self, examples: TorchExamples) -> None:
-        """A Gaussian's σ² is the mean squared residual of the training data."""
+        """Fit a Gaussian's σ² as the mean squared residual of the training data."""
         head = self.head
         if not isinstance(head, FamilyHead) or not isinstance(head.family, Gaussian):
             return
         if head.family.variance is not None:
             return
-        step = max(1, len(examples) // _VARIANCE_SAMPLE)
+        step = max(1, len(examples) // _MAX_VARIANCE_SAMPLE)
         part = examples.take(np.arange(0, len(examples), step))
         pairs = [(head.natural(o), b.labels, b.weights) for b, o in self._forward(part)]
         outputs, labels = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
@@ -370,9 +372,9 @@ class TorchOracle(Oracle):
     # ---- passes over the data
 
     def _batches(self, examples: TorchExamples) -> Iterator[Batch]:
-        """Batches in order, of the size the scorer can take at the time."""
+        """Yield batches in order, of the size that the scorer can take at the time."""
         scorer = self.scorer
-        if not scorer.network.surveyed:  # an oracle from storage, asked of what it read before
+        if not scorer.network.surveyed:  # an oracle from storage, with examples it read before
             with scorer.restorer.borrowed(gradients=False):
                 self._prepare(examples, "test")
         scorer.choose_batches(examples.source)
@@ -416,7 +418,7 @@ class TorchOracle(Oracle):
 
     def predict(self, examples: Any) -> np.ndarray:
         if not isinstance(self.head, Head):
-            raise ExemplaError("a custom likelihood has no predictions of its own.")
+            raise ExemplaError("a custom likelihood has no predictions.")
         parts = [self.head.predict(o, b).cpu().numpy() for b, o in self._forward(examples)]
         if len({p.shape[1:] for p in parts}) == 1:
             return np.concatenate(parts)
@@ -436,7 +438,7 @@ class TorchOracle(Oracle):
 
 
 def _move_whole(examples: TorchExamples) -> None:
-    """Arrays that take little of a GPU's memory go there once, not batch by batch."""
+    """Move arrays that take little of a GPU's memory there once, not batch by batch."""
     source, device = examples.source, examples.device
     if device.type != "cuda" or not isinstance(source, ArraySource):
         return
@@ -447,14 +449,14 @@ def _move_whole(examples: TorchExamples) -> None:
 
 
 def _rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> TorchOracle:
-    """An oracle from storage, with the likelihood that its training data had settled."""
+    """Rebuild a stored oracle with the likelihood that its training data decided."""
     oracle = TorchOracle(model, wanted, names, **options)
     oracle.scorer.head = head
     return oracle
 
 
-def moved(model: nn.Module, device: Any) -> nn.Module:
-    """The model itself if it is there already, else a copy: the user's model never moves."""
+def _on_device(model: nn.Module, device: Any) -> nn.Module:
+    """Return the model if it is on the device, otherwise a copy: the user's model never moves."""
     if any(p.is_inference() for p in model.parameters()):
         with torch.inference_mode(False):  # autograd takes no tensor made in inference mode
             model = copy.deepcopy(model)
@@ -464,7 +466,7 @@ def moved(model: nn.Module, device: Any) -> nn.Module:
         wanted = torch.device(device)
     except (RuntimeError, TypeError):
         raise ExemplaError(
-            f"device={device!r} is no device: give 'cpu', 'cuda' or 'cuda:1', for example."
+            f"device={device!r} is not a device: give 'cpu', 'cuda' or 'cuda:1', for example."
         ) from None
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise ExemplaError(f"device={device!r} was asked for and no CUDA device is available.")

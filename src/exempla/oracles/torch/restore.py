@@ -1,11 +1,12 @@
-"""The model is only borrowed: whatever a pass changes is put back, also when it is interrupted.
+"""Borrow a model: whatever a pass changes is put back, even if the pass is interrupted.
 
-A pass over the data borrows the model once a batch and gives it back before its rows are handed
-out, so a walk that is abandoned half-way leaves nothing behind. What can be looked up once is
-looked up once: on a GPU a batch takes about a millisecond.
+A pass over the data borrows the model for one batch at a time and returns it before the rows are
+handed out, so a pass that is abandoned half-way leaves nothing behind. What can be looked up once
+is looked up once: on a GPU a batch takes about a millisecond.
 
-One thread at a time borrows: training mode, requires_grad and buffers belong to a module that
-several Explainers may share, random state and torch's switches to the whole process."""
+One thread at a time borrows a model: training mode, requires_grad and buffers belong to a module
+that several Explainers may share, random state and torch's settings to the whole process.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +23,44 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 BORROWING = RLock()
-"""Held by whoever has a model, and by whoever looks at one as its user left it. A batch at a time:
-nobody waits for another's whole pass."""
+"""Held while a model is borrowed, one batch at a time, and while its own state is read."""
+SMALL_NETWORK = 60_000
+"""Parameters up to which one CPU thread is faster than several, which mostly wait and spin."""
+
+
+@contextmanager
+def few_threads(parameters: int) -> Iterator[None]:
+    """Use one CPU thread of torch for a network with so few parameters; restore the number.
+
+    >>> with few_threads(100):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    small = parameters <= SMALL_NETWORK and before > 1
+    if small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if small:
+            torch.set_num_threads(before)
 
 
 class ModelRestorer:
-    """Knows how a model was found, and puts it back so."""
+    """Puts a model back as it was found."""
 
     def __init__(self, model: nn.Module, selected: set[int] | None = None) -> None:
         self.modules = list(model.modules())
         self.parameters = list(model.parameters())
+        on_cpu = all(p.device.type == "cpu" for p in self.parameters)
+        self.size = sum(p.numel() for p in self.parameters) if on_cpu else SMALL_NETWORK + 1
         self.others = [p for p in self.parameters if selected is not None and id(p) not in selected]
         tables = [m for m in self.modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
         # an embedding with max_norm rescales its rows whenever it is read
         self.rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
         self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
-        self.holders = [m for m in self.modules if m._buffers]
+        self.buffered = [m for m in self.modules if m._buffers]
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._named: list[tuple[str, Any]] = [*model.named_modules(), *model.named_parameters()]
         self._hooks: list[tuple[str, Any, str, Any]] = []
@@ -47,13 +70,13 @@ class ModelRestorer:
 
     @contextmanager
     def borrowed(self, gradients: bool = True, randomness: bool = True) -> Iterator[None]:
-        """The model in evaluation mode, with gradients on for the selected parameters only.
+        """Put the model in evaluation mode, with gradients for the selected parameters only.
 
-        Put back at the end: training mode of every submodule, requires_grad, .grad, buffers
-        (their values and the objects themselves), and, unless the caller knows that nothing is
-        drawn, the random state of Python, NumPy and torch.
+        Restored at the end: training mode of every submodule, requires_grad, .grad, backward
+        hooks, buffers (values and objects), the number of threads, and, unless the caller knows
+        that nothing is drawn, the random state of Python, NumPy and torch.
         """
-        with BORROWING, self._put_back(gradients, randomness):
+        with BORROWING, few_threads(self.size), self._put_back(gradients, randomness):
             yield
 
     @contextmanager
@@ -62,7 +85,7 @@ class ModelRestorer:
         flags = [p for p in self.others if p.requires_grad] if gradients else []
         held = [p.grad for p in self.parameters]
         cells = [(m, m.training, m.dropout) for m in self.recurrent]
-        buffers = [(m, dict(m._buffers)) for m in self.holders]
+        buffers = [(m, dict(m._buffers)) for m in self.buffered]
         self._copy(buffers)
         state = random_state() if randomness or self.draws else None
         hooks = self._hooks
@@ -128,13 +151,13 @@ class ModelRestorer:
             self._take_off_hooks()
 
     def _copy(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
-        """Keep a copy of every buffer, made anew only when its owner has written to it."""
+        """Copy every buffer; a copy is renewed only if the buffer was written to."""
         values = [t for _, held in buffers for t in held.values() if t is not None]
         for tensor in values + self.rescaled:
             known = self.copies.get(id(tensor))
-            if known is None or known[0] is not tensor or known[1] != version(tensor):
+            if known is None or known[0] is not tensor or known[1] != _version(tensor):
                 copy = tensor.detach().clone()
-                self.copies[id(tensor)] = (tensor, version(tensor), copy)
+                self.copies[id(tensor)] = (tensor, _version(tensor), copy)
 
     def _restore(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
         for module, held in buffers:
@@ -144,21 +167,21 @@ class ModelRestorer:
         values = [t for _, held in buffers for t in held.values() if t is not None]
         for tensor in values + self.rescaled:
             _, before, copy = self.copies[id(tensor)]
-            if version(tensor) != before:
+            if _version(tensor) != before:
                 with torch.no_grad():
                     tensor.copy_(copy)
-                self.copies[id(tensor)] = (tensor, version(tensor), copy)
+                self.copies[id(tensor)] = (tensor, _version(tensor), copy)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Find out whether what runs inside draws random numbers."""
+        """Find out whether the code inside draws random numbers."""
         before = random_state()
         yield
         self.draws = not _same_state(before, random_state())
 
 
 class _Unchecked:
-    """Stands for torch's re-entrant checkpoint: the same function, run once and kept."""
+    """Replaces torch's re-entrant checkpoint: the function runs once and keeps its graph."""
 
     @staticmethod
     def apply(function: Any, _: bool, *args: Any) -> Any:
@@ -167,8 +190,11 @@ class _Unchecked:
 
 @contextmanager
 def _graphs_of_checkpoints() -> Iterator[None]:
-    """Re-entrant checkpoints hide their graph, and refuse to be asked for gradients of a part: here
-    they run without checkpointing. The newer kind (use_reentrant=False) is left as it is."""
+    """Run re-entrant checkpoints without checkpointing.
+
+    They hide their graph and cannot give gradients of a part. The newer kind
+    (use_reentrant=False) is left as it is.
+    """
     before: Any = checkpoint.CheckpointFunction
     checkpoint.CheckpointFunction = _Unchecked  # type: ignore[assignment, misc]
     try:
@@ -178,17 +204,18 @@ def _graphs_of_checkpoints() -> Iterator[None]:
 
 
 def _forget_casts() -> None:
-    """Autocast keeps lowered weights, also those made without gradients: not to be mixed."""
+    """Clear autocast's cache of lowered weights, some of which may lack gradients."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         torch.clear_autocast_cache()
 
 
-def version(tensor: Tensor) -> int:
-    """How often the tensor has been written to (−1 where torch does not count)."""
+def _version(tensor: Tensor) -> int:
+    """Return how often the tensor has been written to (−1 if torch does not count)."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def random_state() -> dict[str, Any]:
+    """Return the state of every global random generator."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),  # noqa: NPY002 - the user's global generator
@@ -208,6 +235,7 @@ def _same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
+    """Put back the states that `random_state` returned."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     torch.set_rng_state(state["torch"])

@@ -1,12 +1,11 @@
-"""Scores and Fisher rows of one batch: forward under the tape, cotangents, backward.
+"""Scores and Fisher rows of one batch, and products with the Fisher of a whole data set.
 
-The Fisher of all parameters as an operator: products F V, without a row of it written out.
-
-With J the derivative of a batch's outputs in the parameters and C the cotangents of its Fisher
-rows, F v = Σ Jᵀ C Cᵀ J v. J v comes from two backward passes (the derivative of Jᵀw in w), so that
-whatever autograd can differentiate twice is served. Vectors are laid out as the layers of the
-oracle are, so that a sketch of its scores can act on them; they come as columns (P, B), and a batch
-is run once for all of them.
+`Scorer` runs a batch forward under the tape and pulls cotangents back. `GaussNewton` multiplies
+vectors with the Fisher of all parameters without writing a row of it out: with J the derivative of
+a batch's outputs in the parameters and C the cotangents of its Fisher rows, F v = Σ Jᵀ C Cᵀ J v.
+J v comes from two backward passes (the derivative of Jᵀw in w), which serves every model that
+autograd can differentiate twice. Vectors are laid out as the oracle's layers are, so that a sketch
+of its scores can act on them; they are the columns of (P, B), and a batch runs once for all.
 """
 
 from __future__ import annotations
@@ -34,13 +33,11 @@ from exempla.oracles.torch.sources import ExampleSource
 if TYPE_CHECKING:
     from exempla.oracles.torch.oracle import TorchOracle
 
-
 NOT_FINITE = "make the model return NaN or infinity"
-LOOK_EVERY = 32
-"""Batches between two looks at whether the outputs are finite."""
+CHECK_EVERY = 32
+"""Batches between two checks that the outputs are finite."""
 Pending = list[tuple[Tensor, np.ndarray]]
-"""Sums of the outputs of one pass over the data, not looked at yet (each look waits for the
-device), and which examples they are of."""
+"""Sums of outputs that are not checked yet (each check waits for the device), with positions."""
 
 
 class Scorer:
@@ -60,13 +57,13 @@ class Scorer:
         self.batch_size: int | None = None
 
     def choose_batches(self, source: ExampleSource) -> None:
-        """The size of all batches, by the first data: what a pass will take is said before it."""
+        """Choose the size of all batches from the first data."""
         if self.batch_size is None:
             size = self.network.batch_size(source.batch_size, source.fixed)
             self.batch_size = source.whole_batches(size)
 
     def borrowed(self) -> AbstractContextManager[None]:
-        # a likelihood of the user's own may draw; a network was watched during the survey
+        """Borrow the model; a custom likelihood may draw random numbers."""
         return self.restorer.borrowed(randomness=isinstance(self.head, Custom))
 
     def run(self, model: Any, batch: Batch) -> Tensor:
@@ -87,6 +84,7 @@ class Scorer:
             raise ExemplaError("a custom likelihood has no predicted labels: give the true ones.")
 
     def score(self, batch: Batch, labels: Labels, check: bool, pending: Pending) -> list[ScoreRows]:
+        """Return the scores of a batch; `check` validates its labels."""
         with self.borrowed():
             run = self.network.forward(self.run, batch)
             outputs = run.outputs.detach()
@@ -96,11 +94,9 @@ class Scorer:
                 cotangent = self.head.score(outputs, batch, labels == "predicted")
             else:
                 cotangent = torch.ones_like(outputs)
-            if batch.weights is not None:
-                cotangent = scaled(cotangent, batch.weights)
-            factors = run.rows(cotangent)
+            factors = run.rows(_weighted(cotangent, batch))
         pending.append((_sums_of(outputs), batch.positions))
-        if len(pending) == LOOK_EVERY:
+        if len(pending) == CHECK_EVERY:
             self.refuse_pending(pending)
         return [ScoreRows(batch.positions, factors)]
 
@@ -110,17 +106,17 @@ class Scorer:
             return
         sums, positions = zip(*pending)
         pending.clear()
-        own = isinstance(self.head, Custom)
-        refuse_rows(
-            ~torch.cat(sums).isfinite(),
-            np.concatenate(positions),
-            "have a log-likelihood of NaN or infinity" if own else NOT_FINITE,
-        )
+        custom = isinstance(self.head, Custom)
+        what = "have a log-likelihood of NaN or infinity" if custom else NOT_FINITE
+        refuse_rows(~torch.cat(sums).isfinite(), np.concatenate(positions), what)
 
     # ---- Fisher rows
 
     def fisher(self, batch: Batch, generator: Any, rank: int = 0) -> Iterator[ScoreRows]:
-        """A backward pass per rank of class that concerns most examples, then one for the rest."""
+        """Yield Fisher rows: one backward pass per rank of class that most examples reach.
+
+        Classes that few examples reach are collected and pulled back in passes of full size.
+        """
         assert isinstance(self.head, Head)
         done = rank
         few: list[tuple[np.ndarray, Tensor]] = []
@@ -136,8 +132,7 @@ class Scorer:
                 chosen = active.nonzero()[:, 0].cpu().numpy()
                 if len(chosen) == 0:
                     break
-                if batch.weights is not None:
-                    cotangent = scaled(cotangent, batch.weights.sqrt())
+                cotangent = _weighted(cotangent, batch, root=True)
                 if 2 * len(chosen) <= len(batch) and done > rank:
                     few.append((chosen, cotangent[chosen]))
                     continue
@@ -152,7 +147,7 @@ class Scorer:
         run = rows = outputs = cotangent = None
         for part in halves:
             yield from self.fisher(part, generator, done)
-        if few:  # the classes that few examples reach, all together in passes of full size
+        if few:
             chosen = np.concatenate([rows for rows, _ in few])
             cotangent = torch.cat([part for _, part in few])
             for i in range(0, len(chosen), len(batch)):
@@ -160,7 +155,7 @@ class Scorer:
                 yield from self._pulled(batch.take(chosen[some]), cotangent[some])
 
     def _pulled(self, batch: Batch, cotangent: Tensor) -> Iterator[ScoreRows]:
-        """Rows of given cotangents, in halves where memory runs out."""
+        """Yield the rows of given cotangents, in halves if memory runs out."""
         try:
             with self.borrowed():
                 run = self.network.forward(self.run, batch)
@@ -178,7 +173,7 @@ class Scorer:
             start += len(part)
 
     def custom_fisher(self, batch: Batch, generator: torch.Generator) -> list[ScoreRows]:
-        """Rows of sampled labels, or of the given ones where the likelihood cannot sample."""
+        """Return rows of sampled labels, or of the given ones if the likelihood cannot sample."""
         head = self.head
         assert isinstance(head, Custom)
         draws = self.draws if head.sample else 1
@@ -188,12 +183,11 @@ class Scorer:
             with self.borrowed():
                 if head.sample:
                     with torch.no_grad():
-                        given = head.sample(self.model, batch.given, generator)
+                        given = head.sample(self.model, copied(batch.given), generator)
                     drawn = self.form.batch(batch.positions, given)
                 run = self.network.forward(self.run, drawn)
                 cotangent = torch.ones_like(run.outputs) / draws**0.5
-                if batch.weights is not None:
-                    cotangent = scaled(cotangent, batch.weights.sqrt())
+                cotangent = _weighted(cotangent, batch, root=True)
                 out.append(ScoreRows(batch.positions, run.rows(cotangent)))
         return out
 
@@ -202,7 +196,7 @@ class Scorer:
     def in_memory(
         self, work: Callable[..., list[ScoreRows]], batch: Batch, *options: Any
     ) -> Iterator[ScoreRows]:
-        """`work` on the batch, or on its halves where memory runs out."""
+        """Yield the results of `work` on the batch, or on its halves if memory runs out."""
         try:
             result = work(batch, *options)
         except RuntimeError as error:
@@ -216,7 +210,7 @@ class Scorer:
             yield from self.in_memory(work, part, *options)
 
     def _halves(self, batch: Batch) -> list[Batch]:
-        """The batch in two parts; later batches start at that size."""
+        """Return the batch in two parts; later batches start at that size."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         half = len(batch) // 2
@@ -230,7 +224,7 @@ class Scorer:
 
 
 def _sums_of(outputs: Tensor) -> Tensor:
-    """A number an example that is finite where all its outputs are (and do not overflow)."""
+    """Return one number per example that is finite if all its outputs are."""
     return outputs.reshape(len(outputs), -1).sum(1, dtype=torch.float32)
 
 
@@ -244,8 +238,15 @@ def _one_value_each(values: Any, n: int) -> Tensor:
     return values
 
 
-def scaled(cotangent: Tensor, weights: Tensor) -> Tensor:
-    return cotangent * weights.to(cotangent.dtype).reshape(-1, *[1] * (cotangent.ndim - 1))
+def _scaled(cotangent: Tensor, weights: Tensor) -> Tensor:
+    return cotangent * weights.to(cotangent).reshape(-1, *[1] * (cotangent.ndim - 1))
+
+
+def _weighted(cotangent: Tensor, batch: Batch, root: bool = False) -> Tensor:
+    """Multiply by the examples' weights (scores), or by their square roots (Fisher rows)."""
+    if batch.weights is None:
+        return cotangent
+    return _scaled(cotangent, batch.weights.sqrt() if root else batch.weights)
 
 
 class GaussNewton:
@@ -259,9 +260,10 @@ class GaussNewton:
         self.names = [name for block in oracle.network.blocks for name in block.parameters]
         self.parameters = [oracle.network.parameters[name] for name in self.names]
         self.places = self._places()
+        self._device, self._dtype = self.parameters[0].device, oracle.network.like.dtype
 
     def product(self, v: Tensor) -> Tensor:
-        """F v of every column."""
+        """Return F v of every column."""
         total = torch.zeros_like(v)
         tangents = [self._parameters_of(column) for column in v.T]
         generator = torch.Generator(self.oracle.device).manual_seed(self.oracle.seed)
@@ -270,18 +272,16 @@ class GaussNewton:
             cotangents = [torch.zeros_like(outputs) for _ in along]
             for row in self._fisher_rows(batch, outputs.detach(), generator):
                 for cotangent, one in zip(cotangents, along, strict=True):
-                    cotangent += scaled(row, (row * one).flatten(1).sum(1))
+                    cotangent += _scaled(row, (row * one).flatten(1).sum(1))
             for place, cotangent in enumerate(cotangents):
                 total[:, place] += self._pulled(outputs, cotangent)
         return total / len(self.train)
 
     def along_scores(self, v: Tensor) -> np.ndarray:
-        """s_i·v of every training example and column, (n, B)."""
+        """Return s_i·v of every training example and column, (n, B)."""
         tangents, parts = [self._parameters_of(column) for column in v.T], []
         for batch, outputs in self._forward(self.train):
-            cotangent = self.head.score(outputs.detach(), batch, False)
-            if batch.weights is not None:
-                cotangent = scaled(cotangent, batch.weights)
+            cotangent = _weighted(self.head.score(outputs.detach(), batch, False), batch)
             found = [
                 (cotangent * along).flatten(1).sum(1)
                 for along in self._derivatives(outputs, tangents)
@@ -290,37 +290,28 @@ class GaussNewton:
         return np.concatenate(parts)
 
     def score_sums(self, examples: TorchExamples, labels: Labels, weights: np.ndarray) -> Tensor:
-        """Σ_j w_jb s_j over other examples, for each column of weights: (P, B)."""
+        """Return Σ_j w_jb s_j over other examples, for each column of weights: (P, B)."""
         size = (len(self.places), weights.shape[1])
         total, start = torch.zeros(size, dtype=self._dtype, device=self._device), 0
         for batch, outputs in self._forward(examples):
             cotangent = self.head.score(outputs.detach(), batch, labels == "predicted")
             own = torch.from_numpy(weights[start : start + len(batch)]).to(cotangent)
             for place in np.flatnonzero(weights[start : start + len(batch)].any(0)):
-                total[:, place] += self._pulled(outputs, scaled(cotangent, own[:, place]))
+                total[:, place] += self._pulled(outputs, _scaled(cotangent, own[:, place]))
             start += len(batch)
         return total
 
     def _fisher_rows(
         self, batch: Batch, outputs: Tensor, generator: torch.Generator
     ) -> Iterator[Tensor]:
-        """Cotangents of the rows that the Fisher is the sum of."""
+        """Yield the cotangents of the Fisher rows, zero for examples that have none."""
         for active, rows in self.head.fisher(outputs, batch, generator):
             if not bool(active.any()):
                 return
-            rows = torch.where(_per_example(active, rows), rows, 0)
-            yield rows if batch.weights is None else scaled(rows, batch.weights.sqrt())
-
-    @property
-    def _device(self) -> torch.device:
-        return self.parameters[0].device
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.oracle.network.like.dtype
+            yield _weighted(_scaled(rows, active), batch, root=True)
 
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
-        """Batches and their outputs, attached to the parameters."""
+        """Yield batches and their outputs, attached to the parameters."""
         scorer = self.oracle.scorer
         for batch in self.oracle._batches(examples):
             with scorer.borrowed():
@@ -329,7 +320,7 @@ class GaussNewton:
                 yield batch, outputs
 
     def _derivatives(self, outputs: Tensor, tangents: list[list[Tensor]]) -> Iterator[Tensor]:
-        """J v at the outputs, of each v."""
+        """Yield J v at the outputs, for each v."""
         w = torch.zeros_like(outputs, requires_grad=True)
         pulled = torch.autograd.grad(
             outputs, self.parameters, w, create_graph=True, retain_graph=True, allow_unused=True
@@ -343,7 +334,7 @@ class GaussNewton:
             yield torch.zeros_like(outputs) if found is None else found.detach()
 
     def _pulled(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
-        """Jᵀ c, as a vector of the layers."""
+        """Return Jᵀ c, in the layout of the layers."""
         found = torch.autograd.grad(
             outputs, self.parameters, cotangent.to(outputs.dtype), retain_graph=True,
             allow_unused=True,
@@ -353,7 +344,7 @@ class GaussNewton:
         return torch.cat([g.reshape(-1) for g in whole]).to(self._dtype)[self.places]
 
     def _parameters_of(self, v: Tensor) -> list[Tensor]:
-        """A vector of the layers as one tensor for each parameter."""
+        """Return a vector in the layout of the layers as one tensor for each parameter."""
         flat = torch.zeros_like(v)
         flat[self.places] = v
         parts = flat.split([p.numel() for p in self.parameters])
@@ -363,7 +354,7 @@ class GaussNewton:
         ]
 
     def _places(self) -> Tensor:
-        """Where each entry of the layers' blocks stands among the flattened parameters."""
+        """Return where each entry of the layers' blocks stands among the flattened parameters."""
         numbers, start = {}, 0
         for name, parameter in zip(self.names, self.parameters, strict=True):
             count = parameter.numel()
@@ -372,8 +363,3 @@ class GaussNewton:
             start += count
         blocks = self.oracle.network.blocks
         return torch.cat([block.pack(numbers).reshape(-1) for block in blocks])
-
-
-def _per_example(active: Tensor, rows: Tensor) -> Tensor:
-    """A flag for each example, against rows of any shape."""
-    return active.to(rows.device).reshape(-1, *[1] * (rows.ndim - 1))

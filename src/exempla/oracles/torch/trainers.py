@@ -1,13 +1,11 @@
-"""What holds a network and is handed over in its place: a Trainer, a pipeline.
+"""Unwrap the network inside a Trainer or a pipeline, and read data as they do.
 
-The network inside is what is explained. What else they know is used to read data as they do: a
-pipeline's tokenizer (or image processor) for raw inputs, a Trainer's collator for rows. What a
-pipeline that writes learns from are `Completions`. Recognised by their classes' names, so that
-nobody's library is imported to look.
+A pipeline's tokenizer (or image processor) encodes raw inputs, and a Trainer's collator makes
+batches of rows. A text-generation pipeline learns from `Completions`. These classes are recognised
+by name, so that no library is imported only to look.
 
-Several checkpoints of one network: state dicts or files stand for copies of the first model.
-
-Which parameters to look at: trainable ones, narrowed by name, glob, module or parameter.
+Also here: models from checkpoints (state dicts or files of the first model's weights), and the
+selection of parameters by name, glob, module or parameter.
 """
 
 from __future__ import annotations
@@ -31,10 +29,11 @@ from exempla.oracles.torch.restore import BORROWING
 from exempla.recorder.weights import SUFFIX, plain_names, read_tensors
 
 _TOKENIZED_AT_ONCE = 1000
+"""Examples that a tokenizer gets in one call."""
 
 
 def module_of(model: Any) -> nn.Module | None:
-    """The network inside a Trainer or pipeline; None if this is none of them."""
+    """Return the network inside a Trainer or pipeline; None for anything else."""
     if _is_a(model, "transformers.trainer", "Trainer") or _is_a(model, "transformers", "Pipeline"):
         return model.model
     if _is_a(model, "lightning", "Trainer") or _is_a(model, "pytorch_lightning", "Trainer"):
@@ -48,26 +47,26 @@ def module_of(model: Any) -> nn.Module | None:
 
 
 def _is_a(model: Any, package: str, name: str) -> bool:
-    """Whether a class of this name, from this package, is among the model's classes."""
+    """Return True if the model's class, or a base of it, has this name in this package."""
     kinds = type(model).__mro__
     return any(k.__name__ == name and k.__module__.startswith(package) for k in kinds)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How the holder of a network turns data into rows for it."""
+    """How a Trainer or pipeline turns data into rows for its network."""
 
     names: Mapping[str, int]
-    """Class numbers of the names of labels."""
+    """Class numbers by label name."""
     encode: Callable[..., Any] | None = None
-    """Raw inputs of many examples → columns; None if inputs are given as they are."""
+    """Raw inputs of many examples → columns; None if inputs need no encoding."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Rows → batch, where the holder has its own way."""
+    """Rows → batch, if the Trainer has a collator."""
     writer: Any = None
-    """The tokenizer of a pipeline that writes: texts are completions then, not to be classified."""
+    """The tokenizer of a text-generation pipeline, whose texts are completions."""
 
     def read(self, data: Any) -> Any:
-        """The data with raw inputs encoded, and names of labels as numbers."""
+        """Return the data with raw inputs encoded and label names as class numbers."""
         if self.encode is None or isinstance(data, DataLoader):
             return data
         texts = None if self.writer is None else texts_in(data)
@@ -81,8 +80,10 @@ class Reader:
         return self._table(data) if _is_table(data) else data
 
     def collated(self, rows: list[Any], names: set[str], fill: int) -> Any:
-        """Rows with named columns as a batch: by the holder's collator, of the columns that the
-        network's forward names (the others it was never given), else padded."""
+        """Collate rows with named columns, with the Trainer's collator or by padding.
+
+        The collator gets only the columns that the network's forward names.
+        """
         if self.collate is not None:
             known = names | {*LABEL_KEYS, *WEIGHT_KEYS}
             try:
@@ -92,15 +93,15 @@ class Reader:
         return pad_rows(rows, fill)
 
     def _table(self, data: Any) -> Any:
-        """Rows with named columns, of which one or two (a pair) are raw inputs."""
+        """Encode rows with named columns, of which one or two (a pair) are raw inputs."""
         first = data[0]
         raw = [k for k in first if _is_raw_value(first[k]) and k not in LABEL_KEYS]
         if not raw or any(key in first for key in ("input_ids", "pixel_values")):
             return data
         if len(raw) > 2:
             raise ExemplaError(
-                f"the data has the text columns {', '.join(raw)} and it cannot be told which is "
-                "read: keep the one (or the pair) that the model was trained on."
+                f"the data has the text columns {', '.join(raw)}, and it is unclear which of them "
+                "the model reads: keep the one (or the pair) that it was trained on."
             )
         rows = [data[i] for i in range(len(data))]
         kept = [k for k in first if k in (*LABEL_KEYS, *WEIGHT_KEYS)]
@@ -128,7 +129,7 @@ class Reader:
         return rows
 
     def _numbers(self, labels: Any) -> list[Any]:
-        """Labels as class numbers, where they were given by name."""
+        """Return labels as class numbers if they are names."""
         values = list(labels) if isinstance(labels, list | tuple) else list(to_numpy(labels))
         unknown = sorted({str(v) for v in values if isinstance(v, str) and v not in self.names})
         if unknown:
@@ -141,7 +142,7 @@ class Reader:
 
 
 def reader_of(model: Any) -> Reader | None:
-    """How this holder reads data; None if it has no way of its own."""
+    """Return how this Trainer or pipeline reads data; None for anything else."""
     inside = module_of(model)
     if inside is None:
         return None
@@ -151,8 +152,8 @@ def reader_of(model: Any) -> Reader | None:
     names |= getattr(config, "label2id", None) or {}
     if _is_a(model, "transformers", "Pipeline"):
         encode = _Encoder(model.tokenizer, getattr(model, "image_processor", None))
-        writes = getattr(model, "task", None) == "text-generation"
-        return Reader(names, encode, writer=model.tokenizer if writes else None)
+        generates = getattr(model, "task", None) == "text-generation"
+        return Reader(names, encode, writer=model.tokenizer if generates else None)
     collate = getattr(model, "data_collator", None)
     # the default collator only stacks, which padding rows does as well
     if collate is None or getattr(collate, "__name__", "") == "default_data_collator":
@@ -174,8 +175,9 @@ class _Encoder:
 
 
 def texts_in(data: Any) -> list[Any] | None:
-    """What `Completions` are made from: texts, pairs of them, or rows that name them; (prompts,
-    completions) as pairs. None if the data holds something else, tokens mostly.
+    """Return what `Completions` takes: texts, pairs of texts, or rows that name them.
+
+    (prompts, completions) become pairs. Returns None for other data, such as tokens.
 
     >>> texts_in((["2+2="], ["4"])), texts_in([("2+2=", "4")]), texts_in([{"input_ids": [1]}])
     ([('2+2=', '4')], [('2+2=', '4')], None)
@@ -196,7 +198,7 @@ def texts_in(data: Any) -> list[Any] | None:
 
 
 def _names_texts(row: Any) -> bool:
-    """Whether this is a pair of texts, or says which of its columns a text is."""
+    """Return True for a pair of texts, or a row with a column of text."""
     if hasattr(row, "keys"):
         named = any(key in row for key in ("completion", "text", "messages"))
         return named and "input_ids" not in row
@@ -205,7 +207,7 @@ def _names_texts(row: Any) -> bool:
 
 
 def _is_raw(values: Any) -> bool:
-    """Whether these are texts or pictures, one an example."""
+    """Return True if these are texts or images, one per example."""
     if isinstance(values, str) or not hasattr(values, "__getitem__") or hasattr(values, "keys"):
         return False
     if not isinstance(values, Sequence) and not hasattr(values, "dtype"):
@@ -214,17 +216,17 @@ def _is_raw(values: Any) -> bool:
 
 
 def _is_raw_value(value: Any) -> bool:
-    return isinstance(value, str) or hasattr(value, "getexif")  # a picture of PIL
+    return isinstance(value, str) or hasattr(value, "getexif")  # an image of PIL
 
 
 def _is_table(data: Any) -> bool:
-    """Whether the data has rows with named columns."""
+    """Return True if the data has rows with named columns."""
     rows = (isinstance(data, list) or hasattr(data, "column_names")) and len(data) > 0
     return rows and hasattr(data[0], "keys")
 
 
 def with_checkpoints(models: list[Any]) -> list[Any]:
-    """The list with every state dict, and every file of one, turned into a model.
+    """Turn every state dict, and every file of one, into a copy of the first model.
 
     Files are read with `weights_only=True`, or are safetensors: they cannot run code.
 
@@ -234,18 +236,18 @@ def with_checkpoints(models: list[Any]) -> list[Any]:
     ['Linear', 'Linear']
     """
     base = next((m for m in models if isinstance(m, nn.Module)), None)
-    return [m if isinstance(m, nn.Module) else loaded(base, m) for m in models]
+    return [m if isinstance(m, nn.Module) else _loaded(base, m) for m in models]
 
 
-def loaded(base: nn.Module | None, weights: Any) -> nn.Module:
-    """A copy of the base model with other weights."""
+def _loaded(base: nn.Module | None, weights: Any) -> nn.Module:
+    """Return a copy of the base model with other weights."""
     if base is None:
         raise ExemplaError(
             "a list of checkpoints needs the model they belong to: put the torch module first."
         )
     name = "a state dict"
     if isinstance(weights, str | Path):
-        name, weights = str(weights), read(Path(weights))
+        name, weights = str(weights), _read_weights(Path(weights))
     with BORROWING:
         model = copy.deepcopy(base)
     try:
@@ -257,28 +259,27 @@ def loaded(base: nn.Module | None, weights: Any) -> nn.Module:
 
 
 def _named_as_in(base: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The weights under the base model's own names, which a wrapper (DistributedDataParallel,
-    torch.compile) around either of them may have changed."""
+    """Return the weights under the base model's names, whatever wrappers either of them has."""
     own = base.state_dict()
     if set(own) == set(weights):
         return weights
     names = dict(zip(plain_names(own), own, strict=True))
     found = {names.get(name, name): value for name, value in plain_names(weights).items()}
-    # extra state of a module that is no tensor is not recorded: the base's own stays
+    # extra state that is not a tensor is not recorded: that of the base model stays
     return {n: v for n, v in own.items() if not isinstance(v, torch.Tensor)} | found
 
 
 def has_weights(model: nn.Module, path: Path) -> bool:
-    """Whether the file holds the very weights that the model has."""
-    own, found = plain_names(model.state_dict()), plain_names(read(path))
+    """Return True if the file holds exactly the model's weights."""
+    own, found = plain_names(model.state_dict()), plain_names(_read_weights(path))
     own = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
     if set(own) != set(found):
         return False
     return all(torch.equal(value.cpu(), found[name]) for name, value in own.items())
 
 
-def read(path: Path) -> Mapping[str, Any]:
-    """The state dict in a file, alone or under "state_dict" or "model"."""
+def _read_weights(path: Path) -> Mapping[str, Any]:
+    """Read the state dict in a file, alone or under "state_dict" or "model"."""
     if path.suffix == SUFFIX:
         return read_tensors(path)
     try:
@@ -297,7 +298,7 @@ def read(path: Path) -> Mapping[str, Any]:
 
 
 def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
-    """Names of the chosen trainable parameters, in the model's order.
+    """Return the names of the selected trainable parameters, in the model's order.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> select_parameters(model, "2")
@@ -318,7 +319,7 @@ def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
         raise ExemplaError("parameters= names nothing: leave it out for all trainable parameters.")
     chosen: set[int] = set()
     for one in several:
-        chosen |= set(matching(model, one))
+        chosen |= set(_matching(model, one))
     names = [name for name in trainable if id(everything[name]) in chosen]
     if not names:
         raise ExemplaError(
@@ -329,7 +330,7 @@ def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
 
 
 def refuse_absent(model: nn.Module) -> None:
-    """Raise if weights of the model are not there."""
+    """Raise if weights of the model are on the meta device."""
     absent = [name for name, p in model.named_parameters() if p.is_meta]
     if absent:
         raise UnsupportedModelError(
@@ -340,7 +341,7 @@ def refuse_absent(model: nn.Module) -> None:
 
 
 def _nothing_trainable(model: nn.Module, parameters: Mapping[str, Tensor]) -> str:
-    """Why no parameter can be looked at, and what to do."""
+    """Return why the model has no trainable parameter, and what to do."""
     kind, adapters = type(model).__name__, [name for name in parameters if "lora_" in name]
     if not any(p.is_floating_point() for p in parameters.values()):
         return (
@@ -359,8 +360,8 @@ def _nothing_trainable(model: nn.Module, parameters: Mapping[str, Tensor]) -> st
     )
 
 
-def matching(model: nn.Module, wanted: Any) -> Iterable[int]:
-    """Identities of the parameters meant by one name, glob, module or parameter."""
+def _matching(model: nn.Module, wanted: Any) -> Iterable[int]:
+    """Return the ids of the parameters selected by one name, glob, module or parameter."""
     # tied parameters carry several names, each of which may be used
     named = list(model.named_parameters(remove_duplicate=False))
     if isinstance(wanted, nn.Module):

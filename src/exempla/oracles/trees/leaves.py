@@ -60,8 +60,10 @@ class LeafReader(ABC):
     class_weight: dict | str | None = None
     tolerance: float = 1e-9
     """Largest difference between the library's outputs and the sum of leaf values, relative."""
-    samples_rows: bool = False
-    """True if trees were grown on random subsets of the rows."""
+    newton_steps: bool = True
+    """True if leaf values are Newton steps on the training rows in the leaves of `leaves`."""
+    folds_start: bool = False
+    """True if the first tree of each output includes the starting point of boosting."""
 
     @abstractmethod
     def leaves(self, X: Any) -> np.ndarray:

@@ -29,6 +29,7 @@ from exempla.oracles.base import Layer
 from exempla.oracles.likelihoods import Likelihood
 from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
 from exempla.oracles.sklearn.data import Batch
+from exempla.oracles.sklearn.losses import AsymmetricLaplace
 from exempla.oracles.sklearn.unwrap import is_fitted, unwrap
 from exempla.oracles.trees.leaves import (
     LeafFactors,
@@ -48,6 +49,12 @@ _PENALTY_ROWS = 2048
 """Training rows from which the penalty is computed."""
 _MIN_HESSIAN_SHARE = 1e-3
 """An ensemble is saturated if its Hessian falls below this fraction of its mean over the stages."""
+_CHECKED_ROUNDS = 8
+"""Rounds whose leaf values are compared with the Newton steps of the training rows."""
+_MIN_AGREEMENT, _MAX_NOISE = 0.9, 4.0
+"""A model is refused if the cosine of its leaf values with the Newton steps is below the first, and
+their squared difference above the second, in units of the sampling variance of the steps. Subsets
+and bootstrap samples of the training rows stay below 2 units; offsets were above 7."""
 _SATURATED = (
     "the trees fit nearly every training row with certainty, so their final residuals carry little "
     "information about what they learnt: add earlier_stages(model), from "
@@ -184,6 +191,8 @@ class TreeOracle(OutputOracle):
     def _learn(self, train: TreeExamples, mean_weight: float) -> None:
         """Estimate the likelihood's scale and the penalty equivalent to the learning rate."""
         self.family = self._fit_family(train, "use fewer or smaller trees")
+        if train.leaves is not None and not self._moved:
+            self._check_steps(train, train.leaves)
         n = len(train)
         some = train.take(np.unique(np.linspace(0, n - 1, min(n, _PENALTY_ROWS)).astype(np.int64)))
         leaves = next(some.batches(len(some))).inputs
@@ -198,6 +207,60 @@ class TreeOracle(OutputOracle):
         left = self._mean_hessian(leaves, some, rounds)
         saturated = self.share == 1.0 and left < _MIN_HESSIAN_SHARE * mean
         self.notes = self._remarks(_SATURATED if saturated else "")
+
+    def _check_steps(self, train: TreeExamples, leaves: np.ndarray) -> None:
+        """Raise if the leaf values are not Newton steps of the likelihood on these rows.
+
+        Fitted models record neither offsets nor custom objectives of the native interfaces nor
+        sample weights. All of them show in the leaf values: without them, those of a round are
+        proportional to Σ s / (Σ h + l2), with the scores s and Hessians h of the rows in a leaf.
+        """
+        if not self._reader.newton_steps or isinstance(self.family, AsymmetricLaplace):
+            return  # for the latter, leaf values are quantiles
+        l2, parts = self._reader.l2 / self.family.loss_scale, []
+        rounds = max(len(c.trees) for c in self._columns)
+        for stage in range(1, min(rounds, _CHECKED_ROUNDS)):  # the first may include the start
+            s, h = self.newton_terms(self._outputs(leaves, stage), train)
+            for c, values in zip(self._columns, self._values, strict=True):
+                if stage >= len(c.trees):
+                    continue
+                leaf, first = leaves[:, c.trees[stage]].astype(np.int64), int(c.starts[stage])
+                size = int(c.sizes[stage])
+                large = np.bincount(leaf, minlength=size) >= 5
+                for j, o in enumerate(c.outputs):
+                    G, H = (np.bincount(leaf, each[:, o], size) for each in (s, h))
+                    D = np.maximum(H + l2, 1e-300)
+                    left = s[:, o] - (G / D)[leaf] * h[:, o]
+                    noise = np.bincount(leaf, left**2, size) / D**2
+                    value = values[first : first + size, j]
+                    parts.append(np.stack([value, G / D, H, noise])[:, large])
+        if not parts:
+            return
+        value, step, H, noise = np.concatenate(parts, axis=1)
+        norms = np.sqrt((H @ value**2) * (H @ step**2))
+        if not norms > 0:
+            return
+        factor = (H @ (value * step)) / (H @ step**2)
+        agreement = (H @ (value * step)) / norms
+        excess = (H @ (value - factor * step) ** 2) / max(factor**2 * (H @ noise), 1e-300)
+        if agreement < _MIN_AGREEMENT and excess > _MAX_NOISE:
+            raise ExemplaError(
+                f"The leaf values of this {type(self._reader.model).__name__} do not follow from "
+                f"these training rows (agreement {agreement:.2f}, expected 1), so their influence "
+                "would be wrong. Likely causes: an offset (init_score, base_margin, baseline) or a "
+                "custom objective of the native interface, which the model does not record and "
+                "exempla cannot explain; sample weights, which you can pass as (X, y, "
+                "sample_weight); or other rows or labels than those it was trained on."
+            )
+
+    def newton_terms(self, outputs: np.ndarray, train: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weighted scores and diagonal Hessians of training rows at these outputs."""
+        at, root = self.family.curvature_root(outputs, train.codes)
+        h = np.zeros_like(outputs)
+        np.add.at(h, at, root**2)
+        s = self.family.score(outputs, train.codes)
+        w = 1.0 if train.weights is None else train.weights[:, None]
+        return s * w, h * w
 
     def _mean_hessian(self, leaves: np.ndarray, train: TreeExamples, stage: int) -> float:
         """Return the mean trace of the output Fisher after the first `stage` rounds."""

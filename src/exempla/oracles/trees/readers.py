@@ -90,7 +90,8 @@ class _CatBoostLeaves(LeafReader):
         self.rate = float(settings.get("learning_rate", 1.0))
         self.l2 = float(settings.get("l2_leaf_reg", 0.0))
         self.family = _catboost_family(settings, self.n_outputs)
-        self.samples_rows = True  # by default, gradients are bootstrapped
+        # categories are encoded differently in training, so rows fall into other leaves
+        self.newton_steps = not model.get_cat_feature_indices()
         if self.family.discrete:
             self.classes = np.asarray(model.classes_)
         self._auto = settings.get("auto_class_weights", "None")
@@ -168,7 +169,7 @@ class _LightGBMLeaves(LeafReader):
         self.values = np.concatenate(values)[:, None]
         self.rate = float(self._settings.get("learning_rate", 1.0))
         self.l2 = float(self._settings.get("lambda_l2", 0.0))
-        self.samples_rows = float(self._settings.get("bagging_fraction", 1.0)) < 1.0
+        self.folds_start = self._settings.get("boost_from_average") == "1" and not callable(own)
         self.class_weight = getattr(model, "class_weight", None)
         if self.family.discrete:
             self.classes = np.asarray(getattr(model, "classes_", np.arange(max(each, 2))))
@@ -275,7 +276,6 @@ class _XGBoostLeaves(LeafReader):
         values = [one[leaf] for one, leaf in zip(thresholds, self._is_leaf)]
         self.values = np.concatenate(values)[:, None]
         self.outputs = np.asarray(forest["tree_info"], dtype=np.int64)
-        self.samples_rows = float(settings["subsample"]) < 1.0
         if self.family.discrete:
             known = getattr(model, "classes_", np.arange(max(self.n_outputs, 2)))
             self.classes = np.asarray(known)
@@ -368,7 +368,6 @@ class _GradientBoostingLeaves(LeafReader):
         self.rate = float(model.learning_rate)
         values = [tree.tree_.value[leaf, 0, 0] for tree, leaf in zip(trees, self._is_leaf)]
         self.values = self.rate * np.concatenate(values)[:, None]
-        self.samples_rows = model.subsample < 1.0
         self.classes = getattr(model, "classes_", None)
         self.family = _boosting_family(model, self.n_outputs)
 
@@ -422,7 +421,6 @@ class _HistGradientBoostingLeaves(LeafReader):
         values = [tree.nodes["value"][leaf] for tree, leaf in zip(trees, is_leaf)]
         self.values = np.concatenate(values)[:, None].astype(np.float64)
         self.rate, self.l2 = float(model.learning_rate), float(model.l2_regularization)
-        self.samples_rows = bool(model.do_early_stopping_)  # a validation share was set aside
         self.classes = getattr(model, "classes_", None)
         self.class_weight = getattr(model, "class_weight", None)
 

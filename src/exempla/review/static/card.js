@@ -1,16 +1,16 @@
 // The card of one suspect, and the rows that contradict its label or agree with it.
 //
-// A positive weight of a word or column speaks for the label of the row it stands in. Colours say what
-// that means for the suspect: `doubts` its given label, or `backs` it.
+// A positive weight of a word or column supports the label of its own row. Colours show what that means
+// for the suspect: it `doubts` the given label or `backs` it.
 
 import { $, chance, data, el, marked, short } from "./dom.js";
 import { showPicture } from "./pictures.js";
 import { describe } from "./store.js";
 
-// What a positive and a negative weight say of the suspect's label, by the row they stand in.
-const SUSPECT = { positive: ["backs", "speaks for the given label"], negative: ["doubts", "speaks against the given label"] };
-const SUPPORTER = { positive: ["backs", "speaks for this row's label"], negative: ["doubts", "speaks against this row's label"] };
-const CONTRADICTING = { positive: ["doubts", "speaks for this row's label"], negative: ["backs", "speaks against this row's label"] };
+// What a positive and a negative weight mean for the suspect's label, by the row they belong to.
+const SUSPECT = { positive: ["backs", "supports the given label"], negative: ["doubts", "contradicts the given label"] };
+const SUPPORTER = { positive: ["backs", "supports this row's label"], negative: ["doubts", "contradicts this row's label"] };
+const CONTRADICTING = { positive: ["doubts", "supports this row's label"], negative: ["backs", "contradicts this row's label"] };
 const FOLDED = 1200; // characters of a text that are shown at first
 
 export function showCard(card, suspect, state, { conflict = null, spot = false } = {}) {
@@ -21,7 +21,7 @@ export function showCard(card, suspect, state, { conflict = null, spot = false }
     : strongest(content.cells ?? []).slice(0, 5).map(([column]) => column);
   $("card").replaceChildren(
     el("h2", {}, `Row ${card.row}`, card.id ? el("span", { class: "id" }, "id ", data(card.id)) : null,
-      spot ? el("span", { class: "tag", text: "spot check", title: "drawn at random, to count what is left" }) : null),
+      spot ? el("span", { class: "tag", text: "spot check", title: "drawn at random, to estimate how many labels are wrong" }) : null),
     labels(card, suspect),
     conflict ?? "",
     status(state),
@@ -34,17 +34,23 @@ export function showCard(card, suspect, state, { conflict = null, spot = false }
   $("card").scrollTop = 0;
 }
 
-// What the label is, what it might be, and how likely it is wrong.
+// The given label, what the model says, and how likely the label is wrong.
 function labels(card, suspect) {
   const part = card.part ? [box("part", card.part, "part")] : [];
-  const doubt = box("chance it is wrong", chance(suspect.chance), "doubt");
+  const doubt = box("likely wrong", chance(suspect.chance), "doubt");
   if (card.kind === "number") {
     const expected = within(card.expected, card.spread);
     return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", expected, suggests(suspect)), doubt);
   }
-  return el("div", { class: "labels" }, ...part, box("given label", card.given, "given"),
-    box(`model says, ${chance(card.model_probability).replaceAll(" ", "\u00a0")}`, card.suggested, suggests(suspect)), doubt);
+  const other = chance(card.model_probability).replaceAll(" ", "\u00a0");
+  const model = agrees(card)
+    ? [box("model agrees", card.given, "other"), box(`next best label, ${other}`, card.suggested, "other")]
+    : [box(`model says, ${other}`, card.suggested, suggests(suspect))];
+  return el("div", { class: "labels" }, ...part, box("given label", card.given, "given"), ...model, doubt);
 }
+
+// The model agrees with the given label: then `suggested` is only the best other label.
+const agrees = (card) => (card.model_label ? card.model_label === card.given : card.model_probability < 0.5);
 
 // Only where the label is more likely wrong than not does the page lean towards the other one.
 export const leans = (suspect) => suspect.chance >= 0.5;
@@ -76,17 +82,17 @@ export function showEvidence(card) {
     ...part("Supported by", card.supporters, "supports"),
   ];
   $("evidence").replaceChildren(...(parts.length ? parts
-    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: "No single row contradicts this one; the model's own probability does." })]));
+    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: "No single row contradicts this label; the suspicion comes from the model's probability." })]));
   $("evidence").scrollTop = 0;
 }
 
 export function showDone(store, openExport, spotCheck) {
   const { counts } = store;
   const rest = counts.pending
-    ? `${counts.pending} undecided suspects are hidden by the filters.`
+    ? `The filters hide ${counts.pending} undecided suspects.`
     : `${counts.keep} kept, ${counts.relabel} relabelled, ${counts.remove} removed, ${counts.skip} skipped.`;
   const more = store.review.learns
-    ? [el("p", { class: "dim", text: "Rows that are not listed can be wrong too: spot checks of random rows tell how many are left." }),
+    ? [el("p", { class: "dim", text: "Unlisted rows can be wrong too. Spot checks of random rows estimate how many." }),
       el("p", { class: "row" }, el("button", { class: "solid", text: "Export", onclick: openExport }), el("button", { id: "more-spots", onclick: spotCheck }, el("kbd", { text: "S" }), " Spot-check another row"))]
     : [el("p", { class: "row" }, el("button", { class: "solid", text: "Export", onclick: openExport }))];
   $("card").replaceChildren(el("div", { class: "done" },

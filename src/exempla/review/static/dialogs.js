@@ -135,7 +135,7 @@ export async function openExport() {
   $("export-dialog").showModal();
   try {
     const result = await post("/api/export", {}, 600_000);
-    const fail = (error) => place.append(el("p", { class: "problem", text: `Not downloaded: ${error.body?.detail ?? error.message}` }));
+    const fail = (error) => place.append(el("p", { class: "problem", text: `Download failed: ${error.body?.detail ?? error.message}` }));
     const link = (what, name, words) => {
       const path = `/api/export/${what}`;
       const onclick = (event) => {
@@ -145,11 +145,11 @@ export async function openExport() {
       return el("li", {}, el("a", { href: path, onclick, text: `${name}: ${words}` }));
     };
     place.replaceChildren(
-      el("p", { text: `${result.decisions} decisions, ${result.changed} of them change the data. The files are in the review folder.` }),
+      el("p", { text: `${result.decisions} decisions, of which ${result.changed} change the data. The files are in the review folder.` }),
       el("ul", {},
         result.corrected && !result.folder ? link("corrected", result.corrected, "the corrected data") : null,
         result.folder ? el("li", { text: `${result.corrected}: the corrected images, a folder` }) : null,
-        link("patch", "patch.csv", "the changes alone"),
+        link("patch", "patch.csv", "only the changes"),
         link("decisions", "decisions.json", "every decision")),
       result.problem ? el("p", { class: "problem", text: `The corrected data could not be written: ${visible(result.problem)}` }) : "");
   } catch (error) {

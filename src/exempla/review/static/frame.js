@@ -23,7 +23,7 @@ export function showFigures(store) {
 export function showFilters(store, changed, look) {
   const option = (value, words = value) => el("option", { value, text: visible(words) });
   const sides = [...new Set(store.sequence.map((suspect) => suspect.side))];
-  const decisions = { pending: "undecided", keep: "kept", relabel: "relabelled", remove: "removed", skip: "skipped", noted: "with a note", spot: "spot checks" };
+  const decisions = { pending: "undecided", keep: "kept", relabel: "relabelled", remove: "removed", skip: "skipped", noted: "with a note", spot: "spot checks", contradicting: "against the evidence" };
   for (const name of ["class", "given", "suggested"]) {
     $(`filter-${name}`).replaceChildren(option("", name === "class" ? "any" : "all"), ...store.classes.map((label) => option(label)));
     $(`filter-${name}`).parentElement.hidden = !store.classes.length;
@@ -63,12 +63,12 @@ export function showDoor() {
   const way = (...parts) => el("li", {}, ...parts);
   $("card").replaceChildren(el("section", { class: "done door" },
     el("h2", { text: "This browser is not signed in" }),
-    el("p", { text: "The page shows your data, so it opens only with an address that works once." }),
-    el("h3", { text: "To get a new address" }),
+    el("p", { text: "The page shows your data, so it opens only with a one-time link." }),
+    el("h3", { text: "To get a new link" }),
     el("ol", {},
-      way("In the window where ", el("code", { text: "exempla review" }), " runs, press ", el("kbd", { text: "Enter" }), ": it prints another address. Open it here."),
-      way("If that window is gone, start ", el("code", { text: "exempla review DIR" }), " again, with the folder of the review. Every decision is kept."),
-      way("In a browser that is signed in already, the address without the question mark and what follows it opens the page again.")),
+      way("In the window where ", el("code", { text: "exempla review" }), " runs, press ", el("kbd", { text: "Enter" }), ": it prints another link. Open it here."),
+      way("If that window is gone, start ", el("code", { text: "exempla review DIR" }), " again, with the folder of the review. All decisions are saved."),
+      way("In a browser that is already signed in, the address without the part after the question mark opens the page.")),
     el("p", { class: "row" }, el("button", { class: "solid", text: "Try again", onclick: () => location.reload() }))));
 }
 
@@ -83,10 +83,10 @@ export function showBanner(what, message, error) {
   if (what === "saved") return;
   const away = error === undefined || error instanceof TypeError || error.name === "TimeoutError";
   const cause = error?.status === 403 && what !== "failed"
-    ? "The server was started anew: open the address it printed, in this browser, and this tab goes on."
-    : away ? "The server does not answer. Start `exempla review` again if it has ended." : error.body?.detail ?? error.message;
+    ? "The server was restarted. Open the link it printed in this browser; this tab then continues."
+    : away ? "The server does not respond. If it has stopped, start `exempla review` again." : error.body?.detail ?? error.message;
   $("banner-text").textContent = {
-    unsent: `Not saved yet: ${message?.words}. ${cause} It is sent again by itself.`,
+    unsent: `Not saved yet: ${message?.words}. ${cause} It will be retried automatically.`,
     away: `${cause} All decisions so far are saved.`,
     failed: cause,
   }[what];

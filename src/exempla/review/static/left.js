@@ -1,4 +1,4 @@
-// How many wrong labels are left: what the spot checks say, and when one may stop.
+// How many labels are still wrong: the initial sample, the interval from spot checks, when to stop.
 
 import { $, el } from "./dom.js";
 import { post } from "./server.js";
@@ -10,46 +10,78 @@ export function showLeft(store) {
   const { remaining: left } = store;
   const mean = count(left.mean);
   $("estimate").textContent = left.checks
-    ? `≈ ${mean} wrong left (${count(left.low)}–${count(left.high)})`
-    : `≈ ${mean} wrong left: expected by the model, not checked`;
-  $("estimate").title = left.checks ? `90 % interval, from ${left.checks} spot checks` : "Expected by the model, not checked";
+    ? `≈ ${mean} still wrong (${count(left.low)}–${count(left.high)})${store.contradictions.length ? " ⚠" : ""}`
+    : `≈ ${mean} still wrong (model estimate)`;
+  $("estimate").title = left.checks ? `90 % interval from ${left.checks} spot checks` : "Estimated by the model, not checked yet";
   $("estimate-text").replaceChildren(...explained(store).map((words) => el("p", { text: words })));
   $("stop-share").value = String(Number((100 * left.stop_below).toPrecision(6)));
   $("stop-part").hidden = !store.review.learns;
   showStop(left);
+  showSample(store);
+  showDoubt(store);
+}
+
+const interval = ([checks, low, high]) => `${count(low)}–${count(high)} after ${checks}`;
+
+// The random rows that come first, and how the interval shrinks with them.
+function showSample({ remaining: left, sample, history }) {
+  $("sample").hidden = !sample || left.checks >= sample;
+  const now = left.checks && left.checks !== history.at(-1)?.[0] ? [[left.checks, left.low + left.found, left.high + left.found]] : [];
+  const steps = [...history, ...now].map(interval).join(", ");
+  $("sample-text").textContent = `First, check ${sample} random rows (${left.checks} done). They show how many labels are wrong and improve the order of the suspects.`
+    + (steps ? ` 90 % interval for wrong labels in the file: ${steps} checks.` : "");
+}
+
+// Decisions that contradict confident evidence: said once for each number of them.
+let accepted = 0;
+function showDoubt({ contradictions, remaining: left }) {
+  const n = contradictions.length;
+  $("doubt").hidden = n <= accepted;
+  $("doubt-text").textContent = `${n} of your decisions contradict confident evidence: more than the model should get wrong. The estimate of ${count(left.mean)} wrong labels relies on them. Please check them again.`;
+  $("doubt-dismiss").onclick = () => {
+    accepted = n;
+    $("doubt").hidden = true;
+    $("card").focus({ preventScroll: true });
+  };
+}
+
+export function listenToSample(skip, showThem) {
+  $("sample-skip").addEventListener("click", skip);
+  $("doubt-show").addEventListener("click", showThem);
 }
 
 function explained(store) {
   const { remaining: left, review } = store;
   if (!review.learns) {
-    return [`About ${count(left.mean)} of the ${count(left.rows)} undecided suspects are expected to be wrong. That is what the model expects, corrected by your decisions; nothing has checked it.`,
-      "This folder says nothing of the rows that are not listed, so there are no spot checks: run exempla fix-labels again to have them."];
+    return [`The model expects about ${count(left.mean)} of the ${count(left.rows)} undecided suspects to be wrong, given your decisions. Nothing has checked this number.`,
+      "This folder contains no unlisted rows, so there are no spot checks. Run exempla fix-labels again to get them."];
   }
   const parts = left.checks
     ? [`Between ${count(left.low)} and ${count(left.high)} of the ${count(left.rows)} undecided rows of the file are wrong (90 % interval).`,
-      `It rests on ${left.checks} spot checks, rows drawn at random from all ${count(left.all)} rows whatever their probability, and on nothing the model says: it holds whatever the mistakes are like. It narrows with every spot check.`,
-      `The single figure, ${count(left.mean)}, weighs the spot checks with what the model expects.`]
-    : [`The model expects about ${count(left.mean)} of the ${count(left.rows)} undecided rows of the file to be wrong. Nothing has checked that yet.`,
-      "Every third row that comes is a spot check, drawn at random from all rows. After the first ones an interval stands here."];
-  parts.push(left.stop ? "That is below the share named here: you can stop." : needed(left));
+      `The interval uses ${left.checks} spot checks, drawn at random from all ${count(left.all)} rows, and not the model. It holds for any kind of mistake and narrows with every spot check.`,
+      ...(store.history.length ? [`Wrong labels in the whole file: ${store.history.map(interval).join(", ")} checks.`] : []),
+      `The single figure, ${count(left.mean)}, combines the spot checks with the model's estimate.`]
+    : [`The model expects about ${count(left.mean)} of the ${count(left.rows)} undecided rows of the file to be wrong. Nothing has checked this number yet.`,
+      "Spot checks, drawn at random from all rows, will replace it with an interval."];
+  parts.push(left.stop ? "That is below the limit set here: you can stop." : needed(left));
   return parts;
 }
 
-// With none found wrong, m spot checks bound the share left by about 3.2/m.
+// With none found wrong, m spot checks bound the fraction of errors by about 3.2/m.
 function needed(left) {
   const least = Math.min(Math.ceil(3.2 / left.stop_below), left.all);
   return left.checks < least
-    ? `To be sure that at most ${share(left.stop_below)} are left takes about ${count(least)} spot checks, with next to none of them wrong.` : "";
+    ? `To show that at most ${share(left.stop_below)} are wrong, you need about ${count(least)} spot checks with almost none of them wrong.` : "";
 }
 
-// Said once, and again when another share is named.
+// Shown once, and again when the limit changes.
 let dismissed = "";
 const about = (left) => String(left.stop_below);
 
 function showStop(left) {
   $("stop").hidden = !left.stop || dismissed === about(left);
   if (!left.stop) return;
-  $("stop-text").textContent = `You can stop here: at most ${count(left.sure)} of all ${count(left.all)} rows (${share(left.stop_below)} was named) are still wrong, by ${left.checks} spot checks (90 % sure, however often one looks).`;
+  $("stop-text").textContent = `You can stop: at most ${count(left.sure)} of all ${count(left.all)} rows are still wrong (limit ${share(left.stop_below)}; ${left.checks} spot checks, 90 % confidence).`;
   $("stop-go-on").onclick = () => {
     dismissed = about(left);
     $("stop").hidden = true;

@@ -24,7 +24,7 @@ export class List {
   refresh() {
     const { shown, sequence, renewed } = this.store;
     this.space.style.height = `${shown.length * HEIGHT}px`;
-    const order = renewed ? `order renewed after ${renewed} decisions` : "most suspicious first";
+    const order = renewed ? `order updated after ${renewed} decisions` : "most suspicious first";
     $("list-count").textContent = shown.length === sequence.length
       ? `${shown.length} suspects, ${order}` : `${shown.length} of ${sequence.length} suspects`;
     for (const node of this.nodes.values()) node.remove();

@@ -5,7 +5,7 @@ import { openClasses, openExport, openGo, openHelp, openNote, openNumber, prepar
 import { $, el } from "./dom.js";
 import { listenToKeys } from "./keys.js";
 import { List } from "./list.js";
-import { listenToShare, openLeft } from "./left.js";
+import { listenToSample, listenToShare, openLeft } from "./left.js";
 import { get, post, Sender } from "./server.js";
 import { showActions, showBanner, showDoor, showFigures, showFilters, startTheme } from "./frame.js";
 import { enter } from "./session.js";
@@ -38,6 +38,15 @@ async function start() {
   });
   sender = new Sender(review.key, (what, message, error) => showBanner(what, message, error));
   showFilters(store, refilter, look);
+  listenToSample(async () => {
+    store.take(await post("/api/skip-sample", {}));
+    showFigures(store);
+    if (store.waiting === store.current) enqueue(() => obey("skip"));
+  }, () => {
+    $("filter-decision").value = store.filter.decision = "contradicting";
+    refilter();
+    if (store.shown.length) enqueue(() => go(store.shown[0].item));
+  });
   listenToShare((answer) => {
     store.take(answer);
     showFigures(store);
@@ -93,7 +102,7 @@ function run(command, repeated = false) {
 // One thing after the other, each on the card that the one before it led to.
 async function enqueue(deed) {
   if (sender.failing) {
-    tell("The last decision is not saved yet.");
+    tell("The previous decision is not saved yet.");
     return;
   }
   queue.push(deed);
@@ -110,7 +119,7 @@ async function enqueue(deed) {
     // After a long wait the person may have pressed again because nothing seemed to happen.
     if (performance.now() - began > SLOW_MS && queue.length) {
       queue = [];
-      tell("Keys pressed while saving were left out.");
+      tell("Keys pressed while saving were ignored.");
     }
   }
   working = false;
@@ -173,7 +182,7 @@ async function turn(command) {
   } else if (result.conflict) {
     store.take(result.conflict);
     await go(result.conflict.current?.row ?? store.current, notice(
-      `Another tab has decided meanwhile, so nothing was ${command === "undo" ? "undone" : "redone"}. Press again to take back its latest decision.`));
+      `Another tab made a decision in the meantime, so nothing was ${command === "undo" ? "undone" : "redone"}. Press again to revert its latest decision.`));
   } else await settle(result, store.current);
   return undefined;
 }
@@ -194,15 +203,15 @@ async function settle(result, row, mine) {
     store.take(result.conflict);
     const again = mine ? el("button", { text: `Use mine: ${describe(mine)}`, onclick: () => enqueue(() => decide(mine.action, mine.label)) }) : null;
     const leave_ = el("button", { text: "Leave it", onclick: () => enqueue(() => go(store.nextPending())) });
-    const what = theirs ? `Another tab decided about ${named(theirs.row)}: ${describe(theirs)}.` : "Another tab was first.";
+    const what = theirs ? `Another tab decided about ${named(theirs.row)}: ${describe(theirs)}.` : "Another tab made a decision first.";
     await go(row, notice(`${what} Your decision was not saved.`, again, leave_));
-  } else if (result.refused) await go(row, notice(`The server refused this: ${result.refused}`));
+  } else if (result.refused) await go(row, notice(`The server rejected this: ${result.refused}`));
   else if (result.discarded) await poll();
 }
 
 const named = (item) => (store.byItem.has(item) ? called(store.byItem.get(item)) : `row ${item}`);
 
-// In the background, once the next card is there: what the decisions teach about the others.
+// In the background, after the next card is shown: update the probabilities of the other rows.
 async function renewOrder() {
   if (!store.review.learns || store.renewals === store.renewed) return;
   try {
@@ -217,7 +226,7 @@ async function spotCheck() {
   if (!store.review.learns) return tell("This folder has no rows to spot-check.");
   store.take(await post("/api/spot", {}));
   store.refilter();
-  if (store.waiting === null) return tell("No row is left to be drawn.");
+  if (store.waiting === null) return tell("No row is left to draw.");
   return go(store.waiting);
 }
 

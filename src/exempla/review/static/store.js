@@ -1,7 +1,7 @@
-// What the page knows: the suspects, what is decided about each, the filters, where we are.
+// The state of the page: the suspects, the decisions, the filters and the current item.
 //
-// An item is what one decides about: a row, or a part of one. `sequence` is the order in which items
-// come. It is renewed as decisions teach the server, but a row that was opened keeps its place.
+// An item is what a decision is about: a row, or a part of one. `sequence` is the order of the items.
+// The server updates it from the decisions, but an opened row keeps its place.
 
 import { isolated } from "./dom.js";
 
@@ -27,6 +27,9 @@ export class Store {
     this.undo = this.redo = null;
     this.counts = null;
     this.remaining = null;
+    this.history = []; // [spot checks, low, high]: how the interval shrank
+    this.contradictions = []; // decided items that contradict confident evidence
+    this.sample = 0; // random rows to check first
     this.filter = Object.fromEntries(FILTERS.map((name) => [name, ""]));
     this.found = null; // items whose content holds what is looked for; null: not asked yet
     this.shown = this.sequence;
@@ -59,7 +62,7 @@ export class Store {
     }
     for (const [item, values] of answer.spots ?? []) this.takeSpot(item, values);
     if (answer.version >= this.version) {
-      for (const part of ["version", "undo", "redo", "counts", "remaining", "waiting", "renewals"]) this[part] = answer[part];
+      for (const part of ["version", "undo", "redo", "counts", "remaining", "waiting", "renewals", "history", "contradictions", "sample"]) this[part] = answer[part];
     }
     return moved;
   }
@@ -114,6 +117,7 @@ export class Store {
 
   decisionIs(decision, suspect, state) {
     if (decision === "noted") return state.note !== "";
+    if (decision === "contradicting") return this.contradictions.includes(suspect.item);
     return decision === "spot" ? this.spots.has(suspect.item) : state.action === decision;
   }
 
@@ -169,10 +173,10 @@ export function describe(state) {
   return { pending: "undecided", keep: "kept", relabel: `relabelled ${isolated(state.label)}`, remove: "removed", skip: "skipped" }[state.action];
 }
 
-// How one speaks of an item: its row, and the part of it.
+// The name of an item: its row, and the part of it.
 export const called = (suspect) => `row ${suspect.row}${suspect.part ? `, ${isolated(suspect.part)}` : ""}`;
 
-// The label that R gives: the suggested class, or the expected number.
+// The label that R assigns: the suggested class, or the expected number.
 export function offered(suspect) {
   if (suspect.kind !== "number") return suspect.suggested;
   const said = suspect.suggested.trim();

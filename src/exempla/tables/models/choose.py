@@ -42,8 +42,8 @@ from exempla.progress import counter, say, track
 from exempla.tables.features import DateParts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.table import Table
-from exempla.tasks.labels.jobs import MANY
-from exempla.tasks.labels.mixture import SoftmaxRegression
+from exempla.tasks.labels.fix_labels import MANY_CLASSES
+from exempla.tasks.labels.softmax import SoftmaxRegression
 
 _SUREST = 1e-6
 """The least probability a label can have in a loss: no single row decides a comparison."""
@@ -467,7 +467,7 @@ def choose_model(
     'LogisticRegression'
     """
     regression = label_of(columns).detail == "regression"
-    if not regression and len(np.unique(y)) >= MANY:
+    if not regression and len(np.unique(y)) >= MANY_CLASSES:
         # a search over thousands of classes would take hours and (rows × classes) of memory
         few = Pipeline([("prepare", preparation(columns, X)), ("model", SoftmaxRegression())])
         return Chosen(few)

@@ -31,8 +31,7 @@ everything else, and h_i what models that have not seen the label hold against i
 fitted by expectation-maximisation with p_i for the prior; the log-odds gain log N₁ − log N₀. Rows
 that are hard for every model have a large h and a small s without being wrong: hence the b's. The
 signal is dropped if a single regression of s on h makes held-out rows as likely, or if wrong labels
-come out with the larger margins. The number of wrong labels is left as it was: s moves
-probabilities between rows.
+come out with the larger margins. It changes the order; the expected number of wrong labels stays.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from exempla.arrays import as_like, concatenate, first_largest, row_squares, to_numpy
+from exempla.arrays import TIE, as_like, concatenate, first_largest, row_squares, to_numpy
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.kernel.damping import per_row
@@ -58,7 +56,16 @@ from exempla.kernel.stored import embed_models
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
 from exempla.store import StoredRows
-from exempla.tasks.labels.crossfit import curated_only, out_of_fold, predicted
+from exempla.tasks.labels.crossfit import (
+    BLOCK_BYTES,
+    MAX_CLASSES,
+    Columns,
+    curated_only,
+    fitted_to_all,
+    out_of_fold,
+    predicted,
+    with_regularisation,
+)
 from exempla.tasks.labels.neighbours import (
     Conflict,
     Neighbours,
@@ -68,6 +75,7 @@ from exempla.tasks.labels.neighbours import (
     nearest,
 )
 from exempla.tasks.labels.problem import LabelProblem, Learner
+from exempla.tasks.labels.wrong import Assessment, assess
 
 DAMPINGS = (1.0, 10.0, 100.0)
 """In units of the mean energy of one Fisher row ("per-row")."""
@@ -235,6 +243,8 @@ MOST = 4.0
 """Log-odds that the signal may add or take."""
 _LIMIT = 1e-9
 _LEAST_ROWS = 50
+_MARGIN_SHARE = 0.5
+"""Weight of the margins in the order."""
 
 
 def recorded_margins(model: Any, run: Any, X: Any, classes: np.ndarray, codes: Any) -> np.ndarray:
@@ -291,19 +301,15 @@ def worth_of_margins(margins: np.ndarray, against: np.ndarray, wrong: np.ndarray
     return np.clip(_log(s, H, wronged) - _log(s, H, right), -MOST, MOST)
 
 
-def moved(wrong: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Probabilities with their log-odds moved, and all alike so that their sum stays.
+def reordered(wrong: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Return the same probabilities in another order: the largest for the largest score.
 
-    >>> import numpy as np
-    >>> moved(np.array([0.2, 0.2]), np.array([1.0, -1.0])).sum().round(6)
-    np.float64(0.4)
+    >>> reordered(np.array([0.2, 0.4]), np.array([1.0, -1.0])).tolist()
+    [0.4, 0.2]
     """
-    if not by.any():
-        return wrong
-    odds = logit(np.clip(wrong, _LIMIT, 1.0 - _LIMIT)) + by
-    total = float(np.clip(wrong, _LIMIT, 1.0 - _LIMIT).sum())
-    shift = brentq(lambda t: float(expit(odds + t).sum()) - total, -80.0, 80.0)
-    return expit(odds + shift)
+    out = np.empty_like(wrong)
+    out[np.argsort(-score, kind="stable")] = -np.sort(-wrong)
+    return out
 
 
 Line = tuple[np.ndarray, float]
@@ -351,6 +357,15 @@ def _fit(s: np.ndarray, H: np.ndarray, p: np.ndarray) -> tuple[Line, Line]:
 
 _STAND_INS = 1000
 """Training rows that stand in for curated ones."""
+_DRAWS = 3
+"""Draws of folds that are averaged."""
+_MAX_REPEATED_ROWS = 50_000
+"""Larger sets are cross-validated once, at the given regularisation."""
+_REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0}
+_SUSPECT_ODDS = 4.0
+"""Models should not learn from a row of which another label is this many times as likely."""
+_MAX_FISHER_CLASSES = 1000
+"""With more classes, contradicting examples are the nearest rows of another label."""
 LIGHT = 128
 """Directions in which contradicting examples are looked for: enough to tell kin from others, where
 all would take longer than every training together."""
@@ -391,38 +406,72 @@ class Evidence:
         self.as_given = problem.n_train + 2 * np.arange(m)
         """Positions of their versions under the given label, after the training rows."""
 
-    # ---- predictions: log p(c | x) of every row, (n + m, C)
+    # ---- predictions: log p(c | x) of every row, (n + m, columns)
 
     @cached_property
-    def cross_fitted(self) -> np.ndarray:
-        """By models of the other folds, nothing flipped."""
+    def _first_draw(self) -> tuple[np.ndarray, Columns]:
         return self.out_of_fold(self.problem, self.seed)
+
+    @property
+    def cross_fitted(self) -> np.ndarray:
+        """By models of the other folds, one draw of folds."""
+        return self._first_draw[0]
+
+    @property
+    def columns(self) -> Columns:
+        """The classes that predictions are kept of."""
+        return self._first_draw[1]
 
     @cached_property
     def curated_only(self) -> np.ndarray:
-        """By models of curated rows alone."""
+        """By models of curated rows alone, all classes."""
         return curated_only(self.learner, self.problem, self.seed)
 
     def out_of_fold(
-        self, problem: LabelProblem, seed: int, without: np.ndarray | None = None
-    ) -> np.ndarray:
-        """By models of the other folds, which do not learn from the rows in `without`."""
-        allowed = None
-        if without is not None:
-            allowed = np.ones(len(problem), dtype=bool)
-            allowed[without] = False
-        return out_of_fold(self.learner, problem, seed, learn_from=allowed)
+        self, problem: LabelProblem, seed: int, **options: Any
+    ) -> tuple[np.ndarray, Columns]:
+        """By models of the other folds; see `crossfit.out_of_fold`."""
+        return out_of_fold(self.learner, problem, seed, **options)
+
+    @cached_property
+    def views(self) -> dict[str, np.ndarray]:
+        """All predictions by models that have not seen the row's label, by name."""
+        problem, seed, columns = self.problem, self.seed, self.columns
+        few = len(problem) <= _MAX_REPEATED_ROWS
+        draws = [np.exp(self.cross_fitted)]
+        for draw in range(1, _DRAWS if few else 1):
+            draws.append(np.exp(self.out_of_fold(problem, seed + 101 * draw, columns=columns)[0]))
+        mean = np.log(np.maximum(np.mean(draws, axis=0), 1e-12))
+        views = {"cross-validated models": mean}
+        for place, (name, factor) in enumerate(_REGULARISATION.items()):
+            other = with_regularisation(self.learner, factor) if few else None
+            if other is not None:
+                views[name] = out_of_fold(
+                    other, problem, seed + 303 + place, columns=columns, what=name
+                )[0]
+        if self.neighbours is not None:
+            views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
+        keep = ~doubted(mean, columns, problem.n_train)
+        left = np.bincount(problem.codes[keep], minlength=columns.n_classes)
+        if not keep.all() and left.min() >= 2:
+            views["models without the suspects"] = self.out_of_fold(
+                problem, seed + 505, columns=columns, learn_from=keep
+            )[0]
+        return views
 
     def learned(self, problem: LabelProblem) -> np.ndarray:
-        """By a model of all rows: what is left of a doubt after the label has been learned."""
+        """By a model of all rows, all classes."""
         everything = np.arange(len(problem))
         return predicted(self.learner, problem, everything, everything, self.seed)
 
     @cached_property
     def learned_by_model(self) -> np.ndarray:
-        """(n, C): by the model of the training rows, which learned their labels."""
+        """By the model of the training rows, which learned their labels, (n, columns)."""
+        if "model" not in self.__dict__:
+            return fitted_to_all(self.learner, self.problem, self.columns, self.seed)
         last, rows = self.last_step
-        return self.learner.log_proba(last, rows.inputs(rows.train))
+        log_p = self.learner.log_proba(last, rows.inputs(rows.train))
+        return self.columns.take(log_p, rows.train)
 
     @cached_property
     def margins(self) -> np.ndarray | None:
@@ -433,6 +482,26 @@ class Evidence:
         train, problem = self.problem.train, self.problem
         X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
         return recorded_margins(model, run, X, problem.classes, problem.codes[train])
+
+    def assess(self, original: np.ndarray | None = None) -> Assessment:
+        """Assess every training label by all predictions."""
+        margins = self.margins
+        found = assess(
+            self.views, self.columns, self.problem.n_train, learned=self.learned_by_model,
+            original=original, seed=self.seed,
+        )  # fmt: skip
+        if margins is None or not found.has_signal:
+            return found
+        by = worth_of_margins(margins, found.score, found.probabilities)
+        if not by.any():
+            return found
+        score = found.score + _MARGIN_SHARE * by
+        p = reordered(found.probabilities, score)
+        suggested = np.where(p > 0.5 + TIE, found.alternative, self.problem.codes[: len(p)])
+        return replace(
+            found, probabilities=p, score=score, suggested=suggested,
+            used=(*found.used, "margins of the recorded run"),
+        )  # fmt: skip
 
     # ---- rows that lie close together
 
@@ -490,6 +559,8 @@ class Evidence:
         return self._view(LIGHT if self.score_width > LIGHT else "auto")
 
     def _view(self, sketch: str | int) -> FisherView | None:
+        if len(self.problem.classes) > _MAX_FISHER_CLASSES:
+            return None
         rows, codes = self.calibration_rows, self.calibration_codes
         last, problem = self.last_step
         try:
@@ -520,8 +591,50 @@ class Evidence:
         if self.trusted:
             return self.as_given
         said = first_largest(self.cross_fitted[self.calibration_rows])
-        agree = said == self.calibration_codes[:, 0]
+        agree = said == self.columns.own[self.calibration_rows]
         return self.as_given[agree] if agree.any() else self.as_given
+
+
+def assess_problem(
+    learner: Learner, problem: LabelProblem, seed: int, *, neighbours: bool = True
+) -> Assessment:
+    """Return the assessment of one problem, where nothing but that is needed."""
+    evidence = Evidence(learner, problem, seed=seed)
+    if not neighbours:
+        evidence.neighbours = None
+    return evidence.assess()
+
+
+def assess_predictions(probabilities: Any, problem: LabelProblem) -> Assessment:
+    """Return the assessment by probabilities of every class that the caller computed."""
+    n, C = len(problem), len(problem.classes)
+    shape = tuple(getattr(probabilities, "shape", ()))
+    if shape != (n, C):
+        raise ExemplaError(
+            f"probabilities have shape {shape}; give one for each of {n:,} labels and {C:,} "
+            "classes, in the order of the sorted classes."
+        )
+    width = min(C, MAX_CLASSES)
+    view, codes = np.empty((n, width)), np.empty((n, width), dtype=np.int32)
+    size = max(1, BLOCK_BYTES // (8 * C))
+    for start in range(0, n, size):
+        rows = np.arange(start, min(start + size, n))
+        p = np.asarray(probabilities[start : start + size], dtype=np.float64)
+        if not np.isfinite(p).all() or p.min() < 0 or p.max() > 1 + 1e-6:
+            raise ExemplaError("probabilities must be numbers from 0 to 1; check your model.")
+        log_p = np.log(np.clip(p, 1e-12, 1.0))
+        best = Columns.likeliest(log_p, problem.codes[rows])
+        view[rows], codes[rows] = best.take(log_p), best.codes
+    own = np.argmax(codes == problem.codes[:, None], axis=1)
+    return assess({"your probabilities": view}, Columns(codes, own, C), n)
+
+
+def doubted(view: np.ndarray, columns: Columns, n_train: int) -> np.ndarray:
+    """Return the training rows of which another label is far more likely than the given one."""
+    own = view[np.arange(len(view)), columns.own]
+    out = view.max(axis=1) > own + np.log(_SUSPECT_ODDS)
+    out[n_train:] = False
+    return out
 
 
 def score_width(evidence: Evidence) -> int:

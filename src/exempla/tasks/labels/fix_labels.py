@@ -1,111 +1,70 @@
-"""Find wrong labels: which rows to check first, what they should say, and how sure that is.
+"""`fix_labels`: which labels are probably wrong, what they should be, and how many there are.
 
-The files, in the order in which they build on each other:
+The files of this package, in the order in which they build on each other:
 
-    problem        the question, checked
-    label_blind    what of the model never looks at labels, done once
-    learner        how the model is fitted again, and what it then says of each label
-    crossfit       what models say that have not seen a row
-    nearby/        rows that lie close together, and what they say of each other
-    fisher         whether a row pushes the model the way trusted rows do
-    recorded       how a recorded training came to terms with each label
-    evidence       all of it, each kind gathered when it is first needed
-    noise/         what kind of mistakes there are, and how far the evidence carries
-    calibrated     the default: probabilities, order and suggestions
-    learn          the probabilities again, after some rows have been decided
-    calibration    a calibrator of one signal, and the share of wrong labels
-    sbq            the paper's ranking
-    contradicting  the examples that contradict a suspect's label
-    memory         how much of it the job will take
-    result         what comes back
+    problem      the input, checked; how the model is refitted
+    crossfit     cross-validated predictions
+    neighbours   rows that are close together, and duplicates with different labels
+    decisions    probabilities after some labels have been checked
+    wrong        P(label is wrong), the order and the count
+    evidence     all predictions about one problem; the Fisher kernel's part
+    sbq          the paper's ranking, and the examples that contradict a label
+    multilabel, tokens, regression (with mixture), annotators      the other kinds of labels
+    result       `LabelFixes`
 
-What the job takes beside what its caller holds: said before the many trainings begin.
-
-N rows in all, n of them for training, m calibration rows; C classes; x bytes of X and p numbers of
-a score a row; float64 unless said otherwise. Counted array by array, in bytes a row:
+Memory forecast. N rows in all, n of them for training, m calibration rows; c classes kept per row;
+x bytes per row of X and p numbers per score. Bytes per row:
 
     rows         x if curated rows are stacked below the others, 8 codes
-    view         12p + 52                scores as float64 and as unit rows in float32
-    predictions  4 × 8C                  one a view, and one by the model that learned the labels
-    supports     4 × 8C                  what each view speaks for
-    noise        8 × 8C                  the likelihood's arrays and their slopes
-    neighbours   12 × 10, and x          ten a row, found among unit rows
+    scores       12p + 52                scores in float64, and unit rows in float32
+    views        6 × 8c                  one per kind of prediction
+    stack        5 × 8c                  the likelihood's arrays and gradients
+    neighbours   12 × 10, and x          ten per row, found among unit rows
 
-With a fold's part of X and its fit on top while models are trained. Scoring takes three arrays of
-N × p for a moment. Comparing goes by blocks of BLOCK × m cosines of 18 bytes, whatever N is. SBQ
-takes unit rows in float64 and, for k picks, 60k² + 24kp bytes for them and their Gram matrix.
+While models are trained, one fold's part of X and its fit come on top. Scoring takes three arrays
+of N × p. Cosines are computed in blocks of BLOCK × m. SBQ takes unit rows in float64 and, for k
+picks, 60k² + 24kp bytes for them and their Gram matrix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_regressor
 
 from exempla.arrays import TIE, first_largest, is_sparse
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
+from exempla.data import plain_labels
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
 from exempla.kernel.sketch import check_sketch
 from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
-from exempla.tasks.labels.calibrate import calibrated
-from exempla.tasks.labels.crossfit import FOLDS
-from exempla.tasks.labels.evidence import BLOCK, LIGHT, Evidence
-from exempla.tasks.labels.jobs import other_job
+from exempla.tasks.labels.annotators import fix_votes, is_votes
+from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES
+from exempla.tasks.labels.evidence import BLOCK, LIGHT, Evidence, assess_predictions
+from exempla.tasks.labels.multilabel import fix_label_sets
 from exempla.tasks.labels.problem import make_learner, read_problem, without_blind_steps
+from exempla.tasks.labels.regression import fix_numbers
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingExamples, rank_by_sbq
+from exempla.tasks.labels.softmax import SoftmaxRegression
+from exempla.tasks.labels.tokens import fix_token_labels
 from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
-_SLACK = 1.05
-"""What the allocator cannot use again."""
-_LIBRARIES = 24e6
-"""What the parts of scikit-learn and SciPy take that judging labels is the first to load."""
-
-
-def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
-    """Bytes, most of all at one time."""
-    problem, p = evidence.problem, evidence.score_width
-    N, m = len(problem), len(evidence.calibration_rows)
-    rows = row_bytes(problem.X) * evidence.trusted + 8.0
-    view = 12.0 * p + 52.0 if p else 0.0
-    scoring = 24.0 * p + 40.0
-    fixed = 24.0 * p**2
-    if method == "sbq":
-        picks = min(problem.n_train if k is None else k, MOST_PICKS)
-        predictions = 0.0 if evidence.trusted else 8.0 * len(problem.classes)
-        ranking = view + 8.0 * p + 60.0
-        fixed += 60.0 * picks**2 + 24.0 * picks * p
-        return _SLACK * (N * (rows + predictions + max(scoring, ranking)) + fixed)
-    p = min(p, LIGHT) if evidence.sketch == "auto" else p
-    fixed = 24.0 * p**2
-    view = 12.0 * p + 52.0 if p else 0.0
-    scoring = 24.0 * p + 40.0 if p else 0.0
-    held = rows + 48.0 * len(problem.classes) + 160.0 + row_bytes(problem.X)
-    judging = 90.0 * len(problem.classes) + 60.0
-    fit = row_bytes(problem.X) * (FOLDS - 1) / FOLDS + 8.0 + 27.0 * len(problem.classes)
-    showing = max(scoring, view + 18.0 * BLOCK * m / N)
-    return _SLACK * (N * (held + max(judging, fit, showing)) + fixed) + _LIBRARIES
-
-
-def row_bytes(X: Any) -> float:
-    """Bytes a row of X takes in memory, on average; 0 if it does not say."""
-    if is_sparse(X):
-        parts = [getattr(X, name, None) for name in ("data", "indices", "indptr", "row", "col")]
-        size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
-    elif hasattr(X, "iloc"):
-        size = int(np.sum(X.memory_usage(index=False)))
-    else:
-        size = int(getattr(X, "nbytes", 0))
-    return size / max(len(X) if not hasattr(X, "shape") else X.shape[0], 1)
-
-
+MANY_CLASSES = 1000
+"""From this number of classes on, the default model is `SoftmaxRegression`."""
+_ALLOCATOR_SLACK = 1.05
+_LIBRARY_BYTES = 24e6
+"""Memory taken by the parts of scikit-learn and SciPy that only this job imports."""
 _NOISE = 10.0
 _METHODS = ("calibrated", "sbq")
+_TASKS = ("auto", "classes", "regression", "multi-label", "tokens", "votes")
 
 
 def fix_labels(
@@ -127,47 +86,53 @@ def fix_labels(
     recorded: Any = None,
     task: str = "auto",
     probabilities: Any = None,
-) -> Any:
-    """Rank training rows by how likely their labels are wrong.
+) -> LabelFixes:
+    """Rank training labels by how likely they are wrong.
 
     Parameters
     ----------
-    model : scikit-learn classifier or Pipeline, fitted or not, or a torch module with `fit`
-        Copied and refitted several times; the object itself is never changed.
+    model : scikit-learn estimator or Pipeline, fitted or not, or a torch module with `fit`
+        Copied and refitted several times; the object itself is never changed. None takes a linear
+        model, for tokens and for votes without inputs.
     train : (X, y) or (X, y, sample_weight)
-        Labels under suspicion. X is whatever the model accepts, raw text included.
+        Labels to judge. X is whatever the model accepts, raw text included. y holds one label per
+        row, or a table of votes with one column per annotator (NaN, None or −1 where an annotator
+        did not vote), or a list of (row, annotator, label) with `task="votes"`.
     curated : (X, y)
-        Rows, not among `train`, whose labels are right; a few hundred do much. Without them
-        mistakes on hard rows cannot be told from classes that overlap, and are not counted.
+        Rows that are not in `train` and whose labels are right; a few hundred help much. Without
+        them mistakes on hard rows cannot be distinguished from overlapping classes.
     k : int
-        How many suspects to list; all rows if not given.
+        Number of suspects to list; all labels if not given.
     method : {"calibrated", "sbq"}
-        All evidence, weighed as it proves itself on the curated rows, or the paper's SBQ ranking.
+        Stacked predictions, or the paper's SBQ ranking.
     fit : callable(module, X, y, sample_weight) -> module
-        How a torch module is trained. It is given a copy with freshly drawn parameters each time.
+        Trains a torch module. It gets a copy with freshly drawn parameters each time.
     seed, progress, sketch
         Seed of every random choice, whether to show progress, and `Explainer`'s sketch.
     store : path
-        A folder for the training rows' scores, where they should live on disk (method
-        "calibrated"); see `Explainer`.
+        A folder for the scores of the training rows, to keep them on disk (method "calibrated").
     noise, damping
-        Of method "sbq"; the damping is "auto", chosen from data, or a number.
+        Options of method "sbq"; damping is "auto", chosen from data, or a number.
     ids : sequence
         Your own names of the training rows.
     original_labels : sequence
-        The labels the curated rows had before they were put right, one each, where they are known:
-        what kind of mistakes there are is then learnt from them directly.
+        The labels that the curated rows had before they were corrected, one each. The number of
+        wrong ones among them then determines the expected count and its interval.
     recorded : path, or list of paths
-        Folders that a `Recorder` filled while this very model learnt these labels: how long the
-        training took to accept each label is then evidence too, if it helps.
-    task : {"auto", "classes", "regression", "multi-label", "tokens"}
-        What the labels are. By itself: numbers if the model is a regressor, several labels a row
-        if y is a table of zeros and ones, labels of tokens if X and y are lists of lists, else
-        classes. Classes bring a `LabelFixes` (1,000 and more a `ClassFixes`), numbers a
-        `NumberFixes`, several labels and tokens a `PartFixes`.
+        Folders that a `Recorder` filled while this model learned these labels. How long training
+        took to accept each label is then used as evidence, if it helps.
+    task : {"auto", "classes", "regression", "multi-label", "tokens", "votes"}
+        What the labels are. "auto" takes numbers if the model is a regressor, several labels per
+        row if y is a table of zeros and ones, votes if y is a table with missing values, token
+        labels if X and y are lists of lists, otherwise classes.
     probabilities : array, or list of arrays
-        What a model that has not seen a label says of every class, in the order of the sorted
-        classes: an array for rows, one array for each list of tokens. Then no model is trained.
+        Probabilities of every class by a model that has not seen the label, in the order of the
+        sorted classes: one array for rows, one array per list of tokens. No model is trained then.
+
+    Returns
+    -------
+    LabelFixes
+        The labels in order, with probabilities, suggestions and the expected number of mistakes.
 
     Examples
     --------
@@ -185,21 +150,103 @@ def fix_labels(
     >>> len(fixes.contradicting[0].indices) > 0
     True
     """
-    others = {"fit": fit, "seed": seed, "progress": progress, "ids": ids}
-    others |= {"probabilities": probabilities, "original_labels": original_labels}
-    job = other_job(task, model, train, curated, k, **others)
-    if job is not None:
-        return job
+    check_choice("method", method, _METHODS)
+    check_flag("progress", progress)
+    job = job_of(model, train, check_choice("task", task, _TASKS))
+    if job != "classes":
+        if original_labels is not None:
+            raise ExemplaError("original_labels needs one class label per row.")
+        options: dict[str, Any] = {"fit": fit, "seed": seed, "ids": ids}
+        if job == "regression":
+            if probabilities is not None:
+                raise ExemplaError("probabilities= is for classes; leave it out for numbers.")
+            jobs: Any = fix_numbers
+        else:
+            jobs = {"multi-label": fix_label_sets, "tokens": fix_token_labels, "votes": fix_votes}
+            jobs, options = jobs[job], {**options, "probabilities": probabilities}
+        with showing(progress):
+            return jobs(model, train, curated, k, **options)
     if check_folder("store", store) is not None and method == "sbq":
         raise ExemplaError("method='sbq' ranks rows in memory: leave store= out, or 'calibrated'.")
+    if probabilities is not None:
+        return _from_probabilities(train, curated, k, probabilities, ids, check_seed(seed))
     evidence = gather(
         model, train, curated, fit=fit, seed=seed, sketch=sketch, store=store, recorded=recorded
     )
-    with showing(check_flag("progress", progress)):
+    with showing(progress):
         return fix_labels_from(
             evidence, k, method, noise=noise, damping=damping, ids=ids,
             original_labels=original_labels,
         )  # fmt: skip
+
+
+def job_of(model: Any, train: Any, task: str = "auto") -> str:
+    """Return the task, as given or as the data show it.
+
+    >>> from sklearn.linear_model import LogisticRegression, Ridge
+    >>> job_of(Ridge(), ([[1.0]], [2.5])), job_of(LogisticRegression(), ([[1.0]], ["a"]))
+    ('regression', 'classes')
+    >>> job_of(LogisticRegression(), ([["Ada", "came"]], [["PER", "O"]]))
+    'tokens'
+    >>> job_of(LogisticRegression(), ([[1.0], [2.0]], [[0, 1], [1, 1]]))
+    'multi-label'
+    >>> job_of(LogisticRegression(), ([[1.0], [2.0]], [["a", None], ["b", "b"]]))
+    'votes'
+    """
+    if task != "auto":
+        return task
+    if not isinstance(train, tuple) or len(train) < 2 or train[1] is None:
+        return "classes"
+    X, y = train[:2]
+    if _is_token_lists(X, y):
+        return "tokens"
+    if _is_indicator(y):
+        return "multi-label"
+    if _predicts_numbers(model):
+        return "regression"
+    return "votes" if is_votes(y) else "classes"
+
+
+def _is_token_lists(X: Any, y: Any) -> bool:
+    """Return True if rows are lists of words with as many labels; the first few decide."""
+    if hasattr(X, "shape") or not isinstance(X, Sequence) or isinstance(X, str) or not len(X):
+        return False
+    if not hasattr(y, "__len__") or not hasattr(y, "__getitem__") or isinstance(y, str | dict):
+        return False
+    if len(X) != len(y) or hasattr(y, "iloc"):
+        return False
+    pairs = zip(X[:5], y[:5], strict=True)
+    return all(_listed(words) and _listed(labels) and all(isinstance(w, str) for w in words)
+               for words, labels in pairs)  # fmt: skip
+
+
+def _is_indicator(y: Any) -> bool:
+    """Return True for a table of zeros and ones with at least two columns."""
+    if is_sparse(y):
+        return y.shape[1] > 1 and bool(np.isin(y.data, (0, 1)).all())
+    if not hasattr(y, "shape"):
+        if not isinstance(y, Sequence) or isinstance(y, str) or not len(y) or not _listed(y[0]):
+            return False
+        if len({len(row) if _listed(row) else -1 for row in y}) != 1:
+            return False
+    try:
+        values = plain_labels(y)
+    except (ExemplaError, TypeError, ValueError):  # reported where labels are read
+        return False
+    if values.ndim != 2 or values.shape[1] < 2 or values.dtype.kind not in "biuf":
+        return False
+    return bool(np.isin(values, (0, 1)).all())
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (hasattr(value, "ndim") and value.ndim == 1)
+
+
+def _predicts_numbers(model: Any) -> bool:
+    try:
+        return is_regressor(model)
+    except (AttributeError, TypeError):  # not an estimator, or a class
+        return False
 
 
 def gather(
@@ -213,8 +260,10 @@ def gather(
     store: Any = None,
     recorded: Any = None,
 ) -> Evidence:
-    """The checked question, ready to collect evidence; methods and baselines can share one."""
+    """Return the checked problem, ready to collect evidence; methods and baselines can share it."""
     problem = read_problem(train, curated)
+    if model is None and len(problem.classes) >= MANY_CLASSES:
+        model = SoftmaxRegression(random_state=check_seed(seed))
     learner = make_learner(model, problem.classes, fit)
     last, rows = without_blind_steps(model, problem.X, check_seed(seed))
     return Evidence(
@@ -238,58 +287,42 @@ def fix_labels_from(
     ids: Any = None,
     original_labels: Any = None,
 ) -> LabelFixes:
-    """`fix_labels` on evidence that has been gathered already."""
+    """Return `fix_labels` of evidence that has been gathered already."""
     check_choice("method", method, _METHODS)
     check_damping("auto" if damping is None else damping)
     check_noise(noise)
-    n = evidence.problem.n_train
+    problem, n = evidence.problem, evidence.problem.n_train
     k = None if k is None else check_k(k, n, "training rows")
-    names = check_ids(evidence.problem.ids if ids is None else ids, n)
-    once = None if original_labels is None else evidence.problem.once(original_labels)
-    what = f"{len(evidence.problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
+    names = check_ids(problem.ids if ids is None else ids, n)
+    original = None if original_labels is None else problem.original_codes(original_labels)
+    what = f"{len(problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
     with announce(expected_peak(evidence, method, k), what):
         if method == "sbq":
             return _from_sbq(evidence, k, noise, damping, names)
-        return _from_calibrated(evidence, k, names, once)
+        return _from_calibrated(evidence, k, names, original)
 
 
 def _from_calibrated(
-    evidence: Evidence, k: int | None, ids: np.ndarray | None, once: np.ndarray | None
+    evidence: Evidence, k: int | None, ids: np.ndarray | None, original: np.ndarray | None
 ) -> LabelFixes:
-    found = calibrated(evidence, once)
+    found = evidence.assess(original)
     order = found.order[:k]
-    p = found.probabilities[order]
-    total = float(found.probabilities.sum())
-    view = evidence.light_view
-    seen = {"damping": 0.0, "damping_rule": "no Fisher evidence", "share": 0.0}
-    alignment = np.zeros(len(order))
+    p, total = found.probabilities[order], float(found.probabilities.sum())
+    view, seen = evidence.light_view, {}
     if view is not None:
         damping = view.dampings()[MIDDLE_DAMPING]
-        alignment = view.compare(order, evidence.reference, damping)[:, 0].astype(np.float64)
         seen = {
+            "alignment": view.compare(order, evidence.reference, damping)[:, 0].astype(np.float64),
             "damping": damping,
             "damping_rule": "10 x per-row, for the examples that contradict a label",
             "share": view.embedding.evidence.share,
         }
-    classes = evidence.problem.classes
     return LabelFixes(
-        weights=p,
         explained=float(p.sum()) / total if total > 0 else 0.0,
         variance=float(np.sum(p * (1 - p))),
-        selector="calibrated evidence",
-        alignment=alignment,
-        method="calibrated",
-        suggested=classes[found.suggested[order]],
-        alternative=classes[found.other[order]],
-        alternative_chance=np.exp(found.log_q[order, found.other[order]]),
-        given_chance=np.exp(found.log_q[order, evidence.problem.codes[order]]),
-        expected_errors_interval=(found.spread.low, found.spread.high),
-        informed=found.informed,
-        kind_told=found.spread.told,
-        evidence_used=found.used,
-        conflicts=tuple(evidence.conflicts),
         **seen,
-        **_common(evidence, order, found.probabilities, k, ids),
+        **found.listed(order, evidence.problem.classes, evidence.problem.codes),
+        **_common(evidence, order, k, ids),
     )
 
 
@@ -303,17 +336,20 @@ def _from_sbq(
     ranking = rank_by_sbq(evidence, k, noise, damping)
     order = ranking.order[:k]
     picked = ranking.selection
-    beyond = np.zeros(max(len(order) - len(picked), 0))
-    wrong = ranking.probabilities > 0.5 + TIE
-    n, given = evidence.problem.n_train, evidence.problem.codes[: evidence.problem.n_train]
+    unpicked = np.zeros(max(len(order) - len(picked), 0))
+    p, classes = ranking.probabilities, evidence.problem.classes
+    n, columns = evidence.problem.n_train, evidence.columns
+    rows, own = np.arange(n), columns.own[:n]
     others = evidence.cross_fitted[:n].copy()
-    others[np.arange(n), given] = -np.inf
-    best = np.where(wrong, first_largest(others), given)
-    other = first_largest(others)
-    total = float(ranking.probabilities.sum())
-    assert evidence.view is not None  # rank_by_sbq has seen to it
+    chance = np.exp(others)
+    others[rows, own] = -np.inf
+    best = first_largest(others)
+    other = columns.codes[rows, best]
+    suggested = np.where(p > 0.5 + TIE, other, evidence.problem.codes[:n])
+    total = float(p.sum())
+    assert evidence.view is not None  # rank_by_sbq requires it
     return LabelFixes(
-        weights=np.concatenate([picked.weights, beyond])[: len(order)],
+        weights=np.concatenate([picked.weights, unpicked])[: len(order)],
         explained=picked.explained,
         variance=picked.variance,
         damping=ranking.damping,
@@ -323,25 +359,22 @@ def _from_sbq(
         noise=noise,
         alignment=ranking.alignment[order],
         method="sbq",
-        suggested=evidence.problem.classes[best[order]],
-        alternative=evidence.problem.classes[other[order]],
-        alternative_chance=np.exp(evidence.cross_fitted[order, other[order]]),
-        given_chance=np.exp(evidence.cross_fitted[order, given[order]]),
-        expected_errors_interval=(0.0, max(2.0 * total, float(n) / 2)),
-        kind_told=False,
-        conflicts=tuple(evidence.conflicts),
-        **_common(evidence, order, ranking.probabilities, k, ids),
+        probabilities=p[order],
+        given=evidence.problem.labels(order),
+        suggested=classes[suggested[order]],
+        alternative=classes[other[order]],
+        alternative_chance=chance[rows, best][order],
+        given_chance=chance[rows, own][order],
+        expected_errors=total,
+        interval=(0.0, max(2.0 * total, float(n) / 2)),
+        **_common(evidence, order, k, ids),
     )
 
 
 def _common(
-    evidence: Evidence,
-    order: np.ndarray,
-    probabilities: np.ndarray,
-    k: int | None,
-    ids: np.ndarray | None,
+    evidence: Evidence, order: np.ndarray, k: int | None, ids: np.ndarray | None
 ) -> dict[str, Any]:
-    """What every method reports alike."""
+    """Return the fields that both methods share."""
     n = evidence.problem.n_train
     return {
         "indices": order.astype(np.int64),
@@ -352,8 +385,62 @@ def _common(
         "seed": evidence.seed,
         "version": __version__,
         "ids": None if ids is None else ids[order],
-        "probabilities": probabilities[order],
-        "given": evidence.problem.labels(order),
-        "expected_errors": float(probabilities.sum()),
+        "conflicts": tuple(evidence.conflicts),
         "contradicting": ContradictingExamples(evidence, order),
     }
+
+
+def _from_probabilities(
+    train: Any, curated: Any, k: int | None, probabilities: Any, ids: Any, seed: int
+) -> LabelFixes:
+    if curated is not None:
+        raise ExemplaError("probabilities are of the training rows: leave curated out.")
+    problem = read_problem(train, None)
+    n = len(problem)
+    k = None if k is None else check_k(k, n, "training rows")
+    names = check_ids(problem.ids if ids is None else ids, n)
+    found = assess_predictions(probabilities, problem)
+    order = found.order[:k]
+    return LabelFixes(
+        indices=order.astype(np.int64),
+        ids=None if names is None else names[order],
+        k=n if k is None else k,
+        n_train=n,
+        n_trusted=0,
+        seed=seed,
+        version=__version__,
+        **found.listed(order, problem.classes, problem.codes),
+    )
+
+
+def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
+    """Return the peak memory of the job in bytes."""
+    problem, p = evidence.problem, evidence.score_width
+    N, m = len(problem), len(evidence.calibration_rows)
+    c = min(len(problem.classes), MAX_CLASSES)
+    rows = row_bytes(problem.X) * evidence.trusted + 8.0
+    if method == "sbq":
+        picks = min(problem.n_train if k is None else k, MOST_PICKS)
+        predictions = 0.0 if evidence.trusted else 8.0 * c
+        ranking = (12.0 * p + 52.0 if p else 0.0) + 8.0 * p + 60.0
+        fixed = 24.0 * p**2 + 60.0 * picks**2 + 24.0 * picks * p
+        return _ALLOCATOR_SLACK * (N * (rows + predictions + max(24.0 * p + 40.0, ranking)) + fixed)
+    p = min(p, LIGHT) if evidence.sketch == "auto" else p
+    held = rows + 48.0 * c + 160.0 + row_bytes(problem.X)
+    judging = 90.0 * c + 60.0
+    fit = row_bytes(problem.X) * (FOLDS - 1) / FOLDS + 8.0 + 27.0 * c
+    view, scoring = (12.0 * p + 52.0, 24.0 * p + 40.0) if p else (0.0, 0.0)
+    most = max(judging, fit, scoring, view + 18.0 * BLOCK * m / N)
+    return _ALLOCATOR_SLACK * (N * (held + most) + 24.0 * p**2) + _LIBRARY_BYTES
+
+
+def row_bytes(X: Any) -> float:
+    """Return the bytes that a row of X takes in memory, on average; 0 if that is not known."""
+    if is_sparse(X):
+        parts = [getattr(X, name, None) for name in ("data", "indices", "indptr", "row", "col")]
+        size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
+    elif hasattr(X, "iloc"):
+        size = int(np.sum(X.memory_usage(index=False)))
+    else:
+        size = int(getattr(X, "nbytes", 0))
+    return size / max(len(X) if not hasattr(X, "shape") else X.shape[0], 1)

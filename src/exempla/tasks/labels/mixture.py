@@ -14,29 +14,18 @@ from the profile likelihood and a prior that holds every order of magnitude equa
 1/π, for each kind's share as well), is averaged over. Where data cannot tell noise from mistakes,
 that keeps the estimate low and its interval wide. Curated rows are right numbers, and count for the
 right component alone.
-
-Softmax regression in bounded memory: for thousands of classes, and for sparse words.
-
-scikit-learn's LogisticRegression holds several (rows × classes) arrays while it is fitted. Here
-rows come in batches: beside X there are the weights, (columns × classes) in float32, and a batch's
-(BATCH × classes). Each column's steps shrink with its own gradients so far (AdaGrad, one number a
-column), and only columns that occur in a batch are touched.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
+from scipy.interpolate import PchipInterpolator
 from scipy.optimize import minimize
-from scipy.special import gammaln, logsumexp, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
-
-from exempla.arrays import is_sparse
-from exempla.tasks.labels.spread import around_peak, count_interval, spread_points
+from scipy.special import gammaln, logsumexp
 
 KINDS = ("×10", "÷10", "×100", "÷100", "×1000", "÷1000", "sign", "digits exchanged",
          "another row's value", "out of range")  # fmt: skip
@@ -369,90 +358,53 @@ def _fit_right(case: Case, weights: np.ndarray, start: _Right) -> _Right:
     return _Right(*map(float, found.x))
 
 
-_BATCH = 256
+PARTS = 15
+"""How many shares stand for the posterior, each for an equal part of it."""
+_POINTS = 2000
 
 
-def weight_bytes(columns: int, classes: int) -> float:
-    """What the weights and a batch's gradient take."""
-    return 2 * 4.0 * columns * classes + 3 * 4.0 * _BATCH * classes
+def around_peak(known: dict[float, float], count: int) -> list[float]:
+    """Return new shares between the neighbours of the most likely one.
+
+    >>> [round(share, 3) for share in around_peak({0.01: 1.0, 0.04: 3.0, 0.16: 2.0}, 3)]
+    [0.02, 0.08]
+    """
+    order = sorted(known)
+    peak = order.index(max(known, key=lambda share: known[share]))
+    low, high = order[max(peak - 1, 0)], order[min(peak + 1, len(order) - 1)]
+    between = np.geomspace(low, high, count + 2)[1:-1].tolist()
+    return [share for share in between if min(abs(share / one - 1) for one in order) > 1e-6]
 
 
-class SoftmaxRegression(ClassifierMixin, BaseEstimator):
-    """Multinomial logistic regression by mini-batches.
+def spread_points(known: dict[float, float]) -> np.ndarray:
+    """Return shares that represent the posterior, one for each of PARTS equal parts of it.
 
-    Parameters
-    ----------
-    epochs : int
-        How often every row is seen.
-    rate : float
-        Length of the first steps.
-    decay : float
-        What a touched weight loses of itself in a step, times the step's length: the L2 penalty.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.preprocessing import scale
-    >>> X, y = load_iris(return_X_y=True)
-    >>> bool(SoftmaxRegression().fit(scale(X), y).score(scale(X), y) > 0.9)
+    >>> bool(abs(np.median(spread_points({0.001: -50.0, 0.1: 0.0, 0.101: 0.0, 0.4: -50.0})) - 0.1)
+    ...      < 0.02)
     True
     """
-
-    def __init__(
-        self, epochs: int = 15, rate: float = 2.0, decay: float = 1e-4, random_state: int = 0
-    ) -> None:
-        self.epochs, self.rate, self.decay = epochs, rate, decay
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from these rows."""
-        X = _rows(X)
-        self.classes_, codes = np.unique(np.asarray(y), return_inverse=True)
-        n, p = X.shape
-        C = len(self.classes_)
-        share = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        share = (share / share.mean()).astype(np.float32)
-        self.coef_ = np.zeros((p, C), dtype=np.float32)
-        counts = np.bincount(codes, minlength=C) + 1.0
-        self.intercept_ = np.log(counts / counts.sum()).astype(np.float32)
-        seen = np.full(p + 1, 1e-6, dtype=np.float64)
-        rng = np.random.default_rng(self.random_state)
-        small = max(min(_BATCH, n // 8), 1)
-        for _ in range(self.epochs):
-            order = rng.permutation(n)
-            for start in range(0, n, small):
-                self._step(X, codes, share, order[start : start + small], seen)
-        return self
-
-    def _step(
-        self, X: Any, codes: np.ndarray, share: np.ndarray, rows: np.ndarray, seen: np.ndarray
-    ) -> None:
-        """One batch; only the columns that occur in it move."""
-        part = X[rows]
-        columns: Any = slice(None)
-        if is_sparse(part):
-            columns = np.unique(part.indices)
-            part = part[:, columns]
-        off = softmax(np.asarray(part @ self.coef_[columns]) + self.intercept_, axis=1)
-        off[np.arange(len(rows)), codes[rows]] -= 1.0
-        off *= share[rows, None] / len(rows)
-        slope = np.asarray(part.T @ off)
-        seen[:-1][columns] += np.mean(slope**2, axis=1) * slope.shape[1]
-        seen[-1] += float(np.sum(off.sum(axis=0) ** 2))
-        length = (self.rate / np.sqrt(seen[:-1][columns]))[:, None].astype(np.float32)
-        kept = self.coef_[columns]
-        self.coef_[columns] = kept - length * (slope + self.decay * kept)
-        self.intercept_ -= np.float32(self.rate / np.sqrt(seen[-1])) * off.sum(axis=0)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, (rows, classes)."""
-        return softmax(np.asarray(_rows(X) @ self.coef_) + self.intercept_, axis=1)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of each row."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+    shares = np.array(sorted(known))
+    logs = np.array([known[share] for share in shares.tolist()])
+    points = np.linspace(np.log(shares[0]), np.log(shares[-1]), _POINTS)
+    # even in log π, where the prior is flat: the likelihood alone
+    heights = PchipInterpolator(np.log(shares), logs)(points)
+    below = np.cumsum(np.exp(heights - heights.max()))
+    below /= below[-1]
+    return np.exp(points[np.searchsorted(below, (np.arange(PARTS) + 0.5) / PARTS)])
 
 
-def _rows(X: Any) -> Any:
-    """float32 rows, CSR if they are sparse."""
-    if is_sparse(X):
-        return sp.csr_matrix(X, dtype=np.float32)
-    return np.asarray(X, dtype=np.float32)
+def count_interval(
+    shares: np.ndarray, counts: list[tuple[float, float]], n: int
+) -> tuple[float, float]:
+    """Return the 5 % and 95 % quantiles of the number of wrong numbers.
+
+    The distribution is a mixture of normal ones, a (mean, standard deviation) for each share.
+    """
+    off = np.linspace(-2.5, 2.5, 51)
+    means, spreads = np.array(counts).T
+    points = (means[:, None] + spreads[:, None] * off).ravel()
+    mass = np.tile(np.exp(-0.5 * off**2), len(shares))
+    order = np.argsort(points, kind="stable")
+    below = np.cumsum(mass[order]) / mass.sum()
+    low, high = (points[order][np.searchsorted(below, q)] for q in (0.05, 0.95))
+    return float(np.clip(low, 0.0, n)), float(np.clip(high, 0.0, n))

@@ -14,9 +14,12 @@ from exempla.data import listing, n_rows, stack_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.progress import track
-from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
-from exempla.tasks.labels.crossfit import room
-from exempla.tasks.labels.result import PartFixes
+from exempla.tasks.labels.crossfit import view_bytes
+from exempla.tasks.labels.evidence import Evidence, assess_predictions
+from exempla.tasks.labels.neighbours import Neighbours
+from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
+from exempla.tasks.labels.result import LabelFixes
+from exempla.tasks.labels.wrong import Assessment
 from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
@@ -34,11 +37,10 @@ def fix_label_sets(
     seed: int = 0,
     ids: Any = None,
     probabilities: Any = None,
-) -> PartFixes:
+) -> LabelFixes:
     """Rank (row, label) pairs by how likely they are wrong; see `exempla.fix_labels`."""
     X, Y, names, weights, own_ids = _read(train, "train")
     n, L = Y.shape
-    known = np.zeros(n, dtype=bool)
     if curated is not None:
         Xc, Yc, others, wc, _ = _read(curated, "curated")
         if list(names) != list(others):
@@ -47,7 +49,6 @@ def fix_label_sets(
                 "the training rows; give both the same columns, in the same order."
             )
         X, Y = stack_rows(X, Xc), np.vstack([Y, Yc])
-        known = np.arange(len(Y)) >= n
         if weights is not None or wc is not None:
             both = ((n, weights), (len(Yc), wc))
             weights = np.concatenate([np.ones(c) if w is None else w for c, w in both])
@@ -57,10 +58,9 @@ def fix_label_sets(
     if probabilities is None:
         check_classifier(model, fit)
     seed, warnings = check_seed(seed), []
-    announce(room(len(Y), 2) + 40.0 * n * L, f"{n:,} rows of {L:,} labels")
-    p, evidence = np.zeros((n, L)), np.full((n, L), -np.inf)
-    counts: list[tuple[float, float, float]] = []
-    fold = folds_of(np.arange(len(Y)), None, seed)
+    announce(view_bytes(len(Y), 2) + 80.0 * n * L, f"{n:,} rows of {L:,} labels")
+    found: dict[int, Assessment] = {}
+    near: Neighbours | None = None
     for place in track(range(L), "judging label by label", L):
         codes = Y[:, place]
         if (few := np.bincount(codes[:n], minlength=2).min()) < 2:
@@ -68,55 +68,68 @@ def fix_label_sets(
             what = f"{same} given" if few == 0 else f"{same} given but once"
             warnings.append(f"The label {names[place]} is {what}: it was not judged.")
             continue
-        labels = Labels(X, codes, np.array([0, 1]), known, fold, weights)
-        found = (
-            judged(model, labels, seed + place)
-            if probabilities is None
-            else judged_from(_two(probabilities, place, Y.shape), labels)
+        problem = LabelProblem(X, codes, np.array([0, 1]), n, weights)
+        if probabilities is not None:
+            found[place] = assess_predictions(_two(probabilities, place, Y.shape), problem)
+            continue
+        evidence = Evidence(Learner(model, problem.classes), problem, seed=seed + place)
+        if found:  # the same rows for every label
+            evidence.neighbours = near
+        near = evidence.neighbours
+        found[place] = evidence.assess()
+    shape = (n, L)
+    p, score = np.zeros(shape), np.full(shape, -np.inf)
+    chance, ambiguous = np.full((n, L, 2), np.nan), np.zeros(shape, dtype=bool)
+    for place, one in found.items():
+        p[:, place], score[:, place], ambiguous[:, place] = (
+            one.probabilities,
+            one.score,
+            one.ambiguous,
         )
-        p[:, place], evidence[:, place] = found.probabilities[:n], found.evidence[:n]
-        counts.append((found.expected_errors, *found.interval))
-    # without curated rows how many of each label are wrong is a guess: no label comes first by it
-    told = np.where((p > 0.5) & known.any(), p, 0.0).ravel()
-    order = np.lexsort((-evidence.ravel(), -told))[:k]
+        chance[:, place, 0], chance[:, place, 1] = one.given_chance, one.alternative_chance
+    order = np.argsort(-score.ravel(), kind="stable")[:k]
     row, place = order // L, order % L
-    given = Y[row, place]
-    chance = p[row, place]
-    return PartFixes(
+    given, wrong = Y[row, place], p[row, place]
+    verdict = np.where(ambiguous[row, place], "ambiguous", "right")
+    counts = [(one.expected_errors, *one.interval) for one in found.values()]
+    return LabelFixes(
         indices=row.astype(np.int64),
         ids=None if ids is None else ids[row],
         part=np.asarray(names)[place],
         name=np.asarray(names)[place].astype(str),
         parts="labels",
-        probabilities=chance,
+        task="multi-label",
+        probabilities=wrong,
         given=given,
-        suggested=np.where(chance > 0.5, 1 - given, given),
+        suggested=np.where(wrong > 0.5, 1 - given, given),
         alternative=1 - given,
+        given_chance=chance[row, place, 0],
+        alternative_chance=chance[row, place, 1],
+        verdict=np.where(wrong > 0.5, "wrong", verdict),
+        n_ambiguous=int(ambiguous.sum()),
         expected_errors=float(p.sum()),
-        interval=_together(counts, n * L, bool(known.any())),
+        interval=_together(counts, n * L),
         warnings=tuple(warnings),
-        method="predictions",
+        method="calibrated",
         k=n * L if k is None else k,
         n_train=n,
         n_labels=n * L,
-        n_trusted=int(known.sum()),
+        n_trusted=len(Y) - n,
+        trusted=len(Y) > n,
         seed=seed,
         version=__version__,
     )
 
 
-def _together(
-    counts: list[tuple[float, float, float]], most: int, trusted: bool
-) -> tuple[float, float]:
-    """The interval of a sum of counts, each (mean, low, high): with curated rows they err
-    independently; without, all for the same reason, that overlap may be taken for mistakes."""
+def _together(counts: list[tuple[float, float, float]], most: int) -> tuple[float, float]:
+    """Return the interval of a sum of counts, each (mean, low, high).
+
+    They err for the same reason, that overlap may look like mistakes: the ends are added.
+    """
     if not counts:
         return 0.0, 0.0
-    mean, low, high = np.array(counts).T
-    if not trusted:
-        return float(low.sum()), float(min(high.sum(), most))
-    below, above = np.sqrt(((mean - low) ** 2).sum()), np.sqrt(((high - mean) ** 2).sum())
-    return float(max(mean.sum() - below, 0.0)), float(min(mean.sum() + above, most))
+    _, low, high = np.array(counts).T
+    return float(low.sum()), float(min(high.sum(), most))
 
 
 def _two(probabilities: Any, place: int, shape: tuple[int, int]) -> np.ndarray:

@@ -32,6 +32,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from exempla.arrays import is_sparse, is_tensor, to_numpy
+from exempla.tasks.labels.crossfit import Columns
 
 _COUNT = 10
 _MAX_SEARCHED_ROWS = 10_000
@@ -50,16 +51,18 @@ class Neighbours:
     cosines: np.ndarray
     """(n, k)."""
 
-    def log_votes(self, codes: np.ndarray, classes: int) -> np.ndarray:
-        """log p(c | x), (n, C)."""
+    def log_votes(self, codes: np.ndarray, columns: Columns) -> np.ndarray:
+        """Return log p(c | x) by votes, for the classes in `columns`."""
         weight = np.maximum(self.cosines, _FAINT)
         weight = weight / weight.mean(axis=1, keepdims=True)
-        weight[self.cosines.max(axis=1) <= _FAINT] = 0.0  # nothing is near: the class sizes alone
-        votes = _PRIOR * np.bincount(codes, minlength=classes) / len(codes)
-        votes = np.tile(votes, (len(self.rows), 1))
+        weight[self.cosines.max(axis=1) <= _FAINT] = 0.0  # nothing is near: class shares alone
+        shares = np.bincount(codes, minlength=columns.n_classes) / len(codes)
+        votes = _PRIOR * shares[columns.codes]
+        total = _PRIOR + weight.sum(axis=1, keepdims=True)
         for place in range(self.rows.shape[1]):
-            votes[np.arange(len(votes)), codes[self.rows[:, place]]] += weight[:, place]
-        return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), 1e-12))
+            same = columns.codes == codes[self.rows[:, place]][:, None]
+            votes += weight[:, place, None] * same
+        return np.log(np.maximum(votes / total, 1e-12))
 
 
 def nearest(Z: Any, seed: int, count: int = _COUNT) -> Neighbours | None:

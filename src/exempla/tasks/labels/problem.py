@@ -66,6 +66,8 @@ class LabelProblem:
     n_train: int
     weights: np.ndarray | None = None
     ids: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    """Rows of one group stay in one fold: the tokens of a sentence."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -90,8 +92,8 @@ class LabelProblem:
     def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.weights is None else self.weights[rows]
 
-    def once(self, labels: Any) -> np.ndarray:
-        """Codes of the labels the curated rows once had."""
+    def original_codes(self, labels: Any) -> np.ndarray:
+        """Return the codes of the labels the curated rows had before they were corrected."""
         y = plain_labels(labels) if not isinstance(labels, np.ndarray) else labels
         m = len(self.curated)
         if np.ndim(y) != 1 or len(y) != m:
@@ -309,7 +311,7 @@ class Learner:
 
 
 def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
-    """Check that this model can be refitted and gives probabilities."""
+    """Return a learner, if the model can be refitted and gives probabilities."""
     check_fit(model, fit)
     if fit is None and not hasattr(model, "predict_proba"):
         raise UnsupportedModelError(
@@ -317,6 +319,16 @@ def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
             "needs: use a classifier with predict_proba, such as LogisticRegression."
         )
     return Learner(model, classes, fit)
+
+
+def check_classifier(model: Any, fit: Fit | None) -> None:
+    """Raise an error unless this is a scikit-learn classifier with probabilities."""
+    if fit is not None:
+        raise ExemplaError(
+            "fit= trains single classes and numbers; here give a scikit-learn classifier, or the "
+            "probabilities of your own model with probabilities=."
+        )
+    make_learner(model, np.array([]), None)
 
 
 _BLIND = frozenset(

@@ -13,7 +13,6 @@ and one that the caller's own model learns from log |r| by cross-fitting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,15 +22,16 @@ from threadpoolctl import threadpool_limits
 
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import check_ids, check_k, check_seed
-from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
+from exempla.data import listing, plain_labels, stack_rows, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.progress import track
+from exempla.tasks.labels.crossfit import cross_validated_numbers
 from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
-from exempla.tasks.labels.result import NumberFixes
-from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit
+from exempla.tasks.labels.result import LabelFixes
+from exempla.tasks.retrain import Fit, check_fit
 from exempla.version import __version__
 
-_FOLDS = 5
+_DRAWS = 3
+"""Draws of folds that the last round averages."""
 _FEWEST_NEAR = 51
 """Rows a local median is taken of, at least; a twentieth of all in larger sets."""
 _TO_SIGMA = 1.4826
@@ -62,66 +62,6 @@ class _Residuals(NamedTuple):
     """How the spread was found."""
 
 
-_Predict = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(rows to learn from, rows to predict) -> predictions."""
-
-
-def cross_fitted(
-    model: Any,
-    given: Numbers,
-    targets: np.ndarray,
-    seed: int,
-    *,
-    fit: Fit | None = None,
-    learn_from: np.ndarray | None = None,
-    what: str = "cross-fitting",
-) -> np.ndarray:
-    """Predictions of `targets` by models of the other folds; only `learn_from` rows are learnt."""
-    n = len(targets)
-    allowed = np.ones(n, dtype=bool) if learn_from is None else learn_from
-    folds = min(_FOLDS, n)
-    fold = np.random.default_rng(seed).permutation(n) % folds
-    out = np.empty(n)
-    for f in track(range(folds), what, folds):
-        rows, held = np.flatnonzero(allowed & (fold != f)), np.flatnonzero(fold == f)
-        if len(rows) < 2:
-            raise ExemplaError("too few rows are left to learn from; give more rows.")
-        weights = None if given.weights is None else given.weights[rows]
-        trained = refit(
-            model, take_rows(given.X, rows), targets[rows], weights, fit, seed + f,
-            keep_random_state=True,
-        )  # fmt: skip
-        out[held] = predicted(trained, take_rows(given.X, held))
-    return out
-
-
-def predicted(trained: Any, X: Any) -> np.ndarray:
-    """One finite number a row."""
-    try:
-        raw = trained.predict(X) if hasattr(trained, "predict") else _by_module(trained, X)
-        out = np.asarray(raw, dtype=np.float64).reshape(n_rows(X))
-    except (ExemplaError, MemoryError):
-        raise
-    except Exception as error:  # the model may be the caller's own, and raise anything
-        raise ExemplaError(
-            f"the fitted {type(trained).__name__} cannot predict {describe(X)}: {error_line(error)}"
-        ) from error
-    if not np.isfinite(out).all():
-        raise ExemplaError(
-            f"the fitted {type(trained).__name__} predicts numbers that are not finite; look at "
-            "its settings and the columns it is given."
-        )
-    return out
-
-
-def _by_module(module: Any, X: Any) -> np.ndarray:
-    import torch
-
-    module.eval()
-    with torch.no_grad():
-        return module(X if torch.is_tensor(X) else torch.as_tensor(X)).cpu().numpy()
-
-
 def residuals_of(
     model: Any,
     given: Numbers,
@@ -133,7 +73,9 @@ def residuals_of(
 ) -> _Residuals:
     """Expected numbers and their spreads; `learn_spread` lets the model learn the spread as well,
     which costs as much again."""
-    mu = cross_fitted(model, given, given.y, seed, fit=fit, learn_from=learn_from)
+    options: Any = {"weights": given.weights, "fit": fit, "learn_from": learn_from}
+    draws = _DRAWS if learn_spread else 1
+    mu = cross_validated_numbers(model, given.X, given.y, seed, draws=draws, **options)
     size = np.abs(given.y - mu)
     trusted = np.ones(len(mu), dtype=bool) if learn_from is None else learn_from
     floor = _floor(size[trusted], given.y)
@@ -143,8 +85,9 @@ def residuals_of(
         guesses["spread by predicted value"] = np.maximum(_near(mu, size, trusted), floor)
     if learn_spread and len(mu) >= 4 * _FEWEST_NEAR:
         logs = np.log(np.maximum(size, floor))
-        learnt = cross_fitted(model, given, logs, seed + 1, fit=fit, learn_from=learn_from,
-                              what="learning the spread")  # fmt: skip
+        learnt = cross_validated_numbers(
+            model, given.X, logs, seed + 1, what="learning the spread", **options
+        )
         learnt = np.exp(np.clip(learnt, logs[trusted].min(), logs[trusted].max()))
         share = np.median(size[trusted] / learnt[trusted])
         guesses["spread learnt by the model"] = np.maximum(_TO_SIGMA * share * learnt, floor)
@@ -178,6 +121,8 @@ def _near(mu: np.ndarray, size: np.ndarray, trusted: np.ndarray) -> np.ndarray:
 
 
 _ROUNDS = 2
+_TAIL_SDS = 1.645
+"""Numbers farther from what is expected may be wrong, however few are counted."""
 _TELLING = 0.5
 """Probabilities below this differ by which kinds were found elsewhere more than by the row."""
 FEWEST = 20
@@ -193,7 +138,7 @@ def fix_numbers(
     fit: Fit | None = None,
     seed: int = 0,
     ids: Any = None,
-) -> NumberFixes:
+) -> LabelFixes:
     """Rank training rows by how likely their numbers are wrong; see `exempla.fix_labels`."""
     given = _read_numbers(train, curated)
     _check_model(model, fit)
@@ -206,8 +151,10 @@ def fix_numbers(
         judged = assess(case, seed)
     p = judged.probabilities[:n]
     order = _order(case, judged, n)[:k]
+    # wrong numbers that look like noise are not counted, but may be as many as lie in its tails
+    far = np.abs(case.y - case.expected)[:n] > _TAIL_SDS * case.spread[:n]
     mended = repaired(case, judged.kinds)[:n]
-    return NumberFixes(
+    return LabelFixes(
         indices=order.astype(np.int64),
         ids=None if names is None else names[order],
         probabilities=p[order],
@@ -217,10 +164,12 @@ def fix_numbers(
         spread=found.spread[order],
         kind=np.array(KINDS)[judged.kinds[order]],
         expected_errors=judged.expected_errors,
-        interval=judged.interval,
+        interval=(judged.interval[0], max(judged.interval[1], float(np.sum(far)))),
         tail=judged.tail,
         spread_rule=found.rule,
         method="residuals",
+        task="regression",
+        trusted=len(given.y) > n,
         k=n if k is None else k,
         n_train=n,
         n_labels=n,
@@ -231,10 +180,11 @@ def fix_numbers(
 
 
 def _order(case: Case, judged: Assessed, n: int) -> np.ndarray:
-    """By probability where that says something, then by the evidence, then by the residual."""
-    off = np.abs(case.y - case.expected)[:n] / case.spread[:n]
+    """Return the order: probable mistakes first, then by the size of the residual."""
+    # neither |r| nor |r|/s is reliable alone: s is a guess, and large numbers have large residuals
+    off = np.abs(case.y - case.expected)[:n] / np.sqrt(case.spread[:n])
     told = np.where(judged.probabilities[:n] > _TELLING, judged.probabilities[:n], 0.0)
-    return np.lexsort((-off, -np.round(judged.evidence[:n], 6), -told))
+    return np.lexsort((-off, -told))
 
 
 def _residuals(model: Any, given: Numbers, fit: Fit | None, seed: int) -> _Residuals:

@@ -1,62 +1,82 @@
-"""What `fix_labels` returns.
-
-What the label jobs return, beside `LabelFixes` of classes.
-"""
+"""`LabelFixes`: what `fix_labels` returns, for every kind of label."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import beta
 
 from exempla.results import Answer
+
+_NOUNS = {"regression": "numbers", "tokens": "token labels"}
+_SPOT_CHECKS = 50
+_SEPARATORS = ("/", ">", "::", "|")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LabelFixes(Answer):
-    """Likely wrong labels, most suspicious first, and what they should be.
+    """Labels that are probably wrong, most suspicious first, and what they should be.
 
     Attributes
     ----------
     indices : int64 array
-        Rows of the training set.
+        Rows of the training set. A row with several labels or tokens may occur several times.
     probabilities : float array
-        Of each listed row: that its given label is wrong.
+        P(the given label is wrong) of each listed label.
     given, suggested : arrays
-        Its label, and the likeliest one, which is the given one where that is the better bet.
+        The label, and the label it should have: the given one unless it is more likely wrong.
+    alternative, alternative_chance, given_chance : arrays
+        The most likely other label, and the probability of it and of the given label by models that
+        have not seen the given label.
+    verdict : array of str
+        "wrong", "ambiguous" (two labels are about equally likely, the given one among them) or
+        "right".
+    n_ambiguous : int
+        Number of ambiguous labels in the whole training set. They are not counted as wrong.
     expected_errors : float
         Expected number of wrong labels in the whole training set.
-    expected_errors_interval : (float, float)
-        From where to where it may lie, with 90 % certainty as far as the evidence carries.
-    kind_told : bool
-        Whether the kind of mistakes could be told from the labels; if not, mistakes on hard rows
-        may be missing from the expected number, and the interval says how many.
-    informed : bool
-        Whether the models can tell the classes apart at all; if not, nothing is known.
-    alternative, alternative_chance, given_chance : arrays
-        Of each listed row: the likeliest label but the given one, and what models that have not
-        seen its label give that one and the given one.
+    interval : (float, float)
+        90 % interval of that number. Also available as `expected_errors_interval`.
+    task : str
+        "classes", "multi-label", "tokens" or "regression".
+    n_labels : int
+        Number of labels judged: one per row, or one for each of its parts.
+    n_trusted : int
+        Number of trusted labels.
+    trusted : bool
+        Whether trusted rows were given.
+    has_signal : bool
+        False if no model predicts labels better than chance; then nothing is known.
+    noise_identified : bool
+        Whether the count rests on labels whose truth is known (`original_labels`).
+    evidence_used : tuple of str
+        Names of the predictions that entered the order.
     conflicts : sequence
         Pairs of equal or nearly equal training rows with different labels.
-    evidence_used : tuple of str
-        The kinds of evidence that help to tell what a row is.
     contradicting : sequence
-        Of each listed row: the curated rows that speak against its label, worked out when looked
-        at.
+        For each listed row the trusted rows that contradict its label, computed when accessed.
     method : str
-        "calibrated" or "sbq".
-    alignment : float array
-        Mean Fisher similarity with the trusted rows: negative where the row pushes against them.
+        "calibrated", "sbq", "residuals" (regression) or "votes" (several annotators).
     weights : float array
-        What the rows were ordered by: the probabilities, or the quadrature weights of "sbq".
+        What the rows are ordered by: the probabilities, or the quadrature weights of "sbq".
+    alignment : float array
+        Mean Fisher similarity to the trusted rows; negative if the row pushes against them.
     explained : float
         Share of the expected errors that the listed rows hold; for "sbq" of ‖μ‖².
     variance : float
-        Variance of the number of wrong labels among the listed rows; for "sbq" the posterior's.
-    n_trusted : int
-        How many rows the evidence was calibrated on.
+        Variance of the number of wrong labels among the listed rows; for "sbq" of the quadrature.
+    part, name, parts : array, array of str, str
+        For several labels or tokens: the label's name or the token's place, the label's name or the
+        token itself, and which of the two ("labels" or "tokens").
+    expected, spread, kind : arrays
+        For numbers: the predicted number, the standard deviation of right numbers around it, and
+        the most likely mistake ("×10", "sign", "another row's value", …).
+    tail, spread_rule : float, str
+        For numbers: ν of the Student distribution of right numbers, and how `spread` was found.
+    annotators : Annotators
+        For votes: how often each annotator errs, and how.
 
     Examples
     --------
@@ -68,131 +88,22 @@ class LabelFixes(Answer):
     >>> X, model = scale(X), LogisticRegression()
     >>> fixes = exempla.fix_labels(model, (X[:400], y[:400]), (X[400:], y[400:]), k=5)
     >>> fixes.to_frame().columns.tolist()
-    ['rank', 'index', 'given', 'suggested', 'probability', 'alignment']
-    """
+    ['rank', 'index', 'given', 'suggested', 'probability', 'verdict', 'alignment']
 
-    probabilities: np.ndarray
-    given: np.ndarray
-    suggested: np.ndarray
-    expected_errors: float
-    method: str
-    weights: np.ndarray
-    alignment: np.ndarray
-    explained: float
-    variance: float
-    damping: float
-    damping_rule: str
-    share: float
-    selector: str
-    k: int
-    n_train: int
-    n_trusted: int
-    seed: int
-    version: str
-    alternative: np.ndarray = field(default_factory=lambda: np.array([]))
-    alternative_chance: np.ndarray = field(default_factory=lambda: np.array([]))
-    given_chance: np.ndarray = field(default_factory=lambda: np.array([]))
-    expected_errors_interval: tuple[float, float] | None = None
-    trusted: bool = True
-    informed: bool = True
-    kind_told: bool = True
-    evidence_used: tuple[str, ...] = ()
-    noise: float = 0.0
-    side: str = "opponents"
-    conflicts: Any = field(default=(), repr=False)
-    contradicting: Any = field(default=(), repr=False, compare=False)
+    >>> words = [["Ada", "went", "to", "Rome"], ["Bo", "saw", "Oslo"]] * 40
+    >>> labels = [["PER", "O", "O", "LOC"], ["PER", "O", "LOC"]] * 40
+    >>> labels[4] = ["LOC", "O", "O", "LOC"]
+    >>> fixes = exempla.fix_labels(None, (words, labels), k=1, progress=False)
+    >>> fixes.to_frame()[["index", "token", "given", "suggested"]].values.tolist()
+    [[4, 'Ada', 'LOC', 'PER']]
 
-    def renumbered(self, rows: np.ndarray) -> LabelFixes:
-        """The same answer where training example i is row `rows[i]` of a file."""
-        rows = np.asarray(rows)
-        pairs = tuple(
-            replace(pair, rows=(int(rows[pair.rows[0]]), int(rows[pair.rows[1]])))
-            for pair in self.conflicts
-        )
-        return replace(self, indices=rows[self.indices], conflicts=pairs)
-
-    def first(self, count: int) -> LabelFixes:
-        """The same answer with only the first rows listed."""
-        n = len(self)
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        cut = {
-            name: value[:count]
-            for name, value in values.items()
-            if isinstance(value, np.ndarray) and len(value) == n
-        }
-        return replace(self, **cut, k=min(count, n))
-
-    @property
-    def accusers(self) -> Any:
-        """The old name of `contradicting`."""
-        warnings.warn(
-            "LabelFixes.accusers is now LabelFixes.contradicting.", FutureWarning, stacklevel=2
-        )
-        return self.contradicting
-
-    @property
-    def finding(self) -> str:
-        if not self.informed:
-            return (
-                f"Nothing is known about these {self.n_train:,} labels: models that have not seen "
-                "a row's label predict it no better than chance."
-            )
-        likely = int((self.probabilities > 0.5).sum())
-        between = ""
-        if self.expected_errors_interval is not None:
-            low, high = (f"{round(end):,}" for end in self.expected_errors_interval)
-            between = f" (between {low} and {high})"
-        said = (
-            f"About {self.expected_errors:,.0f} of {self.n_train:,} labels are expected to be "
-            f"wrong{between}; {likely:,} of the {len(self):,} listed here more likely than not."
-        )
-        if self.conflicts:  # the surest finding
-            said += f" {len(self.conflicts):,} pairs of (nearly) equal rows have different labels."
-        if not self.trusted:
-            return said + (
-                " Mistakes on rows that could be either are not counted: that takes rows whose "
-                "labels are known to be right."
-            )
-        if not self.kind_told:
-            return said + (
-                " What kind of mistakes there are cannot be told from these labels: mistakes on "
-                "rows that could be either may not be counted."
-            )
-        return said
-
-    def export(self, path: Any, format: str, **view: Any) -> Any:
-        """Write the suspects for another tool; see `review.integrations.export_suspects`."""
-        from exempla.review.integrations import export_suspects
-
-        return export_suspects(self, path, format, **view)
-
-    def _columns(self) -> dict[str, Any]:
-        return {
-            "given": self.given,
-            "suggested": self.suggested,
-            "probability": self.probabilities,
-            "alignment": self.alignment,
-        }
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class JobFixes(Answer):
-    """Likely wrong labels, most suspicious first: what all label jobs say alike.
-
-    Attributes
-    ----------
-    indices : int64 array
-        Rows of the training set; one may be listed for several of its labels.
-    probabilities : float array
-        Of each listed label: that it is wrong.
-    given, suggested : arrays
-        The label, and the likeliest one, which is the given one where that is the better bet.
-    expected_errors : float
-        Expected number of wrong labels in the whole training set.
-    interval : (float, float)
-        Between which that number lies with 90 % probability, by the same model.
-    n_labels : int
-        How many labels were judged: one a row, or one for each of its parts.
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> y[7] *= 10
+    >>> fixes = exempla.fix_labels(Ridge(0.1), (X, y), k=3, progress=False)
+    >>> int(fixes.indices[0]), str(fixes.kind[0]), float(fixes.suggested[0])
+    (7, '×10', 63.0)
     """
 
     probabilities: np.ndarray
@@ -203,17 +114,92 @@ class JobFixes(Answer):
     method: str
     k: int
     n_train: int
-    n_labels: int
     n_trusted: int
     seed: int
     version: str
+    task: str = "classes"
+    n_labels: int = -1
+    """Set to `n_train` if not given."""
+    alternative: np.ndarray = field(default_factory=lambda: np.array([]))
+    alternative_chance: np.ndarray = field(default_factory=lambda: np.array([]))
+    given_chance: np.ndarray = field(default_factory=lambda: np.array([]))
+    verdict: np.ndarray = field(default_factory=lambda: np.array([], dtype=str))
+    n_ambiguous: int = 0
+    trusted: bool = False
+    has_signal: bool = True
+    noise_identified: bool = False
+    evidence_used: tuple[str, ...] = ()
+    weights: np.ndarray = field(default_factory=lambda: np.array([]))
+    alignment: np.ndarray = field(default_factory=lambda: np.array([]))
+    explained: float = 0.0
+    variance: float = 0.0
+    damping: float = 0.0
+    damping_rule: str = "no Fisher evidence"
+    share: float = 0.0
+    selector: str = "stacked predictions"
+    noise: float = 0.0
+    side: str = "opponents"
+    part: np.ndarray | None = None
+    name: np.ndarray | None = None
+    parts: str = ""
+    expected: np.ndarray | None = None
+    spread: np.ndarray | None = None
+    kind: np.ndarray | None = None
+    tail: float | None = None
+    spread_rule: str = ""
+    annotators: Any = field(default=None, repr=False)
+    conflicts: Any = field(default=(), repr=False)
+    contradicting: Any = field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.indices)
+        p = self.probabilities
+        filled = {
+            "n_labels": self.n_train if self.n_labels < 0 else self.n_labels,
+            "weights": self.weights if len(self.weights) else p,
+            "alignment": self.alignment if len(self.alignment) else np.zeros(n),
+            "verdict": self.verdict if len(self.verdict) else np.where(p > 0.5, "wrong", "right"),
+        }
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def expected_errors_interval(self) -> tuple[float, float]:
+        """The same as `interval`."""
+        return self.interval
+
+    @property
+    def noun(self) -> str:
+        """What is judged, in the plural: "labels", "token labels" or "numbers"."""
+        return _NOUNS.get(self.task, "labels")
+
+    @property
+    def level(self) -> np.ndarray:
+        """For classes such as `animal/dog/terrier`, the level where the suggestion differs.
+
+        1 is the first level; 0 where the suggested class is the given one.
+        """
+        return levels_apart(self.given, self.suggested)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in the answer as plain Python values; what does not apply is absent."""
+        return {name: value for name, value in super().to_dict().items() if value is not None}
+
+    def renumbered(self, rows: np.ndarray) -> Self:
+        """Return the same answer where training example i is row `rows[i]` of a file."""
+        rows = np.asarray(rows)
+        pairs = tuple(
+            replace(pair, rows=(int(rows[pair.rows[0]]), int(rows[pair.rows[1]])))
+            for pair in self.conflicts
+        )
+        return replace(self, indices=rows[self.indices], conflicts=pairs)
 
     def first(self, count: int) -> Self:
-        """The same answer with only the first labels listed."""
+        """Return the same answer with only the first labels listed."""
         return self.at(np.arange(min(count, len(self))))
 
     def at(self, places: np.ndarray) -> Self:
-        """The same answer with only the labels at these ranks listed, in this order."""
+        """Return the same answer with only the labels at these ranks listed, in this order."""
         n = len(self)
         cut = {
             f.name: value[places]
@@ -223,19 +209,40 @@ class JobFixes(Answer):
         return replace(self, **cut, k=len(places))
 
     @property
-    def noun(self) -> str:
-        """What is judged, in the plural."""
-        return "labels"
-
-    @property
     def finding(self) -> str:
-        """How many are expected to be wrong, in one sentence."""
+        """How many labels are expected to be wrong, in words."""
+        if not self.has_signal:
+            return (
+                f"Nothing is known about these {self.n_train:,} labels: models that have not seen "
+                "a row's label predict it no better than chance."
+            )
         likely = int((self.probabilities > 0.5).sum())
+        low, high = (f"{round(end):,}" for end in self.interval)
+        about = f"{self.expected_errors:,.0f} of {self.n_labels:,} {self.noun}"
+        said = f"About {about} are expected to be wrong (90 % interval: {low} to {high})"
+        said += f"; {likely:,} of the {len(self):,} listed are more likely wrong than right."
+        if self.n_ambiguous:
+            said += (
+                f" {self.n_ambiguous:,} more are ambiguous: two labels are about equally likely."
+            )
+        if self.conflicts:
+            said += f" {len(self.conflicts):,} pairs of (nearly) equal rows have different labels."
+        if self.task != "regression" and not self.noise_identified:
+            said += f" {self._advice()}"
+        return said
+
+    def _advice(self) -> str:
+        """What checking a few random labels would do to the interval."""
+        rate = float(np.clip(self.expected_errors / max(self.n_labels, 1), 0.0, 1.0))
+        m = min(_SPOT_CHECKS, self.n_labels)
+        ends = beta.ppf([0.05, 0.95], m * rate + 0.5, m * (1.0 - rate) + 0.5) * self.n_labels
         low, high = self.interval
+        if ends[1] - ends[0] > 0.8 * (high - low):
+            return "The labels alone cannot show how many mistakes are on hard rows."
         return (
-            f"About {self.expected_errors:,.0f} ({low:,.0f} to {high:,.0f}) of {self.n_labels:,} "
-            f"{self.noun} are expected to be wrong; {likely:,} of the {len(self):,} listed here "
-            "more likely than not."
+            "The labels alone cannot show how many mistakes are on hard rows: checking "
+            f"{m} random {self.noun} would narrow the interval to about {ends[0]:,.0f} to "
+            f"{ends[1]:,.0f}."
         )
 
     def export(self, path: Any, format: str, **view: Any) -> Any:
@@ -244,136 +251,42 @@ class JobFixes(Answer):
 
         return export_suspects(self, path, format, **view)
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class NumberFixes(JobFixes):
-    """Likely wrong numbers, most suspicious first, with what was expected of them.
-
-    Attributes
-    ----------
-    expected, spread : float arrays
-        What models that have not seen the number expect, and the standard deviation of right
-        numbers around it.
-    kind : array of str
-        The likeliest mistake if it is one: "×10", "÷10", "sign", "another row's value", …
-    tail : float
-        ν of the Student distribution that right numbers were found to have: small is heavy-tailed.
-    spread_rule : str
-        How the spread was found.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.linear_model import Ridge
-    >>> import exempla
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> y[7] *= 10
-    >>> fixes = exempla.fix_labels(Ridge(0.1), (X, y), k=3, progress=False)
-    >>> int(fixes.indices[0]), str(fixes.kind[0]), float(fixes.suggested[0])
-    (7, '×10', 63.0)
-    """
-
-    expected: np.ndarray
-    spread: np.ndarray
-    kind: np.ndarray
-    tail: float
-    spread_rule: str
-
-    @property
-    def noun(self) -> str:
-        """What is judged, in the plural."""
-        return "numbers"
-
     def _columns(self) -> dict[str, Any]:
-        return {
-            "given": self.given,
-            "suggested": self.suggested,
-            "expected": self.expected,
-            "spread": self.spread,
-            "kind": self.kind,
-            "probability": self.probabilities,
-        }
+        out: dict[str, Any] = {}
+        if self.parts == "tokens":
+            out |= {"token": self.name, "place": self.part}
+        elif self.parts:
+            out |= {"label": self.name}
+        out |= {"given": self.given, "suggested": self.suggested}
+        if self.task == "regression":
+            out |= {"expected": self.expected, "spread": self.spread, "kind": self.kind}
+        elif not self.parts and _separator([*map(str, self.given[:100])]):
+            out["level"] = self.level
+        out["probability"] = self.probabilities
+        if self.task != "regression":
+            out["verdict"] = self.verdict
+        if self.task == "classes":
+            out["alignment"] = self.alignment
+        return out
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PartFixes(JobFixes):
-    """Likely wrong labels of rows that have several: one of many labels, or one token's.
+def levels_apart(given: np.ndarray, suggested: np.ndarray) -> np.ndarray:
+    """Return the level at which each pair of classes differs; 0 where they are the same.
 
-    Attributes
-    ----------
-    part : array
-        The label's name, or the token's place in its row.
-    name : array of str
-        The label's name, or the token itself.
-    alternative : array
-        The likeliest label beside the given one.
-    parts : str
-        "labels" or "tokens".
-
-    Examples
-    --------
-    >>> import exempla
-    >>> words = [["Ada", "went", "to", "Rome"], ["Bo", "saw", "Oslo"]] * 40
-    >>> labels = [["PER", "O", "O", "LOC"], ["PER", "O", "LOC"]] * 40
-    >>> labels[4] = ["LOC", "O", "O", "LOC"]
-    >>> fixes = exempla.fix_labels(None, (words, labels), k=1, progress=False)
-    >>> fixes.to_frame()[["index", "token", "given", "suggested"]].values.tolist()
-    [[4, 'Ada', 'LOC', 'PER']]
+    >>> levels_apart(np.array(["a/b/c", "a/b/c"]), np.array(["a/d/c", "a/b/c"]))
+    array([2, 0])
     """
-
-    part: np.ndarray
-    name: np.ndarray
-    alternative: np.ndarray
-    parts: str
-
-    @property
-    def noun(self) -> str:
-        """What is judged, in the plural."""
-        return "token labels" if self.parts == "tokens" else "labels"
-
-    def _columns(self) -> dict[str, Any]:
-        named = {"token": self.name, "place": self.part} if self.parts == "tokens" else {
-            "label": self.name
-        }  # fmt: skip
-        return {
-            **named,
-            "given": self.given,
-            "suggested": self.suggested,
-            "probability": self.probabilities,
-        }
+    mark = _separator([str(label) for label in (*given, *suggested)])
+    out = np.zeros(len(given), dtype=np.int64)
+    for row, (a, b) in enumerate(zip(given, suggested, strict=True)):
+        if a == b:
+            continue
+        parts = [str(label).split(mark) if mark else [str(label)] for label in (a, b)]
+        same = [x == y for x, y in zip(*parts, strict=False)]
+        out[row] = 1 + (same.index(False) if False in same else len(same))
+    return out
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ClassFixes(JobFixes):
-    """Likely wrong labels of very many classes.
-
-    Attributes
-    ----------
-    level : int array
-        Where classes are paths such as `animal/dog/terrier`: at which level the suggested one parts
-        from the given one, 1 for the first; 0 where they are the same.
-    alternative : array
-        The likeliest label beside the given one.
-
-    Examples
-    --------
-    >>> import numpy as np, exempla
-    >>> y = np.repeat(["animal/cat", "animal/dog", "plant/oak"], 50)
-    >>> sure = np.where(np.unique(y) == y[:, None], 0.96, 0.02)  # by a model of your own
-    >>> y[7] = "plant/oak"
-    >>> rows = np.arange(150)
-    >>> fixes = exempla.fix_labels(None, (rows, y), probabilities=sure, k=1, progress=False)
-    >>> fixes.to_frame()[["index", "given", "suggested", "level"]].values.tolist()
-    [[7, 'plant/oak', 'animal/cat', 1]]
-    """
-
-    level: np.ndarray
-    alternative: np.ndarray
-
-    def _columns(self) -> dict[str, Any]:
-        return {
-            "given": self.given,
-            "suggested": self.suggested,
-            "level": self.level,
-            "probability": self.probabilities,
-        }
+def _separator(labels: list[str]) -> str | None:
+    """Return the separator that all labels contain, if any."""
+    return next((m for m in _SEPARATORS if labels and all(m in label for label in labels)), None)

@@ -22,19 +22,26 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
 
-from exempla.arrays import TIE, is_sparse, levels
+from exempla.arrays import TIE, first_largest, is_sparse, levels
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, per_row, resolve_damping
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.tasks.labels.calibrate import fit_calibrator, share_in_doubt, share_wrong
 from exempla.tasks.labels.evidence import Evidence, FisherView
 
 MULTIPLES = (3.0, 10.0, 30.0, 100.0)
 MOST_PICKS = 2000
 """Beyond so many picks the remaining rows follow in the order of z: each pick is a pass over all
 rows, and nobody checks so many."""
+
+
+_MAX_STEPS = 1000
+_MIN_SHARE, _MAX_SHARE = 1e-6, 0.45
+"""Shares of wrong labels; beyond the larger one nothing can be learned from the given labels."""
+_NEAR_ONE = 1e-5
+"""Where |log p| is smaller than this, only rounding distinguishes p from one."""
 
 
 @dataclass(frozen=True)
@@ -126,19 +133,49 @@ def _probabilities(
     twin = version_of[view.rows]
     own = np.einsum("ij,ij->i", unit, unit[twin])
     signal = -np.where(twin >= 0, (m * z - own) / max(m - 1, 1), z)[:, None]
-    doubt = 0.0
-    if not evidence.trusted:
-        doubt = share_in_doubt(evidence.cross_fitted[:n], evidence.problem.codes[:n])
-    calibrator = fit_calibrator(
-        signal[n:],
-        evidence.wrong,
-        np.repeat(evidence.calibration_rows, 2),
-        seed=evidence.seed,
-        doubt=doubt,
-        wrong_labels=len(evidence.problem.classes) - 1,
-    )
-    odds = calibrator.log_odds(signal[:n])
-    return expit(odds + logit(share_wrong(odds) if evidence.trusted else doubt))
+    scale = float(signal[n:].std()) or 1.0
+    calibrator = LogisticRegression().fit(signal[n:] / scale, evidence.wrong)
+    odds = calibrator.decision_function(signal[:n] / scale)
+    if evidence.trusted:
+        share = share_wrong(odds)
+    else:
+        share = share_in_doubt(evidence.cross_fitted[:n], evidence.columns.own[:n])
+    return expit(odds + logit(share))
+
+
+def share_wrong(log_odds: np.ndarray) -> float:
+    """Return π: the share of wrong labels under which log-odds at even prior are self-consistent.
+
+    It is the fixed point of π = mean_i σ(g_i + logit π): expectation-maximisation for a shift of
+    the prior.
+
+    >>> round(share_wrong(np.repeat([-9.0, 9.0], [80, 20])), 2)
+    0.2
+    """
+    share = 0.5
+    for _ in range(_MAX_STEPS):
+        new = float(np.mean(expit(log_odds + logit(share))))
+        new = min(max(new, _MIN_SHARE), 1.0 - _MIN_SHARE)
+        if abs(new - share) < 1e-9:
+            break
+        share = new
+    return share
+
+
+def share_in_doubt(log_proba: np.ndarray, given: np.ndarray) -> float:
+    """Return how often the given label is not the predicted one, among the most confident half.
+
+    Where a cross-validated model is most certain, classes hardly overlap, and disagreement means a
+    wrong label. The model's own errors count too, so this is an upper estimate.
+
+    >>> p = np.repeat([[0.99, 0.01], [0.6, 0.4]], 10, axis=0)
+    >>> share_in_doubt(np.log(p), np.array([1] * 2 + [0] * 8 + [0, 1] * 5))
+    0.2
+    """
+    confidence = levels(log_proba.max(axis=1), scale=_NEAR_ONE)
+    sure = np.argsort(-confidence, kind="stable")[: max(len(given) // 2, 1)]
+    wrong = float(np.mean(first_largest(log_proba[sure]) != given[sure]))
+    return float(np.clip(wrong, _MIN_SHARE, _MAX_SHARE))
 
 
 _NOISE = 1.0

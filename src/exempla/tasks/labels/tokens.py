@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from sklearn.feature_extraction import FeatureHasher
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.memory import announce
-from exempla.tasks.labels.class_noise import Labels, check_classifier, folds_of, judged, judged_from
-from exempla.tasks.labels.crossfit import room
-from exempla.tasks.labels.mixture import SoftmaxRegression, weight_bytes
-from exempla.tasks.labels.result import PartFixes
+from exempla.tasks.labels.crossfit import view_bytes
+from exempla.tasks.labels.evidence import assess_predictions, assess_problem
+from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
+from exempla.tasks.labels.result import LabelFixes
+from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
 from exempla.tasks.retrain import Fit
 from exempla.version import __version__
 
@@ -86,7 +88,7 @@ def fix_token_labels(
     seed: int = 0,
     ids: Any = None,
     probabilities: Any = None,
-) -> PartFixes:
+) -> LabelFixes:
     """Rank token labels by how likely they are wrong; see `exempla.fix_labels`."""
     problems: list[str] = []
     words, labels = _read(train, "train", problems)
@@ -103,44 +105,39 @@ def fix_token_labels(
     if len(classes) < 2:
         raise ExemplaError(f"all tokens are labelled {flat[0]!r}, and two labels are needed.")
     groups = np.concatenate([sentence, _groups(more, len(words))])
-    known = np.arange(len(flat)) >= n
-    given = Labels(None, codes, classes, known, folds_of(groups, None, seed))
     announce(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
+    problem = LabelProblem(None, codes, classes, n, groups=groups)
     if probabilities is not None:
         if more:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
-        found = judged_from(_stacked(probabilities, words), given)
+        found = assess_predictions(_stacked(probabilities, words), problem)
     else:
         model = SoftmaxRegression(random_state=seed) if model is None else model
         check_classifier(model, fit)
-        found = judged(model, given._replace(X=token_rows([*words, *more])), seed)
-    p = found.probabilities[:n]
-    order = np.lexsort((-found.evidence[:n], -np.where(p > 0.5, p, 0.0)))[:k]
+        problem = replace(problem, X=token_rows([*words, *more]))
+        found = assess_problem(Learner(model, classes), problem, seed, neighbours=False)
+    order = found.order[:k]
     tokens = [words[s][i] for s, i in zip(sentence[order], place[order], strict=True)]
-    return PartFixes(
+    return LabelFixes(
         indices=sentence[order].astype(np.int64),
         ids=None if names is None else names[sentence[order]],
         part=place[order],
         name=np.array(tokens, dtype=str),
         parts="tokens",
-        probabilities=p[order],
-        given=classes[codes[order]],
-        suggested=classes[found.suggested[order]],
-        alternative=classes[found.alternatives[order]],
-        expected_errors=found.expected_errors,
-        interval=found.interval,
-        method="predictions",
+        task="tokens",
         k=n if k is None else k,
         n_train=len(words),
         n_labels=n,
         n_trusted=len(flat) - n,
+        trusted=bool(more),
         seed=seed,
         version=__version__,
+        **found.listed(order, classes, codes),
     )
 
 
 def _bytes(tokens: int, classes: int) -> float:
-    return 2 * _BYTES * tokens + room(tokens, classes) + weight_bytes(WIDTH, classes)
+    return 2 * _BYTES * tokens + view_bytes(tokens, classes) + weight_bytes(WIDTH, classes)
 
 
 def _groups(sentences: Sequence[Sequence[str]], start: int) -> np.ndarray:

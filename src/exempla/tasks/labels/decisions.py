@@ -1,21 +1,23 @@
-"""Decisions re-fit the probabilities of all that is not decided yet.
+"""Probabilities, order and count after some labels have been checked by a person.
 
-A stated probability p_i may be off in every way (too low throughout, too steep, blind to one pair
-of classes), so each way has its own coefficient, with a prior at "as stated" that can be moved:
+Decisions refit the probabilities of all labels that are not decided yet (`learn`). A stated
+probability p_i may be wrong in several ways (too low throughout, too steep, blind to one pair of
+classes), so each way has its own coefficient, with a prior that says "as stated":
 
     z_i = logit p_i
     logit P(i is wrong) = a + b·z_i + Σ_m f_m·k_m(i) + c·e_i + u[given] + v[given, suggested]
 
     a ~ N(0, 3²)   b ~ N(1, ¼²)   f ~ N(0, 1½²)   c ~ N(0, ½²)   u ~ N(0, τ_u²)   v ~ N(0, τ_v²)
 
-f bends the curve locally (k are bumps along the rank): that the surest rows were right says little
-about the unsure ones, and must not turn the order round. e_i is further evidence, standardised.
-τ_u and τ_v, how much classes and pairs differ, are chosen by the evidence of the decisions
-(Laplace's approximation), so that with few decisions, or alike classes, the offsets stay near 0.
-As decisions accumulate, the level of the fitted log-odds is left to an isotonic fit, which changes
-no order and gains weight with the number of decisions.
+f bends the curve locally (k are bumps along the rank): if the most certain rows turn out right,
+that says little about the uncertain ones, and must not reverse the order. e_i is further evidence,
+standardised. τ_u and τ_v, how much classes and pairs differ, maximise the evidence of the decisions
+(Laplace's approximation), so with few decisions or similar classes the offsets stay near 0. As
+decisions accumulate, the level of the fitted log-odds is left to an isotonic fit, which preserves
+the order and gains weight with the number of decisions.
 
-NumPy alone: nothing here knows of a page, a folder or a server.
+`after_checks` is the small door for a page or a notebook: give it the stated probabilities and the
+decisions on a *random* sample of the labels, and show the interval before and after.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.stats import betabinom
 
-__all__ = ["Learned", "Stated", "learn"]
+__all__ = ["CheckedLabels", "Learned", "Stated", "after_checks", "learn"]
 
 _INTERCEPT_SD, _SLOPE_SD, _BUMP_SD, _EVIDENCE_SD = 3.0, 0.25, 1.5, 0.5
 _BUMPS = 8
@@ -103,6 +106,51 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
         share = decided.size / (decided.size + _ISOTONIC_HALF)
         p = (1 - share) * p + share * _isotonic(odds[decided], y, p[decided], odds)
     return Learned(p, float(best.weights[0]), float(best.weights[1]), decided.size)
+
+
+@dataclass(frozen=True)
+class CheckedLabels:
+    """What is known after a random sample of the labels has been checked."""
+
+    probabilities: np.ndarray
+    """P(wrong) of every label; 0 or 1 of the checked ones."""
+    order: np.ndarray
+    """Labels that were not checked, most suspicious first."""
+    expected_errors: float
+    interval: tuple[float, float]
+    """90 % interval of the number of wrong labels, the checked ones included."""
+
+
+def after_checks(stated: Stated, checked: np.ndarray, wrong: np.ndarray) -> CheckedLabels:
+    """Update probabilities, order and count from checks of a random sample.
+
+    Parameters
+    ----------
+    stated : Stated
+        Probabilities, given and suggested labels of all labels.
+    checked : int array
+        Positions of the checked labels. They must be drawn at random, uniformly or evenly over
+        strata: the interval rests on that, not on the stated probabilities.
+    wrong : bool array
+        Whether each checked label was wrong.
+
+    Examples
+    --------
+    >>> stated = Stated(np.full(1000, 0.1), ["ham"] * 1000, ["spam"] * 1000)
+    >>> few = after_checks(stated, np.arange(20), np.arange(20) % 4 == 0)
+    >>> more = after_checks(stated, np.arange(50), np.arange(50) % 4 == 0)
+    >>> bool(np.ptp(more.interval) < np.ptp(few.interval))
+    True
+    """
+    checked, wrong = np.asarray(checked, dtype=int), np.asarray(wrong, dtype=bool)
+    n, m, k = len(stated.probabilities), len(checked), int(wrong.sum())
+    p = learn(stated, checked, wrong).probabilities.copy()
+    p[checked] = wrong
+    rest = np.setdiff1d(np.arange(n), checked)
+    left = betabinom(n - m, k + 0.5, m - k + 0.5)
+    low, high = (k + float(left.ppf(level)) for level in (0.05, 0.95))
+    expected = k + (n - m) * (k + 0.5) / (m + 1.0)
+    return CheckedLabels(p, rest[np.argsort(-p[rest], kind="stable")], expected, (low, high))
 
 
 @dataclass(frozen=True)

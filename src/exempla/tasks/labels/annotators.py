@@ -1,0 +1,297 @@
+"""Votes of several annotators: the true labels, and how each annotator errs.
+
+The true label of a row and the annotators' confusion matrices are estimated together by
+expectation-maximisation (Dawid and Skene, 1979). The model is one more voter, as in CROWDLAB
+(Goh, Tkachenko and Mueller, 2022): its cross-validated probabilities q(c | x), trained on the
+consensus and calibrated to it, take the place of the class shares:
+
+    P(true c | votes of row i) ∝ q_i(c)·Π_a θ_a[c, vote of a],
+    θ_a[c, j] ∝ Σ_i P(true c)·1[a voted j] + κ·θ[c, j].
+
+θ is the pooled confusion matrix of all annotators, so those with few votes count as average ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import log_softmax
+
+from exempla.arrays import first_largest, is_sparse
+from exempla.checks import check_ids, check_k, check_seed
+from exempla.data import n_rows
+from exempla.errors import ExemplaError
+from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.problem import LabelProblem, make_learner, without_blind_steps
+from exempla.tasks.labels.result import LabelFixes
+from exempla.tasks.labels.wrong import fit_stack
+from exempla.tasks.retrain import Fit
+from exempla.version import __version__
+
+_MAX_STEPS = 100
+_POOLED_VOTES = 10.0
+"""κ: votes per class that the pooled confusion matrix counts for."""
+_AMBIGUOUS = 0.25
+"""A row is ambiguous if its second label has at least this probability."""
+_ROUNDS = 2
+"""How often the model is trained on the consensus."""
+
+
+@dataclass(frozen=True)
+class Annotators:
+    """How often each annotator errs, and how.
+
+    Attributes
+    ----------
+    names : array
+        The annotators.
+    classes : array
+        The labels, in the order of the confusion matrices.
+    confusion : array of shape (annotators, classes, classes)
+        P(the annotator votes j | the true label is c).
+    accuracy : array of shape (annotators,)
+        Estimated share of right votes.
+    n_votes : int array
+        Number of votes of each annotator.
+    posterior : array of shape (rows, classes)
+        P(the true label is c) of every row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> truth = np.arange(200) % 2
+    >>> votes = np.tile(truth[:, None], (1, 3))
+    >>> votes[::4, 2] = 1 - votes[::4, 2]
+    >>> found = estimate_annotators(votes)
+    >>> found.accuracy.round(1).tolist()
+    [1.0, 1.0, 0.7]
+    """
+
+    names: np.ndarray
+    classes: np.ndarray
+    confusion: np.ndarray
+    accuracy: np.ndarray
+    n_votes: np.ndarray
+    posterior: np.ndarray
+
+    @property
+    def consensus(self) -> np.ndarray:
+        """The most likely label of every row."""
+        return self.classes[first_largest(np.log(np.maximum(self.posterior, 1e-300)))]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per annotator: votes, accuracy and the most frequent mistake."""
+        wrong = self.confusion.copy()
+        wrong[:, np.arange(len(self.classes)), np.arange(len(self.classes))] = 0.0
+        at = wrong.reshape(len(wrong), -1).argmax(axis=1)
+        true, said = np.divmod(at, len(self.classes))
+        return pd.DataFrame({
+            "annotator": self.names,
+            "votes": self.n_votes,
+            "accuracy": self.accuracy,
+            "mistake": [
+                f"{self.classes[c]} → {self.classes[j]}" for c, j in zip(true, said, strict=True)
+            ],
+            "mistake_rate": wrong.reshape(len(wrong), -1).max(axis=1),
+        })  # fmt: skip
+
+
+def is_votes(y: Any) -> bool:
+    """Return True for a table of at least two columns in which some votes are missing."""
+    if isinstance(y, Sequence) and not isinstance(y, str):
+        widths = {len(row) if isinstance(row, list | tuple) else 0 for row in y}
+        if len(widths) != 1 or widths.pop() < 2:
+            return False
+    elif len(getattr(y, "shape", ())) != 2 or y.shape[1] < 2 or is_sparse(y):
+        return False
+    return bool(_missing(np.asarray(y, dtype=object)).any())
+
+
+def estimate_annotators(
+    votes: Any, log_prior: np.ndarray | None = None, names: Any = None
+) -> Annotators:
+    """Estimate true labels and confusion matrices from votes alone, or with a prior per row.
+
+    Parameters
+    ----------
+    votes : array of shape (rows, annotators)
+        Labels; NaN, None or −1 where an annotator did not vote.
+    log_prior : array of shape (rows, classes)
+        log q(c | x) by a model; class shares if not given (plain Dawid-Skene).
+    names : sequence
+        Names of the annotators.
+    """
+    codes, classes = _coded(votes)
+    n, A = codes.shape
+    C = len(classes)
+    cast = codes >= 0
+    one_hot = np.zeros((n, A, C))
+    one_hot[(*np.nonzero(cast), codes[cast])] = 1.0
+    T = one_hot.sum(axis=1) + 1e-2
+    T /= T.sum(axis=1, keepdims=True)
+    confusion = np.empty((A, C, C))
+    for _ in range(_MAX_STEPS):
+        counts = np.einsum("nc,naj->acj", T, one_hot)
+        pooled = counts.sum(axis=0) + np.eye(C) + 0.1
+        pooled /= pooled.sum(axis=1, keepdims=True)
+        confusion = counts + _POOLED_VOTES * pooled
+        confusion /= confusion.sum(axis=2, keepdims=True)
+        prior = np.log(T.mean(axis=0) + 1e-12) if log_prior is None else log_prior
+        new = np.exp(
+            log_softmax(prior + np.einsum("naj,acj->nc", one_hot, np.log(confusion)), axis=1)
+        )
+        moved, T = float(np.abs(new - T).max()), new
+        if moved < 1e-5:
+            break
+    n_votes = cast.sum(axis=0)
+    right = np.einsum("nc,nac->a", T, one_hot) / np.maximum(n_votes, 1)
+    who = np.arange(A) if names is None else np.asarray(names)
+    return Annotators(who, classes, confusion, right, n_votes, T)
+
+
+def fix_votes(
+    model: Any,
+    train: Any,
+    curated: Any = None,
+    k: int | None = None,
+    *,
+    fit: Fit | None = None,
+    seed: int = 0,
+    ids: Any = None,
+    probabilities: Any = None,
+) -> LabelFixes:
+    """Rank rows by how likely their majority vote is wrong; see `exempla.fix_labels`."""
+    if curated is not None:
+        raise ExemplaError("curated= is for one label per row; leave it out for votes.")
+    X, votes, names = _read(train)
+    codes, classes = _coded(votes)
+    n = len(codes)
+    if len(classes) < 2:
+        raise ExemplaError(f"all votes are {classes[0]!r}, and two labels are needed.")
+    seed, k = check_seed(seed), None if k is None else check_k(k, n, "training rows")
+    row_names = check_ids(ids, n)
+    found = estimate_annotators(votes, names=names)
+    majority = _majority(codes, found.posterior)
+    if probabilities is not None:
+        log_q = np.log(np.clip(np.asarray(probabilities, dtype=float), 1e-12, 1.0))
+        if log_q.shape != (n, len(classes)):
+            raise ExemplaError(
+                f"probabilities have shape {log_q.shape}; give one for each of {n:,} rows and "
+                f"{len(classes):,} classes, in the order of the sorted classes."
+            )
+        found = estimate_annotators(votes, log_q, names)
+    elif model is not None:
+        learner = make_learner(model, classes, fit)
+        last, rows = without_blind_steps(model, X, seed)
+        learner = replace(learner, model=last)
+        for step in range(_ROUNDS):
+            consensus = first_largest(np.log(np.maximum(found.posterior, 1e-300)))
+            if len(np.unique(consensus)) < len(classes):
+                break  # a class that no row has cannot be learned
+            problem = LabelProblem(rows, consensus, classes, n)
+            evidence = Evidence(learner, problem, seed=seed + step)
+            stack = fit_stack(evidence.views, evidence.columns, np.arange(n), seed)
+            log_q = np.full((n, len(classes)), -12.0)
+            part = stack.log_q(list(evidence.views.values()), evidence.columns)
+            np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
+            found = estimate_annotators(votes, log_q, names)
+    T = found.posterior
+    p = 1.0 - T[np.arange(n), majority]
+    others = np.log(np.maximum(T, 1e-300))
+    best = first_largest(others)
+    others[np.arange(n), majority] = -np.inf
+    other = first_largest(others)
+    ambiguous = np.sort(T, axis=1)[:, -2] >= _AMBIGUOUS
+    order = np.argsort(-p, kind="stable")[:k]
+    expected = float(p.sum())
+    chance = 1.645 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
+    verdict = np.where(ambiguous, "ambiguous", np.where(best != majority, "wrong", "right"))
+    return LabelFixes(
+        indices=order.astype(np.int64),
+        ids=None if row_names is None else row_names[order],
+        probabilities=p[order],
+        given=classes[majority[order]],
+        suggested=classes[np.where(ambiguous, majority, best)[order]],
+        alternative=classes[other[order]],
+        alternative_chance=T[np.arange(n), other][order],
+        given_chance=T[np.arange(n), majority][order],
+        verdict=verdict[order],
+        n_ambiguous=int(ambiguous.sum()),
+        expected_errors=expected,
+        interval=(max(expected - chance, 0.0), min(expected + chance, float(n))),
+        noise_identified=True,
+        method="votes",
+        selector="Dawid-Skene with the model as a voter",
+        annotators=found,
+        k=n if k is None else k,
+        n_train=n,
+        n_trusted=0,
+        seed=seed,
+        version=__version__,
+    )
+
+
+def _majority(codes: np.ndarray, posterior: np.ndarray) -> np.ndarray:
+    """Return the most frequent vote; of equal ones the label that is more likely."""
+    counts = np.stack([(codes == c).sum(axis=1) for c in range(posterior.shape[1])], axis=1)
+    return np.argmax(counts + 0.5 * posterior, axis=1)
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """Return which votes were not cast."""
+    numbers = pd.isna(values)
+    return numbers | np.frompyfunc(lambda v: _is_minus_one(v), 1, 1)(values).astype(bool)
+
+
+def _is_minus_one(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and value == -1
+
+
+def _coded(votes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return class codes, −1 where no vote was cast, and the classes."""
+    values = np.asarray(votes, dtype=object)
+    missing = _missing(values)
+    labels = values[~missing].tolist()
+    try:
+        classes = np.unique(
+            np.array([v.item() if isinstance(v, np.generic) else v for v in labels])
+        )
+    except TypeError:
+        raise ExemplaError("votes must all be text or all be numbers.") from None
+    codes = np.full(values.shape, -1, dtype=np.int64)
+    codes[~missing] = np.searchsorted(classes, np.array(labels, dtype=classes.dtype))
+    return codes, classes
+
+
+def _read(train: Any) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return X, the table of votes and the annotators' names."""
+    if not isinstance(train, tuple) or len(train) < 2 or train[1] is None:
+        raise ExemplaError("train has no votes: give (X, votes).")
+    X, y = train[:2]
+    names = np.asarray(y.columns) if hasattr(y, "columns") else None
+    values = np.asarray(y, dtype=object)
+    rows = n_rows(X)
+    if values.ndim != 2 or values.shape[1] < 2:
+        raise ExemplaError(
+            f"votes must be a table with one column per annotator, or rows of (row, annotator, "
+            f"label), but have shape {values.shape}."
+        )
+    if values.shape[1] == 3 and (
+        len(values) != rows or (names is not None and list(names) == ["row", "annotator", "label"])
+    ):
+        at = values[:, 0].astype(np.int64)
+        if len(at) and (at.min() < 0 or at.max() >= rows):
+            raise ExemplaError(f"votes name row {at.max()}, but X has {rows:,} rows.")
+        names, who = np.unique(values[:, 1].astype(str), return_inverse=True)
+        table = np.full((rows, len(names)), None, dtype=object)
+        table[at, who] = values[:, 2]
+        values = table
+    if len(values) != rows:
+        raise ExemplaError(f"X has {rows:,} rows but there are votes on {len(values):,}.")
+    if len(empty := np.flatnonzero(_missing(values).all(axis=1))):
+        raise ExemplaError(f"row {empty[0]} has no vote; leave such rows out.")
+    return X, values, names

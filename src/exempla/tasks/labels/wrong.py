@@ -1,0 +1,450 @@
+"""P(label is wrong), for one class per row: the order, the probabilities and the count.
+
+Inputs are *views*: log p(c | x) by models that have not seen the row's label (`crossfit`).
+
+Stack
+    q(c | x) ∝ exp(Σ_k w_k·log p_k(c | x) + b_c) with 0 ≤ w_k ≤ 4. Trusted rows decide w and b.
+    Without them, w, b and the rate π of uniform flips are fitted together to the given labels,
+    whose likelihood is (1 − π)·q(given) + π·(1 − q(given))/(C − 1).
+Order
+    The log-odds of q against the given label, plus half as much of the log-odds by the model that
+    learned the label. The latter is calibrated to the former class by class, and counts in
+    proportion to the share of contradicted labels that the model has not memorised.
+Probability
+    Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z + logit π − log(C − 1)). And
+    people who hesitate where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the
+    sum is 0.45 of the expected disagreement Σ(1 − q(given)). Labels alone do not tell mistakes of
+    the second kind from classes that overlap. On the sets of `benchmarks/label_variants.md`,
+    mistakes were 0.2 to 0.9 of the expected disagreement, and the slope was 0.4 to 1. P is the
+    larger one.
+Count
+    Without trusted rows the interval reaches from half of what flips explain up to the whole
+    expected disagreement. Where the first labels of trusted rows are known, the number of wrong
+    ones among them is binomial, and that alone decides the count.
+
+Estimated class-dependent flips are not used: they are not identified without trusted rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.special import expit, log_softmax, logit
+from scipy.stats import betabinom, rankdata
+from threadpoolctl import threadpool_limits
+
+from exempla.arrays import TIE, first_largest, levels
+from exempla.tasks.labels.crossfit import Columns
+from exempla.tasks.labels.decisions import Stated, learn
+
+MAX_LOG_ODDS = 12.0
+"""Log-odds beyond this all mean "certain"."""
+_MAX_WEIGHT = 4.0
+_MAX_WEIGHTS = {"nearest rows": 1.0}
+"""Largest weight of a view in the stack."""
+_WEIGHT_PENALTY, _BIAS_PENALTY = 1.0, 3.0
+_FLIP_LOGIT, _FLIP_PENALTY = -3.0, 0.25
+"""Prior of logit π: one label in twenty, ± 2."""
+_MAX_FLIP_LOGIT = -0.2
+_FIT_ROWS = 20_000
+"""Rows the stack is fitted to; a random part of larger sets."""
+_LEARNED_SHARE = 0.5
+_HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.45
+"""Of mistakes where models hesitate: slope of log-odds, and share of the expected disagreement."""
+_Z90 = 1.645
+"""90 % of a normal distribution lie within this many standard deviations."""
+_CHANCE_SDS = 3.0
+"""Standard deviations above chance from which on a model distinguishes classes."""
+_MAX_TESTED_CLASSES = 20
+_AMBIGUOUS = 0.35
+"""A row is ambiguous if two labels both have at least this probability."""
+_EDGE = 1e-9
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Weights of the views and of the classes, and the rate π of uniform flips."""
+
+    weights: np.ndarray
+    biases: np.ndarray
+    flip_rate: float
+
+    def log_q(self, views: list[np.ndarray], columns: Columns) -> np.ndarray:
+        """Return log q of the kept classes, (rows, columns)."""
+        total = self.biases[columns.codes]
+        for weight, view in zip(self.weights, views, strict=True):
+            total = total + weight * np.maximum(view, -MAX_LOG_ODDS)
+        return log_softmax(total, axis=1)
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What is estimated about the label of every training row."""
+
+    probabilities: np.ndarray
+    """P(the given label is wrong)."""
+    score: np.ndarray
+    """Log-odds that the order follows."""
+    suggested: np.ndarray
+    """Class code: the alternative where the label is more likely wrong than right, else given."""
+    alternative: np.ndarray
+    """Class code of the most likely other label."""
+    given_chance: np.ndarray
+    alternative_chance: np.ndarray
+    """q of the given label and of the alternative."""
+    expected_errors: float
+    interval: tuple[float, float]
+    """90 % interval of the number of wrong labels."""
+    has_signal: bool
+    """False if no view predicts labels better than chance."""
+    noise_identified: bool
+    """True if the first labels of trusted rows determined the count."""
+    used: tuple[str, ...] = field(default=())
+    """Names of the views with a positive weight."""
+
+    @property
+    def order(self) -> np.ndarray:
+        """Rows, most suspicious first."""
+        return np.lexsort((-levels(self.score, 1.0), -np.round(self.probabilities, 9)))
+
+    @property
+    def ambiguous(self) -> np.ndarray:
+        """Rows of which two labels are likely, the given one among them, and that are not wrong."""
+        likely = np.minimum(self.given_chance, self.alternative_chance) >= _AMBIGUOUS
+        return likely & (self.probabilities <= 0.5)
+
+    def listed(self, order: np.ndarray, classes: np.ndarray, codes: np.ndarray) -> dict[str, Any]:
+        """Return the fields of `LabelFixes` for the labels listed."""
+        p = self.probabilities[order]
+        verdict = np.where(self.ambiguous[order], "ambiguous", "right")
+        return {
+            "probabilities": p,
+            "given": classes[codes[order]],
+            "suggested": classes[self.suggested[order]],
+            "alternative": classes[self.alternative[order]],
+            "alternative_chance": self.alternative_chance[order],
+            "given_chance": self.given_chance[order],
+            "verdict": np.where(p > 0.5, "wrong", verdict),
+            "n_ambiguous": int(self.ambiguous.sum()),
+            "expected_errors": self.expected_errors,
+            "interval": self.interval,
+            "has_signal": self.has_signal,
+            "noise_identified": self.noise_identified,
+            "evidence_used": self.used,
+            "method": "calibrated",
+        }
+
+
+def log_odds_against(log_p: np.ndarray) -> np.ndarray:
+    """Return log((1 − p)/p) from log p."""
+    return np.log(-np.expm1(np.minimum(log_p, -1e-12))) - log_p
+
+
+def assess(
+    views: Mapping[str, np.ndarray],
+    columns: Columns,
+    n_train: int,
+    *,
+    learned: np.ndarray | None = None,
+    original: np.ndarray | None = None,
+    seed: int = 0,
+) -> Assessment:
+    """Assess the labels of the first `n_train` rows; the others are trusted.
+
+    Parameters
+    ----------
+    views : mapping of str to array of shape (rows, columns)
+        Predictions by models that have not seen the row's label, by name.
+    columns : Columns
+        The classes of the columns, and which one is given.
+    learned : array of shape (n_train, columns)
+        Predictions by a model that was fitted to these labels.
+    original : int array of shape (rows − n_train,)
+        Class codes that the trusted rows had before they were corrected.
+    """
+    n, N = n_train, len(columns.own)
+    parts = list(views.values())
+    trusted = n < N
+    stack = fit_stack(views, columns, np.arange(n, N) if trusted else None, seed)
+    log_q = stack.log_q(parts, columns)
+    rows, own, C = np.arange(n), columns.own[:n], columns.n_classes
+    pi = _flip_rate(log_q[rows, own], C) if trusted else stack.flip_rate
+    z = _against(log_q[:n], own)
+    score = z if learned is None else _with_learned(z, learned, views, columns.part(rows))
+    given = columns.codes[rows, own]
+    q = np.exp(log_q[rows, own])
+    has_signal = any(tells_apart(view, columns) for view in parts)
+    rest = log_q[:n].copy()
+    rest[rows, own] = -np.inf
+    best = first_largest(rest)
+    alternative = columns.codes[rows, best]
+    p, flips, disagreement = _probabilities(score, q, pi, C)
+    if not has_signal:
+        p = np.full(n, p.mean())
+    elif trusted:
+        contradicted = float(np.mean(first_largest(log_q[:n]) != own))
+        error, sd = _model_error(log_q[n:], columns.own[n:])
+        least = n * ((contradicted - error) / (1.0 - 2.0 * error) - sd)
+        if p.sum() < least:
+            p = shifted(logit(np.clip(p, _EDGE, 1 - _EDGE)), least)
+    m = N - n if trusted else n
+    p = np.minimum(p, m / (m + 3.0))  # rule of three: m rows cannot show more certainty than this
+    identified = original is not None and has_signal
+    expected = float(p.sum())
+    low, high = _interval(p, flips, disagreement, (n, N - n), columns, log_q)
+    if identified:
+        assert original is not None
+        checked = _checked(log_q[n:], columns.part(np.arange(n, N)), original)
+        p, score, expected, (low, high) = _from_originals(
+            p, score, given, alternative, checked, original
+        )
+    elif not has_signal:
+        shares = np.bincount(given, minlength=C) / n
+        low, high = 0.0, n * float(1.0 - np.sum(shares**2))
+    return Assessment(
+        probabilities=p,
+        score=score,
+        suggested=np.where(p > 0.5 + TIE, alternative, given),
+        alternative=alternative,
+        given_chance=q,
+        alternative_chance=np.exp(log_q[rows, best]),
+        expected_errors=expected,
+        interval=(min(low, expected), max(high, expected)),
+        has_signal=has_signal,
+        noise_identified=identified,
+        used=tuple(k for k, w in zip(views, stack.weights, strict=True) if w > 1e-6),
+    )
+
+
+def fit_stack(
+    views: Mapping[str, np.ndarray],
+    columns: Columns,
+    trusted: np.ndarray | None,
+    seed: int = 0,
+) -> Stack:
+    """Fit the stack to the trusted rows; without any, to all labels together with a flip rate.
+
+    >>> rng = np.random.default_rng(0)
+    >>> odds = rng.normal(scale=4.0, size=4000)
+    >>> truth = (rng.random(4000) < expit(odds)).astype(int)
+    >>> log_p = np.log(expit(np.column_stack([-odds, odds])))
+    >>> given = np.where(rng.random(4000) < 0.1, 1 - truth, truth)
+    >>> both = {"good": log_p, "chance": np.log(rng.dirichlet([1, 1], 4000))}
+    >>> stack = fit_stack(both, Columns.all_classes(given, 2), None)
+    >>> bool(stack.weights[0] > 10 * stack.weights[1]), bool(0.05 < stack.flip_rate < 0.12)
+    (True, True)
+    """
+    rows = np.arange(len(columns.own)) if trusted is None else trusted
+    if len(rows) > _FIT_ROWS:
+        rows = np.sort(np.random.default_rng(seed).permutation(rows)[:_FIT_ROWS])
+    some = columns.part(rows)
+    V = np.stack([np.maximum(view[rows], -MAX_LOG_ODDS) for view in views.values()], axis=-1)
+    K, C, at, own = V.shape[-1], columns.n_classes, np.arange(len(rows)), some.own
+    codes = some.codes.ravel().astype(np.int64)
+    center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [_FLIP_LOGIT]])
+    penalty = np.concatenate(
+        [np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY]]
+    )
+
+    def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
+        q = np.exp(log_softmax(V @ v[:K] + v[K:-1][some.codes], axis=1))
+        right = q[at, own]
+        pi = 0.0 if trusted is not None else float(expit(v[-1]))
+        likelihood = np.maximum((1.0 - pi) * right + pi * (1.0 - right) / (C - 1), 1e-300)
+        pull = (1.0 - pi - pi / (C - 1)) / likelihood * right
+        slope = pull[:, None] * q
+        slope[at, own] -= pull
+        by_pi = np.sum(((1.0 - right) / (C - 1) - right) / likelihood) * pi * (1.0 - pi)
+        off = v - center
+        gradient = np.concatenate([
+            np.einsum("nc,nck->k", slope, V),
+            np.bincount(codes, slope.ravel(), minlength=C),
+            [-by_pi],
+        ])  # fmt: skip
+        value = -np.log(likelihood).sum() + 0.5 * penalty @ off**2
+        return float(value), gradient + penalty * off
+
+    bounds: list[tuple[float | None, float | None]] = [
+        (0.0, _MAX_WEIGHTS.get(name, _MAX_WEIGHT)) for name in views
+    ]
+    bounds += [(None, None)] * C + [(-9.0, _MAX_FLIP_LOGIT)]
+    # With a dozen parameters L-BFGS mostly waits for BLAS threads.
+    with threadpool_limits(1, user_api="blas"):
+        v = minimize(
+            objective, center, jac=True, method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": 300, "ftol": 1e-12, "gtol": 1e-7},
+        ).x  # fmt: skip
+    return Stack(v[:K], v[K:-1], float(expit(v[-1])))
+
+
+def tells_apart(view: np.ndarray, columns: Columns) -> bool:
+    """Return True if rows of some class get a higher probability of it than other rows do.
+
+    Ranks decide (the Mann-Whitney U test, 3 standard deviations), so overconfidence is no
+    hindrance.
+
+    >>> rng = np.random.default_rng(0)
+    >>> codes = rng.integers(0, 2, 500)
+    >>> columns, chance = Columns.all_classes(codes, 2), np.log(rng.dirichlet([1, 1], 500))
+    >>> tells_apart(chance, columns), tells_apart(chance + np.eye(2)[codes], columns)
+    (False, True)
+    """
+    n = len(columns.own)
+    given = columns.codes[np.arange(n), columns.own]
+    sizes = np.bincount(given, minlength=columns.n_classes)
+    if columns.codes.shape[1] < columns.n_classes:  # columns differ between rows: compare own
+        own = view[np.arange(n), columns.own]
+        return bool(np.mean(own >= np.sort(view, axis=1)[:, -2]) > 2.0 / columns.codes.shape[1])
+    best = 0.0
+    for c in np.argsort(-sizes)[:_MAX_TESTED_CLASSES]:
+        k = int(sizes[c])
+        if not 0 < k < n:
+            continue
+        ranks = rankdata(np.round(view[:, c], 9))
+        U = ranks[given == c].sum() - k * (k + 1) / 2
+        sd = np.sqrt(k * (n - k) * (n + 1) / 12)
+        best = max(best, (U - k * (n - k) / 2) / sd)
+    return bool(best > _CHANCE_SDS)
+
+
+def _against(log_q: np.ndarray, own: np.ndarray) -> np.ndarray:
+    odds = log_odds_against(log_q[np.arange(len(own)), own])
+    return np.clip(odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+
+
+def _with_learned(
+    z: np.ndarray, learned: np.ndarray, views: Mapping[str, np.ndarray], columns: Columns
+) -> np.ndarray:
+    """Return z with what the model holds against the label after it has learned it."""
+    n, own = len(z), columns.own
+    given = columns.codes[np.arange(n), own]
+    left = _against(learned, own)
+    place = np.unique(given, return_inverse=True)[1]
+    # least squares of z on the learned log-odds, with an intercept for each class
+    size = np.bincount(place)
+    means = [np.bincount(place, values) / size for values in (left, z)]
+    x, y = left - means[0][place], z - means[1][place]
+    calibrated = means[1][place] + x * float(x @ y) / (float(x @ x) + 1e-3)
+    first = next(iter(views.values()))[:n]
+    contradicted = float(np.mean(first_largest(first) != own))
+    share = min(float(np.mean(first_largest(learned) != own)) / max(contradicted, _EDGE), 1.0)
+    weight = _LEARNED_SHARE * share
+    return (z + weight * calibrated) / (1.0 + weight)
+
+
+def _flip_rate(log_q_given: np.ndarray, n_classes: int) -> float:
+    """Return the most likely rate of uniform flips, given q."""
+    q = np.exp(log_q_given)
+
+    def loss(t: float) -> float:
+        pi = float(expit(t))
+        likelihood = (1.0 - pi) * q + pi * (1.0 - q) / (n_classes - 1)
+        return float(
+            -np.log(np.maximum(likelihood, 1e-300)).sum() + 0.5 * _FLIP_PENALTY * (t + 3) ** 2
+        )
+
+    return float(expit(minimize_scalar(loss, bounds=(-12, _MAX_FLIP_LOGIT), method="bounded").x))
+
+
+def _probabilities(
+    score: np.ndarray, q: np.ndarray, pi: float, n_classes: int
+) -> tuple[np.ndarray, float, float]:
+    """Return P(wrong), the number of flips, and the expected disagreement."""
+    flipped = expit(score + logit(pi) - np.log(n_classes - 1))
+    predictive = (1.0 - pi) * q + pi * (1.0 - q) / (n_classes - 1)
+    hesitant = _HESITANT_SHARE * float(((1.0 - flipped) * (1.0 - q)).sum())
+    p = np.maximum(flipped, shifted(_HESITANT_SLOPE * score, hesitant))
+    return p, float(flipped.sum()), float(np.sum(1.0 - predictive))
+
+
+def shifted(odds: np.ndarray, total: float) -> np.ndarray:
+    """Return probabilities with these log-odds, all shifted such that they sum to a total.
+
+    >>> shifted(np.array([0.0, 0.0]), 0.5).round(3).tolist()
+    [0.25, 0.25]
+    """
+    total = float(np.clip(total, _EDGE * len(odds), (1 - _EDGE) * len(odds)))
+    shift = brentq(lambda by: float(expit(odds + by).sum()) - total, -80.0, 80.0)
+    return expit(odds + shift)
+
+
+def _interval(
+    p: np.ndarray,
+    flips: float,
+    disagreement: float,
+    sizes: tuple[int, int],
+    columns: Columns,
+    log_q: np.ndarray,
+) -> tuple[float, float]:
+    """Return the interval where no first labels of trusted rows are known."""
+    n, m = sizes
+    chance = _Z90 * float(np.sqrt(np.sum(p * (1.0 - p))))
+    if m:  # trusted rows show how often the models err, known from m rows only
+        sd = _model_error(log_q[n:], columns.own[n:])[1]
+        chance = float(np.hypot(chance, _Z90 * n * sd))
+    return max(flips / 2.0 - chance, 0.0), min(disagreement + chance, float(n))
+
+
+def _model_error(log_q: np.ndarray, own: np.ndarray) -> tuple[float, float]:
+    """Return how often q errs on trusted rows, and what that adds to the error of a flip rate.
+
+    A share D of contradicted labels means a flip rate of (D − e)/(1 − 2e); e is known from m rows.
+    """
+    m = len(own)
+    # Agresti and Coull's two successes and two failures: no error in 40 rows does not mean none
+    e = min(float((np.sum(first_largest(log_q) != own) + 2.0) / (m + 4.0)), 0.45)
+    return e, float(np.sqrt(e * (1 - e) / m) / (1 - 2 * e))
+
+
+@dataclass(frozen=True)
+class _CheckedRows:
+    """Trusted rows under their first labels."""
+
+    score: np.ndarray
+    alternative: np.ndarray
+    wrong: np.ndarray
+
+
+def _checked(log_q: np.ndarray, columns: Columns, original: np.ndarray) -> _CheckedRows:
+    rows = np.arange(len(original))
+    found = columns.codes == original[:, None]
+    own = np.argmax(found, axis=1)
+    score = np.where(found.any(axis=1), _against(log_q, own), MAX_LOG_ODDS)
+    rest = log_q.copy()
+    rest[rows, own] = -np.inf
+    alternative = columns.codes[rows, first_largest(rest)]
+    return _CheckedRows(score, alternative, original != columns.codes[rows, columns.own])
+
+
+def _from_originals(
+    p: np.ndarray,
+    score: np.ndarray,
+    given: np.ndarray,
+    alternative: np.ndarray,
+    checked: _CheckedRows,
+    original: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, float, tuple[float, float]]:
+    """Return probabilities, order score, count and interval, learned from trusted rows.
+
+    The trusted rows are checked rows: whether their first label was wrong is known.
+    """
+    n, m = len(p), len(original)
+    odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
+    order = np.argsort(score, kind="stable")
+    their = expit(np.interp(checked.score, score[order], odds[order]))
+    stated = Stated(
+        np.concatenate([p, their]),
+        [str(code) for code in (*given, *original)],
+        [str(code) for code in (*alternative, *checked.alternative)],
+    )
+    after = learn(stated, np.arange(n, n + m), checked.wrong).probabilities[:n]
+    wrong = float(checked.wrong.sum())
+    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
+    expected = n * (wrong + 0.5) / (m + 1.0)
+    after_odds = logit(np.clip(after, _EDGE, 1 - _EDGE))
+    low, high = (float(count.ppf(level)) for level in (0.05, 0.95))
+    return shifted(after_odds, expected), after_odds, expected, (low, high)
