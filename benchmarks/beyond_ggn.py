@@ -27,7 +27,7 @@ from torch.utils.data import TensorDataset
 import exempla
 from benchmarks.peers.job import network
 from benchmarks.peers.truths import CHOOSE, REPORT, Truth, digits_truth, mnist_truth
-from exempla.kernel.residual import kernel_with
+from exempla.kernel.residual import query_kernel
 
 Tried = Iterator[tuple[str, np.ndarray]]
 """Settings of one idea and the train × test matrix of each."""
@@ -168,7 +168,7 @@ def complement(job: Job) -> Tried:
     explainer = job.fitted(job.model())
     embedding, damping = explainer.embeddings[0], explainer.features.damping
     examples = embedding.oracle.read(job.test, role="test")
-    yield "added", kernel_with(embedding, examples, damping).values
+    yield "added", query_kernel(embedding, examples, damping).values
 
 
 IDEAS: dict[str, Callable[[Job], Tried]] = {

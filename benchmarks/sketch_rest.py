@@ -31,11 +31,10 @@ import numpy as np
 
 import exempla
 from benchmarks.sketch_truths import CHOSEN_ON, TRUTHS, SketchTruth, load
-from exempla.arrays import products
-from exempla.influence import self_influence
+from exempla.arrays import products, row_squares
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.moments import Moments
-from exempla.kernel.residual import kernel_with
+from exempla.kernel.residual import query_kernel
 from exempla.oracles.base import ScoreRows, in_float64
 from exempla.oracles.torch.oracle import torch_oracle
 
@@ -199,7 +198,8 @@ class Book:
         """What is known of a sketch: how well it ranks self-influence, and what it keeps."""
         (embedding,) = explainer.embeddings
         if alone:
-            own = self_influence(explainer.set_damping(self.damping).features.rows)
+            rows = explainer.set_damping(self.damping).features.rows
+            own = row_squares(rows) / len(rows)
         else:
             own = explainer.set_damping(self.damping).self_influence()
         return {
@@ -235,7 +235,7 @@ def lines(truth: SketchTruth, folder: Path) -> Iterator[dict[str, str]]:
         plain = study.fitted(width)
         told = book.told(plain, True)
         yield book.line("strongest", width, [(study.strongest(plain), None)], grid, told)
-        said = kernel_with(plain.embeddings[0], study.test, damping).said
+        said = query_kernel(plain.embeddings[0], study.test, damping).solver
         told = book.told(plain, False) | {"solver": said}
         yield book.line("ours", width, [(study.ours(plain), None)], grid, told)
         seeds = range(1 if width > WIDE else SEEDS)

@@ -66,8 +66,8 @@ def explained(found: dict[str, Any]) -> Iterator[Figure]:
     yield "errors", len(found["questioned"])
     yield "accuracy", found["cross_validated_accuracy"]
     yield "log_likelihood", effect["log_likelihood"]
-    yield "by_chance", effect["by_chance"]
-    yield "turned", effect["mended"] or 0
+    yield "by_chance", effect["random_baseline"]
+    yield "turned", effect["n_fixed"] or 0
 
 
 def mails(folder: Path) -> Iterator[Figure]:

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from exempla.explainer import Explainer
-from exempla.influence import hessian, hessian_influence
+from exempla.metrics import hessian, hessian_influence
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ, TopInfluence, select
 from exempla.tasks.summarize.last_layer import read_last_layer

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.kernel.damping import resolve_damping
-from exempla.kernel.query import Use, questioned_rows, scored, unit_rows
-from exempla.kernel.residual import kernel_with
+from exempla.kernel.kernel import KernelUse
+from exempla.kernel.query import unit_rows
+from exempla.kernel.residual import query_kernel
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 
@@ -28,7 +29,7 @@ class FisherRankings:
     """Rankings from the Fisher kernel of one choice of layers, averaged over the models."""
 
     def __init__(self, explainer: Explainer, test: tuple[Tensor, Tensor]) -> None:
-        self.explainer = explainer
+        self.explainer, self.test = explainer, test
         self.pairs = [(e, e.oracle.read(test, role="test")) for e in explainer.embeddings]
 
     def influence(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -36,29 +37,28 @@ class FisherRankings:
         mix = np.zeros((len(self.pairs[0][1]), len(targets)))
         for column, target in enumerate(targets):
             mix[target, column] = 1.0 / len(target)
-        each = [kernel_with(e, x, damping_of(e), mix=mix).values for e, x in self.pairs]
+        each = [query_kernel(e, x, damping_of(e), mix=mix).values for e, x in self.pairs]
         harm = np.mean(each, axis=0)
         return [np.argsort(column, kind="stable") for column in harm.T]
 
     def sbq(self, targets: Sequence[np.ndarray], k: int, noise: float = 10.0) -> list[np.ndarray]:
         """SBQ on unit rows, opponents only."""
-        unit = self.explainer.features_for("selection").rows
+        unit = self.explainer.kernel("selection").features.rows
         asked = self._asked("selection", unit)
         means = torch.stack([asked[t].mean(0) for t in targets])
         return chosen(select(unit, means, k, SBQ(noise=noise), side="opponents"))
 
     def literal(self, targets: Sequence[np.ndarray], k: int) -> list[np.ndarray]:
         """The paper to the letter: raw rows, no noise, no sign."""
-        features = self.explainer.features_for("influence").rows
+        features = self.explainer.kernel("influence").features.rows
         asked = self._asked("influence", features)
         means = torch.stack([asked[t].mean(0) for t in targets])
         return chosen(select(features, means, k, SBQ(), side="both"))
 
-    def _asked(self, use: Use, like: Any) -> Any:
+    def _asked(self, use: KernelUse, like: Any) -> Any:
         """Rows of the test set beside the training rows of this use."""
-        embeddings = self.explainer.embeddings
-        rows = scored(embeddings, [x for _, x in self.pairs], "true")
-        return questioned_rows(embeddings, rows, self.explainer.damping, use, like)
+        kernel = self.explainer.kernel(use)
+        return kernel.query_rows(kernel.query(self.test), like)
 
     def self_influence(self) -> np.ndarray:
         """Largest first; no target needed."""

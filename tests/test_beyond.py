@@ -8,18 +8,13 @@ import numpy as np
 import pytest
 
 from exempla import Explainer
-from exempla.kernel import residual as beyond
-from exempla.kernel.query import dampings, mean_embedding
-from exempla.kernel.residual import Beyond, roots
+from exempla.kernel import residual
+from exempla.kernel.query import mean_embedding
+from exempla.kernel.residual import roots
 from tests.reference import dense_rows
 from tests.test_outside import ASKED, TRAIN, network
 
 FEW = 6
-
-
-@pytest.fixture(autouse=True)
-def all_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beyond, "LITTLE", 0.999)
 
 
 def fitted(sketch: Any = 20, models: int = 1, **more: Any) -> Explainer:
@@ -30,13 +25,13 @@ def fitted(sketch: Any = 20, models: int = 1, **more: Any) -> Explainer:
 def written_out(explainer: Explainer, use: str) -> np.ndarray:
     """The whole kernel of all training and all questioned examples, from scores written out."""
     total, own_i, own_j = np.zeros((3, 1))
-    chosen = dampings(explainer.embeddings, explainer.damping, use)  # type: ignore[arg-type]
+    chosen = explainer.kernel(use).dampings  # type: ignore[arg-type]
     for e, damping in zip(explainer.embeddings, chosen, strict=True):
         asked = e.oracle.read(ASKED, role="test")
         S, T = (dense_rows(e.oracle.scores(x)) for x in (e.train, asked))
         rows, other = np.asarray(e.rows), np.asarray(e.embed(asked, "true")[0])
         metric = e.metric.matrix + damping.value * np.eye(rows.shape[1])  # type: ignore[attr-defined]
-        outside = e.left_out_scale + damping.value
+        outside = e.residual_eigenvalue + damping.value
 
         def kernel(a, x, b, y, metric=metric, outside=outside):
             return x @ np.linalg.solve(metric, y.T) + (a @ b.T - x @ y.T) / outside
@@ -57,7 +52,7 @@ def test_alignment_and_affinity_are_the_whole_kernel(models: int, normalize: boo
     weights = np.linspace(0.5, 2.0, len(ASKED[1]))
     for given in (None, weights):
         found = explainer.explain(ASKED, FEW, side="both", weights=given)
-        assert found.beyond_sketch
+        assert found.residual_used
         c = K @ (np.full(len(weights), 1 / len(weights)) if given is None else given / given.sum())
         np.testing.assert_allclose(found.alignment, c[found.indices], rtol=1e-6, atol=1e-9)
         assert abs(c[found.indices[0]]) == pytest.approx(np.abs(c).max()) or not normalize
@@ -85,29 +80,33 @@ def test_many_questions_and_dear_ones_are_asked_of_the_sketch_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     explainer = fitted(sketch=20)
-    assert len(ASKED[1]) > 20 // beyond.WIDER
-    features = explainer.features_for("selection")
+    assert len(ASKED[1]) > 20 * residual.MAX_ADDED_WIDTH
+    kernel = explainer.kernel("selection")
+    features = kernel.features
 
     def by_the_sketch() -> np.ndarray:
-        asked = explainer._asked(ASKED, "true")
-        return np.asarray(explainer._beyond.inside(features, asked))
+        return np.asarray(kernel.query_rows(kernel.query(ASKED), features.rows))
 
     found = explainer.explain_each(ASKED, 3)[0]
     wanted = np.asarray(features.rows)[found.indices] @ by_the_sketch()[0]
     np.testing.assert_allclose(found.alignment, wanted)
-    monkeypatch.setattr(beyond, "ALONG", -1.0)
+    monkeypatch.setattr(residual, "MAX_SELECTION_PASSES", -1.0)
     one = explainer.explain(ASKED, 3)
-    assert not one.beyond_sketch
+    assert not one.residual_used
     wanted = np.asarray(features.rows)[one.indices] @ mean_embedding(by_the_sketch())
     np.testing.assert_allclose(one.alignment, wanted)
 
 
-def test_it_counts_only_where_a_sketch_keeps_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    rough, exact = fitted(20), fitted("exact")
-    assert Beyond(rough.embeddings, rough.damping, "selection")
-    assert not Beyond(exact.embeddings, exact.damping, "selection")
-    monkeypatch.setattr(beyond, "LITTLE", rough.embeddings[0].evidence.share)
-    assert not Beyond(rough.embeddings, rough.damping, "selection")
+def test_the_residual_is_added_wherever_the_sketch_drops_enough_and_rows_are_in_memory(
+    tmp_path: Any,
+) -> None:
+    rough, exact, disk = fitted(20), fitted("exact"), fitted(20, store=tmp_path / "rows")
+    assert rough.kernel().residual
+    assert not exact.kernel().residual
+    assert not disk.kernel().residual
+    wide = fitted(60)
+    assert 0.5 < wide.embeddings[0].evidence.share < residual.MAX_SKETCH_SHARE
+    assert wide.explain(ASKED, FEW).residual_used
 
 
 def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone() -> None:
@@ -119,7 +118,7 @@ def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone() -> None:
 
     exact, whole = aligned(fitted("exact")), aligned(fitted(20))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beyond, "LITTLE", 0.0)
+        patch.setattr(residual, "MAX_SKETCH_SHARE", 0.0)
         alone = aligned(fitted(20))
     near = [float(np.corrcoef(exact, c)[0, 1]) for c in (alone, whole)]
     assert near[0] < 0.85

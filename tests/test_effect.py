@@ -82,7 +82,7 @@ def test_of_classes_it_stays_below_certainty_and_counts_what_turns(cancer):
 def test_many_fisher_rows_leave_the_sum_of_influences(cancer, monkeypatch):
     model, train, test = cancer
     explainer = exempla.Explainer(model, progress=False).fit(train)
-    monkeypatch.setattr(effect, "MOST_ROWS", 5)
+    monkeypatch.setattr(effect, "MAX_FISHER_ROWS", 5)
     found = explainer.explain(test, k=60)
     p = model.predict_proba(test[0])[np.arange(169), test[1]]
     moved = np.log(p / (1 - p)) - explainer.influence(test)[found.indices].sum(0) / (1 - p)

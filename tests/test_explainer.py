@@ -118,7 +118,7 @@ def test_a_converged_model_needs_no_damping_and_a_stopped_one_does(cancer):
         penalty = np.concatenate([np.repeat(x.penalty, x.d_out) for x in oracle.layers])
         left = dense_rows(oracle.scores(train)).mean(0) - penalty * oracle.theta
         expected = np.linalg.norm(left) / np.linalg.norm(oracle.theta)
-        assert evidence.pull == pytest.approx(expected, rel=1e-6, abs=1e-12)
+        assert evidence.gradient_gap == pytest.approx(expected, rel=1e-6, abs=1e-12)
         dampings.append(explainer.features.damping)
     assert dampings[0] < 1e-5 < dampings[1]
 
@@ -170,7 +170,7 @@ def test_several_questions_in_one_pass(cancer, explainer):
     assert [h.side for h in halves] == ["opponents", "both"]
     with pytest.raises(ExemplaError, match="explain_each"):
         explainer.explain((X, y), weights=np.ones((2, 6)))
-    with pytest.raises(ExemplaError, match="line of weights"):
+    with pytest.raises(ExemplaError, match="one row of weights"):
         explainer.explain_each((X, y), weights=np.ones(6))
 
 

@@ -7,8 +7,10 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from exempla import SBQ, ExemplaError, Explainer, TopInfluence, hessian_influence, select
-from exempla.influence import LEVELLING, SetInfluence, average, hessian, relative_influence
+from exempla import SBQ, ExemplaError, Explainer, TopInfluence, select
+from exempla.influence import SetInfluence, relative_influence
+from exempla.kernel.solve import LEVELLING_EXPONENT, average
+from exempla.metrics import hessian, hessian_influence
 from exempla.oracles import make_oracle
 from exempla.oracles.scores import ArrayScores
 from tests.reference import dense_metric, dense_rows
@@ -205,7 +207,7 @@ def moments(*sizes: float) -> list[SetInfluence]:
 
 def test_separate_models_count_as_they_are():
     parts = moments(1.0, 5.0, 0.2)
-    found = average(iter(parts), of_run=False)
+    found = average(iter(parts), from_run=False)
     np.testing.assert_allclose(found.values, np.mean([p.values for p in parts], axis=0))
     assert (found.steps, found.residual) == (3, 5.0)
 
@@ -213,9 +215,9 @@ def test_separate_models_count_as_they_are():
 def test_moments_of_a_run_are_levelled_question_by_question():
     parts = moments(1.0, 100.0)
     parts[1].values[:, 1] /= 100.0  # the second question meets two moments of one size
-    found = average(iter(parts), of_run=True).values
+    found = average(iter(parts), from_run=True).values
     sizes = np.array([[np.sqrt(np.mean(p.values[:, j] ** 2)) for j in (0, 1)] for p in parts])
-    powers = sizes**-LEVELLING
+    powers = sizes**-LEVELLING_EXPONENT
     expected = sum(p.values * w for p, w in zip(parts, powers, strict=True))
     expected *= sizes.mean(0) / (sizes * powers).sum(0)
     np.testing.assert_allclose(found, expected)
@@ -228,5 +230,5 @@ def test_moments_of_a_run_are_levelled_question_by_question():
 def test_levelled_moments_keep_the_scale_and_bear_a_question_without_effect():
     (part,) = moments(2.0)
     part.values[:, 1] = 0.0
-    found = average(iter([part] * 3), of_run=True).values
+    found = average(iter([part] * 3), from_run=True).values
     np.testing.assert_allclose(found, part.values)

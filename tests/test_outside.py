@@ -12,12 +12,13 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from exempla import Explainer
-from exempla.influence import each_influence
-from exempla.kernel import residual as outside
+from exempla.kernel import residual
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding
 from exempla.kernel.fisher import FullMetric
-from exempla.kernel.residual import counts, kernel_with, raw_products
+from exempla.kernel.query import Query
+from exempla.kernel.residual import has_residual, query_kernel, raw_products
+from exempla.kernel.solve import query_influence
 from tests.reference import dense_rows
 
 DAMPING = 0.01
@@ -61,15 +62,15 @@ def by_hand(embedding: Embedding, damping: float = DAMPING) -> np.ndarray:
     assert isinstance(embedding.metric, FullMetric)
     metric = embedding.metric.matrix + damping * np.eye(rows.shape[1])
     inside = rows @ np.linalg.solve(metric, asked.T)
-    return inside + (S @ T.T - rows @ asked.T) / (embedding.left_out_scale + damping)
+    return inside + (S @ T.T - rows @ asked.T) / (embedding.residual_eigenvalue + damping)
 
 
 def test_the_kernel_is_the_sketch_and_one_number_for_the_rest(rough: Embedding) -> None:
-    found = kernel_with(rough, asked_of(rough), DAMPING)
-    assert 0.0 < rough.evidence.share < outside.KEPT
+    found = query_kernel(rough, asked_of(rough), DAMPING)
+    assert 0.0 < rough.evidence.share < residual.MAX_SKETCH_SHARE
     np.testing.assert_allclose(found.values, by_hand(rough), rtol=1e-8)
-    assert "20 of 610 directions" in found.said
-    assert "mean eigenvalue" in found.said
+    assert "20 of 610 directions" in found.solver
+    assert "mean eigenvalue" in found.solver
 
 
 def test_raw_products_lose_nothing(rough: Embedding) -> None:
@@ -80,7 +81,7 @@ def test_raw_products_lose_nothing(rough: Embedding) -> None:
     )
     # with damping far above the Fisher the kernel is the raw product
     huge = 1e6 * rough.evidence.trace
-    whole = kernel_with(rough, asked, huge).values * huge
+    whole = query_kernel(rough, asked, huge).values * huge
     np.testing.assert_allclose(whole, S @ T.T, atol=1e-5 * np.abs(S @ T.T).max())
 
 
@@ -90,16 +91,16 @@ def test_the_mean_eigenvalue_is_that_of_the_fisher_left_out(rough: Embedding) ->
     batches = oracle.fisher_rows(rough.train)
     inside = np.vstack([np.asarray(rough.sketch.project(batch)) for batch in batches])
     gram = (F @ F.T - inside @ inside.T) / len(rough.train)
-    assert rough.left_out_scale == pytest.approx((gram**2).sum() / np.trace(gram), rel=0.25)
-    assert fitted("exact").embeddings[0].left_out_scale == 0.0
+    assert rough.residual_eigenvalue == pytest.approx((gram**2).sum() / np.trace(gram), rel=0.25)
+    assert fitted("exact").embeddings[0].residual_eigenvalue == 0.0
 
 
 def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone_or_damping_alone() -> None:
     exact, rough = fitted("exact").embeddings[0], fitted(20).embeddings[0]
     damping = resolve_damping("per-row", rough.evidence, rough.metric.name).value
-    truth = kernel_with(exact, asked_of(exact), damping)
-    assert truth.said == "exact"
-    found = kernel_with(rough, asked_of(rough), damping).values
+    truth = query_kernel(exact, asked_of(exact), damping)
+    assert truth.solver == "exact"
+    found = query_kernel(rough, asked_of(rough), damping).values
     asked, _ = rough.embed(asked_of(rough), "true")
     inside = np.asarray(rough.rows @ rough.metric.solve(asked, damping).T)
     naive = (
@@ -117,46 +118,46 @@ def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone_or_damping_alone
 
 def test_columns_may_be_sums_of_questions_and_are_never_a_whole_matrix(rough: Embedding) -> None:
     mix = np.random.default_rng(0).random((30, 2))
-    whole = kernel_with(rough, asked_of(rough), DAMPING).values @ mix
-    found = kernel_with(rough, asked_of(rough), DAMPING, mix=mix).values
+    whole = query_kernel(rough, asked_of(rough), DAMPING).values @ mix
+    found = query_kernel(rough, asked_of(rough), DAMPING, mix=mix).values
     np.testing.assert_allclose(found, whole, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("along", [0.0, outside.ALONG])
+@pytest.mark.parametrize("along", [0.0, residual.MAX_SELECTION_PASSES])
 def test_little_room_and_a_high_price_change_nothing_but_the_way(
     rough: Embedding, monkeypatch: pytest.MonkeyPatch, along: float
 ) -> None:
     mix = np.random.default_rng(0).random((30, 1))
-    plain = kernel_with(rough, asked_of(rough), DAMPING).values
-    monkeypatch.setattr(outside, "ROOM", 1)  # a pass for every batch of questions
+    plain = query_kernel(rough, asked_of(rough), DAMPING).values
+    monkeypatch.setattr(residual, "MAX_FACTOR_BYTES", 1)  # a pass for every batch of questions
     raw = raw_products(rough.oracle, rough.train, asked_of(rough)) @ mix
     np.testing.assert_allclose(
         raw_products(rough.oracle, rough.train, asked_of(rough), mix), raw, atol=1e-10
     )
-    monkeypatch.setattr(outside, "ALWAYS", 0.0)
-    monkeypatch.setattr(outside, "ALONG", along)
-    monkeypatch.setattr(outside, "PASSES", np.inf)
-    found = kernel_with(rough, asked_of(rough), DAMPING, mix=mix)
+    monkeypatch.setattr(residual, "FREE_FLOPS", 0.0)
+    monkeypatch.setattr(residual, "MAX_SELECTION_PASSES", along)
+    monkeypatch.setattr(residual, "MAX_RESIDUAL_PASSES", np.inf)
+    found = query_kernel(rough, asked_of(rough), DAMPING, mix=mix)
     np.testing.assert_allclose(found.values, plain @ mix, rtol=1e-6, atol=1e-8)
 
 
 def test_where_it_costs_too_much_the_sketch_answers_and_says_so(
     rough: Embedding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "ALWAYS", 0.0)
-    monkeypatch.setattr(outside, "PASSES", 0.01)
-    found = kernel_with(rough, asked_of(rough), DAMPING)
+    monkeypatch.setattr(residual, "FREE_FLOPS", 0.0)
+    monkeypatch.setattr(residual, "MAX_RESIDUAL_PASSES", 0.01)
+    found = query_kernel(rough, asked_of(rough), DAMPING)
     asked, _ = rough.embed(asked_of(rough), "true")
     np.testing.assert_allclose(found.values, rough.rows @ rough.metric.solve(asked, DAMPING).T)
-    assert "passes over the training set" in found.said
+    assert "passes over the data" in found.solver
 
 
 def test_a_sketch_that_keeps_nearly_all_is_left_alone(rough: Embedding) -> None:
     full = replace(rough, evidence=replace(rough.evidence, share=0.995))
-    assert counts(rough)
-    assert not counts(full)
-    assert "sketch alone" in kernel_with(full, asked_of(full), DAMPING).said
-    assert not counts(fitted("exact").embeddings[0])
+    assert has_residual(rough)
+    assert not has_residual(full)
+    assert "sketch alone" in query_kernel(full, asked_of(full), DAMPING).solver
+    assert not has_residual(fitted("exact").embeddings[0])
 
 
 # ---- through the Explainer
@@ -169,7 +170,7 @@ def test_influence_counts_the_rest() -> None:
     (embedding,) = explainer.embeddings
     asked, _ = embedding.embed(asked_of(embedding), "true")
     alone = np.asarray(embedding.rows @ embedding.metric.solve(asked, DAMPING).T)
-    solved = explainer.influence(ASKED, past_sketch=True).ravel()
+    solved = explainer.influence(ASKED, solve="exact").ravel()
     near, far = (np.corrcoef(x.ravel(), solved)[0, 1] for x in (found, alone))
     assert near > max(0.95, far)
 
@@ -203,7 +204,7 @@ def test_self_influence_is_the_diagonal_of_influence() -> None:
     embedding = explainer.embeddings[0]
     norms = (dense_rows(embedding.oracle.scores(embedding.train)) ** 2).sum(1)
     inside = (np.asarray(embedding.rows) ** 2).sum(1)
-    np.testing.assert_allclose(embedding.outside_energy, norms - inside, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(embedding.residual_norms2, norms - inside, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("fisher", ["empirical", "diagonal", "identity"])
@@ -227,6 +228,6 @@ def test_a_model_without_an_operator_has_its_rest_counted_in_a_set() -> None:
     each = explainer.influence((x[100:], y[100:]))
     np.testing.assert_allclose(found.values, each.mean(1), rtol=1e-6, atol=1e-12)
     embedding = explainer.embeddings[0]
-    asked = [embedding.oracle.read((x[100:], y[100:]), role="test")]
-    many = each_influence([embedding], asked, "true", [DAMPING])
+    query = Query([embedding], (x[100:], y[100:]))
+    many = query_influence(query, [DAMPING], solve="exact")
     np.testing.assert_allclose(many.values, each, rtol=1e-6, atol=1e-12)

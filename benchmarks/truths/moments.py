@@ -21,7 +21,6 @@ import exempla
 from benchmarks.truths.exact import DAMPINGS
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import Truth, load_truth
-from exempla.kernel.query import dampings
 
 MOMENTS = (0, 1, 2, 4, 6, 7)
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -35,7 +34,7 @@ def effects(truth: Truth) -> list[np.ndarray]:
     *earlier, _ = [truth.network(0, moment).state_dict() for moment in MOMENTS]
     # wide enough for the evidence that the damping stands on
     run = exempla.Explainer([truth.network(), *earlier], sketch=1024, progress=False).fit((X, y))
-    last, *others = [d.value for d in dampings(run.embeddings, "auto", "influence")]
+    last, *others = [d.value for d in run.kernel("influence").dampings]
     return [
         at(truth, f"0/{moment}", damping)
         for moment, damping in zip(MOMENTS, [*others, last], strict=True)

@@ -25,7 +25,7 @@ from benchmarks.truths.exact import exact_influences
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import Truth, load_truth
 from exempla.arrays import as_like, products
-from exempla.kernel.residual import kernel_with
+from exempla.kernel.residual import query_kernel
 
 WIDTH, SETS, SET_SIZE = 512, 20, 10
 OUTCOME = "half, mean of seeds"
@@ -59,7 +59,7 @@ def lines(truth: Truth) -> list[dict[str, str]]:
     ways = {
         "exact": exact.double().cpu().numpy() @ mix,
         "sketch": products(embedding.rows, alone) / len(y),
-        "with rest": kernel_with(embedding, asked, damping, mix=mix).values / len(y),
+        "with rest": query_kernel(embedding, asked, damping, mix=mix).values / len(y),
         "gradients": np.column_stack([found.values for found in solved]),
     }
     told = {

@@ -29,7 +29,7 @@ from torch import Tensor
 from benchmarks.truths.exact import rows_of
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import MOMENTS, Truth, load_truth
-from exempla.kernel.damping import SHARE_IN_A_RUN
+from exempla.kernel.damping import SNAPSHOT_TRUST_RADIUS
 from exempla.kernel.embed import typical_square
 from exempla.oracles import make_oracle
 
@@ -49,7 +49,7 @@ class Moment:
         self.targets = rows_of(network, X_test, y_test, fisher=False)[1].double().T
         self.gram = (fisher.T @ fisher / len(X)).double()
         misfit = float((self.scores**2).sum() / len(X) / self.gram.trace())
-        self.damping = misfit / (len(X) * SHARE_IN_A_RUN * weight_square)
+        self.damping = misfit / (len(X) * SNAPSHOT_TRUST_RADIUS * weight_square)
         self.factors: dict[float, Tensor] = {}
 
     def factor(self, damping: float) -> Tensor:

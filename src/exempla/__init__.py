@@ -21,13 +21,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from exempla.version import __version__
+
 if TYPE_CHECKING:
     from exempla import metrics
     from exempla.data import Completions
     from exempla.errors import ExemplaError, ExemplaWarning
     from exempla.estimator import FisherExplainer
-    from exempla.explainer import Explainer
-    from exempla.influence import hessian_influence
+    from exempla.explainer import Explainer, KernelOptions
     from exempla.oracles.scores import ArrayScores, ScoreModel
     from exempla.recorder import Recorder
     from exempla.results import Answer, Explanation, Features, Selection
@@ -53,12 +54,11 @@ if TYPE_CHECKING:
     from exempla.tasks.labels.result import LabelFixes
     from exempla.tasks.summarize import Summary, summarize
     from exempla.tasks.verify import Verification
-    from exempla.version import __version__
 
 # Where each public name lives. Names are imported on first use, so that `import exempla` is
 # quick and nothing heavy loads unless it is asked for.
 _HOMES = {
-    "exempla.explainer": "Explainer",
+    "exempla.explainer": "Explainer KernelOptions",
     "exempla.results": "Answer Explanation Features Selection",
     "exempla.tasks.explain": "explain explain_errors",
     "exempla.tasks.labels.fix_labels": "fix_labels LabelFixes",
@@ -70,14 +70,12 @@ _HOMES = {
     "exempla.selection": "select select_from_kernel SBQ MatchingPursuit StochasticGreedy "
     "NonNegative Herding TopInfluence Random Sharded",
     "exempla.selection.certificate": "certificate",
-    "exempla.influence": "hessian_influence",
     "exempla.data": "Completions",
     "exempla.recorder": "Recorder",
     "exempla.estimator": "FisherExplainer",
     "exempla.tables.models.surrogate": "surrogate Surrogate",
     "exempla.oracles.scores": "ArrayScores ScoreModel",
     "exempla.errors": "ExemplaError ExemplaWarning",
-    "exempla.version": "__version__",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -89,7 +87,7 @@ __all__ = [
     "select", "select_from_kernel", "Selection",
     "SBQ", "MatchingPursuit", "StochasticGreedy", "NonNegative", "Herding", "TopInfluence",
     "Random", "Sharded",
-    "metrics", "certificate", "hessian_influence",
+    "metrics", "certificate", "KernelOptions",
     "FisherExplainer", "ArrayScores", "ScoreModel", "surrogate", "Surrogate", "Recorder",
     "Completions",
     "ExemplaError", "ExemplaWarning",

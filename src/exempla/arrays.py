@@ -192,11 +192,15 @@ SQUARED = 65_536
 
 
 def row_squares(rows: Array) -> np.ndarray:
-    """Squared length of every row, (t,), summed in the rows' own precision.
+    """Return the squared length of every row, (t,), summed in the precision of the rows.
+
+    Stored rows are read in one pass and summed in double precision.
 
     >>> row_squares(np.array([[3.0, 4.0], [0.0, 1.0]]))
     array([25.,  1.])
     """
+    if hasattr(rows, "shards"):
+        return rows.squares()
     blocks = (rows[start : start + SQUARED] for start in range(0, len(rows), SQUARED))
     return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
 

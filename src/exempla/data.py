@@ -192,6 +192,23 @@ def _from_frame(X: Any) -> np.ndarray:
         raise ValueError(f"columns {tried[:5]} are not numeric: encode them first") from None
 
 
+def count_examples(data: Any) -> int | None:
+    """Return the number of examples in (X, y), X alone or a data set; None if it is not known.
+
+    >>> count_examples(([1, 2, 3], [0, 1, 0])), count_examples(iter([1]))
+    (3, None)
+    """
+    if not hasattr(data, "__getitem__"):  # a DataLoader
+        data = getattr(data, "dataset", data)
+    first = data[0] if isinstance(data, tuple) and data else data
+    if isinstance(first, dict):
+        first = next(iter(first.values()), None)
+    try:
+        return n_rows(first)
+    except TypeError:
+        return None
+
+
 def n_rows(X: Any) -> int:
     """Number of rows of whatever X is."""
     if hasattr(X, "shape"):

@@ -1,8 +1,8 @@
-"""`Explainer`: fit once on the training set, then ask as many questions as you like."""
+"""`Explainer`: fit once on the training set, then ask any number of queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock
@@ -10,41 +10,51 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from exempla import __version__
 from exempla.arrays import real_numbers, to_numpy
-from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_rows, check_seed
+from exempla.checks import (
+    check_choice,
+    check_flag,
+    check_folder,
+    check_ids,
+    check_k,
+    check_rows,
+    check_seed,
+)
+from exempla.data import count_examples
 from exempla.errors import ExemplaError
 from exempla.influence import (
-    Effect,
+    RemovalEffect,
     SetInfluence,
-    each_influence,
     predicted_effect,
     refuse_overflow,
     relative_influence,
-    self_influence,
-    self_outside,
-    set_influence,
-    sketch_influence,
 )
 from exempla.kernel.damping import check_damping
 from exempla.kernel.embed import Embedding, check_fisher
-from exempla.kernel.query import Asked, Use, dampings, scored, shares, training_features
-from exempla.kernel.residual import Beyond, affinity, kernel_of
+from exempla.kernel.kernel import Kernel, KernelUse
+from exempla.kernel.query import Query, shares
 from exempla.kernel.sketch import check_sketch
+from exempla.kernel.solve import Solve
 from exempla.kernel.stored import check_part, embed_models
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, unwrap, with_runs
-from exempla.oracles.base import Examples, Labels
+from exempla.oracles.base import Labels
 from exempla.progress import showing
 from exempla.quality import disagreement
 from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector
 from exempla.selection.certificate import chosen_and_certified
 from exempla.store import StoredRows, read_object, write_object
-from exempla.version import __version__
 
 __all__ = ["Explainer", "KernelOptions", "Side"]
 
 Side = Literal["opponents", "proponents", "both"]
+_SIDES = ("opponents", "proponents", "both")
+
+DEFAULT_NOISE = 10.0
+"""σ² of the default selector in units of a unit row: between a pure influence ranking (∞) and pure
+diversity (0). Both extremes find fewer label errors."""
 
 
 class KernelOptions(TypedDict, total=False):
@@ -75,43 +85,44 @@ class KernelOptions(TypedDict, total=False):
     """Whether to show progress."""
 
 
-DEFAULT_NOISE = 10.0
-"""σ² of the default selector, in units of a unit row: between pure influence ranking (∞) and
-pure diversity (0); both ends lose to the middle on label errors."""
-
-
 class Explainer:
-    """Which training examples are responsible for these predictions?
+    """Find the training examples that are responsible for a set of predictions.
 
     Parameters
     ----------
     model : fitted model, or a list of them
-        A scikit-learn model or Pipeline, a torch module (or a Trainer or pipeline around it), your
-        own scores (`exempla.oracles.scores`). The kernels of several are averaged; after a model,
-        state dicts (torch), files of them, or the folder a `Recorder` filled: `[model, "run/"]`.
+        A scikit-learn model or Pipeline, boosted trees, a torch module (or a Trainer or pipeline
+        around it), or your own scores (`exempla.ArrayScores`, `exempla.ScoreModel`). The kernels of
+        several models are averaged. After a torch module you may give snapshots of its training:
+        state dicts, files of them, or the folder of a `Recorder`, as in ``[model, "run/"]``.
     likelihood : str, function or likelihood
-        "auto", the name of the likelihood the model was trained with, or for a torch model one of
-        your own: log_prob(model, batch), see `exempla.oracles.likelihoods.Custom`.
+        "auto", the name of the likelihood the model was trained with, or for a torch model your own
+        ``log_prob(model, batch)``, see `exempla.oracles.likelihoods.Custom`.
     fisher : {"true", "empirical", "diagonal", "identity"}
-        The metric: expectation over the model's own labels, over the given labels, only its
-        diagonal, or none (the paper's practical kernel).
+        The metric: the Fisher matrix under the model's own labels, under the given labels, its
+        diagonal, or the identity (the paper's practical kernel).
     sketch : "auto", "exact" or int
-        Exact where that fits; otherwise the number of K-FAC directions to keep.
-    damping : "auto" or float
-        Added to the metric's eigenvalues; by default chosen from data and recorded.
+        How scores are compressed: exactly where that fits, not at all, or to this many directions.
+    damping : "auto", rule or float
+        Added to the eigenvalues of the metric; chosen from data by default, and recorded.
     normalize : bool
-        Compare directions only: rows of unit length, for selection (never for influence).
+        Scale rows to unit length for selection, so that only directions are compared. Influence is
+        never normalised.
     parameters : names, globs or modules
-        Part of the model to look at (torch), all by default.
+        The part of a torch model to use; all of it by default.
     store : path
-        A folder for the training rows, where they should live on disk rather than in memory: they
-        go there as they are made, and a fit that was stopped goes on from there.
+        A folder for the training rows, to keep them on disk. A fit that was stopped continues from
+        there.
     device : torch device
-        Where a torch model runs.
+        The device a torch model runs on.
     seed : int
-        The seed of every random choice.
+        Seed of every random choice.
     progress : bool
-        Whether to show progress on long work. A fitted Explainer may be asked by several threads.
+        Whether to show progress on long jobs.
+
+    Notes
+    -----
+    Several threads may query a fitted Explainer.
 
     Examples
     --------
@@ -140,29 +151,47 @@ class Explainer:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        given = with_runs(list(model)) if isinstance(model, list | tuple) else [model]
-        if not given:
-            raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
-        self.model = unwrap(given if isinstance(model, list | tuple) else model)
-        self.oracles = make_oracles(given, likelihood, parameters, device)
-        self._told = {"likelihood": likelihood, "parameters": parameters}
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
         self.damping = check_damping(damping)
         self.normalize = check_flag("normalize", normalize)
         self.progress = check_flag("progress", progress)
         self.seed, self.store = check_seed(seed), check_folder("store", store)
+        given = with_runs(list(model)) if isinstance(model, list | tuple) else [model]
+        if not given:
+            raise ExemplaError("no model was given: pass a fitted model, or a list of them.")
+        self.model = unwrap(given if isinstance(model, list | tuple) else model)
+        self.oracles = make_oracles(given, likelihood, parameters, device)
+        self._score_options = {"likelihood": likelihood, "parameters": parameters}
         self._embeddings: list[Embedding] | None = None
         self._ids: np.ndarray | None = None
-        # features of the use asked for last: one at a time, as they are large
-        self._features: tuple[Use, Features] | None = None
+        self._train_data: Any = None
+        # the kernel used last: only one, because its features are large
+        self._kernel: Kernel | None = None
         self._lock = RLock()
 
     def fit(self, train: Any, ids: Any = None, *, part: tuple[int, int] | None = None) -> Explainer:
-        """Embed the training set: (X, y), (X, y, sample_weight), a torch Dataset or DataLoader.
+        """Embed the training set.
 
-        `ids` are your own names of its examples; answers then carry them. A fit that was stopped
-        goes on where its `store` ends. `part=(i, n)` only adds the i-th of n parts to the store:
-        n machines may share the work, and a fit without it then finds all.
+        Parameters
+        ----------
+        train : (X, y), (X, y, sample_weight), or a data set
+            The data the model was trained on; a torch Dataset or DataLoader, or a Hugging Face
+            Dataset will do.
+        ids : sequence
+            Your own names of the training examples; answers carry them.
+        part : (int, int)
+            (i, n) only adds the i-th of n parts of the rows to the store. n machines can share the
+            work; a fit without `part` then finds all rows.
+
+        Returns
+        -------
+        Explainer
+            Itself.
+
+        Raises
+        ------
+        ExemplaError
+            If the model is not fitted, or the data, `ids` or `part` cannot be used.
         """
         return self._fit(train, ids, part)
 
@@ -172,31 +201,38 @@ class Explainer:
         ids: Any = None,
         part: tuple[int, int] | None = None,
         forecast: Forecast = explain_bytes,
+        check: Callable[[int], object] | None = None,
     ) -> Explainer:
-        """Fit, announcing the memory that the job `forecast` describes will need."""
+        """Fit with the memory forecast of another job.
+
+        `check` is called with the number of training examples before any of them is embedded, so
+        that a job can validate its own arguments.
+        """
+        part = check_part(part, self.store)
         with showing(self.progress):
+            trains = [oracle.read(train, role="train") for oracle in self.oracles]
+            names = check_ids(trains[0].ids if ids is None else ids, len(trains[0]))
+            if check is not None:
+                check(len(trains[0]))
             fitted = embed_models(
-                self.models, self.oracles, train, fisher=self.fisher, sketch=self.sketch,
-                seed=self.seed, store=self.store, part=check_part(part, self.store),
-                forecast=forecast, **self._told,
+                self.models, self.oracles, trains, train, fisher=self.fisher, sketch=self.sketch,
+                seed=self.seed, store=self.store, part=part, forecast=forecast,
+                **self._score_options,
             )  # fmt: skip
-        if part is not None:
-            return self
-        named = fitted[0].train.ids if ids is None else ids
-        with self._lock:
-            self._ids = check_ids(named, len(fitted[0].train))
-            self._embeddings, self._features = fitted, None
-            self._train_data = train
+        if part is None:
+            with self._lock:
+                self._ids, self._embeddings, self._kernel = names, fitted, None
+                self._train_data = train
         return self
 
     @property
     def models(self) -> list[Any]:
-        """What was given as model, as a list."""
+        """The models, as a list."""
         return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
     @property
     def embeddings(self) -> list[Embedding]:
-        """One per model; raises if `fit` has not been called."""
+        """One embedding per model; raises if `fit` has not been called."""
         if self._embeddings is None:
             raise ExemplaError("this Explainer has not seen training data yet: call fit first.")
         return self._embeddings
@@ -213,21 +249,25 @@ class Explainer:
 
     @property
     def features(self) -> Features:
-        """Whitened training rows: `rows @ rows.T / n` is influence, as far as the sketch shows."""
-        return self.features_for("influence")
+        """Whitened training rows; ``rows @ rows.T / n`` is influence, up to the sketch."""
+        return self.kernel("influence").features
 
-    def features_for(self, use: Use) -> Features:
-        """Training rows at the damping of this use, of unit length for selection; kept for next."""
+    def kernel(self, use: KernelUse | None = None) -> Kernel:
+        """Return the kernel for influence or for selection; by default that of `explain`.
+
+        Unit rows are damped for selection. The features of one kernel are kept for the next call.
+        """
+        use = use or ("selection" if self.normalize else "influence")
         with self._lock:
-            if self._features is None or self._features[0] != use:
-                self._features = None  # the old ones make room first
-                self._features = (use, training_features(self.embeddings, self.damping, use))
-            return self._features[1]
+            if self._kernel is None or self._kernel.use != use:
+                self._kernel = None  # frees the features of the other use first
+                self._kernel = Kernel(self.embeddings, self.damping, use)
+            return self._kernel
 
     def set_damping(self, damping: str | float) -> Explainer:
         """Use another damping from now on; nothing is embedded again."""
         with self._lock:
-            self.damping, self._features = check_damping(damping), None
+            self.damping, self._kernel = check_damping(damping), None
         return self
 
     def explain(
@@ -240,35 +280,53 @@ class Explainer:
         *,
         weights: Any = None,
     ) -> Explanation:
-        """The k training examples most responsible for the questioned predictions.
+        """Select the k training examples most responsible for the queried predictions.
 
         Parameters
         ----------
         test : (X, y), X alone, or a data set
-            The questioned examples: any number of them, one included.
+            The queried examples: one or more. Without labels the model's predictions are queried.
         k : int
-            How many training examples to pick.
+            Number of training examples to select.
         side : {"opponents", "proponents", "both"}
-            Those that push against the questioned labels, for them, or either.
+            Examples that push against the queried labels, towards them, or either.
         labels : {"true", "predicted"}
-            Whose labels the question is about.
-        selector : Selector, `SBQ(noise=10)` by default
+            Whose labels the query is about.
+        selector : Selector, default `SBQ(noise=10)`
+            The selection algorithm; `TopInfluence()` is a plain ranking.
         weights : (n_test,) array
-            How much each questioned example counts.
+            Weight of each queried example.
+
+        Returns
+        -------
+        Explanation
+            `.indices` (rows of the training data, most important first), `.weights`, `.removal`
+            (the predicted effect of removing them), `.verify()`, `.to_frame()`, `.plot()`.
+
+        Raises
+        ------
+        ExemplaError
+            If an argument cannot be used; arguments are checked before anything is computed.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = LogisticRegression(max_iter=500).fit(X, y)
+        >>> explainer = Explainer(model, progress=False).fit((X, y))
+        >>> answer = explainer.explain((X[70:71], y[70:71]), k=3)
+        >>> [int(y[i]) for i in answer.indices]
+        [2, 2, 2]
         """
-        weights = None if weights is None else real_numbers(weights, "weights")
-        if weights is not None and weights.ndim > 1:
-            raise ExemplaError("explain answers one question: use explain_each for several.")
+        check_query(self.n_train, test, k, side, labels, selector, weights)
         with showing(self.progress):
-            asked = self._asked(test, labels)
-            found = self._answers(asked, k, side, selector, weights, each=False)[0]
-            counted, chosen = shares(weights, found.n_test), self._influence_dampings()
-            effect = predicted_effect(
-                self.embeddings, asked.rows, asked.examples[0], asked.labels, chosen, counted,
-                found.indices,
-            )  # fmt: skip
-        asked_of = found.question._replace(shares=counted)  # type: ignore[union-attr]
-        return replace(found, removal=asdict(effect), question=asked_of)
+            query = self._query(test, labels)
+            found = self._explanations(query, k, side, selector, weights, each=False)[0]
+            counted = shares(weights, len(query))
+            effect = predicted_effect(self.kernel("influence"), query, counted, found.indices)
+        question = found.question._replace(shares=counted)  # type: ignore[union-attr]
+        return replace(found, removal=asdict(effect), question=question)
 
     def explain_each(
         self,
@@ -280,33 +338,43 @@ class Explainer:
         *,
         weights: Any = None,
     ) -> list[Explanation]:
-        """Several questions in one pass over the training rows, an explanation for each.
+        """Explain several targets in one pass over the training rows.
 
-        By default every questioned example is a question of its own; a (T, n_test) array of
-        `weights` makes T questions. `side` may be a list, one for each question.
+        Parameters
+        ----------
+        test, k, labels, selector
+            As for `explain`.
+        side : str or list of str
+            One side for all targets, or one for each.
+        weights : (T, n_test) array
+            Weights of the queried examples in each of T targets. By default every queried example
+            is a target by itself.
+
+        Returns
+        -------
+        list of Explanation
+            One per target.
         """
-        weights = None if weights is None else real_numbers(weights, "weights")
-        if weights is not None and weights.ndim != 2:
-            raise ExemplaError("explain_each takes a line of weights per question, (T, n_test).")
+        check_query(self.n_train, test, k, side, labels, selector, weights, each=True)
         with showing(self.progress):
-            asked = self._asked(test, labels)
-            return self._answers(asked, k, side, selector, weights, each=weights is None)
+            query = self._query(test, labels)
+            return self._explanations(query, k, side, selector, weights, each=weights is None)
 
-    def _answers(
+    def _explanations(
         self,
-        asked: Asked,
+        query: Query,
         k: int,
         side: Side | Sequence[Side],
         selector: Selector | None,
-        weights: np.ndarray | None,
+        weights: Any,
         each: bool,
     ) -> list[Explanation]:
-        """An explanation per question: of all examples as `weights` count them, or of each."""
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
-        features = self.features_for(self.use)
-        rows, targets = kernel_of(self._beyond, features, asked, weights, each)
-        question = Question(self, asked.examples[0], asked.test)
+        kernel = self.kernel()
+        features = kernel.features
+        rows, targets = kernel.rows_and_targets(query, weights, each)
+        question = Question(self, query.examples[0], query.test)
         answers = []
         for selection, mu, proof in chosen_and_certified(rows, targets, k, selector, side):
             alignment = to_numpy(rows[selection.indices] @ mu).astype(np.float64)
@@ -317,18 +385,18 @@ class Explainer:
                     certificate=proof.to_dict(),
                     damping=features.damping,
                     damping_rule=features.damping_rule,
-                    beyond_sketch=rows is not features.rows,
+                    residual_used=rows is not features.rows,
                     state=None,
-                    **self.circumstances(selection.indices, question, asked.labels, k),
-                    warnings=(*asked.notes, *selection.warnings),
+                    **self._provenance(selection.indices, question, query.labels, k),
+                    warnings=(*query.notes, *selection.warnings),
                 )
             )
         return answers
 
-    def circumstances(
+    def _provenance(
         self, indices: np.ndarray, question: Question, labels: Labels, k: int
     ) -> dict[str, Any]:
-        """Fields of an `Explanation` that do not depend on how its examples were chosen."""
+        """Return the fields of an `Explanation` that do not depend on the selection algorithm."""
         return {
             "labels": labels,
             "k": int(k),
@@ -343,44 +411,72 @@ class Explainer:
         }
 
     def influence(
-        self, test: Any, labels: Labels = "true", past_sketch: bool = False, *,
-        relative: bool = False,
-    ) -> np.ndarray:  # fmt: skip
-        """What each questioned example's log-likelihood loses if a training example is removed.
+        self, test: Any, labels: Labels = "true", *, solve: Solve = "sketch", relative: bool = False
+    ) -> np.ndarray:
+        """Compute the influence of every training example on every queried example.
 
-        Returns an (n_train, n_test) array: s_iᵀ M⁻¹ s_j / n, positive where the training example
-        helps, the whole matrix because you asked for it. What a sketch leaves out counts by one
-        mean eigenvalue (`exempla.kernel.residual`). `past_sketch` solves with the Fisher of all
-        parameters, as `set_influence` does, in some passes over the training set. `relative`
-        divides by the root of each training example's own influence: who speaks about this
-        question, where plain influence also names those that have a say in everything.
+        Parameters
+        ----------
+        test : (X, y), X alone, or a data set
+        labels : {"true", "predicted"}
+            Whose labels the query is about.
+        solve : {"sketch", "exact"}
+            Apply the inverse of the sketched Fisher matrix, with one mean eigenvalue for its
+            residual, or solve with the Fisher matrix of all parameters in a few more passes over
+            the training set.
+        relative : bool
+            Divide by the root of each training example's self-influence: this favours examples that
+            act on this query over those that act on everything.
+
+        Returns
+        -------
+        (n_train, n_test) array
+            s_iᵀ M⁻¹ s_j / n, in units of log-likelihood: what the queried example loses if the
+            training example is removed. Positive where the training example helps.
         """
-        way = each_influence if check_flag("past_sketch", past_sketch) else sketch_influence
-        divided = check_flag("relative", relative)
+        check_choice("solve", solve, ("sketch", "exact"))
+        check_flag("relative", relative)
+        kernel = self.kernel("influence")
         with showing(self.progress):
-            found = way(self.embeddings, *self._influenced(test, labels)).values
-            if divided:
-                found = relative_influence(found, self.self_influence())
+            found = kernel.influence(kernel.query(test, labels), solve).values
+            if relative:
+                found = relative_influence(found, kernel.self_influence())
         return refuse_overflow(found, "influence")
 
     def set_influence(
         self, test: Any, labels: Labels = "true", weights: Any = None
     ) -> SetInfluence:
-        """Influence on the mean log-likelihood of the questioned set, past the sketch if any."""
+        """Compute the influence on the mean log-likelihood of the queried set.
+
+        It is solved with the Fisher matrix of all parameters where the model offers that (torch).
+
+        Parameters
+        ----------
+        test : (X, y), X alone, or a data set
+        labels : {"true", "predicted"}
+        weights : (n_test,) array
+            Weight of each queried example.
+
+        Returns
+        -------
+        SetInfluence
+            `.values` (n_train,), `.solver`, `.residual` and `.steps` of the solution.
+        """
+        kernel = self.kernel("influence")
         with showing(self.progress):
-            return set_influence(self.embeddings, *self._influenced(test, labels), weights)
+            return kernel.set_influence(kernel.query(test, labels), weights)
 
     def mean_influence(self, test: Any, labels: Labels = "true", weights: Any = None) -> np.ndarray:
-        """Return the influence on the (weighted) mean log-likelihood of the queried set.
+        """Compute the influence on the mean log-likelihood of the queried set, (n_train,).
 
-        Like ``influence(test) @ weights`` without the (n_train, n_test) matrix. `set_influence`
-        solves with the Fisher of all parameters instead; this method uses the sketch.
+        It equals ``influence(test) @ weights`` without the (n_train, n_test) matrix.
+        This method uses the sketch; `set_influence` solves with the Fisher matrix of all
+        parameters.
         """
+        kernel = self.kernel("influence")
         with showing(self.progress):
-            examples, labels, chosen = self._influenced(test, labels)
-            share = shares(weights, len(examples[0]))[:, None]
-            found = sketch_influence(self.embeddings, examples, labels, chosen, share)
-        return refuse_overflow(found.values[:, 0], "influence")
+            found = kernel.set_influence(kernel.query(test, labels), weights, solve="sketch")
+        return refuse_overflow(found.values, "influence")
 
     def removal_effect(
         self,
@@ -390,92 +486,100 @@ class Explainer:
         weights: Any = None,
         *,
         scale: float = 1.0,
-    ) -> Effect:
+    ) -> RemovalEffect:
         """Predict what removing these training examples does to the queried predictions.
 
         `scale` corrects the size of the prediction (`exempla.tasks.removal.SIZE`).
         """
         removed = check_rows(indices, self.n_train, "indices", "training examples")
+        kernel = self.kernel("influence")
         with showing(self.progress):
-            examples, labels, chosen = self._influenced(test, labels)
-            rows = scored(self.embeddings, examples, labels)
-            counted = shares(weights, len(examples[0]))
-            return predicted_effect(
-                self.embeddings, rows, examples[0], labels, chosen, counted, removed, scale
-            )
+            query = kernel.query(test, labels)
+            return predicted_effect(kernel, query, shares(weights, len(query)), removed, scale)
 
     def self_influence(self) -> np.ndarray:
-        """What each training example's own log-likelihood loses if it is removed."""
+        """Compute the influence of every training example on itself, (n_train,)."""
         with showing(self.progress):
-            found = self_influence(self.features.rows)
-            found = found + self_outside(self.embeddings, self._influence_dampings())
+            found = self.kernel("influence").self_influence()
         return refuse_overflow(found, "self-influence")
 
     def affinity(self, indices: Any, test: Any, labels: Labels = "true") -> np.ndarray:
-        """f_i·f_j of these training examples and each questioned one, (k, n_test).
+        """Return the kernel of some training examples and each queried one, (k, n_test).
 
-        The kernel that `explain` selects with: negative where one pushes against the other's label.
+        It is the kernel that `explain` selects with: negative where a training example pushes
+        against the label of a queried one.
         """
         chosen = check_rows(indices, self.n_train, "indices", "training examples")
-        read = isinstance(test, Examples)
-        examples, labels = ([test], labels) if read else self._questioned(test, labels, [])
-        features = self.features_for(self.use)
-        asked = Asked(test, examples, labels, scored(self.embeddings, examples, labels), [])
-        found = affinity(self._beyond, features, chosen, asked)
-        return refuse_overflow(found, "the kernel")
+        kernel = self.kernel()
+        return refuse_overflow(kernel.affinity(chosen, kernel.query(test, labels)), "the kernel")
 
     def save(self, path: str | Path) -> Path:
-        """Keep the fitted Explainer in one file, model and training rows included; rows in a store
-        stay there, and the file names their folder."""
+        """Write the fitted Explainer to one file, with model and training rows.
+
+        Rows in a store stay there; the file names their folder.
+        """
         if self._embeddings is None:
             raise ExemplaError("there is nothing to save yet: call fit first.")
         return write_object(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Explainer:
-        """An Explainer that was saved. Loading runs code in the file: open only what you trust."""
+        """Read a saved Explainer. Loading runs code in the file: open only what you trust.
+
+        The checksum of a stored shard is verified when it is first read.
+        """
         found = read_object(path, Explainer)
         for embedding in found.embeddings:
             if isinstance(embedding.rows, StoredRows):
-                embedding.rows.refuse_missing()
+                embedding.rows.verify_when_read()
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
+        return {**self.__dict__, "_lock": None, "_kernel": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=RLock())
 
-    @property
-    def use(self) -> Use:
-        """What the rows of an explanation are for: unit rows are damped for selection."""
-        return "selection" if self.normalize else "influence"
+    def _query(self, test: Any, labels: Labels) -> Query:
+        """Read the test data; collect what the user should know about model and query."""
+        query = self.kernel().query(test, labels)
+        note = disagreement(self.embeddings[0])
+        query.notes[:0] = [note] if note else []
+        query.notes.extend(dict.fromkeys(n for e in self.embeddings for n in e.oracle.notes))
+        return query
 
-    @property
-    def _beyond(self) -> Beyond:
-        return Beyond(self.embeddings, self.damping, self.use)
 
-    def _questioned(
-        self, test: Any, labels: Labels, notes: list[str]
-    ) -> tuple[list[Examples], Labels]:
-        """The questioned examples, read by each model's oracle, and whose labels to use."""
-        check_choice("labels", labels, ("true", "predicted"))
-        examples = [e.oracle.read(test, role="test") for e in self.embeddings]
-        if labels == "true" and examples[0].labels is None and examples[0].needs_labels:
-            notes.append("the questioned examples have no labels: the predicted ones were used.")
-            labels = "predicted"
-        return examples, labels
+def check_query(
+    n_train: int,
+    test: Any,
+    k: Any,
+    side: Any,
+    labels: Any,
+    selector: Any,
+    weights: Any,
+    each: bool = False,
+) -> None:
+    """Raise if an argument of `explain` cannot be used; nothing is read or embedded.
 
-    def _influenced(self, test: Any, labels: Labels) -> tuple[list[Examples], Labels, list[float]]:
-        """Questioned examples, whose labels, and the damping of each model for influence."""
-        return *self._questioned(test, labels, []), self._influence_dampings()
-
-    def _influence_dampings(self) -> list[float]:
-        return [d.value for d in dampings(self.embeddings, self.damping, "influence")]
-
-    def _asked(self, test: Any, labels: Labels) -> Asked:
-        """The questioned examples, read and scored once for all that is said of them."""
-        notes = [said for said in (disagreement(self.embeddings[0]),) if said]
-        examples, labels = self._questioned(test, labels, notes)
-        notes.extend(dict.fromkeys(note for e in self.embeddings for note in e.oracle.notes))
-        return Asked(test, examples, labels, scored(self.embeddings, examples, labels), notes)
+    `explain_each` (`each`) takes a list of sides and a matrix of weights.
+    """
+    check_k(k, n_train, "training examples")
+    several = each and isinstance(side, list | tuple)
+    for one in side if several else [side]:
+        check_choice("side", one, _SIDES)
+    check_choice("labels", labels, ("true", "predicted"))
+    if selector is not None and not isinstance(selector, Selector):
+        raise ExemplaError(
+            f"selector={selector!r:.60} is not a selector: give for example exempla.SBQ() or "
+            "exempla.TopInfluence()."
+        )
+    if weights is None:
+        return
+    w = real_numbers(weights, "weights")
+    if not each and w.ndim > 1:
+        raise ExemplaError("explain takes one weight per test example: use explain_each for more.")
+    if each and w.ndim != 2:
+        raise ExemplaError("explain_each takes one row of weights per target, (T, n_test).")
+    count = count_examples(test)
+    if count is not None:
+        shares(w, count)

@@ -1,18 +1,14 @@
-"""The one way to write a file: whole or not at all, and never through a link.
+"""Writing files: complete or not at all, checksummed, and never through a link.
 
-A temporary file in the same folder, flushed to the disk, renamed over the target, the folder
-flushed too: after a crash at any moment the old file is there, or the new one, never a part.
-
-A set of files is written with `publishing`: they are made in a hidden folder beside their targets
-and moved in place together. Their manifest goes first and comes last, so a folder that has one
-holds what it says; one without it was caught in the middle.
-
-One file that appears whole or not at all and says itself what it is.
-
-    content │ JSON of what it is, its length in 8 digits, SHA-256 of all before it
-
-An .npy file with such a tail is still one to NumPy, which reads no further than its numbers. There
-is no second file that could be lost, or be of another moment than the first.
+* `replacing`, `write_bytes`, `write_text`: one file. It is written under a temporary name in the
+  same folder, flushed to disk and renamed over the target, and the folder is flushed too. After a
+  crash at any point the old file is there or the new one, never a part.
+* `write_sealed`, `read_seal`, `verified`: one file that carries its description and its checksum in
+  a tail, `content │ JSON, its length in 8 digits, mark, SHA-256 of everything before`. NumPy,
+  zipfile and joblib ignore the tail, so that .npy, .npz and joblib files stay readable as such.
+* `publishing`: a set of files with a manifest of their sizes and checksums. The files are made in a
+  hidden folder beside their targets and moved into place together. The manifest is removed first
+  and written last: a folder that has one holds what it says.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,8 +33,11 @@ _STAGE, _PART = ".exempla-", ".part"
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when it is complete.
+def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` when the block ends without an error.
+
+    With `keep_existing` a file that is there by then stays: of several processes that write, one
+    succeeds and all find the same file.
 
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = Path(folder.name) / "a.txt"
@@ -48,24 +48,40 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     >>> folder.cleanup()
     """
     path = Path(path)
-    # a name of its own for every writer: two at once never share a scratch file
+    # every writer has its own temporary name: two at once never share a file
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, file_mode(path.parent))
-        os.replace(name, path)  # a link at `path` is replaced, not followed
+        if keep_existing:
+            _link(name, path)
+        else:
+            os.chmod(name, file_mode(path.parent))
+            os.replace(name, path)  # a link at `path` is replaced, not followed
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
 
 
-def write_bytes(path: str | Path, data: bytes) -> Path:
-    """Write the bytes as the whole content of the file, and return its path."""
-    with replacing(path) as file:
+def _link(name: str, path: Path) -> None:
+    """Give the temporary file the name `path`, unless there is such a file."""
+    try:
+        os.chmod(name, file_mode(path.parent))
+        os.link(name, path)  # fails if there is one; a rename would replace it
+    except OSError:
+        if not path.exists():  # a file system without links
+            os.replace(name, path)
+    # other writers are too late or dead: remove their temporary files, and our own
+    for scratch in path.parent.glob(f".{path.name}.*{_PART}"):
+        scratch.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, data: bytes, *, keep_existing: bool = False) -> Path:
+    """Write the bytes as the content of the file, and return its path."""
+    with replacing(path, keep_existing=keep_existing) as file:
         file.write(data)
     return Path(path)
 
@@ -228,7 +244,7 @@ def check_targets(
 
 def _is_ours(manifest: Path) -> bool:
     try:
-        return json.loads(manifest.read_bytes())["format"] == _FORMAT
+        return parse_json(manifest.read_bytes())["format"] == _FORMAT
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
@@ -353,69 +369,106 @@ def _unlock(handle: int | None) -> None:
         os.close(handle)
 
 
-MARK = b"exempla-seal-1\n"
-_TAIL = 8 + len(MARK) + 64
-"""Bytes behind the JSON: its length, the mark, the checksum."""
+_MARK = b"exempla-seal-1\n"
+_TAIL = 8 + len(_MARK) + 64
+"""Bytes after the JSON: its length, the mark, the checksum."""
 
 
-class Hashing:
-    """A file to write to that knows the size and checksum of what it was given."""
+class _HashingFile:
+    """A writable file that computes size and checksum of what is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.size, self.hash = file, 0, hashlib.sha256()
 
     def write(self, data: Any) -> int:
-        """Pass the bytes on."""
         view = memoryview(data).cast("B")
         self.size += len(view)
         self.hash.update(view)
         return self.file.write(view)
 
     def tell(self) -> int:
-        """How many there were."""
         return self.size
 
+    def flush(self) -> None:
+        self.file.flush()
 
-def write_sealed(path: Path, write: Callable[[Any], object], about: Mapping[str, Any]) -> None:
-    """`write` puts the content into the file it is given; `about` says what it is."""
-    with replacing(path) as file:
-        sink = Hashing(file)
+    def read(self, *_: Any) -> bytes:  # np.savez takes only what looks readable for a file
+        raise UnsupportedOperation("the file is open for writing")
+
+
+def write_sealed(
+    path: Path,
+    write: Callable[[Any], object],
+    about: Mapping[str, Any],
+    *,
+    keep_existing: bool = False,
+) -> None:
+    """Write a file with its description and checksum at the end.
+
+    Parameters
+    ----------
+    path : Path
+    write : callable
+        Writes the content into the file it is given.
+    about : mapping
+        The description, as JSON can hold it.
+    keep_existing : bool
+        Leave a file that another process has written meanwhile.
+    """
+    with replacing(path, keep_existing=keep_existing) as file:
+        sink = _HashingFile(file)
         write(sink)
-        said = json.dumps(dict(about), sort_keys=True).encode()
-        sink.write(said)
-        sink.write(f"{len(said):08d}".encode() + MARK)
+        text = json.dumps(dict(about), sort_keys=True).encode()
+        sink.write(text)
+        sink.write(f"{len(text):08d}".encode() + _MARK)
         file.write(sink.hash.hexdigest().encode())
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; raise ValueError also for text that is nested too deeply.
+
+    >>> parse_json("[1, 2]")
+    [1, 2]
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+        ...
+    ValueError: JSON is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+
+
 def read_seal(path: Path) -> dict[str, Any] | None:
-    """What the file says it is, from its tail alone; None if it has no such tail: it was cut short,
-    or is of another maker. `sha256` and `bytes` of the whole are said too."""
+    """Return the description in the tail of a file, with its `sha256` and `bytes`; None if the file
+    has no such tail because it was cut short or not written by exempla."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _TAIL:
             return None
         file.seek(size - _TAIL)
         tail = file.read(_TAIL)
-        length, mark = tail[:8], tail[8 : 8 + len(MARK)]
-        if mark != MARK or not length.isdigit() or int(length) > size - _TAIL:
+        length, mark = tail[:8], tail[8 : 8 + len(_MARK)]
+        if mark != _MARK or not length.isdigit() or int(length) > size - _TAIL:
             return None
         file.seek(size - _TAIL - int(length))
         try:
-            said = json.loads(file.read(int(length)))
+            about = parse_json(file.read(int(length)))
         except ValueError:
             return None
-    if not isinstance(said, dict):
+    if not isinstance(about, dict):
         return None
-    return {**said, "bytes": size, "sha256": tail[-64:].decode("ascii", "replace")}
+    return {**about, "bytes": size, "sha256": tail[-64:].decode("ascii", "replace")}
 
 
 def verified(path: Path) -> dict[str, Any]:
-    """What the file says it is, once all its bytes are found to be those that were written."""
+    """Return the description in the tail after checking every byte against the checksum."""
     try:
-        said = read_seal(path)
-        if said is None:
+        about = read_seal(path)
+        if about is None:
             raise ExemplaError(f"{path} is cut short or was not written by exempla.")
-        left, digest = said["bytes"] - 64, hashlib.sha256()
+        left, digest = about["bytes"] - 64, hashlib.sha256()
         with open(path, "rb", buffering=0) as file:
             buffer = memoryview(bytearray(2**20))
             while left > 0:
@@ -426,34 +479,6 @@ def verified(path: Path) -> dict[str, Any]:
                 left -= got
     except OSError as problem:
         raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
-    if digest.hexdigest() != said["sha256"]:
+    if digest.hexdigest() != about["sha256"]:
         raise ExemplaError(f"{path} has changed since it was written: its checksum does not match.")
-    return said
-
-
-def publish_first(path: Path, content: bytes) -> Path:
-    """Write the file unless there is one: of many who try, one succeeds, and all find the same."""
-    if path.exists():
-        return _settled(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.chmod(name, file_mode(path.parent))
-            os.link(name, path)  # fails if there is one by now; a rename would replace it
-        except OSError:
-            if not path.exists():  # a file system without links
-                os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-    return _settled(path)
-
-
-def _settled(path: Path) -> Path:
-    """Whoever is still writing comes too late, and may be dead: what they wrote can go."""
-    for scratch in path.parent.glob(f".{path.name}.*.part"):
-        scratch.unlink(missing_ok=True)
-    return path
+    return about

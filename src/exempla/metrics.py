@@ -1,25 +1,37 @@
-"""Faithfulness: does the explanation hold when the model is trained again?"""
+"""Faithfulness metrics: does an attribution predict what happens when the model is retrained?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
-from exempla.arrays import real_numbers, refuse_masked
+from exempla.arrays import real_numbers, refuse_masked, to_numpy
 from exempla.checks import check_k
 from exempla.errors import ExemplaError
+from exempla.influence import refuse_overflow
+from exempla.kernel.basis import IdentitySketch
+from exempla.kernel.damping import check_damping
+from exempla.oracles import make_oracle
+from exempla.oracles.base import Examples, Oracle
 
-__all__ = ["found_share", "lds", "lds_per_test", "mislabel_auc", "subset_mask"]
+__all__ = [
+    "found_share", "hessian", "hessian_influence", "lds", "lds_per_test", "mislabel_auc",
+    "subset_mask",
+]  # fmt: skip
+
+_MAX_HESSIAN_PARAMETERS = 4096
+"""Most parameters whose Hessian is computed."""
 
 
 def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
-    """(m, n_train) of zeros and ones, from a mask or from m lists of indices."""
+    """Return an (m, n_train) matrix of zeros and ones from a mask or from m lists of indices."""
     array = _plain(subsets, "subsets")
     if array.ndim != 2:
-        raise ExemplaError(f"subsets must be a 2-D array (one line a subset), not {array.ndim}-D.")
+        raise ExemplaError(f"subsets must be a 2-D array (one row per subset), not {array.ndim}-D.")
     if array.dtype == bool or (array.shape[1] == n_train and np.isin(array, (0, 1)).all()):
         if array.shape[1] != n_train:
             raise ExemplaError(f"the subset mask has {array.shape[1]} columns, not {n_train}.")
@@ -32,7 +44,7 @@ def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
 
 
 def _plain(values: Any, what: str) -> np.ndarray:
-    """What was given as one array."""
+    """Return the values as one array."""
     refuse_masked(values, what)
     try:
         return np.asarray(values)
@@ -41,21 +53,23 @@ def _plain(values: Any, what: str) -> np.ndarray:
 
 
 def _flags(wrong: Any) -> np.ndarray:
-    """Which labels are wrong: True or False, or 1 or 0, for each row."""
+    """Return which labels are wrong, from True/False or 1/0 per row."""
     flags = _plain(wrong, "wrong")
     if flags.ndim != 1 or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
-        raise ExemplaError("wrong must say True or False for each row.")
+        raise ExemplaError("wrong must be True or False for each row.")
     return flags.astype(bool)
 
 
 def lds_per_test(attribution: Any, subsets: Any, outcomes: Any) -> np.ndarray:
-    """Linear datamodelling score of each test point; see `lds`."""
+    """Return the linear datamodelling score of each test example; see `lds`."""
     A, Y = real_numbers(attribution, "attribution"), real_numbers(outcomes, "outcomes")
     if A.ndim != 2 or not A.size:
         raise ExemplaError("attribution must be an (n_train, n_test) array.")
-    # a log-likelihood may be -inf: it has its place in a ranking
+    # a log-likelihood may be -inf: it can still be ranked
     if not np.isfinite(A).all() or np.isnan(Y).any():
-        raise ExemplaError("attribution and outcomes must be numbers: leave out what has none.")
+        raise ExemplaError(
+            "attribution and outcomes must not contain NaN: leave those examples out."
+        )
     mask = subset_mask(subsets, A.shape[0])
     if Y.shape != (len(mask), A.shape[1]):
         raise ExemplaError(
@@ -70,7 +84,7 @@ def lds_per_test(attribution: Any, subsets: Any, outcomes: Any) -> np.ndarray:
 
 
 def lds(attribution: Any, subsets: Any, outcomes: Any) -> float:
-    """Linear datamodelling score: how well attributions predict the effect of retraining.
+    """Compute the linear datamodelling score: how well attributions predict retraining.
 
     Parameters
     ----------
@@ -79,7 +93,7 @@ def lds(attribution: Any, subsets: Any, outcomes: Any) -> float:
     subsets : (m, size) indices or (m, n_train) mask
         The training subsets that were retrained on.
     outcomes : (m, n_test) array
-        What each retrained model made of each test point; larger = better (log-likelihood).
+        Outcome of each retrained model on each test example; larger = better (log-likelihood).
 
     Returns
     -------
@@ -98,7 +112,7 @@ def lds(attribution: Any, subsets: Any, outcomes: Any) -> float:
 
 
 def mislabel_auc(suspicion: Any, wrong: Any) -> float:
-    """Chance that a wrong label is ranked above a right one.
+    """Return the probability that a wrong label is ranked above a right one.
 
     >>> mislabel_auc([0.9, 0.2, 0.8, 0.1], [True, False, True, False])
     1.0
@@ -112,7 +126,7 @@ def mislabel_auc(suspicion: Any, wrong: Any) -> float:
 
 
 def found_share(ranking: Any, wrong: Any, k: int) -> float:
-    """Share of wrong labels among the first k of a ranking (all of them wrong = 1).
+    """Return the share of wrong labels among the first k of a ranking.
 
     >>> found_share([2, 0, 1], [False, False, True], k=2)
     0.5
@@ -122,3 +136,88 @@ def found_share(ranking: Any, wrong: Any, k: int) -> float:
     if not numbers or not np.isin(ranking, np.arange(len(wrong))).all():
         raise ExemplaError(f"ranking must hold row numbers between 0 and {len(wrong) - 1}.")
     return float(wrong[ranking[: check_k(k, len(ranking))]].mean())
+
+
+def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:
+    """Return the Hessian of the mean penalised loss at the model's parameters, (P, P).
+
+    It is computed by central differences of the mean score: 2P passes over the data, and no
+    assumption on the model.
+    """
+    theta = oracle.theta
+    if len(theta) > _MAX_HESSIAN_PARAMETERS:
+        raise ExemplaError(
+            f"a Hessian of {len(theta)} parameters is too large (the limit is "
+            f"{_MAX_HESSIAN_PARAMETERS}): use Explainer.influence, whose metric is the Fisher."
+        )
+    columns = []
+    for j in range(len(theta)):
+        shift = np.zeros_like(theta)
+        shift[j] = step * max(1.0, abs(theta[j]))
+        up = _mean_score(oracle.at(theta + shift), train)
+        down = _mean_score(oracle.at(theta - shift), train)
+        columns.append((down - up) / (2 * shift[j]))
+    curvature = np.stack(columns, axis=1)
+    return (curvature + curvature.T) / 2 + np.diag(IdentitySketch(oracle.layers).penalty)
+
+
+def _mean_score(oracle: Oracle, examples: Examples) -> np.ndarray:
+    """Return (1/n) Σ s_i, summed batch by batch."""
+    total = sum(batch.sum(0) for batch in _dense_scores(oracle, examples))
+    return np.asarray(total) / len(examples)
+
+
+def _dense_scores(oracle: Oracle, examples: Examples) -> Iterator[np.ndarray]:
+    """Yield the scores written out, (n, P) per batch."""
+    dense = IdentitySketch(oracle.layers).project
+    return (to_numpy(dense(batch)) for batch in oracle.scores(examples))
+
+
+def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -> np.ndarray:
+    """Compute the influence of Koh and Liang, with the Hessian itself as the metric.
+
+    Parameters
+    ----------
+    model : fitted model
+        A model with at most 4096 parameters.
+    train, test : (X, y)
+    damping : float
+        Added to the diagonal of the Hessian.
+
+    Returns
+    -------
+    (n_train, n_test) array
+        What the log-likelihood of each test example loses if a training example is removed.
+
+    Raises
+    ------
+    ExemplaError
+        If the model is too large, or the Hessian is singular.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = StandardScaler().fit_transform(X)
+    >>> model = LogisticRegression().fit(X[:200], y[:200])
+    >>> hessian_influence(model, (X[:200], y[:200]), (X[200:203], y[200:203])).shape
+    (200, 3)
+    """
+    added = check_damping(damping)
+    if isinstance(added, str):
+        raise ExemplaError(
+            f"damping={damping!r} is not a number: a Hessian takes a number, 0 by default."
+        )
+    oracle = make_oracle(model)
+    train_examples = oracle.read(train, role="train")
+    H = hessian(oracle, train_examples)
+    H[np.diag_indices_from(H)] += added
+    rows = np.concatenate(list(_dense_scores(oracle, train_examples)))
+    targets = np.concatenate(list(_dense_scores(oracle, oracle.read(test, role="test"))))
+    try:
+        found = rows @ np.linalg.solve(H, targets.T) / len(rows)
+    except np.linalg.LinAlgError:
+        raise ExemplaError("the Hessian is singular: give a damping above zero.") from None
+    return refuse_overflow(found, "influence")

@@ -268,12 +268,12 @@ class Explanation(Selection):
     seed: int
     version: str
     fisher: str = "true"
-    beyond_sketch: bool = False
-    """Whether what the sketch leaves out counted towards the query."""
+    residual_used: bool = False
+    """Whether the residual of the sketch was added to the rows."""
     certificate: dict[str, Any] = field(default_factory=dict)
     removal: dict[str, Any] = field(default_factory=dict)
-    """What removing these examples is predicted to do (`influence.Effect`); empty where it was
-    not worked out, as for each of many questions."""
+    """Predicted effect of removing these examples (`influence.RemovalEffect`); empty if it was not
+    computed, as for each of many targets."""
     copies: tuple[list[int], ...] = ()
     """For each selected example all training rows that are copies of it, itself included. Copies
     count as one example, and removing it means removing all of them."""

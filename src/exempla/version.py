@@ -1,3 +1,3 @@
-"""The one place that says which version this is."""
+"""The version of exempla, in one place that nothing else is imported from."""
 
 __version__ = "0.2.0"

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exempla import __version__
 from exempla.cli.commands import explain
 from exempla.cli.console import Console, plain
-from exempla.version import __version__
 from tests.cli.case import run
 
 

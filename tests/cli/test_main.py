@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from exempla import __version__
 from exempla.cli.main import build_parser
-from exempla.version import __version__
 from tests.cli.case import CONTRACT, pictures, run
 
 COMMANDS = [

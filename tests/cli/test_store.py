@@ -10,8 +10,8 @@ from exempla.cli.main import main
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr("exempla.store.folder.SMALLEST", 1)
-    monkeypatch.setattr("exempla.store.folder.PARTS", 6)
+    monkeypatch.setattr("exempla.store.folder._MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr("exempla.store.folder._MIN_SHARDS", 6)
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     lines = [f"{a:.3f},{b:.3f},{int(a + b > 0)}\n" for a, b in rng.standard_normal((120, 2))]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from exempla import __version__
 from exempla.cli.main import build_parser
-from exempla.version import __version__
 from tests.cli.case import run
 
 ROOT = Path(__file__).parents[2]

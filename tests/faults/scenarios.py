@@ -59,7 +59,7 @@ class Store(Scenario):
     def __init__(self) -> None:
         from exempla.store import folder
 
-        folder.SMALLEST, folder.PARTS = 1, 12
+        folder._MIN_SHARD_BYTES, folder._MIN_SHARDS = 1, 12
         self.model = LogisticRegression(max_iter=500).fit(X, Y)
         plain = exempla.Explainer(self.model, progress=False).fit((X, Y))
         self.rows = np.array(plain.embeddings[0].rows)
@@ -240,7 +240,7 @@ class EmbedStore(Embed):
         from exempla.cli.main import main
         from exempla.store import folder as shards
 
-        shards.SMALLEST, shards.PARTS = 1, 6
+        shards._MIN_SHARD_BYTES, shards._MIN_SHARDS = 1, 6
         out = ("--out", str(folder / "out"), "--store", str(folder / f"store-{seed}"))
         words = ("embed", str(folder / "a.csv"), "--label", "y", "--seed", str(seed))
         return main([*words, *out, "--quiet"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exempla.kernel.residual import conjugate_gradients
+from exempla.kernel.solve import conjugate_gradients
 
 
 def problem(seed: int, size: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,6 @@ from sklearn.linear_model import LogisticRegression
 
 import exempla
 from exempla.kernel.embed import typical_square
-from exempla.kernel.query import dampings
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -30,7 +29,7 @@ def digits(n: int):
 
 
 def chosen(explainer: exempla.Explainer, rule: str = "auto"):
-    return dampings(explainer.embeddings, rule, "influence")[0]
+    return explainer.set_damping(rule).kernel("influence").dampings[0]
 
 
 def test_trust_is_what_its_formula_says():
@@ -87,7 +86,7 @@ def test_moments_of_a_run_are_held_back_by_the_weights_at_its_end():
     first, second = (e.evidence for e in run.embeddings)
     assert first.weight_square == second.weight_square
     assert chosen(run).value == pytest.approx(chosen(alone).value / 2)
-    at_half = dampings(run.embeddings, "auto", "influence")[1].value
+    at_half = run.kernel("influence").dampings[1].value
     expected = second.misfit / (200 * first.weight_square)
     assert at_half == pytest.approx(expected)
     other = exempla.Explainer([model, network(0.5)], progress=False).fit(train)

@@ -61,7 +61,7 @@ def test_pieces_change_nothing(digits, monkeypatch, measured):
     monkeypatch.setattr(estimate, "PIECE_BYTES", 8 * 40 * 50)  # fifty rows
     parts = embedded(digits).evidence
     assert (parts.rows, parts.examples) == (whole.rows, whole.examples)
-    for name in ("trace", "energy2", "squared_norm", "share", "pull"):
+    for name in ("trace", "energy2", "squared_norm", "share", "gradient_gap"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-9)
 
 

@@ -64,9 +64,9 @@ def test_rules_scale_with_the_scores():
 def test_auto_is_named_with_its_reason():
     evidence = evidence_of(np.random.default_rng(0).normal(size=(30, 8)))
     assert resolve_damping("auto", evidence, "full", "influence").rule.startswith("per-row")
-    known = replace(evidence, pull=0.125)
+    known = replace(evidence, gradient_gap=0.125)
     assert resolve_damping("auto", known, "full", "influence").value == 0.125
-    assert resolve_damping("auto", replace(evidence, pull=0.0), "full").value > 0
+    assert resolve_damping("auto", replace(evidence, gradient_gap=0.0), "full").value > 0
     assert resolve_damping("auto", evidence, "full", "selection").rule.startswith("per-effective")
     assert resolve_damping(0.25, evidence, "full").value == 0.25
     assert resolve_damping("auto", evidence, "identity").value == 0.0

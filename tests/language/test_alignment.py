@@ -9,7 +9,7 @@ import pytest
 
 import exempla
 from exempla import Completions, ExemplaError
-from exempla.kernel import residual as beyond
+from exempla.kernel import residual
 from exempla.language import TokenAlignment
 from exempla.report import marked_text, write_report
 
@@ -35,12 +35,12 @@ def test_the_line_that_taught_it_comes_first(answer):
     assert (answer.alignment > 0).all()
 
 
-@pytest.mark.parametrize("little", [0.0, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.99])
 @pytest.mark.parametrize(
     "options", [{}, {"normalize": False}, {"sketch": 200}, {"sketch": 20, "normalize": False}]
 )
-def test_parts_of_tokens_sum_to_the_alignment(train, options, little, monkeypatch):
-    monkeypatch.setattr(beyond, "LITTLE", little)  # whether what a sketch leaves out counts
+def test_parts_of_tokens_sum_to_the_alignment(train, options, share, monkeypatch):
+    monkeypatch.setattr(residual, "MAX_SKETCH_SHARE", share)  # whether the residual is added
     asked = Completions(tokenizer(), [("1+7=", "8"), ("2+3=", "5")])
     weights = np.array([3.0, 1.0])
     found = exempla.explain(
@@ -54,12 +54,12 @@ def test_parts_of_tokens_sum_to_the_alignment(train, options, little, monkeypatc
         assert (parts[:4] == 0).all()  # the prompt is given, not learned
 
 
-@pytest.mark.parametrize("little", [0.0, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.99])
 @pytest.mark.parametrize("sketch", ["auto", 50])
 def test_parts_of_a_questioned_text_sum_to_what_the_picked_ones_say_of_it(
-    train, sketch, little, monkeypatch
+    train, sketch, share, monkeypatch
 ):
-    monkeypatch.setattr(beyond, "LITTLE", little)
+    monkeypatch.setattr(residual, "MAX_SKETCH_SHARE", share)
     asked = Completions(tokenizer(), [("1+7=", "9")])
     answer = exempla.explain(
         model(), train, asked, k=4, side="proponents", sketch=sketch, progress=False
@@ -84,7 +84,7 @@ def test_the_report_marks_tokens_by_itself(answer, tmp_path):
 
 
 def test_an_answer_without_its_question_is_refused(answer):
-    with pytest.raises(ExemplaError, match="still knows its"):
+    with pytest.raises(ExemplaError, match="still knows its query"):
         TokenAlignment(replace(answer, question=None))
 
 
@@ -95,7 +95,7 @@ def test_an_answer_about_something_else_is_refused(tmp_path):
     X, y = load_iris(return_X_y=True)
     fitted = LogisticRegression(max_iter=500).fit(X, y)
     other = exempla.explain(fitted, (X, y), (X[:2], y[:2]), k=2, progress=False)
-    with pytest.raises(ExemplaError, match="known of texts only"):
+    with pytest.raises(ExemplaError, match="for texts only"):
         TokenAlignment(other)
     with pytest.raises(ExemplaError, match="not about texts"):
         marked_text(other)

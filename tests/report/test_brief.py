@@ -202,7 +202,7 @@ def test_every_card_is_on_the_page_and_errors_are_counted_by_class(asked):
 def test_the_map_is_kernel_pca(asked):
     *_, answer = asked
     found = layout_of(answer)
-    features = answer.question.explainer.features_for("selection").rows
+    features = answer.question.explainer.kernel("selection").features.rows
     rows = np.concatenate([answer.indices, found.rows])
     centred = features[rows] - features[rows].mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)

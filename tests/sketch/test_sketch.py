@@ -64,8 +64,8 @@ def test_dual_form_knows_what_a_questioned_score_has_outside_the_span():
     oracle = embedding.oracle
     rows, outside = embedding.embed(oracle.read(test, role="test"), "true")
     whitened = embedding.metric.whiten(rows, damping)
-    norms = (whitened**2).sum(1) + outside * embedding.metric.outside(
-        embedding.sketch.outside, damping
+    norms = (whitened**2).sum(1) + outside * embedding.metric.residual_inverse(
+        embedding.sketch.residual_penalty, damping
     )
     _, expected = dense_kernel(oracle, embedding.train, oracle.read(test, role="test"), damping)
     np.testing.assert_allclose(norms, expected, rtol=1e-6)

@@ -14,10 +14,15 @@ def problem(n=900, seed=0):
 
 def small_shards(monkeypatch, parts=8):
     """Let even small jobs have many shards."""
-    monkeypatch.setattr("exempla.store.folder.SMALLEST", 1)
-    monkeypatch.setattr("exempla.store.folder.PARTS", parts)
+    monkeypatch.setattr("exempla.store.folder._MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr("exempla.store.folder._MIN_SHARDS", parts)
 
 
 def shards(folder, name="rows-0"):
     """Files of a set of rows, in order."""
     return sorted((folder / name).glob("*.npy"))
+
+
+def without_residual(monkeypatch):
+    """Compare rows on disk with rows in memory, to which alone `explain` adds the residual."""
+    monkeypatch.setattr("exempla.kernel.residual.MAX_SKETCH_SHARE", 0.0)

@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 
 from exempla import ExemplaError, Explainer
 from exempla.store import read_object, write_object
-from exempla.store import shards as store
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def test_a_model_that_cannot_be_pickled_leaves_the_good_file(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(ExemplaError, match=r"cannot be written: No such file .* untouched"):
+    with pytest.raises(ExemplaError, match=r"cannot be written: No such file .* unchanged"):
         write_object({}, tmp_path / "nowhere" / "thing")
 
 
@@ -64,21 +63,18 @@ def test_a_file_cut_anywhere_is_said(tmp_path):
     thing = {"rows": np.arange(40.0), "words": ["a", "b"]}
     path = write_object(thing, tmp_path / "thing")
     whole = path.read_bytes()
-    end = whole.rindex(store.SEAL)
-    for size in range(0, end, 7):
+    for size in range(0, len(whole), 7):
         path.write_bytes(whole[:size])
-        with pytest.raises(ExemplaError, match="not whole, or was not written"):
+        with pytest.raises(ExemplaError, match="cut short or was not written"):
             read_object(path, dict)
-    path.write_bytes(whole[:end])  # as written before there were checksums
-    assert read_object(path, dict)["words"] == ["a", "b"]
 
 
 def test_a_changed_file_is_said(tmp_path):
     path = write_object({"rows": np.arange(40.0)}, tmp_path / "thing")
     content = bytearray(path.read_bytes())
-    content[-150] ^= 4  # in the middle of the rows
+    content[-400] ^= 4  # in the middle of the rows
     path.write_bytes(content)
-    with pytest.raises(ExemplaError, match="changed since it was saved"):
+    with pytest.raises(ExemplaError, match="changed since it was written"):
         read_object(path, dict)
 
 

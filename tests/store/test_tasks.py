@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import exempla
-from tests.store.case import problem, shards, small_shards
+from tests.store.case import problem, shards, small_shards, without_residual
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,8 @@ def test_fix_labels(tmp_path):
 
 
 @pytest.mark.parametrize("sketch", ["auto", 6])
-def test_clean(tmp_path, sketch):
+def test_clean(tmp_path, sketch, monkeypatch):
+    without_residual(monkeypatch)
     X, y = noisy()
     model = LogisticRegression().fit(X[:400], y[:400])
     for method in ("influence", "sbq"):

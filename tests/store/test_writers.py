@@ -84,8 +84,8 @@ def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys, request,
     with pytest.raises(KeyboardInterrupt) as stopped:
         Explainer(model, store=tmp_path).fit(data)
     assert isinstance(stopped.value, stopping.Terminated) == (how == signal.SIGTERM)
-    assert "3 of 8 shards are kept" in stopped.value.__notes__[0]
-    assert "goes on from there" in capsys.readouterr().err
+    assert "3 of 8 shards are saved" in stopped.value.__notes__[0]
+    assert "continues from there" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     monkeypatch.undo()
     small_shards(monkeypatch)
@@ -103,7 +103,7 @@ def test_a_command_that_is_terminated_goes_on(tmp_path):
         "import sys, time\n"
         "from exempla.store import folder\n"
         "from exempla.cli.main import main\n"
-        "folder.SMALLEST, folder.PARTS = 1, 10\n"
+        "folder._MIN_SHARD_BYTES, folder._MIN_SHARDS = 1, 10\n"
         "write = folder.RowSet.write\n"
         "def slow(self, start, rows):\n"
         "    write(self, start, rows)\n"
@@ -122,7 +122,7 @@ def test_a_command_that_is_terminated_goes_on(tmp_path):
     _, said = job.communicate(timeout=60)
     assert job.returncode == 143
     assert "stopped." in said
-    assert "1 of 10 shards are kept" in said
+    assert "1 of 10 shards are saved" in said
     assert "Traceback" not in said
     words = [sys.executable, "-c", script.replace("SLEEP", "0")]
     again = subprocess.run(words, cwd=tmp_path, env=env, text=True, capture_output=True)

@@ -62,7 +62,7 @@ def test_near_copies_are_found_by_the_kernel() -> None:
     train = (near, np.concatenate([y[:300], y[:3]]))
     model = LogisticRegression(max_iter=500).fit(*train)
     explainer = exempla.Explainer(model, progress=False).fit(train)
-    rows = explainer.features_for("selection").rows
+    rows = explainer.kernel("selection").features.rows
     copies = Copies(lambda positions: rows[positions], 303, train)
     assert [group.tolist() for group in copies.members(np.array([0, 2]))] == [[0, 300], [2, 302]]
     np.testing.assert_array_equal(copies.group(np.array([5, 301, 1])), [0, 1, 1])

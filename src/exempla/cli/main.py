@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from exempla import __version__
 from exempla.cli.console import plain
 from exempla.cli.options import exit_code, process_age
-from exempla.version import __version__
 
 __all__ = ["build_parser", "main"]
 

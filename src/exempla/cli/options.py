@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import exempla
+from exempla import __version__
 from exempla.cli.console import Console, plain
 from exempla.errors import ExemplaError
 from exempla.io import write_text
-from exempla.version import __version__
 
 
 def completed(action: Action, by: Literal["FILE", "DIRECTORY"]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from exempla import __version__
 from exempla.cli.console import Console
 from exempla.cli.options import check_numbers, command_line
 from exempla.errors import ExemplaError
@@ -33,7 +34,6 @@ from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.tables.formats.encoding import format_suffix
-from exempla.version import __version__
 
 _ALWAYS = ("explanation.json", "explanation.csv", "report.html")
 """What every command writes, besides the manifest."""

@@ -71,9 +71,9 @@ class Sketch(ABC):
     """What the basis is, in words."""
     penalty: np.ndarray
     """The L2 penalty λR in this basis: its diagonal (p,), or the whole (p, p)."""
-    outside: float | None = None
-    """The penalty on every direction outside the basis, where the basis holds all training
-    scores, so that what lies outside can only belong to a questioned example; else None."""
+    residual_penalty: float | None = None
+    """The penalty on every direction outside an exact span of the training scores, where only test
+    scores can have a residual; None for other bases."""
     fisher_sum: FisherSum | None = None
     """The model's Fisher in this basis, where finding the basis has given it."""
     score_rows: np.ndarray | None = None
@@ -143,7 +143,7 @@ class SpanSketch(Sketch):
         given = start.nbytes + scores.nbytes
         self.built_bytes = 8 * len(start) ** 2 + 2 * self.lower.nbytes + held + given
         self.note = f"exact: the span of {self.width} scores (dual form)"
-        self.outside = max(float(layer.penalty.max()) for layer in layers)
+        self.residual_penalty = max(float(layer.penalty.max()) for layer in layers)
         self.penalty = self._penalty(layers)
 
     def _span(self, rows: ScoreRows) -> np.ndarray:

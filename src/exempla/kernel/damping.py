@@ -1,123 +1,135 @@
-"""How much to damp the metric, from data: the choice that decides more than any other.
+"""Damping: the number added to every eigenvalue of the metric, chosen from data by default.
 
-A rule looks at what was seen of the Fisher (`FisherEvidence`) and returns a value with its reason.
-Which rule is the default for which use was decided by retraining:
+A rule turns what was measured of the Fisher matrix (`FisherEvidence`) into a value and its reason.
+`damping="auto"` means a different rule for each use, because each use asks something else
+(`AUTO_RULES`; the defaults were compared by retraining):
 
-* influence asks what a refit would do. A network's weights may not be moved further than a linear
-  approximation reaches, and "trust" says how far that is; it was chosen on the truths of
-  `benchmarks.truths`, where its worst loss to the best damping is the smallest of all rules tried.
-  A model that is linear in its parameters has no such limit; there "implicit" is right, which is
-  next to nothing for one that was fitted to its optimum.
-* selection on unit rows asks which scores point the same way; there a few examples of huge
-  energy must not define the metric, and "per-effective-row" wins (`benchmarks.damping`)."""
+* influence predicts a refit. The weights of a network may not move further than a linear
+  approximation reaches; "trust" bounds that distance. It was chosen on `benchmarks.truths`, where
+  its worst loss against the best damping is the smallest of all rules tried. A model that is linear
+  in its parameters has no such limit and uses "implicit", which is close to zero at an optimum.
+* selection on unit rows compares directions of scores. A few examples with very long scores must
+  not dominate the metric; "per-effective-row" wins (`benchmarks.damping`).
+* an attack on inputs ("attack") uses "per-row" up to 4096 parameters and "per-effective-row" above,
+  where the Fisher matrix of a sample has many empty directions.
+* a summary ("summary") uses none: the posterior around the fitted model takes its place.
+* label repair with SBQ ("labels") takes multiples of "per-row" and picks the one that separates
+  right from wrong labels best (`exempla.tasks.labels.sbq`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from exempla.errors import ExemplaError
 
+Use = Literal["influence", "selection", "attack", "labels", "summary"]
+"""What a damping is for."""
+
 
 @dataclass(frozen=True)
 class FisherEvidence:
-    """What was seen of the mean Fisher (1/n) Σ r rᵀ: the ground a damping rule stands on."""
+    """Statistics of the mean Fisher matrix F = (1/n) Σ r rᵀ from which a rule chooses a damping."""
 
     trace: float
     """Trace over all parameters, before any sketch."""
     rows: int
-    """R, the weighted (example, class) rows r it was summed from."""
+    """R, the number of weighted (example, class) rows r in the sum."""
     energy2: float
     """Σ ‖r‖⁴."""
     squared_norm: float
     """‖F‖² (Frobenius) in the sketch."""
     examples: int
-    """n."""
+    """n, the number of examples in the sum."""
     parameters: int
     share: float = 1.0
-    """Share of the trace that the sketch holds."""
-    pull: float | None = None
-    """‖mean score − λRθ̂‖ / ‖θ̂‖: how far from stationary the model is; None if θ̂ is unknown."""
+    """Share of the trace that the sketch keeps."""
+    gradient_gap: float | None = None
+    """‖mean score − λRθ̂‖ / ‖θ̂‖, the distance from a stationary point; None if θ̂ is unknown."""
     trained: int = 0
-    """Training examples; `examples` may be a sample of them."""
+    """Number of training examples; `examples` may be a sample of them."""
     misfit: float = 1.0
-    """κ: mean squared length of the training scores ÷ what the model itself expects (the trace).
-    Near 1 for a model that is as often wrong as it thinks, near 0 for one that has learned its
-    training set by heart."""
+    """κ, the mean squared length of the training scores divided by its expectation under the model
+    (the trace). Near 1 for a calibrated model, near 0 for one that memorised its training set."""
     weight_square: float | None = None
-    """Typical squared weight: the harmonic mean over parameters of their layer's mean square; None
-    for a model with less than two layers."""
-    of_run: bool = False
-    """Whether this is one moment of a training of several; the weights are those at its end."""
+    """Typical squared weight: harmonic mean over parameters of the mean square of their layer. None
+    for a model with fewer than two layers."""
+    from_run: bool = False
+    """Whether the model is one of several snapshots of a run; `weight_square` is then that of the
+    last one."""
 
 
 @dataclass(frozen=True)
 class Damping:
-    """A value and how it was chosen, in words."""
+    """A value and the rule that chose it, in words."""
 
     value: float
     rule: str
 
 
-_SHARE_OF_A_WEIGHT, SHARE_IN_A_RUN = 0.5, 1.0
-"""ρ² in units of the typical squared weight, for a model alone and for the moments of one training:
-the constants of "trust" (`benchmarks.truths`)."""
+_TRUST_RADIUS, SNAPSHOT_TRUST_RADIUS = 0.5, 1.0
+"""ρ² of the rule "trust" in units of the typical squared weight: for one model, and for each of
+several snapshots of a run (`benchmarks.truths`)."""
+_MIN_SHARE_OF_MEAN_EIGENVALUE = 1e-6
+"""Smallest damping chosen by a rule, relative to the mean eigenvalue of the Fisher matrix."""
+_MAX_PER_ROW_PARAMETERS = 4096
+"""Up to this many parameters an attack uses "per-row"."""
 
 
 def trust(evidence: FisherEvidence) -> Damping:
-    """κ / (n ρ²): the eigenvalue below which leaving examples out moves weights too far.
+    """Return κ / (n ρ²), the eigenvalue below which leaving examples out moves weights too far.
 
-    Leaving out a share of n examples changes the mean score along an eigenvector of eigenvalue σ
-    by about √(κσ/n), and so the weights by √(κ/(nσ)). A network is linear in its weights only
-    while they stay within some fraction ρ of their own size; directions with σ < κ/(nρ²) would
-    leave that range, and are held back. Of several moments of one training each stands for a part
-    of the way only, and the weights at its end say how far it went: they are held back less.
+    Leaving out a fraction of n examples changes the mean score along an eigenvector of eigenvalue σ
+    by about √(κσ/n), and the weights by √(κ/(nσ)). A network is linear in its weights only within
+    some fraction ρ of their size; directions with σ < κ/(nρ²) would leave that range and are
+    damped. Each snapshot of a run accounts for a part of the way only, so its radius is larger.
     """
     if evidence.weight_square is None or not evidence.trained:
         return implicit(evidence)
-    share = SHARE_IN_A_RUN if evidence.of_run else _SHARE_OF_A_WEIGHT
-    radius = share * evidence.weight_square
-    floor = 1e-6 * evidence.trace / evidence.parameters
-    value = max(evidence.misfit / (evidence.trained * radius), floor)
-    return Damping(value, "trust: weights may move by about their own size, not further")
+    radius = SNAPSHOT_TRUST_RADIUS if evidence.from_run else _TRUST_RADIUS
+    value = evidence.misfit / (evidence.trained * radius * evidence.weight_square)
+    return Damping(
+        max(value, _floor(evidence)), "trust: weights may move by about their own size, not further"
+    )
 
 
 def implicit(evidence: FisherEvidence) -> Damping:
-    """‖mean score − λRθ̂‖ / ‖θ̂‖: the size of an L2 penalty that could balance the mean score.
+    """Return ‖mean score − λRθ̂‖ / ‖θ̂‖, the L2 penalty that would balance the mean score.
 
-    A model fitted to its optimum needs none, and gets next to none (what keeps the metric
-    invertible in floating point). One that was stopped before is held back by as much.
+    A model at its optimum needs none and gets only what keeps the metric invertible.
     """
-    if evidence.pull is None:
+    if evidence.gradient_gap is None:
         return per_row(evidence)
-    floor = 1e-6 * evidence.trace / evidence.parameters
-    text = "implicit: the mean score's length over the weights'"
-    return Damping(max(evidence.pull, floor), text)
+    value = max(evidence.gradient_gap, _floor(evidence))
+    return Damping(value, "implicit: length of the mean score / length of the weights")
 
 
 def per_row(evidence: FisherEvidence) -> Damping:
-    """Trace of the Fisher ÷ R: the mean energy one row adds.
+    """Return trace(F) / R, the mean contribution of one row.
 
-    A direction supported by less than one row's worth of evidence is not trusted.
+    A direction supported by less than one row's worth of data is not trusted.
     """
     value = evidence.trace / max(evidence.rows, 1)
     return Damping(value, f"per-row: trace of the Fisher / its {evidence.rows} rows")
 
 
 def per_effective_row(evidence: FisherEvidence) -> Damping:
-    """Trace of the Fisher ÷ effective number of rows, (Σ‖r‖²)² / Σ‖r‖⁴.
+    """Return trace(F) divided by the effective number of rows, (Σ‖r‖²)² / Σ‖r‖⁴.
 
-    The same as "per-row" when all rows weigh alike, and larger the more a few rows dominate.
+    It equals "per-row" if all rows have the same length, and grows if a few rows dominate.
     """
     total = evidence.trace * evidence.examples
     effective = total**2 / evidence.energy2 if evidence.energy2 > 0 else 1.0
     value = evidence.trace / effective
-    return Damping(value, f"per-effective-row: trace of the Fisher / {effective:.1f} rows' worth")
+    return Damping(
+        value, f"per-effective-row: trace of the Fisher / {effective:.1f} effective rows"
+    )
 
 
 def shrinkage(evidence: FisherEvidence) -> Damping:
-    """Ledoit and Wolf's optimal shrinkage of a sampled matrix towards a multiple of identity.
+    """Return the optimal shrinkage of Ledoit and Wolf towards a multiple of the identity.
 
     (1−ρ)F + ρmI has the directions of F + ρm/(1−ρ)·I, with m = trace/P and
     ρ = E‖F − EF‖² / ‖F − mI‖², the numerator estimated from the spread of the R rows.
@@ -131,6 +143,10 @@ def shrinkage(evidence: FisherEvidence) -> Damping:
     return Damping(value, f"shrinkage: Ledoit-Wolf, {share:.3g} of the way to the identity")
 
 
+def _floor(evidence: FisherEvidence) -> float:
+    return _MIN_SHARE_OF_MEAN_EIGENVALUE * evidence.trace / evidence.parameters
+
+
 RULES = {
     "trust": trust,
     "implicit": implicit,
@@ -138,32 +154,48 @@ RULES = {
     "per-effective-row": per_effective_row,
     "shrinkage": shrinkage,
 }
-AUTO = {"influence": "trust", "selection": "per-effective-row"}
-"""What damping="auto" means for each use."""
+AUTO_RULES: dict[str, str] = {
+    "influence": "trust",
+    "selection": "per-effective-row",
+    "labels": "per-row",
+}
+"""The rule that damping="auto" stands for, where it does not depend on the model."""
+_NO_DAMPING = "none: the posterior around the fitted model takes its place"
 
 
-def check_damping(wanted: object) -> str | float:
-    """The option as given, if it means something."""
+def check_damping(wanted: object, use: Use = "influence") -> str | float:
+    """Return the option if it is a rule or a number ≥ 0; a summary takes no named rule."""
     if isinstance(wanted, str):
-        if wanted != "auto" and wanted not in RULES:
-            raise ExemplaError(
-                f"damping={wanted!r} is not known: use a number, 'auto' or one of "
-                f"{', '.join(RULES)}."
-            )
+        if wanted != "auto" and (use == "summary" or wanted not in RULES):
+            rules = "a number" if use == "summary" else f"one of {', '.join(RULES)}"
+            raise ExemplaError(f"damping={wanted!r} is not known: use a number, 'auto' or {rules}.")
         return wanted
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float, np.number)):
-        raise ExemplaError(f"damping={wanted!r} is not a number nor the name of a rule.")
+        raise ExemplaError(f"damping={wanted!r} is neither a number nor the name of a rule.")
     if not (np.isfinite(wanted) and wanted >= 0):
         raise ExemplaError(f"damping={wanted} is not usable: give a number of at least zero.")
     return float(wanted)
 
 
 def resolve_damping(
-    wanted: str | float, evidence: FisherEvidence, metric: str, use: str = "influence"
+    wanted: str | float,
+    evidence: FisherEvidence | None,
+    metric: str = "full",
+    use: Use = "influence",
 ) -> Damping:
-    """The user's number, a named rule's, or the default rule's for this use."""
+    """Return the number given, or the value of the named rule or of the default rule of this use.
+
+    Every job resolves `damping=` here. `evidence` may be None for a number, and for a summary,
+    which needs none.
+    """
     if metric == "identity":
         return Damping(0.0, "none: the identity metric has nothing to damp")
-    if isinstance(wanted, str):
-        return RULES[AUTO[use] if wanted == "auto" else wanted](evidence)
-    return Damping(wanted, "given")
+    if not isinstance(wanted, str):
+        return Damping(float(wanted), "given")
+    if use == "summary":
+        return Damping(0.0, _NO_DAMPING)
+    assert evidence is not None
+    if wanted == "auto" and use == "attack":
+        small = evidence.parameters <= _MAX_PER_ROW_PARAMETERS
+        wanted = "per-row" if small else "per-effective-row"
+    return RULES[AUTO_RULES[use] if wanted == "auto" else wanted](evidence)

@@ -59,9 +59,9 @@ class Metric(ABC):
     def solve(self, rows: Array, damping: float) -> Array:
         """rows · M⁻¹: dot products of the result with plain rows are the kernel."""
 
-    def outside(self, penalty: float, damping: float) -> float:
-        """1 / metric in directions no training score and no Fisher row reaches."""
-        total = penalty + damping
+    def residual_inverse(self, eigenvalue: float, damping: float) -> float:
+        """Return 1 / metric in the directions outside the basis, all of this eigenvalue."""
+        total = eigenvalue + damping
         return 1.0 / total if total > 0 else 0.0
 
 
@@ -76,7 +76,7 @@ class IdentityMetric(Metric):
     def solve(self, rows: Array, damping: float) -> Array:
         return rows
 
-    def outside(self, penalty: float, damping: float) -> float:
+    def residual_inverse(self, eigenvalue: float, damping: float) -> float:
         return 1.0
 
 

@@ -1,135 +1,148 @@
-"""The whole kernel between training examples and a few questioned ones, sketch or no sketch.
+"""Residual kernel: the part of the Fisher kernel that the sketch does not represent.
 
-A sketch keeps the p strongest directions V of parameter space. For influence the rest counts: much
-of a hard example's score lies where the Fisher is small. There one number ρ stands in for the
-Fisher, so with the raw products s_i·s_j, which factors give without writing a score out,
+A sketch keeps p leading directions V of parameter space, for a large network often less than half
+of the trace of the Fisher matrix. The rest of a score is its *residual*. There the Fisher matrix is
+approximated by one number ρ = tr(F²)/tr(F) of the residual Fisher, its mean eigenvalue as the
+scores weigh directions. With the raw products s_i·s_j, which factors give without writing a score
+out, the kernel is
 
     s_iᵀM⁻¹s_j ≈ (Vᵀs_i)ᵀ(VᵀMV)⁻¹(Vᵀs_j) + (s_i·s_j − (Vᵀs_i)·(Vᵀs_j)) / (ρ + damping)
 
-and nothing of the scores is lost. ρ = tr(F²)/tr(F) of the Fisher left out: its mean eigenvalue as
-the scores themselves weigh directions.
+`query_kernel` computes it for influence. For selection, a query with mean score s_q depends on the
+residual only through the products s_i·s_q, so `ResidualKernel` computes them in one pass over the
+training set and appends them to the rows as an extra coordinate. The kernel between training rows
+and the query is then exact, up to the residual eigenvalue.
 
-The price is a pass over the training set for every `ROOM` of questioned factors, and the products.
-It is paid where the sketch leaves something out that matters (`KEPT`) and the price is no more than
-conjugate gradients could ask (`PASSES`); the answer says what was done.
-
-What sketches leave out, counted towards a question: the kernel that `explain` selects with.
-
-Where a sketch keeps less than half of the Fisher, as of large networks, rows in sketch space are
-not the kernel. Of what lies outside, a question sees one direction, that of its own score s_μ. So
-the products of all training scores with s_μ, one pass over the training set, are one more
-coordinate of every row (`Beyond.toward`): with the question the kernel is then whole, one mean
-eigenvalue standing in for the Fisher outside, and between training rows it has
-what bears on the question. Unit rows are as long as their whole scores.
-
-Conjugate gradients: M X = B from products M V alone, sped up by an approximate inverse.
-
-Every column is a problem of its own; they share the products, as one pass over the data serves all.
+Both cost passes over the training set. They are made where the sketch drops enough to matter
+(`MAX_SKETCH_SHARE`) and the products cost little (`FREE_FLOPS`) or few passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, concatenate, products, row_squares, to_numpy
-from exempla.kernel.embed import Embedding, energy_of
-from exempla.kernel.query import (
-    Asked,
-    Use,
-    dampings,
-    mean_embedding,
-    questioned_rows,
-    shares,
-    whitened_rows,
-)
+from exempla.arrays import Array, as_like, products, row_squares, to_numpy
+from exempla.kernel.basis import Sketch
+from exempla.kernel.damping import Damping, FisherEvidence
 from exempla.kernel.sketch import Job
 from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
+from exempla.oracles.factors import MANY
 from exempla.progress import track_rows
 from exempla.results import Features
 from exempla.store import StoredRows
 
-KEPT = 0.99
-"""Where a sketch keeps this share of the Fisher's trace, what it leaves out changed no answer by as
-much as was seen otherwise (`benchmarks.sketch_rest`) …"""
-ALWAYS, PASSES = 4e12, 25.0
-"""… and elsewhere its products may always cost so many operations (a minute or two of one core),
-and beyond that so many passes over the training set, the most that solving exactly takes."""
-ROOM = 2**30
-"""Bytes of factors of questioned examples that are held for one pass over the training set."""
-ALONG = 4.0
-"""Passes that products with a sum of questioned examples may take one by one; beyond that they are
-taken with the sum itself, written out, where a model offers that (two passes or three)."""
+if TYPE_CHECKING:
+    from exempla.kernel.embed import Embedding
+    from exempla.kernel.query import Query
+
+MAX_SKETCH_SHARE = 0.99
+"""Where a sketch keeps at least this share of the trace, the residual is ignored: adding it changed
+no answer measurably (`benchmarks.sketch_rest`)."""
+FREE_FLOPS = 4e12
+"""Operations that residual products may always take (a minute or two on one core)."""
+MAX_RESIDUAL_PASSES = 25.0
+"""Above `FREE_FLOPS`, influence may spend this many passes over the training set, as many as the
+exact solve takes at most."""
+MAX_SELECTION_PASSES = 4.0
+"""Above `FREE_FLOPS`, a selection may spend this many passes. Beyond them, products with a sum of
+queries are taken with the sum written out, where the model offers that (two or three passes)."""
+MAX_FACTOR_BYTES = 2**30
+"""Factors of queried examples that are held during one pass over the training set, in bytes."""
+MAX_ADDED_WIDTH = 1 / 4
+"""Coordinates added to the rows, relative to their width."""
+_MIN_EIGENVALUE_SHARE = 1e-6
+"""Directions of several queries with less than this share of the largest eigenvalue are dropped."""
+_EIGENVALUE_EXAMPLES, _EIGENVALUE_EXAMPLES_LONG = 4096, 256
+"""Examples among which the Fisher rows for ρ are drawn; with `MANY` positions each, the second."""
+_MAX_EIGENVALUE_ROWS, _MIN_EIGENVALUE_ROWS, EIGENVALUE_BYTES = 64, 8, 2**31
+"""Fisher rows drawn for ρ, fewer if they take more memory than this: one row of a language model
+can take more than a GiB."""
 
 
-class Kernel(NamedTuple):
-    """s_iᵀ M⁻¹ s_j, and how it was come by, in words."""
+class EmbeddedExamples(NamedTuple):
+    """Examples as one model reads and embeds them."""
+
+    examples: Examples
+    rows: Array
+    """In sketch space, not whitened."""
+    labels: Labels = "true"
+
+    def last(self) -> EmbeddedExamples:
+        """Return the last example alone."""
+        place = np.array([len(self.examples) - 1])
+        return EmbeddedExamples(self.examples.take(place), self.rows[place], self.labels)
+
+
+class KernelColumns(NamedTuple):
+    """s_iᵀ M⁻¹ s_j, and how it was computed, in words."""
 
     values: np.ndarray
-    said: str
+    solver: str
 
 
-def counts(embedding: Embedding) -> bool:
-    """Whether the sketch leaves out enough to be looked at."""
-    return not embedding.sketch.exact and embedding.evidence.share < KEPT
+# ---- measuring the residual
 
 
-def kernel_with(
-    embedding: Embedding,
-    examples: Examples,
-    damping: float,
-    labels: Labels = "true",
-    mix: np.ndarray | None = None,
-) -> Kernel:
-    """The kernel of every training example i and questioned example j, (n_train, n_test).
+def has_residual(embedding: Embedding) -> bool:
+    """Return True if the sketch drops enough of the Fisher matrix for the residual to matter."""
+    return not embedding.sketch.exact and embedding.evidence.share < MAX_SKETCH_SHARE
 
-    With `mix` (n_test, T) the T columns are sums of questioned examples with these weights, and
-    no train × test matrix is made: a question about many examples is one column.
+
+def residual_eigenvalue(
+    oracle: Oracle, train: Examples, sketch: Sketch, evidence: FisherEvidence, seed: int = 0
+) -> float:
+    """Estimate ρ = tr(F²)/tr(F) of the residual Fisher from a few of its rows.
+
+    Rows r_i drawn in proportion to ‖r_i‖² make F/tr(F) the mean of r̂ r̂ᵀ, with r̂ of unit length,
+    and tr(F²)/tr(F)² the mean of (r̂_i·r̂_j)² over pairs; here of the residuals of the rows.
     """
-    rows, _ = embedding.embed(examples, labels)
-    rows = rows if mix is None else as_like(mix.T, rows) @ rows
-    # the training rows as they are: only the few questioned ones meet M⁻¹
-    train = embedding.rows_near_model()
-    inside = products(train, embedding.metric.solve(rows, damping)).astype(np.float64)
-    if embedding.sketch.exact:
-        return Kernel(inside, "exact")
-    note, share = embedding.sketch.note, embedding.evidence.share
-    if not counts(embedding):
-        return Kernel(inside, f"the sketch alone ({note}), {share:.1%} of the Fisher")
-    passes = price(embedding, examples, labels)
-    operator = None
-    if mix is not None and passes > ALONG and mix.shape[1] < len(examples):
-        operator = embedding.oracle.gauss_newton(embedding.train)
-    if operator is None and passes > PASSES:
-        return Kernel(
-            inside,
-            f"the sketch alone ({note}), {share:.1%} of the Fisher: products outside it would take "
-            f"as long as {passes:,.0f} passes over the training set",
-        )
-    if operator is None:
-        raw = raw_products(embedding.oracle, embedding.train, examples, mix, ("true", labels))
-    else:
-        raw = operator.along_scores(operator.score_sums(examples, labels, mix))
-    beyond = raw - products(train, rows)
-    scale = embedding.metric.outside(embedding.left_out_scale, damping)
-    return Kernel(inside + beyond * scale, f"{note}, and one mean eigenvalue for the rest")
+    trace = (1.0 - evidence.share) * evidence.trace
+    if sketch.exact or trace <= 0.0:
+        return 0.0
+    rows = _draw_fisher_rows(oracle, train, np.random.default_rng(seed))
+    inside = to_numpy(sketch.project(rows)).astype(np.float64)
+    gram = rows.gram(rows) - inside @ inside.T
+    norms2 = np.maximum(np.diag(gram), 1e-30)
+    share = norms2 / np.maximum(rows.norm2(), 1e-30)  # rows were drawn by their full length
+    pairs = np.outer(share, share)
+    np.fill_diagonal(pairs, 0.0)
+    cosine2 = np.minimum(gram**2 / np.outer(norms2, norms2), 1.0)
+    return trace * float((pairs * cosine2).sum() / max(pairs.sum(), 1e-300))
 
 
-def price(embedding: Embedding, examples: Examples, labels: Labels) -> float:
-    """What raw products with these questioned examples cost, in passes over the training set; 0
-    where that is little whatever a pass costs. One questioned example shows how large they are."""
-    oracle, n = embedding.oracle, len(embedding.train)
-    one = next(iter(oracle.scores(examples.take(np.array([0])), labels)))
-    compact = one.compact()
-    work = tuple(f.work for f in one.factors)
-    job = Job(oracle.n_parameters, n, 1.0, work)
-    gram = sum(f.work.gram for f in compact.factors)
-    passes = -(-len(examples) * compact.nbytes // ROOM)
-    total = passes * job.passes(n) + float(n) * len(examples) * gram
-    return 0.0 if total <= ALWAYS else total / job.passes(n)
+def _draw_fisher_rows(oracle: Oracle, train: Examples, rng: np.random.Generator) -> ScoreRows:
+    """Draw Fisher rows without replacement, in proportion to their squared length."""
+    order = rng.permutation(len(train))
+    first = next(oracle.fisher_rows(train.take(order[:1])), None)
+    count, looked_at = _MAX_EIGENVALUE_ROWS, _EIGENVALUE_EXAMPLES
+    if first is not None and len(first):
+        fitting = EIGENVALUE_BYTES // max(first.nbytes // len(first), 1)
+        count = int(np.clip(fitting, _MIN_EIGENVALUE_ROWS, _MAX_EIGENVALUE_ROWS))
+        if first.thinnest(oracle.layers) >= MANY:
+            looked_at = _EIGENVALUE_EXAMPLES_LONG
+    kept: ScoreRows | None = None
+    keys = np.zeros(0)
+    for batch in oracle.fisher_rows(train.take(np.sort(order[:looked_at]))):
+        fresh = np.log(rng.random(len(batch))) / np.maximum(batch.norm2(), 1e-30)
+        best = np.argsort(-fresh)[:count]
+        both = batch.take(best) if kept is None else ScoreRows.join([kept, batch.take(best)])
+        keys = np.concatenate([keys, fresh[best]])
+        largest = np.argsort(-keys)[:count]
+        kept, keys = both.take(largest), keys[largest]
+    assert kept is not None
+    return kept
+
+
+def residual_norms2(
+    oracle: Oracle, examples: Examples, rows: Array | StoredRows, labels: Labels = "true"
+) -> np.ndarray:
+    """Return ‖s_i‖² − ‖Vᵀs_i‖² of examples with these rows, (n,), in one pass over them."""
+    batches = track_rows(oracle.scores(examples, labels), "residual norms", len(examples))
+    full = np.concatenate([batch.norm2() for batch in batches])
+    return np.maximum(full - row_squares(rows), 0.0)
 
 
 def raw_products(
@@ -139,259 +152,245 @@ def raw_products(
     mix: np.ndarray | None = None,
     labels: tuple[Labels, Labels] = ("true", "true"),
 ) -> np.ndarray:
-    """s_i·s_j over all parameters, (n_left, n_right), a pass over the left examples for each group
-    of those on the right. `mix` as for `kernel_with`; `labels` of either side."""
+    """Return s_i·s_j over all parameters, (n_left, n_right).
+
+    One pass over the left examples is made per `MAX_FACTOR_BYTES` of factors on the right. `mix` is
+    as for `query_kernel`; `labels` are those of either side.
+    """
     columns, start = [], 0
-    for asked in groups(oracle.scores(right, labels[1])):
-        own = None if mix is None else mix[start : start + len(asked)]
-        start += len(asked)
-        batches = track_rows(oracle.scores(left, labels[0]), "beyond the sketch", len(left))
-        found = (batch.gram(asked) for batch in batches)
+    for query in _groups(oracle.scores(right, labels[1])):
+        own = None if mix is None else mix[start : start + len(query)]
+        start += len(query)
+        batches = track_rows(oracle.scores(left, labels[0]), "residual products", len(left))
+        found = (batch.gram(query) for batch in batches)
         columns.append(np.concatenate([part if own is None else part @ own for part in found]))
     return np.concatenate(columns, axis=1) if mix is None else np.sum(columns, axis=0)
 
 
-def groups(batches: Iterator[ScoreRows]) -> Iterator[ScoreRows]:
-    """Score rows joined, as many as there is room for."""
+def _groups(batches: Iterator[ScoreRows]) -> Iterator[ScoreRows]:
+    """Join score rows into groups of about `MAX_FACTOR_BYTES`."""
     held: list[ScoreRows] = []
     size = 0
     for batch in map(ScoreRows.compact, batches):
         held, size = [*held, batch], size + batch.nbytes
-        if size >= ROOM:
+        if size >= MAX_FACTOR_BYTES:
             yield ScoreRows.join(held)
             held, size = [], 0
     if held:
         yield ScoreRows.join(held)
 
 
-LITTLE = 0.5
-"""Where a sketch keeps less than this share of the Fisher's trace, its rows are not enough to
-select with. Above it a pass over the training set for every question costs more than it brings."""
-WIDER = 4
-"""Questions may add one coordinate for so many that the rows have."""
-_TINY = 1e-6
-"""Directions with less than this of the strongest one's energy are none of their own."""
+def residual_passes(embedding: Embedding, examples: Examples, labels: Labels) -> float:
+    """Return the cost of raw products with these examples, in passes over the training set.
+
+    It is 0 if they take at most `FREE_FLOPS` operations. Scoring one example gives their size.
+    """
+    oracle, n = embedding.oracle, len(embedding.train)
+    one = next(iter(oracle.scores(examples.take(np.array([0])), labels)))
+    compact = one.compact()
+    job = Job(oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
+    gram = sum(f.work.gram for f in compact.factors)
+    passes = -(-len(examples) * compact.nbytes // MAX_FACTOR_BYTES)
+    total = passes * job.passes(n) + float(n) * len(examples) * gram
+    return 0.0 if total <= FREE_FLOPS else total / job.passes(n)
 
 
-class Some(NamedTuple):
-    """Examples as one model reads and embeds them."""
-
-    examples: Examples
-    rows: Array
-    """In sketch space."""
-    labels: Labels = "true"
-
-    def last(self) -> Some:
-        """The last of them alone."""
-        place = np.array([len(self.examples) - 1])
-        return Some(self.examples.take(place), self.rows[place], self.labels)
+# ---- the kernel for influence
 
 
-class Beyond:
-    """The part of the kernel that sketches leave out; false where it is left at that.
+def query_kernel(
+    embedding: Embedding,
+    examples: Examples,
+    damping: float,
+    labels: Labels = "true",
+    mix: np.ndarray | None = None,
+    rows: Array | None = None,
+) -> KernelColumns:
+    """Compute the kernel of every training example i and queried example j, (n_train, n_test).
 
-    Examples are given as a list, `Some` for each model.
+    Parameters
+    ----------
+    embedding : Embedding
+    examples : Examples
+        The queried examples, as the model of the embedding reads them.
+    damping : float
+    labels : {"true", "predicted"}
+    mix : (n_test, T) array, optional
+        Return T columns that are sums of queried examples with these weights. The train × test
+        matrix is then never made: a query about many examples is one column.
+    rows : array, optional
+        The queried examples in sketch space, if they have been embedded already.
+    """
+    if rows is None:
+        rows, _ = embedding.embed(examples, labels)
+    rows = rows if mix is None else as_like(mix.T, rows) @ rows
+    # the training rows stay as they are: only the few queried rows are multiplied by M⁻¹
+    train = embedding.rows_near_model()
+    inside = products(train, embedding.metric.solve(rows, damping)).astype(np.float64)
+    if embedding.sketch.exact:
+        return KernelColumns(inside, "exact")
+    note, share = embedding.sketch.note, embedding.evidence.share
+    alone = f"the sketch alone ({note}), {share:.1%} of the Fisher"
+    if not has_residual(embedding):
+        return KernelColumns(inside, alone)
+    passes = residual_passes(embedding, examples, labels)
+    operator = None
+    if mix is not None and passes > MAX_SELECTION_PASSES and mix.shape[1] < len(examples):
+        operator = embedding.oracle.gauss_newton(embedding.train)
+    if operator is None and passes > MAX_RESIDUAL_PASSES:
+        return KernelColumns(
+            inside, f"{alone}: residual products would cost {passes:,.0f} passes over the data"
+        )
+    if operator is None:
+        raw = raw_products(embedding.oracle, embedding.train, examples, mix, ("true", labels))
+    else:
+        raw = operator.along_scores(operator.score_sums(examples, labels, mix))
+    scale = embedding.metric.residual_inverse(embedding.residual_eigenvalue, damping)
+    residual = (raw - products(train, rows)) * scale
+    return KernelColumns(inside + residual, f"{note}, and one mean eigenvalue for the residual")
+
+
+# ---- the kernel for selection
+
+
+class ResidualKernel:
+    """The residual part of the kernel of one or several models; false if there is none to add.
+
+    Examples are given as a list with one `EmbeddedExamples` per model. Rows in a store are never
+    widened.
     """
 
-    def __init__(self, embeddings: list[Embedding], wanted: str | float, use: Use) -> None:
-        self.embeddings, self.wanted = embeddings, wanted
-        self.use: Use = use
-        values = [d.value for d in dampings(embeddings, wanted, use)]
-        self.parts = [
-            (place, e, e.metric.outside(e.left_out_scale, value) / len(embeddings))
-            for place, (e, value) in enumerate(zip(embeddings, values, strict=True))
-            if little(e)
+    def __init__(
+        self, embeddings: list[Embedding], dampings: list[Damping], normalized: bool
+    ) -> None:
+        self.normalized = normalized
+        self._embeddings, self._dampings = embeddings, dampings
+        self._places = [
+            i
+            for i, e in enumerate(embeddings)
+            if has_residual(e) and not isinstance(e.rows, StoredRows)
         ]
-        """Places of those whose sketch keeps little, they, and 1 / metric outside."""
 
     def __bool__(self) -> bool:
-        return bool(self.parts)
+        return bool(self._places)
 
-    def affordable(self, asked: Asked, questions: int = 1) -> bool:
-        """Whether so many questions about these examples make the rows little wider, and take a few
-        passes over the training set at most."""
-        return all(
-            0 < questions <= max(1, e.rows.shape[1] // WIDER)
-            and price(e, asked.examples[i], asked.labels) <= ALONG
-            for i, e, _ in self.parts
+    def is_affordable(self, query: Query, n_targets: int = 1) -> bool:
+        """Return True if the residual can be added within the width and cost limits.
+
+        Adding it appends `n_targets` coordinates to every row (at most a quarter of the sketch
+        width) and takes residual products with every example of the query (at most
+        `MAX_SELECTION_PASSES` passes over the training set, or `FREE_FLOPS` operations).
+        """
+        return bool(self) and all(
+            0 < n_targets <= max(1, int(self._embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
+            and residual_passes(self._embeddings[i], query.examples[i], query.labels)
+            <= MAX_SELECTION_PASSES
+            for i in self._places
         )
 
-    def inside(self, features: Features, asked: Asked) -> Array:
-        """The questioned examples in sketch space, as they are where that is all."""
-        given = (self.embeddings, asked.rows, self.wanted, self.use, features.rows)
-        return questioned_rows(*given)
-
-    def training(self, chosen: np.ndarray) -> list[Some]:
-        """Some of the training examples."""
-        return [Some(e.train.take(chosen), e.rows[chosen]) for e in self.embeddings]
+    def parts(self) -> Iterator[tuple[int, Embedding, float]]:
+        """Yield the place of each model with a residual, its embedding, and 1 / metric there."""
+        for i in self._places:
+            e = self._embeddings[i]
+            scale = e.metric.residual_inverse(e.residual_eigenvalue, self._dampings[i].value)
+            yield i, e, scale / len(self._embeddings)
 
     def products(
-        self, left: Sequence[Some], right: Sequence[Some], mix: np.ndarray | None = None
+        self,
+        left: Sequence[EmbeddedExamples],
+        right: Sequence[EmbeddedExamples],
+        mix: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The kernel outside, (n_left, n_right), or (n_left, T) with sums of the right by `mix`."""
+        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`."""
         found: Any = 0.0
-        for i, e, scale in self.parts:
-            found = found + scale * _outside_products(e, left[i], right[i], mix)
+        for i, e, scale in self.parts():
+            found = found + scale * _residual_products(e.oracle, left[i], right[i], mix)
         return found
 
-    def questioned(self, features: Features, asked: Asked) -> tuple[list[Some], Array, np.ndarray]:
-        """The questioned examples, their rows, whitened, and what each is divided by."""
-        some = read(asked)
-        given = (self.embeddings, asked.rows, self.wanted, self.use, features.rows)
-        rows, _ = whitened_rows(*given)
-        return some, rows, self.lengths(some, rows)
+    def norms(self, examples: Sequence[EmbeddedExamples], rows: Array) -> np.ndarray:
+        """Return what each example is divided by: for unit rows the length of its full score.
 
-    def lengths(self, some: Sequence[Some], rows: Array) -> np.ndarray:
-        """What each example is divided by, (n,): for selection the length of its whole score, of
-        which `rows` have the part inside."""
-        if self.use == "influence":
+        `rows` are the whitened rows of the examples, the part of the score in the sketch.
+        """
+        if not self.normalized:
             return np.ones(len(rows))
         total = row_squares(rows).astype(np.float64)
-        for i, e, scale in self.parts:
-            total = total + scale * energy_of(e.oracle, *some[i])
+        for i, e, scale in self.parts():
+            total = total + scale * residual_norms2(e.oracle, *examples[i])
         return np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
-    def training_lengths(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
-        """What training rows were divided by, and what they are to be: for selection the length of
-        the whole score. A pass over the training set, the first time."""
+    def train_norms(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lengths that training rows were divided by, and those with the residual.
+
+        The first call makes a pass over the training set.
+        """
         if features.lengths is None:
             return np.ones(len(features.rows)), np.ones(len(features.rows))
         total = features.lengths**2
-        for _, e, scale in self.parts:
-            total = total + scale * e.outside_energy
+        for _, e, scale in self.parts():
+            total = total + scale * e.residual_norms2
         return features.lengths, np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
-    def kernel(self, features: Features, chosen: np.ndarray, asked: Asked) -> np.ndarray:
-        """The whole kernel of some training examples and each questioned one, (k, n_test)."""
-        some, rows, lengths = self.questioned(features, asked)
-        own, whole = (x[chosen, None] for x in self.training_lengths(features))
+    def affinity(
+        self,
+        features: Features,
+        chosen: np.ndarray,
+        query: Sequence[EmbeddedExamples],
+        rows: Array,
+    ) -> np.ndarray:
+        """Return the full kernel of some training examples and each queried one, (k, n_test)."""
+        train = [EmbeddedExamples(e.train.take(chosen), e.rows[chosen]) for e in self._embeddings]
+        own, full = (x[chosen, None] for x in self.train_norms(features))
         inside = to_numpy(features.rows[chosen] @ rows.T).astype(np.float64) * own
-        return (inside + self.products(self.training(chosen), some)) / whole / lengths
+        return (inside + self.products(train, query)) / full / self.norms(query, rows)
 
-    def toward(self, features: Features, asked: Asked, counted: np.ndarray) -> tuple[Array, Array]:
-        """Training rows with a coordinate more for each question, and the questions themselves;
-        `counted` (T, n_test) are the shares of the questioned examples in each question."""
-        some, rows, lengths = self.questioned(features, asked)
-        own, whole = self.training_lengths(features)
-        like = features.rows * as_like(own / whole, features.rows)[:, None]
-        mix = np.ascontiguousarray((counted / lengths).T)
-        columns, targets = [like], [as_like(mix.T, rows) @ rows]
-        for i, e, scale in self.parts:
-            root, inverse = roots(mix.T @ _outside_products(e, some[i], some[i], mix))
-            found = _outside_products(e, Some(e.train, e.rows), some[i], mix) @ inverse
-            columns.append(as_like(np.sqrt(scale) * found / whole[:, None], like))
-            targets.append(as_like(np.sqrt(scale) * root, like))
-        return concatenate(columns, axis=1), concatenate(targets, axis=1)
+    def extend(
+        self,
+        features: Features,
+        query: Sequence[EmbeddedExamples],
+        rows: Array,
+        shares: np.ndarray,
+    ) -> tuple[Array, Array]:
+        """Append residual coordinates to the training rows and to the targets.
 
-
-def kernel_of(
-    beyond: Beyond, features: Features, asked: Asked, weights: np.ndarray | None, each: bool
-) -> tuple[Array, Array]:
-    """Training rows, and one question (p,) or several (T, p), whose products are the kernel: about
-    all questioned examples as `weights` count them, or about each."""
-    count = len(asked.examples[0])
-    counted = np.zeros((0, count)) if each else shares(weights, count)  # refuses what is no weight
-    questions = count if each else len(np.atleast_2d(counted))
-    if beyond and beyond.affordable(asked, questions):
-        wider, targets = beyond.toward(
-            features, asked, np.eye(count) if each else np.atleast_2d(counted)
+        `rows` are the whitened queried rows, and `shares` (T, n_test) the share of each queried
+        example in each of T targets.
+        """
+        own, full = self.train_norms(features)
+        mix = np.ascontiguousarray((shares / self.norms(query, rows)).T)
+        added, targets = [], [to_numpy(as_like(mix.T, rows) @ rows)]
+        for i, e, scale in self.parts():
+            oracle, train = e.oracle, EmbeddedExamples(e.train, e.rows)
+            root, inverse = roots(mix.T @ _residual_products(oracle, query[i], query[i], mix))
+            found = _residual_products(oracle, train, query[i], mix) @ inverse
+            added.append(np.sqrt(scale) * found / full[:, None])
+            targets.append(np.sqrt(scale) * root)
+        extra, like = np.concatenate(added, axis=1), features.rows
+        n, width = like.shape
+        shape = (n, width + extra.shape[1])  # filled in place: no second copy of the rows
+        wide = (
+            np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
         )
-        return wider, targets if each or counted.ndim > 1 else targets[0]
-    rows = beyond.inside(features, asked)
-    return features.rows, rows if each else mean_embedding(rows, weights)
+        wide[:, :width] = like
+        wide[:, :width] *= as_like(own / full, like)[:, None]
+        wide[:, width:] = as_like(extra, like)
+        return wide, as_like(np.concatenate(targets, axis=1), like)
 
 
-def affinity(beyond: Beyond, features: Features, chosen: np.ndarray, asked: Asked) -> np.ndarray:
-    """The kernel of some training examples and each questioned one, (k, n_test)."""
-    if beyond and beyond.affordable(asked):
-        return beyond.kernel(features, chosen, asked)
-    rows = beyond.inside(features, asked)
-    return to_numpy(features.rows[chosen] @ rows.T).astype(np.float64)
-
-
-def little(embedding: Embedding) -> bool:
-    """Whether a sketch keeps too little to select with; rows in a store stay as they are."""
-    in_memory = not isinstance(embedding.rows, StoredRows)
-    return in_memory and counts(embedding) and embedding.evidence.share < LITTLE
-
-
-def read(asked: Asked) -> list[Some]:
-    """Examples that every model has read and embedded."""
-    pairs = zip(asked.examples, asked.rows, strict=True)
-    return [Some(examples, rows, asked.labels) for examples, (rows, _) in pairs]
-
-
-def _outside_products(
-    embedding: Embedding, left: Some, right: Some, mix: np.ndarray | None
+def _residual_products(
+    oracle: Oracle, left: EmbeddedExamples, right: EmbeddedExamples, mix: np.ndarray | None
 ) -> np.ndarray:
-    """s_i·s_j less what the sketch has of it."""
-    labels = (left.labels, right.labels)
-    raw = raw_products(embedding.oracle, left.examples, right.examples, mix, labels)
+    """Return s_i·s_j minus its part in the sketch."""
+    raw = raw_products(oracle, left.examples, right.examples, mix, (left.labels, right.labels))
     other = right.rows if mix is None else as_like(mix.T, right.rows) @ right.rows
     return raw - products(left.rows, as_like(to_numpy(other), left.rows))
 
 
 def roots(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """R and S with R Rᵀ = gram and Rᵀ S = 1, of as many directions as there are."""
+    """Return R and S with R Rᵀ = gram and Rᵀ S = 1, one column per independent direction."""
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
-    kept = values > _TINY * max(values[-1], 0.0)
+    kept = values > _MIN_EIGENVALUE_SHARE * max(values[-1], 0.0)
     if not kept.any():
         return np.zeros((len(gram), 1)), np.zeros((len(gram), 1))
     root = np.sqrt(values[kept])
     return vectors[:, kept] * root, vectors[:, kept] / root
-
-
-Columns = Any
-"""A (P, B) array, NumPy or torch."""
-
-
-@dataclass(frozen=True)
-class _Solution:
-    """What was found, and how well it solves the equations."""
-
-    x: Columns
-    residual: float
-    """‖b − M x‖ / ‖b‖ of the worst column."""
-    steps: int
-    """Products with M that it took."""
-
-
-def conjugate_gradients(
-    product: Callable[[Columns], Columns],
-    b: Columns,
-    precondition: Callable[[Columns], Columns],
-    tolerance: float,
-    limit: int,
-) -> Iterator[_Solution]:
-    """The solution after each step, until all residuals are small or the steps are used up.
-
-    `product` is V ↦ M V for a symmetric positive M, `precondition` V ↦ C V with C ≈ M⁻¹, symmetric
-    and positive too. The first solution given is C b, before any step.
-    """
-    size = _dots(b, b) ** 0.5
-    size = size + (size == 0.0)  # a column of zeros is solved by zeros
-    x = precondition(b)
-    residual = b - product(x)
-    direction, energy = x, None
-    for step in range(1, limit + 1):
-        left = float((_dots(residual, residual) ** 0.5 / size).max())
-        yield _Solution(x, left, step)
-        if left <= tolerance or step == limit:
-            return
-        toward = precondition(residual)
-        before, energy = energy, _dots(residual, toward)
-        direction = toward if before is None else toward + ratio(energy, before) * direction
-        moved = product(direction)
-        length = ratio(energy, _dots(direction, moved))
-        x, residual = x + length * direction, residual - length * moved
-
-
-def _dots(a: Columns, b: Columns) -> Any:
-    """a·b of each pair of columns, (B,)."""
-    return (a * b).sum(0)
-
-
-def ratio(a: Any, b: Any) -> Any:
-    """a / b, and 0 for a column that is solved to the last digit (0 / 0)."""
-    done = b == 0.0
-    return a * ~done / (b + done)

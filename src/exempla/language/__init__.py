@@ -1,7 +1,4 @@
-"""Language models: what single tokens have to do with an answer about `Completions`.
-
-Imports: kernel, explainer and what stands below them.
-"""
+"""Language models: contributions of single tokens to an explanation of `Completions`."""
 
 from exempla.language.alignment import TokenAlignment
 

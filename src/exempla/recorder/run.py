@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from exempla import io
+from exempla import __version__, io
 from exempla.errors import ExemplaError
-from exempla.version import __version__
 
 _RUN = "run.json"
 _LOCK = ".run.lock"

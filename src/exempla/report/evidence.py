@@ -86,7 +86,7 @@ def layout_of(explanation: Explanation) -> Layout | None:
     count = max(_MAX_MAPPED - len(explanation), 0)
     some = rng.permutation(others)[:count]
     rows = np.concatenate([explanation.indices, some])[: 2 * _MAX_MAPPED]
-    features = np.asarray(query.explainer.features_for(query.explainer.use).rows[rows], np.float64)
+    features = np.asarray(query.explainer.kernel().features.rows[rows], np.float64)
     kernel = features @ features.T
     asked = _kernel_to(explanation, rows)
     if asked is None or asked.shape[0] != len(rows) or not np.isfinite(kernel).all():

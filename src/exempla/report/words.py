@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla import __version__
 from exempla.quality import (
     Judged,
     disagreement,
@@ -24,7 +25,6 @@ from exempla.quality import (
 )
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Question, Selection
-from exempla.version import __version__
 
 _SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
 
@@ -454,7 +454,7 @@ def trust(found: Selection, about: About) -> list[Trust]:
     exact = found.share >= 0.9995
     rest = (
         "the rest counts along the question, by its mean eigenvalue"
-        if found.beyond_sketch
+        if found.residual_used
         else "the rest was left out by the sketch"
     )
     kept = "all" if exact else percent(found.share)

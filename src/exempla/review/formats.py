@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from exempla import __version__
 from exempla.errors import ExemplaError
 from exempla.io import write_bytes, write_text
 from exempla.review.log import DecisionLog
 from exempla.review.suspects import item_of, row_of
-from exempla.version import __version__
 
 _PRESENCE = ("absent", "present")
 """What a label of several can be."""

@@ -1,12 +1,11 @@
-"""A set of rows in a folder, made shard by shard: what is there, what is missing, who writes.
+"""Rows in a folder, made shard by shard, and the identity of the store they belong to.
 
-A shard is one sealed .npy file (`sealed`) whose name is its range. A set that is killed at any byte
-holds whole shards and nothing else; to go on is to make the missing ones.
+A shard is one sealed .npy file (`exempla.io`) named by its range of rows. A set that is killed at
+any byte holds complete shards and nothing else; to continue is to make the missing ones.
 
-What a store belongs to: model, data and every choice that its rows depend on.
-
-Kept in store.json by the first who writes there. Everybody later is held against it, and told what
-differs: rows of two models in one folder would answer nobody's question.
+store.json, written by the first process, identifies the store: model, data and every option that
+the rows depend on. Every later process is compared with it and refused with the differences, since
+rows of two models in one folder would give wrong answers.
 """
 
 from __future__ import annotations
@@ -24,32 +23,43 @@ from typing import Any
 
 import numpy as np
 
+from exempla import __version__
 from exempla.arrays import is_sparse, is_tensor, to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.io import alone_in, make_folder, publish_first, read_seal, verified, write_sealed
+from exempla.io import (
+    alone_in,
+    make_folder,
+    parse_json,
+    read_seal,
+    verified,
+    write_bytes,
+    write_sealed,
+)
+from exempla.progress import counter
 from exempla.store.shards import Shard, StoredRows
-from exempla.version import __version__
 
 _SHARD_BYTES = 2**26
-"""Bytes of a shard: what a killed job loses at most …"""
+"""Size of a shard in bytes, the most that a killed job loses …"""
 _MOST_SHARDS = 256
-"""… unless that makes more shards than this: each is an open file while the rows are used."""
-SMALLEST, PARTS = 2**20, 32
-"""A job is cut into so many shards at least, so that it can be shared and gone on with, unless that
-makes them smaller than this."""
+"""… unless there were more shards than this: each is an open file while the rows are used."""
+_MIN_SHARD_BYTES, _MIN_SHARDS = 2**20, 32
+"""A job has at least this many shards, so that it can be shared and resumed, unless they would be
+smaller than this."""
+_N_RANDOMNESS_PROBES = 4
+"""Items of a data set that are read twice to see whether its items are random."""
 _MANIFEST = "manifest.json"
 _Range = tuple[int, int]
 
 
 def shard_height(rows: int, row_bytes: int) -> int:
-    """Rows of a shard.
+    """Return the number of rows in a shard.
 
     >>> shard_height(10_000_000, 1024), shard_height(150, 120)
     (65536, 8738)
     """
     row_bytes = max(row_bytes, 1)
     height = max(1, _SHARD_BYTES // row_bytes, -(-rows // _MOST_SHARDS))
-    return min(height, max(1, SMALLEST // row_bytes, -(-rows // PARTS)))
+    return min(height, max(1, _MIN_SHARD_BYTES // row_bytes, -(-rows // _MIN_SHARDS)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class RowSet:
     dtype: np.dtype
     height: int
     about: Mapping[str, Any]
-    """What the rows are; a shard that says otherwise is not one of these."""
+    """Description of the rows; a shard with another one does not belong to the set."""
 
     @property
     def ranges(self) -> list[_Range]:
@@ -76,19 +86,18 @@ class RowSet:
         return self.rows * self.width * self.dtype.itemsize
 
     def share(self, part: int, parts: int) -> list[_Range]:
-        """The shards of the part-th (from 1) of so many parts, about equal."""
+        """Return the shards of one part, counted from 1, of about equal parts."""
         every = self.ranges
-        cuts = [len(every) * i // parts for i in range(parts + 1)]
-        return every[cuts[part - 1] : cuts[part]]
+        return every[len(every) * (part - 1) // parts : len(every) * part // parts]
 
     def path(self, start: int, stop: int) -> Path:
         """The file of a shard."""
         return self.folder / f"{start:012d}-{stop:012d}.npy"
 
     def missing(self, among: list[_Range] | None = None) -> list[_Range]:
-        """Shards that are not there, or not whole: those are named, and are to be made again.
+        """Return the shards that are absent or damaged, after checking every byte of the others.
 
-        Every byte of the others is read and held against its checksum.
+        A damaged shard is reported in a warning and made again.
         """
         left = []
         for start, stop in self.ranges if among is None else among:
@@ -99,20 +108,20 @@ class RowSet:
             try:
                 self._check(path, start, stop, verified(path))
             except ExemplaError as problem:
-                warnings.warn(f"{problem} It is made again.", ExemplaWarning, stacklevel=2)
+                warnings.warn(f"{problem} It will be made again.", ExemplaWarning, stacklevel=2)
                 left.append((start, stop))
         return left
 
     def absent(self) -> list[_Range]:
-        """Shards that are not there, without a look inside the others."""
+        """Return the shards that are absent, without reading the others."""
         return [(start, stop) for start, stop in self.ranges if not self.path(start, stop).exists()]
 
     def write(self, start: int, rows: np.ndarray) -> None:
-        """Keep the rows of one shard; they are on the disk when this returns."""
+        """Write one shard; it is on disk when this returns."""
         stop = start + len(rows)
         values = np.ascontiguousarray(rows, self.dtype)
         about = {**self.about, "start": start, "stop": stop}
-        with failing_disk(self.folder):
+        with disk_errors(self.folder):
             write_sealed(
                 self.path(start, stop),
                 lambda sink: np.save(sink, values, allow_pickle=False),
@@ -120,8 +129,7 @@ class RowSet:
             )
 
     def opened(self, check: bool = False) -> StoredRows:
-        """All rows as one array, once each shard is there and has its size and its place; with
-        `check` also every byte of it."""
+        """Open all rows as one array; `check` verifies every byte, otherwise sizes and ranges."""
         shards = []
         for start, stop in self.ranges:
             path = self.path(start, stop)
@@ -137,7 +145,7 @@ class RowSet:
         return StoredRows(tuple(shards))
 
     def finish(self) -> StoredRows:
-        """The rows, with a manifest of all shards beside them."""
+        """Write a manifest of all shards beside them, and return the rows."""
         rows = self.opened()
         files = {}
         for shard in rows.shards:
@@ -150,35 +158,37 @@ class RowSet:
         }  # fmt: skip
         text = json.dumps(said, indent=1) + "\n"
         path = self.folder / _MANIFEST
-        with failing_disk(self.folder):
+        with disk_errors(self.folder):
             if path.exists() and path.read_bytes() != text.encode():
                 path.unlink(missing_ok=True)
-            publish_first(path, text.encode())
+            write_bytes(path, text.encode(), keep_existing=True)
         return rows
 
     def _check(self, path: Path, start: int, stop: int, said: Mapping[str, Any]) -> None:
         wanted = {**self.about, "start": start, "stop": stop}
         other = [name for name, value in wanted.items() if said.get(name) != value]
         if other:
-            raise ExemplaError(f"{path} is of another job: it differs in {', '.join(other)}.")
+            raise ExemplaError(f"{path} belongs to another job: it differs in {', '.join(other)}.")
         rows = Shard(path, start, stop).rows
         if rows.shape != (stop - start, self.width) or rows.dtype != self.dtype:
-            raise ExemplaError(f"{path} holds {rows.shape} numbers, not what its name says.")
+            raise ExemplaError(
+                f"{path} holds an array of shape {rows.shape}, not the range in its name."
+            )
 
     @contextmanager
     def writing(self, ranges: list[_Range]) -> Iterator[None]:
-        """Nobody else makes these shards for the time of the block, where the system has locks."""
-        with failing_disk(self.folder):
+        """Hold a lock on these shards inside the block, where the system has locks."""
+        with disk_errors(self.folder):
             make_folder(self.folder)
         if not ranges:
             yield
             return
         first, last = ranges[0][0], ranges[-1][1]
         busy = ExemplaError(
-            f"another process is writing rows to {self.folder} at this moment: wait for it, or "
-            "give each a folder of its own as store=."
+            f"another process is writing rows to {self.folder}: wait for it, or give each process "
+            "its own folder as store=."
         )
-        with failing_disk(self.folder):
+        with disk_errors(self.folder):
             mine = self.folder / f".writing-{first}-{last}"
             mine.touch()
         with alone_in(mine, busy):
@@ -187,7 +197,7 @@ class RowSet:
                 if other != mine and low < last and first < high:
                     with alone_in(other, busy):
                         other.unlink(missing_ok=True)
-            for one in ranges:  # what killed writers of these shards left, under no name
+            for one in ranges:  # temporary files that killed writers left
                 for scratch in self.folder.glob(f".{self.path(*one).name}.*"):
                     scratch.unlink(missing_ok=True)
             yield
@@ -195,31 +205,31 @@ class RowSet:
 
 
 @contextmanager
-def failing_disk(folder: Path) -> Iterator[None]:
-    """One sentence for a disk that is full, read-only or failing."""
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError (full, read-only or failing disk) into one sentence."""
     try:
         yield
     except OSError as problem:
         more = ""
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            more = "; make room and run the same again: what is there already is kept"
+            more = "; free some space and run the same again: finished shards are kept"
         why = problem.strerror or problem
         raise ExemplaError(f"rows cannot be stored in {folder}: {why}{more}.") from None
 
 
-_FORMAT = "exempla-store-1"
-FILE = "store.json"
-NAMES = {
-    "format": "the form of the store", "version": "the version of exempla", "models": "the model",
+_FORMAT = "exempla-store-2"
+_FILE = "store.json"
+_NAMES = {
+    "format": "the format of the store", "version": "the version of exempla", "models": "the model",
     "data": "the training data", "rows": "the number of training examples",
     "fisher": "fisher=", "sketch": "sketch=", "seed": "seed=", "likelihood": "likelihood=",
     "parameters": "parameters=",
 }  # fmt: skip
-"""Words for what may differ."""
+"""What may differ, in words."""
 
 
 def identity_of(models: Iterable[Any], data: Any, labels: Any, rows: int, **options: Any) -> dict:
-    """Everything that rows depend on, as plain data."""
+    """Return everything that the rows depend on, as plain data."""
     return {
         "format": _FORMAT,
         "version": __version__,
@@ -231,37 +241,40 @@ def identity_of(models: Iterable[Any], data: Any, labels: Any, rows: int, **opti
 
 
 def claim(folder: Path, mine: dict[str, Any]) -> None:
-    """Make this folder the store of this identity, or refuse it as that of another."""
+    """Make this folder the store of this identity; raise if it belongs to another."""
     make_folder(folder)
-    path = folder / FILE
+    path = folder / _FILE
     if not path.exists() and any(folder.glob("*.npy")):
         raise ExemplaError(
-            f"{folder} holds .npy files and no {FILE}: give an empty folder as the store."
+            f"{folder} holds .npy files and no {_FILE}: give an empty folder as the store."
         )
-    found = _read(publish_first(path, (json.dumps(mine, indent=1) + "\n").encode()))
+    if not path.exists():
+        write_bytes(path, (json.dumps(mine, indent=1) + "\n").encode(), keep_existing=True)
+    found = _read(path)
     wanted = json.loads(json.dumps(mine))
     other = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
     if other:
         said = "; ".join(
-            f"{NAMES.get(name, name)} ({_short(found.get(name))} there, "
+            f"{_NAMES.get(name, name)} ({_short(found.get(name))} there, "
             f"{_short(wanted.get(name))} here)"
             for name in other
         )
         raise ExemplaError(
-            f"the store in {folder} is of another job, and differs in {said}: give another folder, "
-            "or delete that one if it is no longer wanted."
+            f"the store in {folder} belongs to another job: it differs in {said}. Give another "
+            "folder, or delete that one if it is no longer needed."
         )
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     except ValueError:
         pass
     raise ExemplaError(
-        f"{path} is not what exempla wrote: delete the store and fit again, or give another folder."
+        f"{path} was not written by exempla or is damaged: delete the store and fit again, or give "
+        "another folder."
     )
 
 
@@ -272,7 +285,7 @@ def _short(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """An option as JSON can hold it: a name, or a hash of what has none."""
+    """Return an option as JSON can hold it; objects without a name as a hash."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, list | tuple):
@@ -284,11 +297,11 @@ def _plain(value: Any) -> Any:
 
 
 def model_hash(model: Any) -> str:
-    """A hash of the model's weights and settings.
+    """Return a hash of the model's weights and settings.
 
-    A torch module: the values of its state. Anything else: what pickling it would write, in which
-    joblib makes arrays and dictionaries count by their content. What cannot be pickled counts by
-    its type alone; its scores are compared as well (see `exempla.kernel.stored`).
+    For a torch module, of the values of its state; for anything else, of what pickling it would
+    write, arrays and dictionaries by content. A model that cannot be pickled is identified by its
+    type; the scores of a few examples are compared as well (`exempla.kernel.stored`).
 
     >>> from sklearn.linear_model import Ridge
     >>> one, two = Ridge().fit([[0.0], [1.0]], [0, 1]), Ridge().fit([[0.0], [1.0]], [0, 2])
@@ -316,8 +329,8 @@ def model_hash(model: Any) -> str:
 
 
 def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
-    """A hash of the training data: every number of arrays, tables and lists; of a torch Dataset or
-    anything else that is read item by item, how many there are and their labels.
+    """Return a hash of the training data: of every value of arrays, tables and lists, and of every
+    item of a Dataset that gives the same items twice. Warn if that is impossible.
 
     >>> X = np.eye(3)
     >>> _data_fingerprint((X, [0, 1, 0]), None, 3) == _data_fingerprint((X, [0, 1, 1]), None, 3)
@@ -328,10 +341,40 @@ def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
     if all(_is_values(part) for part in parts):
         for part in parts:
             _add_value(digest, part)
-    else:
+    elif not _add_items(digest, data, rows):
         _add_value(digest, labels)
+        warnings.warn(
+            "The inputs of this data set cannot be fingerprinted (they are random, or cannot be "
+            "read by position): only their number and labels identify the store. If the inputs "
+            "change, give another folder as store=.",
+            ExemplaWarning,
+            stacklevel=2,
+        )
     digest.update(str(rows).encode())
     return digest.hexdigest()
+
+
+def _add_items(digest: Any, data: Any, rows: int) -> bool:
+    """Feed every item of a data set to the hash; return False if it cannot be read twice alike."""
+    if not hasattr(data, "__getitem__"):  # a DataLoader
+        data = getattr(data, "dataset", data)
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or len(data) != rows:
+        return False
+    probes = np.unique(np.linspace(0, rows - 1, _N_RANDOMNESS_PROBES).astype(int)).tolist()
+    try:
+        reads = [hashlib.sha256(), hashlib.sha256()]
+        for read in reads:
+            for i in probes:
+                _add_value(read, data[i])
+        if reads[0].digest() != reads[1].digest():
+            return False
+        with counter("fingerprinting the training data", rows, "ex") as bar:
+            for i in range(rows):
+                _add_value(digest, data[i])
+                bar.update()
+    except (TypeError, KeyError, IndexError, NotImplementedError):
+        return False
+    return True
 
 
 def _is_values(part: Any) -> bool:

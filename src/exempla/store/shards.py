@@ -1,19 +1,12 @@
-"""Rows in several files: consecutive ranges of one (t, p) array, each an .npy file of its own.
+"""Stored rows: consecutive ranges of one (t, p) array, each in an .npy file; and fitted objects.
 
-Passes over all rows read the files in order, ahead of the caller (`stream`). Single rows are taken
-from the files mapped into memory, of which the system keeps what there is room for.
-
-Rows of files in order, read ahead by threads while the caller computes.
-
-Read, not mapped: what a pass needs is a few buffers, whatever the files' size, and the next ones
-fill while one is used. A mapped file would be called in page by page by the thread that computes.
-
-Whole fitted objects, one in a file, with its checksum at the end.
+A pass over all rows reads the files in order into a few buffers, ahead of the caller (`stream`):
+memory stays small whatever the size of the files, and the next buffers fill while one is used.
+Single rows are taken from the files mapped into memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 from collections import deque
@@ -27,18 +20,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from exempla import __version__
 from exempla.errors import ExemplaError
-from exempla.io import Hashing, replacing
-from exempla.version import __version__
+from exempla.io import read_seal, verified, write_sealed
 
 _AHEAD = 3
-"""Buffers that are filled while one is used."""
+"""Buffers filled while one is used."""
 _READERS = 2
 """Threads that fill them."""
 
 
 class Range(NamedTuple):
-    """Bytes of a file that are consecutive rows of a whole."""
+    """Bytes of a file that hold consecutive rows of the array."""
 
     path: Path
     offset: int
@@ -49,7 +42,7 @@ class Range(NamedTuple):
 def read_ahead(
     ranges: Sequence[Range], width: int, dtype: np.dtype
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """The rows of each range, in order. An array is used up when the next one is asked for."""
+    """Yield the rows of each range in order. An array is valid until the next one is requested."""
     if not ranges:
         return
     most = max(r.stop - r.start for r in ranges)
@@ -74,8 +67,8 @@ def read_ahead(
 
 
 def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -> None:
-    """A few rows from all over a file, into `out`: each is read by itself, as a mapped file would
-    call in a hundred kilobytes around every one of them."""
+    """Read a few scattered rows into `out`, each by itself: a mapped file would load a hundred
+    kilobytes around every one of them."""
     size = out.itemsize * out.shape[1]
     values: Any = out
     view = memoryview(values).cast("B")
@@ -104,18 +97,16 @@ def _fill(one: Range, buffer: np.ndarray) -> None:
             while len(view):
                 got = file.readinto(view)
                 if not got:
-                    raise ExemplaError(
-                        f"{one.path} is cut short: fit again with this store=, which makes it anew."
-                    )
+                    raise ExemplaError(f"{one.path} is cut short: fit again with this store=.")
                 view = view[got:]
     except OSError as problem:
         raise ExemplaError(f"{one.path} cannot be read: {problem.strerror or problem}.") from None
 
 
-_SCATTERED = 8
-"""Rows are read one by one where fewer than one in so many is wanted."""
+_MAX_SCATTERED = 8
+"""Rows are read one by one if fewer than one in this many is wanted."""
 PIECE_BYTES = 2**24
-"""Bytes of rows that a pass takes at a time."""
+"""Bytes of rows that a pass reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +117,22 @@ class Shard:
     start: int
     stop: int
     skip: int = 0
+    verify: bool = False
+    """Whether the checksum of the file is verified before the first read."""
 
     @cached_property
     def _file(self) -> np.ndarray:
+        if self.verify:
+            verified(self.path)
         try:
             rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as problem:
-            why = getattr(problem, "strerror", None) or "it is no whole .npy file of numbers"
+            why = getattr(problem, "strerror", None) or "it is not a complete .npy file of numbers"
             raise ExemplaError(f"{self.path} cannot be read: {why}.") from None
         if rows.ndim != 2 or not rows.flags.c_contiguous or not rows.dtype.isnative:
-            raise ExemplaError(f"{self.path} is no file of rows: save a (t, p) array in C order.")
+            raise ExemplaError(
+                f"{self.path} is not a file of rows: save a (t, p) array in C order."
+            )
         return rows
 
     @property
@@ -145,13 +142,13 @@ class Shard:
 
     @property
     def offset(self) -> int:
-        """Where in the file they begin."""
+        """Byte at which the rows begin."""
         first = int(self._file.offset)  # type: ignore[attr-defined]
         return first + self.skip * self._file.strides[0]
 
     def take(self, positions: np.ndarray) -> np.ndarray:
-        """Some of the rows, ascending positions."""
-        if _SCATTERED * len(positions) > np.ptp(positions) or not hasattr(os, "pread"):
+        """Return some of the rows; positions must ascend."""
+        if _MAX_SCATTERED * len(positions) > np.ptp(positions) or not hasattr(os, "pread"):
             return self.rows[positions]
         out = np.empty((len(positions), self._file.shape[1]), self._file.dtype)
         read_rows(self.path, self.offset, positions, out)
@@ -178,7 +175,7 @@ class StoredRows:
 
     @classmethod
     def of(cls, paths: Sequence[str | Path]) -> StoredRows:
-        """The rows of these files, in this order."""
+        """Open these files as one array, in this order."""
         lengths = [len(Shard(Path(path), 0, 0)._file) for path in paths]
         cuts = np.concatenate([[0], np.cumsum(lengths)]).astype(int).tolist()
         ranges = zip(paths, pairwise(cuts), strict=True)
@@ -186,7 +183,7 @@ class StoredRows:
 
     def __post_init__(self) -> None:
         if not self.shards:
-            raise ExemplaError("there are no stored rows: give at least one file of them.")
+            raise ExemplaError("there are no stored rows: give at least one file.")
 
     @cached_property
     def _first(self) -> np.ndarray:
@@ -218,14 +215,16 @@ class StoredRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def refuse_missing(self) -> None:
-        """Raise if a file is not there or too short; what is in it is not looked at."""
+    def verify_when_read(self) -> None:
+        """Raise if a file is absent or too short; verify each checksum before the first read."""
         for shard in self.shards:
             if len(shard.rows) != shard.stop - shard.start:
                 raise ExemplaError(f"{shard.path} has fewer rows than it had: fit again.")
+            vars(shard).pop("_file")  # opened again, and verified, by the first read
+            object.__setattr__(shard, "verify", True)
 
     def blocks(self, height: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """All rows in order, at most so many at a time, as views of their files."""
+        """Yield all rows in order, at most `height` at a time, as views of their files."""
         for shard in self.shards:
             rows = shard.rows
             for start in range(0, len(rows), height):
@@ -233,8 +232,10 @@ class StoredRows:
                 yield slice(shard.start + start, shard.start + stop), rows[start:stop]
 
     def stream(self, multiple: int = 1) -> Iterator[tuple[slice, np.ndarray]]:
-        """All rows in order, read ahead into a few buffers, a number divisible by `multiple` at a
-        time (but for the end of a file). An array is used up when the next one is asked for.
+        """Yield all rows in order, read ahead into a few buffers.
+
+        Each array has a number of rows divisible by `multiple`, except at the end of a file, and is
+        valid until the next one is requested.
         """
         row = self.shape[1] * self.dtype.itemsize
         height = max(1, PIECE_BYTES // (max(row, 1) * multiple)) * multiple
@@ -247,16 +248,17 @@ class StoredRows:
         return read_ahead(ranges, self.shape[1], self.dtype)
 
     def part(self, start: int, stop: int) -> StoredRows:
-        """Rows start … stop alone, numbered from 0."""
+        """Return rows start … stop, numbered from 0."""
         found = []
         for s in self.shards:
             low, high = max(start, s.start), min(stop, s.stop)
             if low < high:
-                found.append(Shard(s.path, low - start, high - start, s.skip + low - s.start))
+                skip = s.skip + low - s.start
+                found.append(Shard(s.path, low - start, high - start, skip, s.verify))
         return StoredRows(tuple(found))
 
     def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> np.ndarray:
-        """Copies of one row, of a range, or of rows by number or by a mask."""
+        """Return copies of one row, of a range, or of rows by number or mask."""
         if isinstance(which, slice) and which.step in (None, 1):
             return self._range(*which.indices(len(self))[:2])
         wanted = self._numbers(which)
@@ -279,7 +281,7 @@ class StoredRows:
         return out
 
     def _numbers(self, which: Any) -> np.ndarray:
-        """Which rows are meant, as NumPy would understand it."""
+        """Return the row numbers that NumPy indexing would select."""
         t = len(self)
         if isinstance(which, slice):
             return np.arange(*which.indices(t))
@@ -290,18 +292,18 @@ class StoredRows:
             return np.flatnonzero(wanted)
         wanted = wanted.astype(np.int64) if wanted.size else np.empty(wanted.shape, np.int64)
         if wanted.size and not (-t <= wanted.min() and wanted.max() < t):
-            raise IndexError(f"there are {t} rows, and one outside of them was asked for")
+            raise IndexError(f"row index out of range for {t} rows")
         return np.where(wanted < 0, wanted + t, wanted)
 
     def __matmul__(self, columns: np.ndarray) -> np.ndarray:
-        """Products of all rows with some columns (p, m), (t, m), in one pass."""
+        """Multiply all rows by columns (p, m) in one pass; return (t, m)."""
         out = np.empty((len(self), *columns.shape[1:]), np.result_type(self.dtype, columns))
         for part, rows in self.stream():
             out[part] = rows @ columns
         return out
 
     def squares(self) -> np.ndarray:
-        """Squared length of every row, (t,), in one pass."""
+        """Return the squared length of every row, (t,), in one pass."""
         out = np.empty(len(self))
         for part, rows in self.stream():
             out[part] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
@@ -309,24 +311,23 @@ class StoredRows:
 
 
 T = TypeVar("T")
-SEAL = b"exempla-sha256:"
-"""What stands before the checksum at the end of a stored object."""
 
 
 def write_object(thing: object, path: str | Path) -> Path:
-    """One fitted object in one file; what was there before stays until the new one is whole."""
+    """Write a fitted object to one sealed file; an existing one stays until it is complete."""
     import joblib
 
     path = Path(path)
     try:
-        with replacing(path) as file:
-            sink = Hashing(file)
-            joblib.dump({"exempla": __version__, "object": thing}, sink)  # type: ignore[arg-type]
-            file.write(SEAL + sink.hash.hexdigest().encode())
+        write_sealed(
+            path,
+            lambda sink: joblib.dump({"exempla": __version__, "object": thing}, sink),
+            {"exempla": __version__, "type": type(thing).__name__},
+        )
     except OSError as problem:
         raise ExemplaError(
-            f"{path} cannot be written: {problem.strerror or problem}; what was there before is "
-            "untouched."
+            f"{path} cannot be written: {problem.strerror or problem}; an existing file is "
+            "unchanged."
         ) from None
     except (TypeError, AttributeError, pickle.PicklingError) as problem:
         raise ExemplaError(
@@ -336,42 +337,22 @@ def write_object(thing: object, path: str | Path) -> Path:
 
 
 def read_object(path: str | Path, kind: type[T]) -> T:
-    """What `write_object` wrote. Reading runs code in the file."""
+    """Read what `write_object` wrote. Reading runs code in the file: open only what you trust."""
     import joblib
 
+    path = Path(path)
+    if not path.exists():
+        raise ExemplaError(f"there is no file {path}.")
+    if not path.is_dir() and read_seal(path) is None:
+        raise ExemplaError(f"{path} is cut short or was not written by {kind.__name__}.save.")
+    verified(path)
     try:
-        _refuse_changed(Path(path))
         thing = joblib.load(path)["object"]
-    except FileNotFoundError:
-        raise ExemplaError(f"there is no file {path}.") from None
-    except ExemplaError:
-        raise
-    except OSError as problem:
-        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
-    except Exception as problem:  # whatever strange bytes may do to an unpickler
+    except Exception as problem:  # a sealed file of another kind, or of other library versions
         raise ExemplaError(
-            f"{path} is not whole, or was not written by {kind.__name__}.save "
-            f"({type(problem).__name__}): save it again."
+            f"{path} cannot be loaded ({type(problem).__name__}: {problem}): save it again with "
+            f"{kind.__name__}.save."
         ) from None
     if not isinstance(thing, kind):
         raise ExemplaError(f"{path} was not written by {kind.__name__}.save.")
     return thing
-
-
-def _refuse_changed(path: Path) -> None:
-    """Raise if the file ends in a checksum that is not that of what stands before it (a file cut
-    short has none, and stops the unpickler)."""
-    length = len(SEAL) + 2 * hashlib.sha256().digest_size
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        file.seek(max(size - length, 0))
-        seal = file.read()
-        if not seal.startswith(SEAL):
-            return
-        file.seek(0)
-        digest, left = hashlib.sha256(), size - length
-        while left > 0 and (chunk := file.read(min(left, 2**20))):
-            digest.update(chunk)
-            left -= len(chunk)
-    if seal != SEAL + digest.hexdigest().encode():
-        raise ExemplaError(f"{path} has been changed since it was saved: save it again.")

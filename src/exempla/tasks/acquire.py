@@ -41,7 +41,6 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions
 from exempla.kernel.basis import IdentitySketch
 from exempla.kernel.embed import Embedding
-from exempla.kernel.query import dampings
 from exempla.oracles.base import ScoreRows
 from exempla.progress import showing, track_rows
 from exempla.results import Answer
@@ -295,7 +294,7 @@ def _acquire(
         notes.append(f"Only {len(order)} of {k} rows were picked: the others are copies"
                      + (" or do not help." if labelled else "."))  # fmt: skip
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
-    damping = dampings(explainer.embeddings, explainer.damping, "influence")
+    damping = explainer.kernel("influence").dampings
     share = gains / gains.sum() if gains.sum() > 0 else gains
     bearing = np.abs(rows[order] @ targets.T)
     return Acquisition(
@@ -375,7 +374,7 @@ class _Pool:
         self, explainer: Explainer, pool: Any, labelled: bool, root_costs: np.ndarray | None
     ) -> None:
         self.embeddings, self.labelled, self.root_costs = explainer.embeddings, labelled, root_costs
-        chosen = dampings(explainer.embeddings, explainer.damping, "influence")
+        chosen = explainer.kernel("influence").dampings
         self.dampings = [d.value for d in chosen]
         self.n_train = explainer.n_train
         self.examples = [e.oracle.read(pool, role="test") for e in explainer.embeddings]

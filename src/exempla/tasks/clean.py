@@ -17,7 +17,7 @@ from exempla.checks import check_k, check_seed
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions
-from exempla.kernel.query import dampings, joined, mean_embedding
+from exempla.kernel.query import mean_embedding
 from exempla.memory import clean_bytes, explain_bytes
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
@@ -170,37 +170,31 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
     harmful = harmful[influence[harmful] < -least]
     if len(harmful) == 0:
         raise ExemplaError("no training example harms these predictions: nothing to remove.")
-    chosen = dampings(explainer.embeddings, explainer.damping, "influence")
-
-    def whitened(positions: Any) -> Any:
-        pairs = zip(explainer.embeddings, chosen, strict=True)
-        return joined([e.metric.whiten(e.near_model(e.rows[positions]), d.value) for e, d in pairs])
-
-    copies = Copies(whitened, n, explainer.train_data)
+    kernel = explainer.kernel("influence")
+    copies = Copies(kernel.whiten_rows, n, explainer.train_data)
     leaders = harmful[np.unique(copies.group(harmful))]
     groups = copies.members(leaders)
     totals = np.array([-influence[rows].sum() for rows in groups])
     best = [i for i in descending(totals)[:k] if totals[i] > least]
     order = leaders[best]
-    examples = [e.oracle.read(test, role="test") for e in explainer.embeddings]
+    query = kernel.query(test)
     notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
     if len(order) < k:
         notes.append(
             f"{len(order)} of {k} examples were found: no other one harms these predictions."
         )
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
-    question = Question(explainer, examples[0], test, shares=_shares(weights, len(examples[0])))
-    rows = [e.embed(x, "true")[0] for e, x in zip(explainer.embeddings, examples, strict=True)]
-    pairs = list(zip(explainer.embeddings, rows, chosen, strict=True))
-    queried = joined([e.metric.whiten(r, d.value) for e, r, d in pairs])
+    question = Question(explainer, query.examples[0], test, shares=_shares(weights, len(query)))
+    rows = kernel.whiten_rows(order)
+    mu = mean_embedding(kernel.query_rows(query, rows), weights)
     return Cleaning.of(
-        _weighted(whitened(order), mean_embedding(queried, weights), order),
+        _weighted(rows, mu, order),
         alignment=n * influence[order],
         effect=totals[best],
         copies=tuple(groups[i].tolist() for i in best),
-        damping=float(np.mean([d.value for d in chosen])),
-        damping_rule=chosen[0].rule,
-        **explainer.circumstances(order, question, "true", k),
+        damping=kernel.damping,
+        damping_rule=kernel.dampings[0].rule,
+        **explainer._provenance(order, question, "true", k),
         warnings=tuple(notes),
     )
 

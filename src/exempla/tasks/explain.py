@@ -274,7 +274,7 @@ def pick(
             return explainer.explain(test, count, side, labels, selector, weights=weights)
 
     found = select(wanted, quiet=k == "auto")
-    rows = explainer.features_for(explainer.use).rows
+    rows = explainer.kernel().features.rows
     copies = Copies(lambda positions: rows[positions], n, explainer.train_data)
     count, first = wanted, copies.group(found.indices)
     for _ in range(_MOST_SELECTIONS):

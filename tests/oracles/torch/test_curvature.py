@@ -100,16 +100,14 @@ def test_every_questioned_example_ends_at_the_exact_answer(monkeypatch):
     exact = exempla.Explainer(model, damping=0.05, progress=False).fit(train)
     narrow = exempla.Explainer(model, damping=0.05, sketch=20, progress=False).fit(train)
     wanted = exact.influence(test)
-    found = narrow.influence(test, past_sketch=True)
+    found = narrow.influence(test, solve="exact")
     error = np.linalg.norm(found - wanted, axis=0) / np.linalg.norm(wanted, axis=0)
     assert error.max() < 0.05
-    np.testing.assert_allclose(exact.influence(test, past_sketch=True), wanted, rtol=1e-9)
+    np.testing.assert_allclose(exact.influence(test, solve="exact"), wanted, rtol=1e-9)
     # in blocks of three, the last one smaller: the same columns
     parameters = narrow.embeddings[0].evidence.parameters
     monkeypatch.setattr("exempla.influence.BLOCK_BYTES", 3 * 40 * parameters)
-    np.testing.assert_allclose(
-        narrow.influence(test, past_sketch=True), found, rtol=0.05, atol=1e-3
-    )
+    np.testing.assert_allclose(narrow.influence(test, solve="exact"), found, rtol=0.05, atol=1e-3)
 
 
 def test_several_models_and_weights_of_the_set():

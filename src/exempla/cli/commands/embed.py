@@ -125,7 +125,7 @@ def _write_page(
     """Write report.html: a few rows with their nearest neighbours."""
     import numpy as np
 
-    from exempla.influence import self_influence
+    from exempla.arrays import row_squares
     from exempla.kernel.query import unit_rows
     from exempla.report import About, Listed, write_listing
     from exempla.report.words import percent
@@ -133,7 +133,7 @@ def _write_page(
     rows = given.parts.train
     some = np.unique(np.linspace(0, len(rows) - 1, _SHOWN).astype(int))
     # divide by the norms last, so that the vectors are not copied
-    lengths = np.sqrt(self_influence(vectors) * len(rows))
+    lengths = np.sqrt(row_squares(vectors))
     cosines = (vectors @ unit_rows(vectors[some]).T).T
     cosines /= np.where(lengths > 0, lengths, 1.0)
     cosines[np.arange(len(some)), some] = -np.inf

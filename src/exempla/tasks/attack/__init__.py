@@ -29,7 +29,7 @@ from exempla.checks import (
 )
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.kernel.damping import RULES, FisherEvidence, check_damping
+from exempla.kernel.damping import FisherEvidence, check_damping, resolve_damping
 from exempla.memory import announce
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
@@ -325,8 +325,7 @@ def _damping(oracle: Oracle, examples: Examples, wanted: str | float, seed: int)
         examples=len(examples),
         parameters=oracle.n_parameters,
     )
-    auto = "per-row" if oracle.n_parameters <= 4096 else "per-effective-row"
-    return RULES[auto if wanted == "auto" else wanted](evidence).value
+    return resolve_damping(wanted, evidence, use="attack").value
 
 
 def _sample(n: int, seed: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from exempla import __version__
 from exempla.arrays import to_numpy
 from exempla.checks import check_ids, check_rows, whole_number
 from exempla.data import arrays_of, index_of, n_rows
@@ -27,7 +28,6 @@ from exempla.oracles import make_oracle
 from exempla.results import Answer
 from exempla.tasks.attack.result import AttackCheck, check_attack
 from exempla.tasks.retrain import Fit, refit
-from exempla.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from exempla import __version__
 from exempla.arrays import is_tensor
 from exempla.checks import check_times
 from exempla.errors import ExemplaError
@@ -17,7 +18,6 @@ from exempla.results import Answer
 from exempla.tasks.attack.ascent import Box
 from exempla.tasks.retrain import Fit, check_fit, refit
 from exempla.tasks.verify import arm_table
-from exempla.version import __version__
 
 _ARMS = ("untouched", "attacked", "random direction")
 

@@ -48,7 +48,7 @@ from scipy.special import expit, logit
 from exempla.arrays import TIE, as_like, concatenate, first_largest, row_squares, to_numpy
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
-from exempla.kernel.damping import per_row
+from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding, embed_training_set
 from exempla.kernel.query import unit_rows
 from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
@@ -100,13 +100,15 @@ class FisherView:
         """Whitened unit rows of some versions."""
         e = self.embedding
         beyond = None
-        if e.sketch.outside is not None:
-            beyond = self.outside[versions] * e.metric.outside(e.sketch.outside, damping)
+        if e.sketch.residual_penalty is not None:
+            beyond = self.outside[versions] * e.metric.residual_inverse(
+                e.sketch.residual_penalty, damping
+            )
         unit = unit_rows(e.metric.whiten(self.scores[versions], damping), beyond)
         return to_numpy(unit) * self.signs[versions, None]
 
     def dampings(self) -> list[float]:
-        unit = per_row(self.embedding.evidence).value
+        unit = resolve_damping("auto", self.embedding.evidence, use="labels").value
         return [multiple * unit for multiple in DAMPINGS]
 
     def similarities(self, reference: np.ndarray) -> np.ndarray:
@@ -162,7 +164,9 @@ def _view_versions(
         embedding = embed_training_set(oracle, data, **chosen)
         given, lengths = _unit_length(embedding.rows, np.zeros(len(train)))
     else:
-        embedding = embed_models([model], [oracle], data, store=store, **chosen)[0]
+        embedding = embed_models(
+            [model], [oracle], [oracle.read(data, role="train")], data, store=store, **chosen
+        )[0]
         lengths = np.sqrt(embedding.rows.squares())
         given = _StoredVersions(embedding.rows, lengths)
     repeated = np.repeat(calibration, codes.shape[1])

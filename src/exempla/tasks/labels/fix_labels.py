@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_regressor
 
+from exempla import __version__
 from exempla.arrays import TIE, first_largest, is_sparse
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.data import plain_labels
@@ -55,7 +56,6 @@ from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingEx
 from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.tokens import fix_token_labels
 from exempla.tasks.retrain import Fit
-from exempla.version import __version__
 
 MANY_CLASSES = 1000
 """From this number of classes on, the default model is `SoftmaxRegression`."""

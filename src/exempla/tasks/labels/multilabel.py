@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from exempla import __version__
 from exempla.arrays import is_sparse
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, stack_rows, unpack
@@ -21,7 +22,6 @@ from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Assessment
 from exempla.tasks.retrain import Fit
-from exempla.version import __version__
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
 """Several labels at once by a model for each, which is what is asked here anyway."""

@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 
 from exempla.arrays import TIE, first_largest, is_sparse, levels
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.damping import check_damping, per_row, resolve_damping
+from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.results import Selection
 from exempla.selection import SBQ, select
 from exempla.tasks.labels.evidence import Evidence, FisherView
@@ -95,7 +95,7 @@ def rank_by_sbq(
 
 def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
     """The multiple of "per-row" with the largest AUC of −z, wrong against right versions."""
-    unit = per_row(view.embedding.evidence).value
+    unit = resolve_damping("auto", view.embedding.evidence, use="labels").value
     versions = np.arange(evidence.problem.n_train, len(view.rows))
     best, auc = MULTIPLES[0], -1.0
     for multiple in MULTIPLES:

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction import FeatureHasher
 
+from exempla import __version__
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.memory import announce
@@ -26,7 +27,6 @@ from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
 from exempla.tasks.retrain import Fit
-from exempla.version import __version__
 
 WIDTH = 2**17
 """Columns that features are hashed to."""

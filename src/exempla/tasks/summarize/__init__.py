@@ -37,11 +37,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from exempla import __version__
 from exempla.arrays import is_sparse
 from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
 from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.damping import check_damping
+from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.progress import showing, track
@@ -64,7 +65,6 @@ from exempla.tasks.summarize.posterior import (
     refitter,
     with_every_class,
 )
-from exempla.version import __version__
 
 __all__ = [
     "Summary",
@@ -294,7 +294,6 @@ class Summary(Selection):
 
 Total = Literal["auto", "k", "n"]
 TOTALS = ("auto", "k", "n")
-NO_DAMPING = "none: the posterior around the fitted model takes its place"
 
 
 def summarize(
@@ -370,7 +369,7 @@ def summarize(
     True
     """
     check_choice("total", total, TOTALS)
-    shrunk = _damping(damping)
+    shrunk = resolve_damping(check_damping(damping, "summary"), None, use="summary")
     if isinstance(model, list | tuple):
         raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
     # a source of chance for each step, so that none hangs on what an earlier one came to
@@ -385,7 +384,7 @@ def summarize(
         layer = read_last_layer(model, train, likelihood, parameters, device)
         k = check_k(k, len(layer))
         names = check_ids(layer.ids if ids is None else ids, len(layer))
-        pool = candidates(layer, posterior(layer, k, draws, damping=shrunk), k, sample)
+        pool = candidates(layer, posterior(layer, k, draws, damping=shrunk.value), k, sample)
         found = choices(pool, layer.codes, k, selector, refit is not None, order)
         best, amount = len(found) - 1, float(k) if total == "k" else layer.size
         if refit is not None:
@@ -399,20 +398,11 @@ def summarize(
         n_train=len(layer),
         seed=int(seed),
         version=__version__,
-        damping=shrunk,
-        damping_rule=NO_DAMPING if damping == "auto" else "given",
+        damping=shrunk.value,
+        damping_rule=shrunk.rule,
         ids=None if names is None else names[picked.indices],
         state=None,
     )
-
-
-def _damping(damping: str | float) -> float:
-    """What to add to the Fisher's eigenvalues: nothing by default, as directions without
-    information are left out anyway."""
-    wanted = check_damping(damping)
-    if isinstance(wanted, str) and wanted != "auto":
-        raise ExemplaError(f"damping={wanted!r} is no rule of summarize: give 'auto' or a number.")
-    return 0.0 if isinstance(wanted, str) else float(wanted)
 
 
 def _chosen_total(

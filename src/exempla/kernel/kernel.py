@@ -1,0 +1,196 @@
+"""`Kernel`: the damped Fisher kernel of one or several models.
+
+Everything that needs the kernel asks this object: training features, targets and affinities for
+selection, and influence. The rows of several models are concatenated, so that their kernels are
+averaged; their influence is averaged by `solve.average`. Rows for selection have unit length and
+their own damping; rows for influence have neither.
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import Any, Literal
+
+import numpy as np
+
+from exempla.arrays import Array, on_device_of, row_squares, to_numpy
+from exempla.errors import ExemplaError
+from exempla.kernel.damping import Damping, resolve_damping
+from exempla.kernel.embed import Embedding
+from exempla.kernel.query import Query, mean_embedding, shares, unit_rows, unit_scale
+from exempla.kernel.residual import ResidualKernel, has_residual
+from exempla.kernel.solve import SetInfluence, Solve, query_influence
+from exempla.kernel.stored import concatenate_models, whiten_on_disk
+from exempla.oracles.base import Labels
+from exempla.results import Features
+from exempla.store import StoredRows
+
+KernelUse = Literal["influence", "selection"]
+
+
+class Kernel:
+    """The Fisher kernel of fitted embeddings at one damping per model.
+
+    Parameters
+    ----------
+    embeddings : list of Embedding
+        One per model, of the same training set.
+    damping : str or float
+        "auto", the name of a rule, or a number (`damping.resolve_damping`).
+    use : {"influence", "selection"}
+        Decides what "auto" means, and whether rows are scaled to unit length (selection).
+    """
+
+    def __init__(self, embeddings: list[Embedding], damping: str | float, use: KernelUse) -> None:
+        self.embeddings = embeddings
+        self.use: KernelUse = use
+        self.dampings: list[Damping] = [
+            resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
+        ]
+        self.residual = ResidualKernel(embeddings, self.dampings, use == "selection")
+        self._features: Features | None = None
+        self._lock = RLock()
+
+    @property
+    def n_train(self) -> int:
+        """Number of training examples."""
+        return len(self.embeddings[0].train)
+
+    @property
+    def damping(self) -> float:
+        """Mean damping of the models."""
+        return float(np.mean(self._values))
+
+    @property
+    def share(self) -> float:
+        """Mean share of the trace of the Fisher matrix that the sketches keep."""
+        return float(np.mean([e.evidence.share for e in self.embeddings]))
+
+    @property
+    def _values(self) -> list[float]:
+        return [d.value for d in self.dampings]
+
+    # ---- features
+
+    @property
+    def features(self) -> Features:
+        """Whitened training rows, computed on first use."""
+        with self._lock:
+            if self._features is None:
+                self._features = self._whiten_training_rows()
+            return self._features
+
+    def _whiten_training_rows(self) -> Features:
+        lengths = None
+        if isinstance(self.embeddings[0].rows, StoredRows):
+            rows: Any = whiten_on_disk(self.embeddings, self._values, unit=self.use == "selection")
+        else:
+            pairs = zip(self.embeddings, self._values, strict=True)
+            rows = concatenate_models(
+                [e.metric.whiten(e.rows_near_model(), value) for e, value in pairs]
+            )
+            if self.use == "selection":
+                scale = unit_scale(rows)
+                lengths = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+                # the identity metric returns the rows of the embedding: do not overwrite those
+                fresh = all(rows is not e.rows for e in self.embeddings)
+                rows = unit_rows(rows, overwrite=fresh)
+        return Features(
+            rows=rows,
+            lengths=lengths,
+            damping=self.damping,
+            damping_rule=self.dampings[0].rule,
+            share=self.share,
+        )
+
+    def whiten_rows(self, indices: np.ndarray) -> Array:
+        """Whiten some training rows, at their own length, without computing all features."""
+        pairs = zip(self.embeddings, self._values, strict=True)
+        return concatenate_models(
+            [e.metric.whiten(e.near_model(e.rows[indices]), value) for e, value in pairs]
+        )
+
+    # ---- queries
+
+    def query(self, test: Any, labels: Labels = "true") -> Query:
+        """Read test data with every model."""
+        return Query(self.embeddings, test, labels)
+
+    def whiten(self, query: Query, like: Array) -> tuple[Array, np.ndarray]:
+        """Whiten queried rows and place them on the device of `like`.
+
+        Returns them at their own length, and for each the squared norm in directions outside the
+        span of an exact basis.
+        """
+        parts, residual = [], np.zeros(len(query))
+        for e, (rows, norms2), value in zip(
+            self.embeddings, query.scored, self._values, strict=True
+        ):
+            parts.append(on_device_of(e.metric.whiten(rows, value), like))
+            if e.sketch.residual_penalty is not None:
+                scale = e.metric.residual_inverse(e.sketch.residual_penalty, value)
+                residual = residual + norms2 * scale / len(self.embeddings)
+        return concatenate_models(parts), residual
+
+    def query_rows(self, query: Query, like: Array) -> Array:
+        """Whiten queried rows as the training rows are, without the residual of the sketch."""
+        rows, residual = self.whiten(query, like)
+        return unit_rows(rows, residual) if self.use == "selection" else rows
+
+    def rows_and_targets(
+        self, query: Query, weights: Any = None, each: bool = False
+    ) -> tuple[Array, Array]:
+        """Return training rows and one target (p,) or several (T, p) whose products are the kernel.
+
+        Parameters
+        ----------
+        query : Query
+        weights : (n_test,) or (T, n_test) array, optional
+            Weight of each queried example in the target, or in each of T targets.
+        each : bool
+            Make every queried example a target; `weights` are not used.
+        """
+        counted = None if each else shares(weights, len(query))  # refuses unusable weights
+        n_targets = len(query) if counted is None else len(np.atleast_2d(counted))
+        rows = self.features.rows
+        if self.residual.is_affordable(query, n_targets):
+            mix = np.eye(len(query)) if counted is None else np.atleast_2d(counted)
+            white, _ = self.whiten(query, rows)
+            wide, targets = self.residual.extend(self.features, query.embedded, white, mix)
+            return wide, targets[0] if counted is not None and counted.ndim == 1 else targets
+        white = self.query_rows(query, rows)
+        return rows, white if each else mean_embedding(white, weights)
+
+    def affinity(self, indices: np.ndarray, query: Query) -> np.ndarray:
+        """Return the kernel of some training examples and each queried one, (k, n_test)."""
+        rows = self.features.rows
+        if self.residual.is_affordable(query):
+            white, _ = self.whiten(query, rows)
+            return self.residual.affinity(self.features, indices, query.embedded, white)
+        white = self.query_rows(query, rows)
+        return to_numpy(rows[indices] @ white.T).astype(np.float64)
+
+    # ---- influence
+
+    def influence(self, query: Query, solve: Solve = "sketch") -> SetInfluence:
+        """Return the influence on each queried example, (n_train, n_test)."""
+        return query_influence(query, self._values, None, solve)
+
+    def set_influence(
+        self, query: Query, weights: Any = None, solve: Solve = "exact"
+    ) -> SetInfluence:
+        """Return the influence on the (weighted) mean log-likelihood of the query, (n_train,)."""
+        share = shares(weights, len(query))
+        if share.ndim != 1:
+            raise ExemplaError("A set is one target: give one weight per test example.")
+        found = query_influence(query, self._values, share[:, None], solve)
+        return SetInfluence(found.values[:, 0], found.solver, found.residual, found.steps)
+
+    def self_influence(self) -> np.ndarray:
+        """Return the influence of every training example on itself, (n_train,)."""
+        total = row_squares(self.features.rows) / self.n_train
+        for e, value in zip(self.embeddings, self._values, strict=True):
+            if has_residual(e):
+                scale = e.metric.residual_inverse(e.residual_eigenvalue, value)
+                total = total + e.residual_norms2 * scale / (len(self.embeddings) * self.n_train)
+        return total

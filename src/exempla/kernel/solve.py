@@ -1,0 +1,260 @@
+"""Influence of training examples on a query: one model at a time, then averaged over models.
+
+    influence[i, j] = s_iᵀ M⁻¹ s_j / n
+
+is what the log-likelihood of test example j loses, to first order, if training example i is
+removed. M is the model's Fisher matrix with penalty and damping. There are two ways to apply M⁻¹:
+
+* solve="sketch": by the sketch, with one mean eigenvalue for the residual (`residual`);
+* solve="exact": with the Fisher matrix of all parameters, by conjugate gradients. The sketch gives
+  the first guess and the preconditioner, so a few passes over the training set suffice.
+
+`average` combines the models of a list and the snapshots of a run. Every job that averages
+influence calls it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from exempla.arrays import as_like, concatenate, to_numpy
+from exempla.kernel.basis import KroneckerSketch
+from exempla.kernel.embed import Embedding
+from exempla.kernel.query import Query
+from exempla.kernel.residual import query_kernel
+from exempla.progress import say, track
+
+Solve = Literal["sketch", "exact"]
+Columns = Any
+"""A (P, B) array, NumPy or torch."""
+
+_MAX_CG_STEPS, _CG_TOLERANCE = 25, 1e-2
+"""Most passes over the data that conjugate gradients take, and the residual they stop at."""
+LEVELLING_EXPONENT = 0.5
+"""How far snapshots of a run are brought to the same size: 0 is a plain mean, 1 gives each the same
+weight. Five values were compared on the `choose` truths (`benchmarks.truths.moments`)."""
+MAX_SOLVE_BYTES = 2**28
+"""Memory of the columns solved together, at ten numbers per parameter and column."""
+_MIN_COLUMN_SIZE = 1e-30
+
+
+@dataclass(frozen=True)
+class SetInfluence:
+    """Influence of every training example on a query, and how it was computed.
+
+    Attributes
+    ----------
+    values : array
+        (n_train,): what the mean log-likelihood of the queried set loses if a training example is
+        removed; (n_train, n_test) for one column per queried example.
+    solver : str
+        How it was computed, in words.
+    residual : float
+        Relative residual ‖b − M x‖ / ‖b‖ with the Fisher matrix of all parameters, of the worst
+        model: 0 for an exact embedding, infinite if it was not measured.
+    steps : int
+        Passes over the training set spent on solving, over all models.
+    """
+
+    values: np.ndarray
+    solver: str
+    residual: float
+    steps: int
+
+
+def query_influence(
+    query: Query,
+    dampings: list[float],
+    mix: np.ndarray | None = None,
+    solve: Solve = "sketch",
+    limit: int = _MAX_CG_STEPS,
+) -> SetInfluence:
+    """Compute the influence on each queried example, or on sums of them, averaged over models.
+
+    Parameters
+    ----------
+    query : Query
+    dampings : list of float
+        One per model.
+    mix : (n_test, T) array, optional
+        Weights of T sums of queried examples; each example by itself without it.
+    solve : {"sketch", "exact"}
+    limit : int
+        Most passes over the training set that each exact solve may take.
+    """
+    if solve == "exact" and mix is None:
+        return _exact_in_blocks(query, dampings, limit)
+    found = (_one_model(query, i, damping, mix, solve, limit) for i, damping in enumerate(dampings))
+    return average(found, is_network_run(query.embeddings))
+
+
+def _exact_in_blocks(query: Query, dampings: list[float], limit: int) -> SetInfluence:
+    """Solve for as many queried examples at a time as `MAX_SOLVE_BYTES` allows."""
+    count, parameters = len(query), max(e.evidence.parameters for e in query.embeddings)
+    width = int(np.clip(MAX_SOLVE_BYTES // (40 * parameters), 1, count))
+    parts = []
+    for start in range(0, count, width):
+        block = query.take(np.arange(start, min(start + width, count)))
+        parts.append(query_influence(block, dampings, np.eye(len(block)), "exact", limit))
+    return replace(
+        max(parts, key=lambda found: found.residual),
+        values=np.concatenate([found.values for found in parts], axis=1),
+        steps=sum(found.steps for found in parts),
+    )
+
+
+# ---- averaging over models and snapshots
+
+
+def is_network_run(embeddings: list[Embedding]) -> bool:
+    """Return True for snapshots of one network's training, for which levelling was measured; the
+    stages of a boosted or a linear model are not levelled."""
+    evidence = embeddings[0].evidence
+    return evidence.from_run and evidence.weight_square is not None
+
+
+def average(found: Iterable[SetInfluence], from_run: bool) -> SetInfluence:
+    """Average influence over models, one at a time; `solver` describes the worst of them.
+
+    Snapshots of one run differ in the size of their effects on a query, because the model was more
+    or less sure of it at the time, and a plain sum is dominated by the largest. Each snapshot is
+    therefore divided by a power of its size (`LEVELLING_EXPONENT`), column by column, and the
+    result is brought to the size of the plain mean.
+    """
+    total, scale, size, count, worst, steps = 0.0, 0.0, 0.0, 0, None, 0
+    for one in found:
+        own = _column_sizes(one.values) if from_run else np.ones(one.values.shape[1])
+        power = own**-LEVELLING_EXPONENT
+        total = total + one.values * power
+        scale, size, count = scale + own * power, size + own, count + 1
+        worst = one if worst is None or one.residual > worst.residual else worst
+        steps += one.steps
+    assert worst is not None
+    return replace(worst, values=total * (size / scale / count), steps=steps)
+
+
+def _column_sizes(values: np.ndarray) -> np.ndarray:
+    """Return the root mean square of each column."""
+    squares = np.einsum("ij,ij->j", values, values, dtype=np.float64)
+    return np.maximum(np.sqrt(squares / len(values)), _MIN_COLUMN_SIZE)
+
+
+# ---- one model
+
+
+def _one_model(
+    query: Query, place: int, damping: float, mix: np.ndarray | None, solve: Solve, limit: int
+) -> SetInfluence:
+    embedding, examples = query.embeddings[place], query.examples[place]
+    # The sketch answers where it is exact, and where the model offers no operator (not torch).
+    sketch, operator = embedding.sketch, None
+    if solve == "exact" and isinstance(sketch, KroneckerSketch) and embedding.metric.name == "full":
+        operator = embedding.oracle.gauss_newton(embedding.train)
+    if operator is None:
+        rows = query.scored[place][0]
+        found = query_kernel(embedding, examples, damping, query.labels, mix, rows)
+        if not sketch.exact:
+            say(f"influence by {found.solver}")
+        residual = 0.0 if sketch.exact else np.inf
+        return SetInfluence(found.values / len(embedding.train), found.solver, residual, 0)
+    steps = conjugate_gradients(
+        lambda v: operator.product(v) + damping * v,
+        operator.score_sums(examples, query.labels, mix),
+        _sketch_inverse(embedding, damping),
+        _CG_TOLERANCE,
+        limit,
+    )
+    steps = track(steps, "solving, one pass over the training set per step", limit)
+    solved = deque(steps, maxlen=1).pop()
+    solver = f"conjugate gradients, {solved.steps} passes, residual {solved.residual:.1e}"
+    say(f"influence by {solver}")
+    values = operator.along_scores(solved.x) / len(embedding.train)
+    return SetInfluence(values, solver, solved.residual, solved.steps)
+
+
+def _sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Columns], Columns]:
+    """Return V ↦ about (F + δ)⁻¹ V: the inverse in the sketch, one mean eigenvalue outside it."""
+    sketch, evidence = embedding.sketch, embedding.evidence
+    assert isinstance(sketch, KroneckerSketch)
+    dropped = max(evidence.parameters - sketch.width, 1)
+    eigenvalue = damping + (1.0 - evidence.share) * evidence.trace / dropped
+
+    def apply(v: Columns) -> Columns:
+        inside = concatenate([sketch.coordinates(column)[None] for column in v.T])
+        solved = as_like(to_numpy(embedding.metric.solve(inside, damping)), v)
+        change = solved - inside / eigenvalue
+        lifted = concatenate([sketch.lifted(row)[:, None] for row in change], axis=1)
+        return lifted + v / eigenvalue
+
+    return apply
+
+
+# ---- conjugate gradients
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """A solution and how well it solves the equations."""
+
+    x: Columns
+    residual: float
+    """‖b − M x‖ / ‖b‖ of the worst column."""
+    steps: int
+    """Products with M so far."""
+
+
+def conjugate_gradients(
+    product: Callable[[Columns], Columns],
+    b: Columns,
+    precondition: Callable[[Columns], Columns],
+    tolerance: float,
+    limit: int,
+) -> Iterator[_Solution]:
+    """Yield the solution of M X = B after each step until all residuals are small.
+
+    Every column is a separate problem; the products with M are shared.
+
+    Parameters
+    ----------
+    product : callable
+        V ↦ M V for a symmetric positive definite M.
+    b : (P, B) array
+    precondition : callable
+        V ↦ C V with C ≈ M⁻¹, symmetric positive definite. The first solution is C b.
+    tolerance : float
+        Largest relative residual of a solved column.
+    limit : int
+        Most products with M.
+    """
+    size = _dots(b, b) ** 0.5
+    size = size + (size == 0.0)  # zeros solve a column of zeros
+    x = precondition(b)
+    residual = b - product(x)
+    direction, energy = x, None
+    for step in range(1, limit + 1):
+        left = float((_dots(residual, residual) ** 0.5 / size).max())
+        yield _Solution(x, left, step)
+        if left <= tolerance or step == limit:
+            return
+        toward = precondition(residual)
+        before, energy = energy, _dots(residual, toward)
+        direction = toward if before is None else toward + _ratio(energy, before) * direction
+        moved = product(direction)
+        length = _ratio(energy, _dots(direction, moved))
+        x, residual = x + length * direction, residual - length * moved
+
+
+def _dots(a: Columns, b: Columns) -> Any:
+    """Return a·b of each pair of columns, (B,)."""
+    return (a * b).sum(0)
+
+
+def _ratio(a: Any, b: Any) -> Any:
+    """Return a / b, and 0 for a column that is solved exactly (0 / 0)."""
+    done = b == 0.0
+    return a * ~done / (b + done)
