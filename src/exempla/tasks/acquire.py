@@ -338,9 +338,9 @@ class _Target(NamedTuple):
         if isinstance(embedding.sketch, IdentitySketch):
             return _Target(embedding, damping, rows, mix, inside, 0.0, 0.0)
         square = float(mix @ rows.gram(rows) @ mix - inside @ inside)
-        penalty = embedding.sketch.outside
-        penalty = embedding.left_out_scale if penalty is None else penalty
-        scale = embedding.metric.outside(penalty, damping)
+        penalty = embedding.sketch.residual_penalty
+        penalty = embedding.residual_eigenvalue if penalty is None else penalty
+        scale = embedding.metric.residual_inverse(penalty, damping)
         return _Target(embedding, damping, rows, mix, inside, max(square, 0.0) ** 0.5, scale)
 
     def vector(self) -> np.ndarray:
