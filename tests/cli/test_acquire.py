@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,10 @@ def files(tmp_path, monkeypatch):
     return frame
 
 
+def result():
+    return json.loads(Path("next/explanation.json").read_text())
+
+
 def ask(*more):
     words = ["acquire", "train.csv", *more, "--test", "test.csv", "--label", "y", "-k", "6"]
     return main([*words, "--out", "next", "--quiet"])
@@ -35,25 +40,25 @@ def test_rows_to_label_and_back(files, capsys):
     assert ask("pool.csv") == 0
     chosen = pd.read_csv("next/acquired.csv")
     assert chosen["y"].isna().all()
-    told = json.loads(open("next/explanation.json").read())
+    told = result()
     assert told["indices"] == chosen["row"].tolist()
     assert not told["labelled"]
-    tasks = json.loads(open("next/tasks.json").read())
+    tasks = json.loads(Path("next/tasks.json").read_text())
     assert [task["data"]["row"] for task in tasks] == [str(row) for row in told["indices"]]
-    assert "Rows to label" in open("next/report.html").read()
+    assert "Rows to label" in Path("next/report.html").read_text()
     chosen["y"] = files["y"].to_numpy()[60:240][chosen["row"]]
     chosen.to_csv("filled.csv", index=False)
     assert ask("pool.csv", "--labels", "filled.csv") == 0
-    verified = json.loads(open("next/explanation.json").read())["verified"]
+    verified = result()["verified"]
     assert verified["queried"]["before"] == 0.0
     assert set(verified["queried"]) == {"before", "with"}
 
 
 def test_a_labelled_pool_is_data_selection(files):
     assert ask("labelled.csv", "--costs", "price") == 0
-    told = json.loads(open("next/explanation.json").read())
+    told = result()
     assert told["labelled"]
-    assert "Rows to add" in open("next/report.html").read()
+    assert "Rows to add" in Path("next/report.html").read_text()
 
 
 @pytest.mark.parametrize(
