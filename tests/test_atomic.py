@@ -18,8 +18,8 @@ from exempla.io import MANIFEST, make_folder, probe, publishing, write_text
 NAMES = ("a.csv", "b.json", "c.html")
 
 
-def publish(folder: Path, word: str, names: tuple[str, ...] = NAMES) -> None:
-    with publishing(folder, {"command": word}) as stage:
+def publish(folder: Path, word: str, names: tuple[str, ...] = NAMES, force: bool = False) -> None:
+    with publishing(folder, {"command": word}, force=force) as stage:
         for name in names:
             (stage / name).write_text(f"{word} {name}")
 
@@ -47,6 +47,28 @@ def test_a_set_comes_with_its_manifest(tmp_path):
     assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == set(NAMES)
     publish(tmp_path, "two", ("a.csv",))
     assert whole(tmp_path) == "two"
+
+
+def test_files_of_others_are_not_replaced(tmp_path):
+    publish(tmp_path, "one", ("b.json",))
+    (tmp_path / "a.csv").write_text("mine")
+    for changed in (False, True):
+        with pytest.raises(ExemplaError, match=r"already holds a\.csv.*--force"):
+            publish(tmp_path, "two")
+        assert (tmp_path / "a.csv").read_text() == "mine"
+        assert (tmp_path / "b.json").read_text() == ("edited" if changed else "one b.json")
+        (tmp_path / "b.json").write_text("edited")
+    with pytest.raises(ExemplaError, match=r"a\.csv, b\.json"):
+        publish(tmp_path, "two")
+    publish(tmp_path, "two", force=True)
+    assert whole(tmp_path) == "two"
+
+
+def test_files_of_an_earlier_command_may_be_replaced_by_it(tmp_path):
+    publish(tmp_path, "one", ("a.csv", "b.json"))
+    publish(tmp_path, "two", ("b.json",))
+    publish(tmp_path, "three", ("a.csv",))
+    assert whole(tmp_path) == "three"
 
 
 STEPS = ("mkdir", "open", "fsync", "chmod", "replace", "unlink")
@@ -126,7 +148,10 @@ def test_links_are_replaced_and_not_followed(tmp_path):
     folder.mkdir()
     for name in (*NAMES, "d.txt"):
         (folder / name).symlink_to(other)
-    publish(folder, "one")
+    with pytest.raises(ExemplaError, match="which exempla did not write"):
+        publish(folder, "one")
+    assert all((folder / name).is_symlink() for name in NAMES)
+    publish(folder, "one", force=True)
     write_text(folder / "d.txt", "new")
     assert other.read_text() == "precious"
     assert not any((folder / name).is_symlink() for name in (*NAMES, "d.txt"))

@@ -76,12 +76,16 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 @contextmanager
-def publishing(folder: str | Path, about: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """A hidden folder for a set of files, which appear in `folder` together when the block ends.
+def publishing(
+    folder: str | Path, about: Mapping[str, Any] | None = None, *, force: bool = False
+) -> Iterator[Path]:
+    """Yield a hidden folder for a set of files that appear in `folder` together at the end.
 
-    manifest.json, which holds `about` and the size and SHA-256 of every file, is taken away before
-    the first file is replaced and written after the last: killed at any moment, a run leaves the
-    earlier files with their manifest, or no manifest. If the block raises, nothing has happened.
+    manifest.json holds `about` and the size and SHA-256 of every file published here. It is removed
+    before the first file is replaced and written after the last: a run that is killed leaves the
+    earlier files with their manifest, or no manifest. If the block raises, nothing changes.
+
+    Files that exempla did not write are never replaced unless `force` is set; see `check_targets`.
 
     >>> place = tempfile.TemporaryDirectory()
     >>> with publishing(place.name, {"command": "example"}) as stage:
@@ -94,24 +98,29 @@ def publishing(folder: str | Path, about: Mapping[str, Any] | None = None) -> It
     """
     folder = Path(folder)
     with alone_in(folder):  # nobody takes the new stage for a dead one before it is locked
+        known = _owned(folder)  # dead stages know files too; ask them before they are removed
         _remove_dead_stages(folder)
         stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
         alive = _lock(stage, wait=True)
     try:
         yield stage
-        names = _seal(stage, file_mode(folder), dict(about or {}))
+        names = sorted(path.name for path in stage.iterdir())
         with alone_in(folder):  # two runs into one folder: one after the other
-            check_targets(folder, names)
+            check_targets(folder, names, force=force, known=known)
+            _seal(stage, names, folder, dict(about or {}))
             _move(stage, folder, names)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
         _unlock(alive)
 
 
-def _seal(stage: Path, mode: int, about: dict[str, Any]) -> list[str]:
-    """Flush the staged files, write their manifest beside them, and return their names."""
-    names = sorted(path.name for path in stage.iterdir())
-    files = {}
+def _seal(stage: Path, names: list[str], folder: Path, about: dict[str, Any]) -> None:
+    """Flush the staged files and write the manifest of the folder as it will be beside them."""
+    mode = file_mode(folder)
+    listed = _listed(folder / MANIFEST)
+    # Files of earlier commands stay listed, so that those commands may replace them again.
+    owned = {name: file["sha256"] for name, file in listed.items()}
+    files = {name: listed[name] for name in listed if _is_listed(folder, name, owned)}
     for name in names:
         with open(stage / name, "rb+") as file:
             os.fsync(file.fileno())
@@ -121,11 +130,84 @@ def _seal(stage: Path, mode: int, about: dict[str, Any]) -> list[str]:
     manifest = {"format": _FORMAT, **about, "files": files}
     write_text(stage / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     os.chmod(stage / MANIFEST, mode)
-    return names
 
 
-def check_targets(folder: Path, names: Iterable[str]) -> None:
-    """Refuse to publish where something stands that is not ours to replace."""
+def foreign_files(
+    folder: Path, names: Iterable[str], known: Mapping[str, str | None] | None = None
+) -> list[str]:
+    """Return those of the names that exist in the folder and were not written by exempla.
+
+    A file is exempla's if the manifest lists it and it has not changed since, or if a run that was
+    interrupted while it replaced files lists it.
+    """
+    owned = {**(known or {}), **_owned(folder)}
+    return [
+        name
+        for name in names
+        if name != MANIFEST
+        and os.path.lexists(folder / name)
+        and not _is_listed(folder, name, owned)
+    ]
+
+
+def _is_listed(folder: Path, name: str, owned: Mapping[str, str | None]) -> bool:
+    path = folder / name
+    if name not in owned or path.is_symlink() or not path.is_file():
+        return False
+    if owned[name] is None:
+        return True
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == owned[name]
+
+
+def _owned(folder: Path) -> dict[str, str | None]:
+    """Return the files exempla wrote here, with their checksums.
+
+    The checksum is None for files of an interrupted run, which may be the old or the new ones.
+    """
+    stages = folder.glob(f"{_STAGE}*{_PART}/{MANIFEST}")
+    interrupted = {name: None for stage in stages for name in _listed(stage)}
+    listed = {name: file["sha256"] for name, file in _listed(folder / MANIFEST).items()}
+    return {**listed, **interrupted}
+
+
+def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(manifest.read_bytes())
+        if found["format"] != _FORMAT:
+            return {}
+        return {
+            str(name): {"size": int(file["size"]), "sha256": str(file["sha256"])}
+            for name, file in found["files"].items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def check_targets(
+    folder: Path,
+    names: Iterable[str],
+    *,
+    force: bool = False,
+    known: Mapping[str, str | None] | None = None,
+) -> None:
+    """Refuse to publish if that would replace a file that exempla did not write.
+
+    Parameters
+    ----------
+    folder, names
+        Where the files will be published.
+    force
+        Replace such files all the same. A folder is never replaced.
+    known
+        Further files that exempla wrote, with their checksums.
+
+    Raises
+    ------
+    ExemplaError
+        If a folder, or a file that is not listed in the manifest, has one of the names.
+    """
+    names = list(names)
     for name in names:
         place = folder / name
         if place.is_dir() and not place.is_symlink():
@@ -135,6 +217,12 @@ def check_targets(folder: Path, names: Iterable[str]) -> None:
         raise ExemplaError(
             f"{manifest} was not written by exempla and would be replaced; move it, or choose "
             "another folder."
+        )
+    foreign = [] if force else foreign_files(folder, names, known)
+    if foreign:
+        raise ExemplaError(
+            f"{folder} already holds {', '.join(foreign)}, which exempla did not write or which "
+            "changed since. Choose another folder with --out, or overwrite with --force."
         )
 
 

@@ -93,7 +93,7 @@ def test_any_picture_of_a_folder(tmp_path):
         ("some", "errors, all, errors:TRUE->SAID, row numbers"),
         ("note contains nobody", "No row of cells.csv has 'nobody' in column 'note'"),
         ("remark contains room", "has no column 'remark'"),
-        ("note contains doctor", "240 of 240 rows are asked about"),
+        ("note contains doctor", "You asked about 240 of 240 rows"),
         ("errors:malignant", "does not name a confusion; write errors:TRUE->PREDICTED"),
         ("errors:benign->benign", "does not name a confusion"),
         ("errors:maligne->benign", "There is no class 'maligne' among the test rows"),

@@ -109,7 +109,7 @@ def test_attack_refuses_what_cannot_be_moved(numbers, tmp_path, capsys):
 def test_embed_writes_the_vectors_behind_influence(numbers, tmp_path, capsys):
     path, frame = numbers
     assert run("embed", path, "--label", "diagnosis", "--out", tmp_path) == 0
-    assert "200 rows are now vectors" in capsys.readouterr().out
+    assert "Embedded 200 rows as vectors" in capsys.readouterr().out
     rows, manifest = (
         np.load(tmp_path / "rows.npy"),
         json.loads((tmp_path / "explanation.json").read_text()),

@@ -38,8 +38,8 @@ def test_the_unforeseen_is_one_sentence_and_a_report(raising, tmp_path, capsys):
     assert said.out == ""
     (report,) = tmp_path.iterdir()
     assert said.err == (
-        "exempla: error: Something went wrong inside exempla (ZeroDivisionError: a thing); a crash "
-        f"report for the people who can mend it is in {report}.\n"
+        "exempla: error: Internal error (ZeroDivisionError: a thing); please report it with the "
+        f"crash report in {report}.\n"
     )
     text = report.read_text()
     assert text.startswith(f"exempla explain 'my file.csv' --label y --out {tmp_path}\n")
@@ -57,7 +57,7 @@ def test_without_a_folder_the_report_is_among_temporary_files(
     raising(KeyError())
     assert run("explain", "a.csv", "--out", tmp_path / "absent") == 3
     (report,) = tmp_path.iterdir()
-    assert f"(KeyError); a crash report for the people who can mend it is in {report}." in (
+    assert f"(KeyError); please report it with the crash report in {report}." in (
         capsys.readouterr().err
     )
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
@@ -69,7 +69,7 @@ def test_too_little_memory_has_a_sentence_of_its_own(raising, tmp_path, capsys):
     raising(MemoryError("Unable to allocate 3.2 TiB for an array"))
     assert run("explain", "a.csv", "--out", tmp_path) == 3
     error = capsys.readouterr().err
-    assert "not enough memory for this (Unable to allocate 3.2 TiB for an array): give" in error
+    assert "Not enough memory (Unable to allocate 3.2 TiB for an array): use" in error
     assert error.count("\n") == 1
 
 

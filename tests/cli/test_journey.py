@@ -154,6 +154,6 @@ def test_clean_takes_numbers_too(tmp_path, capsys):
     assert main(["clean", *map(str, (tmp_path / "t.csv", *words))]) == 0
     assert "worst predictions; its R² on all test rows goes from" in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "explanation.json").read_text())
-    assert {"mended", "r2_before", "r2_after"} <= found.keys()
+    assert {"fixed_share", "r2_before", "r2_after"} <= found.keys()
     left = pd.read_csv(tmp_path / "out" / "cleaned.csv")
     assert len(left) == 185

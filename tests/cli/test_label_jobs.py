@@ -119,6 +119,23 @@ def test_one_column_that_lists_labels(tmp_path: Path) -> None:
     assert (first.part in tags) == (first.suggested == "present")
 
 
+def test_a_separator_that_matches_nothing_is_refused(tmp_path: Path, capsys) -> None:
+    words = ("--label", "tags", "--label-separator", "|", "--out", tmp_path / "out")
+    assert run("fix-labels", several(tmp_path, delimited=True), *words) == 2
+    assert "contains the separator '|'" in capsys.readouterr().err
+
+
+def test_the_table_of_several_labels_shows_the_row(tmp_path: Path) -> None:
+    path = several(tmp_path, delimited=True)
+    frame = pd.read_csv(path)
+    frame.insert(0, "text", [f"the weather of day {i} was like that" for i in range(len(frame))])
+    frame.to_csv(path, index=False)
+    words = ("--label", "tags", "--label-separator", ";", "--quiet", "--out", tmp_path / "out")
+    assert run("fix-labels", path, *words) == 0
+    table = pd.read_csv(tmp_path / "out" / "explanation.csv")
+    assert table["text"].tolist() == frame["text"][table["index"]].tolist()
+
+
 @pytest.mark.parametrize("name", ["tokens.jsonl", "tokens.conll"])
 def test_tokens_from_file_to_corrected_file(tmp_path: Path, name: str, capsys) -> None:
     rows, path, out = sentences(), tmp_path / name, tmp_path / "out"
@@ -168,7 +185,7 @@ def test_fail_above_follows_the_numbers(tmp_path: Path) -> None:
     [
         (("--label", "sun,rian"), "no column 'rian'"),
         (("--label", "x0,sun"), "holds"),
-        (("--label", "sun", "--label-separator", "|"), "split at '|'"),
+        (("--label", "sun", "--label-separator", "|"), "contains the separator '|'"),
     ],
 )
 def test_what_is_no_label_is_refused(tmp_path: Path, words: tuple, said: str, capsys) -> None:
@@ -182,4 +199,4 @@ def test_what_is_no_label_is_refused(tmp_path: Path, words: tuple, said: str, ca
 def test_a_tool_that_is_not_known_is_refused(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         run("fix-labels", numbers(tmp_path), "--label", "target", "--export", "excel")
-    assert "'excel' is no tool; give some of label-studio" in capsys.readouterr().err
+    assert "'excel' is not a known tool; choose from label-studio" in capsys.readouterr().err

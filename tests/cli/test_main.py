@@ -149,7 +149,7 @@ def test_own_model_and_fail_above(table, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     words = ("explain", table, "--label", "diagnosis", "-k", 3, "--out", tmp_path / "out")
     assert run(*words, "--model", "mine_for_exempla:make", "--fail-above", 0) == 1
-    assert "more than --fail-above 0 allows" in capsys.readouterr().err
+    assert "which is above --fail-above 0" in capsys.readouterr().err
     assert result(tmp_path / "out")["model"] == "mine_for_exempla:make"
     assert run(*words, "--fail-above", 0.9, "--quiet") == 0
 
@@ -217,7 +217,7 @@ def test_clean_leaves_something_to_learn_from(tmp_path, capsys):
         words = ("--label", "y", "-k", 50, "--seed", seed, "--out", tmp_path / "out", "--quiet")
         codes.add(run("clean", tmp_path / "few.csv", *words))
         error = capsys.readouterr().err.splitlines()
-        if any("is left to learn from; name fewer with -k" in line for line in error):
+        if any("is left to train on; choose a smaller -k" in line for line in error):
             return
     pytest.fail(f"no file was small enough: {codes}")
 
@@ -298,7 +298,7 @@ def test_clean_writes_the_file_without_the_named_rows(noisy, tmp_path, capsys):
 
 def test_summarize_writes_weighted_rows(table, cancer, tmp_path, capsys):
     assert run("summarize", table, "--label", "diagnosis", "-k", 15, "--out", tmp_path) == 0
-    assert "15 weighted rows stand for" in capsys.readouterr().out
+    assert "15 weighted rows summarise" in capsys.readouterr().out
     rows = pd.read_csv(tmp_path / "summary.csv")
     assert (rows["weight"] > 0).all()
     assert rows["case_id"].tolist() == cancer["case_id"].iloc[rows["row"]].tolist()

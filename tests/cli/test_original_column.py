@@ -50,7 +50,7 @@ def test_it_is_read_and_is_no_feature(file, tmp_path, capsys):
     said = capsys.readouterr()
     lines = (said.out + said.err).splitlines()
     assert any("once" in line and "ignored" in line for line in lines)
-    assert any("of the 150 trusted rows once had another label." in line for line in lines)
+    assert any("of the 150 trusted rows had another label before." in line for line in lines)
     frame = pd.read_csv(file)
     truth = np.where(np.asarray(load_breast_cancer().target) == 1, "benign", "malignant")
     planted = int((frame["diagnosis"] != truth).sum())
@@ -62,9 +62,9 @@ def test_it_is_read_and_is_no_feature(file, tmp_path, capsys):
     [
         (["--original-column", "once"], False, "no row is trusted"),
         (["--original-column", "nowhere"], True, "nowhere"),
-        (["--original-column", "checked"], True, "no training row is labelled"),
-        (["--original-column", "once", "--method", "sbq"], True, "has no use with --method sbq"),
-        (["--original-column", "once", "--label", "diagnosis,checked"], False, "one label a row"),
+        (["--original-column", "checked"], True, "is not a label of any training row"),
+        (["--original-column", "once", "--method", "sbq"], True, "has no effect with --method sbq"),
+        (["--original-column", "once", "--label", "diagnosis,checked"], False, "one label per row"),
     ],
 )
 def test_what_makes_no_sense_is_said(file, tmp_path, capsys, more, curated, why):

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli import output, userfile
+from exempla.cli import fitted, output
 from exempla.version import __version__
 from tests.cli.case import pictures, run
 
@@ -45,7 +45,7 @@ def no_work(monkeypatch):
     def work(*arguments, **options):
         pytest.fail("work was done before the mistake was noticed")
 
-    monkeypatch.setattr(userfile, "read_user_file", work)
+    monkeypatch.setattr(fitted, "read_files", work)
 
 
 def refusal(capsys) -> str:
@@ -109,7 +109,8 @@ def test_a_link_in_the_folder_is_not_followed(frame, tmp_path):
     for name in ("explanation.json", "explanation.csv", "report.html", "summary.csv"):
         (out / name).symlink_to(tmp_path / "other.csv")
     words = ("summarize", tmp_path / "a.csv", "--label", "y", "-k", 5, "--out", out, "--quiet")
-    assert run(*words) == 0
+    assert run(*words) == 2, "links are not ours either"
+    assert run(*words, "--force") == 0
     assert (tmp_path / "other.csv").read_text() == "precious"
     assert not any(path.is_symlink() for path in out.iterdir())
 
@@ -181,6 +182,27 @@ def test_a_folder_or_manifest_in_the_way_is_noticed_first(tmp_path, capsys, no_w
     (tmp_path / "manifest.json").write_text("{}")
     assert run(*words) == 2
     assert "not written by exempla" in refusal(capsys)
+
+
+@pytest.mark.parametrize("command", sorted(OWN))
+def test_files_of_the_user_are_not_overwritten(command, frame, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    frame.to_csv("d.csv", index=False)
+    unwritten = ("manifest.json", "summary.parquet", "patch.csv", "corrected.csv")
+    mine = [name for name in (*OWN["explain"][:3], *OWN[command]) if name not in unwritten]
+    for name in mine:
+        Path(name).write_text("mine")
+    words = (command, "d.csv", "--label", "y", "--out", ".", "--quiet")
+    assert run(*words) == 2
+    error = refusal(capsys)
+    assert "which exempla did not write" in error
+    assert "--force" in error
+    assert all(Path(name).read_text() == "mine" for name in mine)
+    assert run(*words, "--force") == 0
+    said = capsys.readouterr().err
+    assert "warning: --force: overwriting explanation.json" in said
+    assert Path("report.html").read_text() != "mine"
+    assert run(*words) == 0, "now they are ours"
 
 
 def test_a_mistake_leaves_no_empty_folder(tmp_path, capsys):

@@ -57,7 +57,7 @@ COMPARED = {
 def test_long_steps_are_told(command, steps, told, tmp_path):
     words = (command, table(tmp_path), "--label", "y", "--out", tmp_path / "out")
     assert run(*words) == 0
-    assert told() >= {"choosing the model's strength"} | steps
+    assert told() >= {"tuning regularisation"} | steps
     assert run(*words, "--quiet") == 0
     assert told() == set()
 
@@ -65,7 +65,7 @@ def test_long_steps_are_told(command, steps, told, tmp_path):
 def test_networks_tell_their_training(told, tmp_path):
     pytest.importorskip("torch")
     pictures(tmp_path / "pictures", 20, side=8)
-    assert run("embed", tmp_path / "pictures", "--out", tmp_path / "out") == 0
+    assert run("attack", tmp_path / "pictures", "--out", tmp_path / "out") == 0
     assert told() >= {"cross-validating the model", "training the network"}
 
 

@@ -73,7 +73,9 @@ def test_images_of_a_test_folder_are_made_like_those_of_training(tmp_path, capsy
         words = ["explain", str(tmp_path / train), "--test", str(tmp_path / test), "-k", "2"]
         assert main([*words, "--ask", "all", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert "12 row(s) of colours have labels that training never saw ('new'): left out." in said
+    assert (
+        "12 row(s) of colours have labels that do not occur in training ('new'): left out." in said
+    )
 
 
 def test_what_truly_cannot_be_done_is_one_sentence(tmp_path, capsys):
@@ -84,7 +86,7 @@ def test_what_truly_cannot_be_done_is_one_sentence(tmp_path, capsys):
     words = ["clean", str(tmp_path / "a.csv"), "--label", "y", "--quiet", "-k", "50"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "is left to learn from; name fewer with -k" in said
+    assert "is left to train on; choose a smaller -k" in said
     # a fold that leaves one class is judged by the classes' shares: listed, and sure of nothing
     rows = (np.arange(3.0)[:, None], list("aab"))
     fixes = fix_labels(LogisticRegression(), rows, progress=False)

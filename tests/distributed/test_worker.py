@@ -71,5 +71,5 @@ def test_a_new_race_forgets_the_old_one(share):
 
 def test_a_missing_file_is_named_with_its_machine(share):
     share.shards[1].path.unlink()
-    with pytest.raises(ExemplaError, match=r"rows-1.npy is not there on .* every machine"):
+    with pytest.raises(ExemplaError, match=r"rows-1.npy does not exist on .* every machine"):
         Worker(share).answer(0, packed([Call("describe")]), Effect.NONE)

@@ -197,7 +197,7 @@ def test_the_cnn_learns_digits_repeatably_and_heeds_weights():
     weight = (y[:500] != 3).astype(float)
     blind = made.fit(made.build(), X[:500], y[:500], weight)
     assert not (blind(torch.from_numpy(X[500:])).argmax(1) == 3).any()
-    with pytest.raises(ExemplaError, match="no class the model was made for"):
+    with pytest.raises(ExemplaError, match="not among the classes of this model"):
         made.encode(["ten"])
 
 

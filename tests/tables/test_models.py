@@ -81,7 +81,7 @@ def test_split_is_stratified_disjoint_and_repeatable(tmp_path):
     everything = split(table, columns, test_size=0)
     assert len(everything.train) == 398
     assert everything.X_test is None
-    with pytest.raises(ExemplaError, match="test size must be a share"):
+    with pytest.raises(ExemplaError, match="give a fraction of at least 0"):
         split(table, columns, test_size=1.5)
 
 
@@ -174,7 +174,7 @@ def test_test_files_that_do_not_fit(tmp_path):
     saved(tmp_path, other.assign(y=["up", "new"] * 20), "new.csv")
     parts = split(table, columns, test=tmp_path / "new.csv")
     assert len(parts.test) == 20
-    assert any("training never saw ('new')" in note for note in parts.notes)
+    assert any("do not occur in training ('new')" in note for note in parts.notes)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_parquet_file_with_a_csv_test_file_of_an_unknown_label(tmp_path):
     parts = split(table, infer_columns(table, "y"), test=tmp_path / "test.csv")
     assert parts.y_test is not None
     assert parts.y_test.tolist() == [0] * 20
-    assert any("training never saw ('new')" in note for note in parts.notes)
+    assert any("do not occur in training ('new')" in note for note in parts.notes)
 
 
 def test_curated_rows_by_column_and_by_file(tmp_path):

@@ -9,11 +9,23 @@ import zipfile
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from exempla import ExemplaError
-from exempla.tables import Decision, corrected, infer_columns, label_of, read_table
+from exempla.tables import (
+    Column,
+    Decision,
+    Table,
+    corrected,
+    feature_frame,
+    infer_columns,
+    label_of,
+    read_table,
+)
+from exempla.tables.dataset import spellings
 from exempla.tables.infer import label_values
+from exempla.tables.table import show
 from tests.cli.case import run
 
 ROWS = "size,colour,the label\n" + "3,red,ham\n4,blue,spam\n3,red,ham\n5,green,spam\n" * 6
@@ -223,3 +235,148 @@ def test_an_address_is_refused_as_such(address, capsys):
         read_table(address)
     assert run("explain", address, "--label", "y") == 2
     assert "download it first" in capsys.readouterr().err
+
+
+# ---- headers, numbers, chats, spellings
+
+
+MAILS = "text,spam\n" + "".join(
+    f"please call me about {w} number {i} today,{['ham', 'spam'][i % 2]}\n"
+    for i, w in enumerate(["lunch", "prize"] * 40)
+)
+
+
+def test_a_header_that_is_also_a_value_is_a_header(tmp_path, capsys):
+    path = tmp_path / "mails.csv"
+    path.write_text(MAILS)
+    assert read_table(path).names == ("text", "spam"), "a word above sentences names them"
+    short = tmp_path / "short.csv"
+    short.write_text("animal,spam\n" + "cat,ham\ndog,spam\ncow,ham\ncat,spam\n" * 20)
+    assert not read_table(short).header
+    assert read_table(short, expected=["spam"]).names == ("animal", "spam")
+    for command in ("fix-labels", "explain"):
+        words = ("--label", "spam", "--quiet", "--out", tmp_path / command)
+        assert run(command, path, *words) == 0
+    review = json.loads((tmp_path / "fix-labels" / "review.json").read_text())
+    assert review["source"]["options"]["header"] is True
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_german_numbers_are_numbers(tmp_path, delimiter):
+    frame = pd.DataFrame(
+        {"price": ["1.597,50", "12,00", "1.002.003,5"] * 9, "y": ["a", "b", "a"] * 9}
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False, sep=delimiter)
+    table = read_table(tmp_path / "a.csv")
+    columns = infer_columns(table, "y")
+    assert (columns[0].kind, columns[0].detail) == ("number", ",")
+    assert feature_frame(table, columns)["price"][:3].tolist() == [1597.5, 12.0, 1002003.5]
+
+
+def test_english_thousands_are_numbers_and_versions_are_not(tmp_path):
+    frame = pd.DataFrame(
+        {"pay": ["1,597.50", "12.00", "1,002,003"] * 9, "version": ["1.2.3", "1.2.4", "2.0.1"] * 9,
+         "y": ["a", "b", "b"] * 9}
+    )  # fmt: skip
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    table = read_table(tmp_path / "a.csv")
+    columns = infer_columns(table, "y")
+    assert [c.kind for c in columns] == ["number", "category", "label"]
+    assert feature_frame(table, columns)["pay"][:3].tolist() == [1597.5, 12.0, 1002003.0]
+
+
+def test_a_chat_is_text(tmp_path):
+    lines = [
+        {"messages": [{"role": "user", "content": f"how do I cook dish number {i} well"},
+                      {"role": "assistant", "content": [{"type": "text", "text": "slowly"}]}],
+         "rating": ["good", "bad"][i % 2]}
+        for i in range(60)
+    ]  # fmt: skip
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = read_table(path)
+    assert table.row(1)["messages"] == "user: how do I cook dish number 1 well\nassistant: slowly"
+    assert kinds(table, "rating")["messages"] == "text"
+    fixed = corrected(table, [Decision(0, "relabel", "bad")], label="rating").decode()
+    assert json.loads(fixed.splitlines()[0]) == {**lines[0], "rating": "bad"}
+
+
+def test_spellings_of_a_label_are_proposed_and_merged(tmp_path, capsys):
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    path.write_text(
+        MAILS + "one more of these,Spam\nanother one of these,sapm\nand so on here,ham \n"
+    )
+    words = ("fix-labels", path, "--label", "spam", "--out", out)
+    assert run(*words) == 0
+    said = capsys.readouterr()
+    assert "3 label(s) in 'spam' look like other spellings" in said.err
+    assert "'Spam' → 'spam'" in said.err
+    assert "'sapm' → 'spam'" in said.err
+    assert "'ham ' → 'ham'" in said.err
+    assert run(*words, "--merge-labels", "auto") == 0
+    said = capsys.readouterr()
+    assert "look like" not in said.err
+    assert "2 classes" in said.out
+    assert run(*words, "--merge-labels", "Spam=spam,sapm=spam", "--quiet") == 0
+    assert "1 label(s)" not in capsys.readouterr().err
+    assert run(*words, "--merge-labels", "egg=spam") == 2
+    assert "is not understood at 'egg=spam'" in capsys.readouterr().err
+
+
+def test_labels_that_only_resemble_each_other_stay_apart():
+    def proposals(*labels: str) -> dict:
+        data = pa.table({"y": [each for each in labels for _ in range(40)]})
+        return spellings(Table(None, "csv", data, None), Column("y", "label", "", "classes"))  # pyright: ignore
+
+    assert proposals("form", "from") == {}, "both are frequent"
+    assert proposals("class1", "class2", "cat", "car") == {}
+
+
+def test_a_stray_cell_far_from_the_table_is_refused_at_once(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["x", "y"])
+    book.active.cell(1_048_576, 16_384).value = 1
+    book.save(tmp_path / "a.xlsx")
+    with pytest.raises(ExemplaError, match="spans 1,048,576 rows and 16,384 columns, but only 3"):
+        read_table(tmp_path / "a.xlsx")
+
+
+def test_an_empty_zip_is_called_so(tmp_path):
+    zipfile.ZipFile(tmp_path / "a.csv.zip", "w").close()
+    with pytest.raises(ExemplaError, match="is an empty zip archive"):
+        read_table(tmp_path / "a.csv.zip")
+
+
+@pytest.mark.parametrize("shape", [(20, 4, 0), (20, 0, 4, 3), (20, 0)])
+def test_arrays_without_values_are_refused(tmp_path, shape, capsys):
+    np.savez(tmp_path / "a.npz", X=np.zeros(shape), y=np.arange(20) % 2)
+    assert run("explain", tmp_path / "a.npz", "--out", tmp_path / "out") == 2
+    assert "it holds no values" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "form"),
+    [("explain", "csv"), ("fix-labels", "parquet"), ("clean", "csv"), ("summarize", "parquet"),
+     ("attack", "csv"), ("embed", "parquet")],
+)  # fmt: skip
+def test_numbers_around_1e200_are_missing_values(tmp_path, command, form):
+    rng = np.random.default_rng(0)
+    a, gaps = rng.normal(size=60), np.full(60, np.nan)
+    gaps[7] = 1.0
+    frame = pd.DataFrame(
+        {
+            "a": a,
+            "b": rng.normal(size=60) * 1e200,
+            "mixed": np.where(a > 1, 1e200, a),
+            "nearly empty": gaps,
+            "y": np.where(a + 0.5 * rng.normal(size=60) > 0, "p", "q"),
+        }
+    )
+    path = tmp_path / f"a.{form}"
+    frame.to_csv(path, index=False) if form == "csv" else frame.to_parquet(path)
+    assert run(command, path, "--label", "y", "--quiet", "--out", tmp_path / "out") in (0, 2)
+
+
+def test_lists_in_sentences_have_no_numpy_in_them():
+    assert show(["O", np.str_("I")]) == "'O', 'I'"

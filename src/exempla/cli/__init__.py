@@ -1,5 +1,6 @@
-"""The command line: main (what `exempla` runs), commands/ (one file each), userdata/ (the user's
-file), shared/ (common parts).
+"""The command line: main (what `exempla` runs), commands/ (one file each), fitted (the
+user's file and its model), query (`--ask`), labels (results of fix-labels), output (the results
+folder), options and console.
 
-Imports everything below it; nothing imports it.
+It imports all other packages; none imports it.
 """

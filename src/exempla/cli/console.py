@@ -1,4 +1,4 @@
-"""What a command tells the person in front of it, and what it tells a program."""
+"""What a command prints, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and newline
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # which turn the direction of text
-    "\u2028\u2029\ud800-\udfff]"  # line ends, and halves of characters
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # characters that change the direction of text
+    "\u2028\u2029\ud800-\udfff]"  # line separators and surrogates
 )
 
 
 def plain(text: str, stream: TextIO | None = None) -> str:
-    """The text with everything a terminal would obey, not show, made visible: file, column and
-    class names come from strangers.
+    """Return the text with control characters escaped.
 
-    With a stream, what its encoding lacks is made visible too.
+    File, column and class names come from untrusted files and must not control the terminal. If a
+    stream is given, characters that its encoding lacks are escaped too.
 
     >>> print(plain("a\\x1b[2Jb"))
     a\\x1b[2Jb
@@ -34,7 +34,7 @@ def plain(text: str, stream: TextIO | None = None) -> str:
 
 
 class Console:
-    """Plain sentences to standard output; with --json they go to standard error instead.
+    """Print messages to standard output, or to standard error with --json.
 
     >>> Console(quiet=False, as_json=False).say("done")
     done
@@ -48,37 +48,37 @@ class Console:
 
     @classmethod
     def of(cls, options: Namespace) -> Console:
-        """The console the user asked for."""
+        """Return the console for these options."""
         return cls(options.quiet, options.json, getattr(options, "started", None))
 
     @property
     def progress(self) -> bool:
-        """Whether progress may be shown: bars in a terminal, else a line now and then."""
+        """Whether to show progress: a bar in a terminal, otherwise occasional lines."""
         return not self.quiet
 
     def say(self, text: str = "") -> None:
-        """Something worth knowing; not said when quiet."""
+        """Print a message unless --quiet is given."""
         if not self.quiet:
             stream = sys.stderr if self.as_json else sys.stdout
             print(plain(text, stream), file=stream, flush=True)
 
     def warn(self, text: str) -> None:
-        """Something the user must know even when quiet."""
+        """Print a warning, even with --quiet."""
         line = " ".join(text.split())
         print(plain(f"warning: {line}", sys.stderr), file=sys.stderr, flush=True)
 
     def result(self, values: dict[str, Any]) -> None:
-        """The machine-readable result, where --json asked for it."""
+        """Print the machine-readable result if --json is given."""
         if self.as_json:
             print(json.dumps(values, indent=2, allow_nan=False), flush=True)
 
     def seconds(self) -> float:
-        """Since the command started, Python's own start included."""
+        """Return the seconds since the command started, including the start of Python."""
         return time.perf_counter() - self.started
 
     @contextmanager
     def hearing_warnings(self) -> Iterator[None]:
-        """Library warnings become sentences of ours, each once; others' stay out of sight."""
+        """Print warnings of exempla once each; hide those of other libraries."""
         from exempla.errors import ExemplaWarning
 
         with warnings.catch_warnings(record=True) as caught:

@@ -1,8 +1,9 @@
-"""Texts for a language model: which lines of a file taught it these completions?
+"""Explain completions of a language model: which rows of a file taught it these texts?
 
-The file has a column of completions and, if wanted, one of prompts. The model is a folder (or a hub
-name) that Hugging Face's transformers can load, or the user's own function that returns
-(model, tokenizer). Nothing is trained here."""
+The file has a column of completions and optionally one of prompts, or a chat in `messages`. The
+model is a folder or hub name that transformers can load, or the user's function that returns
+(model, tokenizer). Nothing is trained here.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from exempla.cli.console import plain
-from exempla.cli.kinds import blaming, named_object
-from exempla.cli.label_jobs import job_folder, reading_options
+from exempla.cli.fitted import opened, read_files
+from exempla.cli.models import blaming, named_object
 from exempla.cli.options import command_line
 from exempla.cli.output import published, say_files, write_results
 from exempla.data import Completions
 from exempla.errors import ExemplaError
 from exempla.report.evidence import token_views
-from exempla.tables import Table, read_table
+from exempla.tables import Table
+
+_ANSWER = "\nassistant: "
+"""What precedes the last answer in the text of a chat."""
 
 
 def explain_texts(options: Namespace) -> int:
-    """Read both files, load the model, explain, write."""
+    """Read both files, load the model, explain, and write the results."""
     from exempla.explainer import Explainer
     from exempla.progress import showing, waiting
     from exempla.report import About
@@ -31,23 +35,18 @@ def explain_texts(options: Namespace) -> int:
 
     if not options.model:
         raise ExemplaError(
-            "--completion asks about a language model: give it with --model, as a folder that "
-            "transformers can load or as package.module:name of a function that returns "
-            "(model, tokenizer)."
+            "--completion needs a language model: give --model, either a folder that transformers "
+            "can load or package.module:name of a function that returns (model, tokenizer)."
         )
     if not options.test:
         raise ExemplaError(
-            "--completion asks about texts of a file of their own: give it with --test, with the "
+            "--completion needs the texts to ask about: give them with --test, in a file with the "
             "same columns."
         )
-    with job_folder(options, []) as (console, folder):
-        files = [
-            read_table(path, **reading_options(options)) for path in (options.file, options.test)
-        ]
-        for table in files:
-            for note in table.notes:
-                console.say(note)
-        pairs = [_pairs(table, options) for table in files]
+    with opened(options) as (console, folder):
+        files = read_files(options, console)
+        assert files.test is not None
+        pairs = [_pairs(table, options) for table in (files.table, files.test)]
         with waiting("loading the model"):
             model, tokenizer = _load_language_model(options.model)
         train, test = (Completions(tokenizer, each) for each in pairs)
@@ -59,7 +58,7 @@ def explain_texts(options: Namespace) -> int:
         raise ExemplaError(f"No text is among the {side} of these completions; try --side both.")
     about = About(
         question="Which training texts are behind these completions?",
-        data=plain(files[0].path.name),
+        data=plain(files.table.path.name),
         model=plain(options.model),
         command=command_line(options),
         noun="completions",
@@ -68,7 +67,7 @@ def explain_texts(options: Namespace) -> int:
         views = token_views(explanation)
         paths = write_results(
             stage, explanation, train_view=views[0], test_view=views[1], about=about,
-            extra={"file": files[0].path.name, "model": options.model},
+            extra={"file": files.table.path.name, "model": options.model},
         )  # fmt: skip
     console.say(answer(explanation, about))
     say_files(console, folder, paths)
@@ -76,25 +75,28 @@ def explain_texts(options: Namespace) -> int:
 
 
 def _pairs(table: Table, options: Namespace) -> list[tuple[str, str]]:
-    """(prompt, completion) of every row."""
-    columns = [table.strings(table.names[table.position(options.completion)])]
+    """Return (prompt, completion) of every row; of a chat, the last answer is the completion."""
+    texts = table.strings(table.names[table.position(options.completion)])
     if options.prompt:
-        columns.insert(0, table.strings(table.names[table.position(options.prompt)]))
+        prompts = table.strings(table.names[table.position(options.prompt)])
+    elif table.format == "jsonl" and all(text and _ANSWER in text for text in texts):
+        split = [(text or "").rpartition(_ANSWER) for text in texts]
+        prompts, texts = [f"{before}{mark}" for before, mark, _ in split], [s[2] for s in split]
     else:
-        columns.insert(0, [""] * len(table))
-    empty = [row for row, text in enumerate(columns[1]) if not text]
+        prompts = [""] * len(table)
+    empty = [row for row, text in enumerate(texts) if not text]
     if empty:
         raise ExemplaError(
-            f"Row {empty[0]} of {table.path.name} has no {options.completion}; fill it, or leave "
-            "that row out."
+            f"Row {empty[0]} of {table.path.name} has no {options.completion}; fill it in or "
+            "remove the row."
         )
-    return [(prompt or "", text or "") for prompt, text in zip(*columns, strict=True)]
+    return [(prompt or "", text or "") for prompt, text in zip(prompts, texts, strict=True)]
 
 
 def _load_language_model(place: str) -> tuple[Any, Any]:
-    """The model and its tokenizer, from a folder, a hub name, or the user's own code."""
+    """Return the model and its tokenizer, from a folder, a hub name, or the user's own code."""
     if ":" in place and not Path(place).exists():
-        found = named_object(place, made=lambda named: not inspect.isroutine(named))
+        found = named_object(place, is_ready=lambda named: not inspect.isroutine(named))
         if hasattr(found, "model") and hasattr(found, "tokenizer"):  # a pipeline
             found = found.model, found.tokenizer
         if not isinstance(found, (tuple, list)) or len(found) != 2:
@@ -110,6 +112,6 @@ def _load_language_model(place: str) -> tuple[Any, Any]:
             "'exempla[hf]'."
         ) from None
     with blaming(f"transformers cannot load a language model from {place}"):
-        # weights as safetensors alone: other files can run code
+        # Only safetensors: other weight files can run code.
         model = AutoModelForCausalLM.from_pretrained(place, use_safetensors=True)
         return model.eval(), AutoTokenizer.from_pretrained(place)

@@ -19,25 +19,25 @@ COMMANDS = (
     "demo", "explain", "fix_labels", "review", "clean", "summarize", "attack", "embed", "reproduce",
     "bench", "doctor", "completion",
 )  # fmt: skip
-"""Modules of `exempla.cli.commands`, in the order the help lists them."""
+"""Modules of `exempla.cli.commands`, in the order of the help."""
 
 _DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
 _EPILOG = """\
 Start with `exempla demo`, then `exempla explain YOURFILE --label COLUMN`.
-Exit codes: 0 done, 1 more found than --fail-above allows, 2 mistake in the command or its input,
-3 a fault of exempla itself, with a crash report.
+Exit codes: 0 success, 1 finding above --fail-above, 2 mistake in the command or its input,
+3 internal error, with a crash report.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that prints nothing a terminal would obey."""
+    """A parser that escapes control characters in its messages."""
 
     def error(self, message: str) -> NoReturn:
         super().error(plain(message, sys.stderr))
 
 
 class _OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
-    """Help with room for the longest command beside its explanation."""
+    """Help with the longest command and its description on one line."""
 
     def __init__(self, prog: str) -> None:
         widest = max(map(len, COMMANDS)) + 4
@@ -46,7 +46,7 @@ class _OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; building it imports nothing heavy.
+    """Return the parser of the whole command line; this imports nothing heavy.
 
     >>> build_parser().parse_args(["demo", "--quiet"]).command
     'demo'
@@ -73,12 +73,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; whatever fails is one sentence, no traceback.
+    """Run one command and return its exit code; a failure prints one sentence, no traceback.
 
     >>> main(["review", "no-such-folder"])
     2
     """
-    # What Python took to come here counts; called from Python, that is not ours to say.
+    # The start of Python counts, unless this is called from Python.
     started = time.perf_counter() - (process_age() if arguments is None else 0.0)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)

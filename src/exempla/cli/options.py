@@ -1,16 +1,6 @@
-"""What every command needs: options, the console, the folder for results, ways to end.
+"""What every command needs: shared arguments, installed versions, and exit codes.
 
-Imports: tables, tasks, report; never a command nor the user's file.
-
-Arguments that several commands share, said in the same words everywhere.
-
-What is installed here, found without loading any of it.
-
-Code that lives beside the package in a checkout of the source: experiments, benchmarks.
-
-When this process began: what a person waits for starts with their keystroke, not with ours.
-
-Every way a command can end: its exit code, and one sentence where it failed.
+Imports nothing heavy, so that `exempla --help` is fast.
 """
 
 from __future__ import annotations
@@ -37,17 +27,17 @@ from exempla.version import __version__
 
 
 def completed(action: Action, by: Literal["FILE", "DIRECTORY"]) -> None:
-    """Let shells complete this argument by paths.
+    """Let shells complete this argument with paths.
 
-    Only the completion command loads shtab: its 60 ms would delay every other one.
+    Only the completion command loads shtab, which takes 60 ms.
     """
     if shtab := sys.modules.get("shtab"):
         action.complete = getattr(shtab, by)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def add_file_arguments(parser: ArgumentParser) -> None:
-    """Everything about the user's file and the model."""
-    data = parser.add_argument_group("the data")
+    """Add the arguments about the user's file and the model."""
+    data = parser.add_argument_group("data")
     file = data.add_argument(
         "file",
         metavar="FILE",
@@ -55,48 +45,54 @@ def add_file_arguments(parser: ArgumentParser) -> None:
     )
     data.add_argument("--label", metavar="COLUMN", help="the column to predict")
     data.add_argument(
-        "--text", metavar="COLUMN", action="append", default=[], help="read this column as text"
+        "--merge-labels",
+        metavar="MAP",
+        help="merge spellings of a label: auto (case, spaces and typing errors), or "
+        "OLD=NEW,OLD=NEW",
+    )
+    data.add_argument(
+        "--text", metavar="COLUMN", action="append", default=[], help="treat this column as text"
     )
     data.add_argument(
         "--kind",
         metavar="COLUMN=KIND",
         action="append",
         default=[],
-        help="overrule what a column is: number, category, text, date, id, ignored",
+        help="set the kind of a column: number, category, text, date, id or ignored",
     )
     data.add_argument(
         "--task",
         choices=("auto", "classes", "regression"),
         default="auto",
-        help="whether the label is a class or a number (default: judged from its values)",
+        help="whether the label is a class or a number (default: inferred from its values)",
     )
     test = data.add_argument(
-        "--test", metavar="FILE", help="questioned rows, in a file of their own"
+        "--test", metavar="FILE", help="test rows in a separate file with the same columns"
     )
     data.add_argument(
         "--test-size",
         metavar="SHARE",
         type=float,
-        help="else this share of the rows (default: 0.2; none for fix-labels)",
+        help="without --test, hold out this fraction of the rows (default: 0.2; 0 for fix-labels)",
     )
     curated = data.add_argument(
-        "--curated", metavar="FILE", help="rows whose labels can be trusted"
+        "--curated", metavar="FILE", help="rows with trusted labels, in a separate file"
     )
     data.add_argument(
         "--curated-column", metavar="COLUMN", help="a column that marks trusted rows with 1 or yes"
     )
-    data.add_argument("--encoding", help="of a text file (default: detected)")
-    data.add_argument("--delimiter", help="of a text file (default: detected)")
+    data.add_argument("--encoding", help="encoding of a text file (default: detected)")
+    data.add_argument("--delimiter", help="delimiter of a text file (default: detected)")
     data.add_argument(
         "--header",
         choices=("auto", "yes", "no"),
         default="auto",
-        help="whether the first row of a text file names the columns (default: judged from it)",
+        help="whether the first row of a text file names the columns (default: detected)",
     )
     data.add_argument(
         "--model",
         metavar="MODULE:NAME",
-        help="your own scikit-learn model, or a function that makes one, as package.module:name; "
+        help="your own scikit-learn model, or a function that returns one, as package.module:name; "
         "THIS RUNS THE CODE of that module (default: a model that suits the columns)",
     )
     for path in (file, test, curated):
@@ -104,7 +100,7 @@ def add_file_arguments(parser: ArgumentParser) -> None:
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1.
+    """Parse a number from 0 to 1.
 
     >>> share("0.2")
     0.2
@@ -114,36 +110,36 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= 1.0:
-        raise ArgumentTypeError(f"{text!r} is not a share; give a number from 0 to 1")
+        raise ArgumentTypeError(f"{text!r} is not a fraction; give a number from 0 to 1")
     return value
 
 
 def shard(text: str) -> tuple[int, int]:
-    """Which part of how many.
+    """Parse I/N: which part of how many.
 
     >>> shard("2/8")
     (2, 8)
     """
     first, _, second = text.partition("/")
     if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-        raise ArgumentTypeError(f"{text!r} is no part; give i/n with i from 1 to n, such as 2/8")
+        raise ArgumentTypeError(f"{text!r} is not a part; give i/n with i from 1 to n, such as 2/8")
     return int(first), int(second)
 
 
 def add_store(parser: ArgumentParser | Any) -> None:
-    """--store, for rows that should not be in memory."""
+    """Add --store, for vectors that do not fit in memory."""
     store = parser.add_argument(
         "--store",
         metavar="DIR",
         type=Path,
-        help="keep the rows' vectors in this folder instead of in memory; a run that was stopped "
-        "or killed goes on from there when the same command is given again",
+        help="keep the vectors of the rows in this folder instead of in memory; if the command is "
+        "interrupted, run it again to continue",
     )
     completed(store, "DIRECTORY")
 
 
 def check_numbers(options: Namespace) -> None:
-    """Refuse a seed or a k that makes no sense, before any work is done."""
+    """Refuse an invalid seed or k before any work is done."""
     from exempla.checks import check_seed
     from exempla.errors import ExemplaError
 
@@ -155,22 +151,22 @@ def check_numbers(options: Namespace) -> None:
 
 
 def add_fail_above(parser: Any, finding: str) -> None:
-    """--fail-above; `finding` ends the sentence "exit with 1 if …"."""
+    """Add --fail-above; `finding` completes the sentence "exit with code 1 if …"."""
     parser.add_argument(
-        "--fail-above", metavar="SHARE", type=share, help=f"exit with 1 if {finding}"
+        "--fail-above", metavar="SHARE", type=share, help=f"exit with code 1 if {finding}"
     )
 
 
 def verdict(console: Console, options: Namespace, found: float, what: str) -> int:
-    """Exit code 1, and why, if this share is more than --fail-above allows; `what` says of what."""
+    """Return exit code 1 and say why if the share `found` is above --fail-above."""
     if options.fail_above is None or found <= options.fail_above:
         return 0
-    console.warn(f"{found:.1%} {what}, more than --fail-above {options.fail_above:g} allows.")
+    console.warn(f"{found:.1%} {what}, which is above --fail-above {options.fail_above:g}.")
     return 1
 
 
 def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
-    """--out, --quiet, --json, --seed."""
+    """Add --out, --force, --quiet, --json and --seed."""
     out = parser.add_argument(
         "--out",
         metavar="DIR",
@@ -179,24 +175,27 @@ def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
         help=f"folder for the results (default: {default})",
     )
     completed(out, "DIRECTORY")
-    parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
     parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON; sentences go to stderr"
+        "--force",
+        action="store_true",
+        help="overwrite files in the results folder that exempla did not write",
     )
+    parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of every random choice (default: 0)"
+        "--json", action="store_true", help="print the result as JSON; messages go to stderr"
     )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
 
 
 _SAME_FILE = (
-    "label", "task", "test", "curated", "curated_column", "encoding", "delimiter", "header",
-    "model",
+    "label", "merge_labels", "task", "test", "curated", "curated_column", "encoding", "delimiter",
+    "header", "model",
 )  # fmt: skip
-"""Options that say what the file is, and so belong to every command on it."""
+"""Options that describe the file and so apply to every command on it."""
 
 
 def command_for(options: Namespace, command: str, *words: str) -> str:
-    """Another command on the same file, ready to be typed.
+    """Return another command on the same file, ready to be pasted.
 
     >>> given = Namespace(file="a.csv", label="the label", text=[], kind=["x=id"], header="auto")
     >>> command_for(given, "clean", "-k", "9")
@@ -214,7 +213,7 @@ def command_for(options: Namespace, command: str, *words: str) -> str:
 
 
 def command_line(options: Namespace) -> str:
-    """What the user typed, ready to be typed again, but for names that are no text.
+    """Return the command as the user typed it, ready to be pasted.
 
     >>> command_line(Namespace(arguments=["explain", "my file.csv", "--label", "y"]))
     "exempla explain 'my file.csv' --label y"
@@ -237,7 +236,7 @@ _EXTRAS = {
 
 
 def here() -> dict[str, str]:
-    """exempla, Python and the system.
+    """Return the versions of exempla, Python and the system.
 
     >>> here()["exempla"] == __version__
     True
@@ -250,12 +249,12 @@ def here() -> dict[str, str]:
 
 
 def core() -> dict[str, str | None]:
-    """The libraries exempla needs, with their versions; None for one that is missing."""
+    """Return the versions of required libraries; None for a missing one."""
     return {name: _version(name) for name in CORE}
 
 
 def extras() -> dict[str, dict[str, str | None]]:
-    """The same for every extra."""
+    """Return the versions of the libraries of every extra."""
     return {extra: {name: _version(name) for name in names} for extra, names in _EXTRAS.items()}
 
 
@@ -267,13 +266,13 @@ def _version(name: str) -> str | None:
 
 
 def any_words(parser: ArgumentParser) -> None:
-    """Let the command take every word, options included: they are understood elsewhere."""
+    """Let the command take all words, including options, to pass them on."""
     parser.add_argument("words", nargs="*", metavar="…", help="see above")
     parser.prefix_chars = ""  # nothing begins an option
 
 
 def hand_over(folder: str, words: Sequence[str], about: str | None) -> int:
-    """Run `python -m folder` of the checkout with these words, where the user stands."""
+    """Run `python -m folder` of the checkout with these words, in the current folder."""
     try:
         root = find_checkout(folder)
     except ExemplaError:
@@ -281,20 +280,20 @@ def hand_over(folder: str, words: Sequence[str], about: str | None) -> int:
             raise
         print(about)
         return 0
-    # A process of its own: measurements share their threads with nobody. -P: a folder of the same
-    # name where the user stands is not taken for ours.
+    # In a separate process, so that measurements share no threads. With -P, a folder of the same
+    # name in the current folder is not imported by mistake.
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-P", "-m", folder, *words]
     try:
         return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
     except KeyboardInterrupt:
-        return 130  # the other process has said so
+        return 130  # the other process has printed a message
 
 
 def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
-    """The root of the checkout that holds `folder`.
+    """Return the root of the checkout that contains `folder`.
 
-    Looked for above the package itself (an editable install) and in the current folder.
+    Searches above the package (for an editable install) and in the current folder.
 
     >>> find_checkout("experiments", [Path("no-such-place")])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -302,7 +301,7 @@ def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
     exempla.errors.ExemplaError: The folder experiments is part of exempla's source repository, ...
     """
     for root in candidates or (Path(exempla.__file__).resolve().parents[2], Path.cwd()):
-        # A folder of that name alone proves nothing: the project's own has our package beside it.
+        # The checkout also contains the package; a folder of that name alone proves nothing.
         if (root / folder).is_dir() and (root / "src" / "exempla").is_dir():
             return root
     raise ExemplaError(
@@ -311,13 +310,14 @@ def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
     )
 
 
-_OLDEST = 600.0
-"""Seconds; no start takes longer, so an older process was not started for this command."""
+_MAX_START_SECONDS = 600.0
+"""No start takes longer, so an older process was not started for this command."""
 
 
 def process_age() -> float:
-    """Seconds since this process was started, by the clock on the wall where the system tells it
-    (Linux); elsewhere the processor time so far, which is never more.
+    """Return the seconds since this process was started.
+
+    On Linux this is wall-clock time; elsewhere it is the processor time, which is never more.
 
     >>> 0 < process_age()
     True
@@ -330,19 +330,18 @@ def process_age() -> float:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
     except (OSError, ValueError, IndexError, AttributeError):
         return busy
-    return age if busy - 0.1 <= age < _OLDEST else busy
+    return age if busy - 0.1 <= age < _MAX_START_SECONDS else busy
 
 
 _OK, _MISTAKE, _CRASH, _STOPPED, _TERMINATED = 0, 2, 3, 130, 143
-"""All well; the command could not be done; we did not foresee this; the user stopped it, or the
-system did (SIGTERM). 1 is more
-found than --fail-above allows, which a command returns itself."""
+"""Success; a mistake in the command or its input; internal error; interrupted by the user; by
+SIGTERM. Code 1, for more findings than --fail-above allows, is returned by the command itself."""
 
 
 def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | None = None) -> int:
-    """What the command returns; whatever it raises is one sentence, no traceback.
+    """Run a command and return its exit code; print any exception as one sentence.
 
-    `words` are what the user typed and `folder` is where a crash report belongs.
+    `words` are what the user typed; a crash report is written to `folder`.
 
     >>> def mistake() -> int:
     ...     raise ExemplaError("This cannot be done; do that instead.")
@@ -354,7 +353,7 @@ def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | 
     except ExemplaError as error:
         return _refuse(str(error), _MISTAKE)
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has had enough: not our user's mistake.
+        # The reader of a pipe (head, less) has closed it: not a mistake.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _OK
     except OSError as error:
@@ -376,20 +375,16 @@ def _refuse(sentence: str, code: int) -> int:
 
 def _what(error: Exception) -> str:
     said = str(error).strip().split("\n")[0].rstrip(".")
-    # torch has a MemoryError of its own, which is none
+    # torch's OutOfMemoryError is not a MemoryError
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         room = f" ({said})" if said else ""
-        return f"There is not enough memory for this{room}: give fewer rows, columns or pixels"
+        return f"Not enough memory{room}: use fewer rows, columns or pixels"
     kind = type(error).__name__
-    return (
-        f"Something went wrong inside exempla ({kind}: {said})"
-        if said
-        else (f"Something went wrong inside exempla ({kind})")
-    )
+    return f"Internal error ({kind}: {said})" if said else f"Internal error ({kind})"
 
 
 def _reported(error: Exception, words: Sequence[str], folder: Path | None) -> str:
-    """Where the crash report is, in words; the traceback itself goes nowhere else."""
+    """Write a crash report and return a phrase that says where it is."""
     text = _report(error, words)
     name = f"exempla-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     places = [folder] if folder is not None and folder.is_dir() else []
@@ -398,7 +393,7 @@ def _reported(error: Exception, words: Sequence[str], folder: Path | None) -> st
             path = write_text(place / name, text)
         except OSError:
             continue
-        return f"a crash report for the people who can mend it is in {path}"
+        return f"please report it with the crash report in {path}"
     return "a crash report could not be written"
 
 

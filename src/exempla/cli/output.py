@@ -1,9 +1,7 @@
-"""The folder for the results: checked before any work is done, filled all at once after it.
+"""The results folder: checked before any work is done, filled all at once at the end.
 
-What every command leaves in its folder: explanation.json, a table, report.html.
-
-Everything is written to a staged folder (`exempla.cli.output.published`) and named where it
-will be.
+Every command leaves explanation.json, a table and report.html there, with a manifest that lists
+what exempla wrote. Files are written to a staging folder (`published`) and moved together.
 """
 
 from __future__ import annotations
@@ -22,19 +20,36 @@ import pandas as pd
 from exempla.cli.console import Console
 from exempla.cli.options import check_numbers, command_line
 from exempla.errors import ExemplaError
-from exempla.io import MANIFEST, check_targets, make_folder, probe, publishing, write_text
+from exempla.io import (
+    MANIFEST,
+    check_targets,
+    foreign_files,
+    make_folder,
+    probe,
+    publishing,
+    write_text,
+)
 from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.tables.formats.encoding import format_suffix
 from exempla.version import __version__
 
-ALWAYS = ("explanation.json", "explanation.csv", "report.html")
-"""What every command leaves behind, besides the manifest."""
+_ALWAYS = ("explanation.json", "explanation.csv", "report.html")
+"""What every command writes, besides the manifest."""
+_REVIEW_LIST = ("review.json", "suspects.jsonl")
+"""What fix-labels writes for the review page, which is not in the manifest."""
+_DESCRIPTIONS = {
+    "report": "the whole answer, in a browser",
+    "picture": "mistakes beside the images behind them",
+    "table": "the listed examples as a table",
+    "data": "the data itself",
+    "result": "everything, for programs",
+}
 
 
 def named_after(name: str, file: str | Path) -> str:
-    """The name with the ending of the user's file, whose other dots are no ending.
+    """Return the name with the file extension of the user's file.
 
     >>> named_after("cleaned", "mails.2024.csv"), named_after("cleaned", "mails.csv.gz")
     ('cleaned.csv', 'cleaned.csv.gz')
@@ -45,14 +60,26 @@ def named_after(name: str, file: str | Path) -> str:
 def prepare_folder(
     options: Namespace, files: Iterable[str] = (), others: Iterable[str] = ()
 ) -> Path:
-    """--out, made if it is not there; refused, before any work is done, if the results cannot be
-    written there or would touch what is read.
+    """Make the folder --out, or refuse it before any work is done.
 
-    `files` are written besides those of every command; `others` belong to the review page.
+    Parameters
+    ----------
+    options
+        The command line, with `out` and `force`.
+    files
+        What the command writes besides the files of every command.
+    others
+        Files of the review page, which must not be files that are read.
+
+    Raises
+    ------
+    ExemplaError
+        If the folder cannot be written to, if a result would replace a file that is read, or if it
+        would replace a file that exempla did not write (unless --force is given).
     """
     check_numbers(options)
     folder: Path = options.out
-    names = (*ALWAYS, *files, MANIFEST)
+    names, others = (*_ALWAYS, *files, MANIFEST), list(others)
     for given in (getattr(options, name, None) for name in ("file", "test", "curated")):
         if given is not None:
             _keep_apart(Path(given), folder, (*names, *others))
@@ -64,31 +91,45 @@ def prepare_folder(
             f"The results cannot be written to {folder} ({_reason(error)}); choose another folder "
             "with --out."
         ) from error
-    check_targets(folder, names)
+    if not is_review(folder):
+        names = (*names, *(name for name in _REVIEW_LIST if name in others))
+    force = getattr(options, "force", False)
+    check_targets(folder, names, force=force)
+    if force and (replaced := foreign_files(folder, names)):
+        Console.of(options).warn(
+            f"--force: overwriting {', '.join(replaced)} in {folder}, which exempla did not write."
+        )
     return folder
+
+
+def is_review(folder: Path) -> bool:
+    """Return True if the folder is one that `fix-labels` made, so that it may be replaced."""
+    try:
+        found = json.loads((folder / "review.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "suspects_sha256" in found
 
 
 @contextmanager
 def published(folder: Path, options: Namespace) -> Iterator[Path]:
-    """A place to write the results to; they appear in the folder, with a manifest, when all are
-    complete."""
+    """Yield a staging folder; its files appear in `folder` when all of them are written."""
+    about = {"command": command_line(options), "version": __version__}
     try:
-        with publishing(
-            folder, {"command": command_line(options), "version": __version__}
-        ) as stage:
+        with publishing(folder, about, force=getattr(options, "force", False)) as stage:
             yield stage
     except (OSError, ExemplaError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(cause, OSError) or not _about(cause, folder):
+        if not isinstance(cause, OSError) or not _is_about(cause, folder):
             raise
         raise ExemplaError(
-            f"The results cannot be written to {folder} ({_reason(cause)}); make room there, or "
-            "choose another folder with --out."
+            f"The results cannot be written to {folder} ({_reason(cause)}); free some space there, "
+            "or choose another folder with --out."
         ) from error
 
 
 def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
-    """Refuse to write over what is read, be it through links, or into a folder of images."""
+    """Refuse to replace what is read, also through links, and to write into a folder of images."""
     read = Path(os.path.realpath(given))
     if read.is_dir() and Path(os.path.realpath(folder)).is_relative_to(read):
         raise ExemplaError(
@@ -105,15 +146,15 @@ def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def _about(error: OSError, folder: Path) -> bool:
-    """Whether the error is about what was being written, not about a file of the user's."""
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Return True if the error is about what was being written, not about a file of the user."""
     name = error.filename
     return not isinstance(name, str) or Path(name).is_relative_to(folder)
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, FileExistsError):
-        return f"{error.filename} is no folder"
+        return f"{error.filename} is not a folder"
     return error.strerror or str(error) or type(error).__name__
 
 
@@ -129,7 +170,7 @@ def write_results(
     verification: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """Write the three files."""
+    """Write explanation.json, explanation.csv and report.html; return their paths."""
     paths = write_tables(stage, explanation, train_view, extra)
     with waiting("writing the report"):
         paths["report"] = write_report(
@@ -148,15 +189,14 @@ def write_results(
 def write_tables(
     stage: Path, explanation: Answer, train_view: View, extra: dict[str, Any] | None = None
 ) -> dict[str, Path]:
-    """Write explanation.json and explanation.csv."""
+    """Write explanation.json and explanation.csv; return their paths."""
     table = stage / "explanation.csv"
-    _listed(explanation, train_view).to_csv(table, index=False)
+    listed_rows(explanation, train_view).to_csv(table, index=False)
     return {"result": write_json(stage, {**explanation.to_dict(), **(extra or {})}), "table": table}
 
 
 def contract(options: Namespace, indices: list[int], **known: Any) -> dict[str, Any]:
-    """What programs find in every explanation.json, where the answer is no weighted selection:
-    what it does not have is null."""
+    """Return the fields of every explanation.json; those the answer does not have are null."""
     return {
         "indices": indices,
         "weights": None,
@@ -171,53 +211,46 @@ def contract(options: Namespace, indices: list[int], **known: Any) -> dict[str, 
 
 
 def write_json(stage: Path, values: dict[str, Any]) -> Path:
-    """Write explanation.json."""
+    """Write explanation.json and return its path."""
     text = json.dumps(values, indent=2, allow_nan=False)
     return write_text(stage / "explanation.json", f"{text}\n")
 
 
-def _listed(explanation: Answer, train_view: View) -> Any:
-    """The picked examples with their labels and all that the file says of them, one line each."""
-    frame = explanation.to_frame()
-    shown = [train_view.show(int(index)) for index in explanation.indices]
-    frame["label"] = [content.label for content in shown]
-    frame["predicted"] = [content.predicted for content in shown]
-    rows = [train_view.columns_of(int(index)) for index in explanation.indices]
-    own = {}
-    for name in rows[0] if rows else ():
-        # a column called like one of ours keeps its name behind the word "file"
-        title = f"file:{name}" if name in frame.columns else name
-        own[title] = [row.get(name) for row in rows]
+def listed_rows(answer: Answer, view: View) -> pd.DataFrame:
+    """Return the listed examples with their labels and all columns of the file."""
+    frame = answer.to_frame()
+    indices = [int(index) for index in answer.indices]
+    shown = [view.show(index) for index in indices]
+    for name in ("label", "predicted"):
+        values = [getattr(content, name) for content in shown]
+        if any(value is not None for value in values):
+            frame[name] = values
+    rows = [view.columns_of(index) for index in indices]
+    own = {
+        # A column of the file with the name of one of ours is prefixed with "file:".
+        (f"file:{name}" if name in frame.columns else name): [row.get(name) for row in rows]
+        for name in (rows[0] if rows else ())
+    }
     return pd.concat([frame, pd.DataFrame(own, index=frame.index)], axis=1)
 
 
-_WORDS = {
-    "report": "the whole answer, in a browser",
-    "picture": "mistakes beside the images behind them",
-    "table": "the listed examples as a table",
-    "data": "the data itself",
-    "result": "everything, for programs",
-}
-
-
 def say_files(console: Console, folder: Path, staged: dict[str, Path]) -> None:
-    """Where each file is now and what it is for; with --json, the result itself."""
+    """Print where each file is and what it is for; with --json, print the result itself."""
     paths = {name: folder / path.name for name, path in staged.items()}
     console.say(f"Done in {console.seconds():.0f} s. Look at:")
     width = max(len(str(path)) for path in paths.values())
-    for name in sorted(paths, key=list(_WORDS).index):
-        console.say(f"  {str(paths[name]).ljust(width)}  {_WORDS[name]}")
+    for name in sorted(paths, key=list(_DESCRIPTIONS).index):
+        console.say(f"  {str(paths[name]).ljust(width)}  {_DESCRIPTIONS[name]}")
     files = {name: str(path) for name, path in paths.items()}
     console.result({**json.loads(paths["result"].read_text(encoding="utf-8")), "files": files})
 
 
 def say_review(console: Console, folder: Path) -> None:
-    """How to go on to the review page; what it lacks is said now, not when it is asked for.
+    """Print how to start the review page, and how to install it if it is missing.
 
     >>> say_review(Console(), Path("suspects"))  # doctest: +ELLIPSIS
-    Decide about them: ...exempla review suspects
+    Review them: ...exempla review suspects
     """
-    needed = ("fastapi", "uvicorn")
-    missing = any(find_spec(name) is None for name in needed)
+    missing = any(find_spec(name) is None for name in ("fastapi", "uvicorn"))
     first = "pip install 'exempla[review]', then " if missing else ""
-    console.say(f"Decide about them: {first}exempla review {folder}")
+    console.say(f"Review them: {first}exempla review {folder}")

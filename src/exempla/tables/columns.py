@@ -110,6 +110,8 @@ _TEXT_DISTINCT, _TEXT_WORDS = 50, 5
 _NEARLY = 0.95
 """Share of distinct values from which on short strings count as names of their rows."""
 UUID = r"^\{?[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\}?$"
+_GERMAN = r"^\s*[-+]?\d{1,3}(\.\d{3})+,\d+\s*$"
+"""Thousands separated by points and a decimal comma."""
 _HASH = r"^(0x)?[0-9a-fA-F]{16,128}$"
 _ID_NAME = re.compile(r"(^|_)(id|key|index)(_|$)")
 _LEAK_ROWS = 20
@@ -256,10 +258,12 @@ def decimal_of(facts: Facts) -> str | None:
     """The decimal mark under which at least 99 % of the values are numbers."""
     if np.isfinite(facts.plain_numbers).mean() >= _NUMBER_SHARE:
         return "."
-    if facts.text and facts.decimal_comma:
-        marked = pc.match_substring_regex(facts.present, r"^\s*[-+]?\d*,?\d+([eE][-+]?\d+)?\s*$")
-        if (pc.mean(marked.cast(pa.float64())).as_py() or 0.0) >= _NUMBER_SHARE:
-            return ","
+    if not facts.text:
+        return None
+    # In a comma-separated file "1,5" may be two cells; "1.597,50" can only be a number.
+    german = pc.any(pc.match_substring_regex(facts.present, _GERMAN)).as_py()
+    if facts.decimal_comma or german:
+        return "," if np.isfinite(facts.numbers(",")).mean() >= _NUMBER_SHARE else None
     return None
 
 
@@ -269,6 +273,8 @@ def _number(facts: Facts) -> tuple[str, str, str] | None:
         return None
     numbers = facts.numbers(decimal)
     odd, vast = int((~np.isfinite(numbers)).sum()), int((np.abs(numbers) > LARGEST).sum())
+    if vast + odd == len(numbers):
+        return "ignored", f"every number is beyond ±{LARGEST:g}, too large to compute with", ""
     reason = f"all {len(facts.present):,} values are numbers"
     if odd:
         reason = f"{1 - odd / len(facts.present):.1%} of the values are numbers"

@@ -100,7 +100,8 @@ class DateParts(TransformerMixin, BaseEstimator):
         for name in X.columns:
             dates = pd.DatetimeIndex(X[name])
             days = dates.to_numpy().astype("datetime64[s]").astype(np.int64) / 86_400
-            days = np.where(dates.isna(), np.nan, days)
+            missing = dates.isna()
+            days = np.where(missing, 0.0 if missing.all() else np.nan, days)
             month = dates.month.to_numpy()[:, None] == np.arange(1, 13)
             weekday = dates.day_of_week.to_numpy()[:, None] == np.arange(7)
             blocks += [days[:, None], month.astype(float), weekday.astype(float)]
@@ -113,6 +114,27 @@ class DateParts(TransformerMixin, BaseEstimator):
         return np.array(
             [f"{name}_{part}" for name in self.feature_names_in_ for part in parts], dtype=object
         )
+
+
+class _KnownNumbers(TransformerMixin, BaseEstimator):
+    """Pass numbers on with their gaps; fill columns without any value, which trees cannot bin.
+
+    >>> frame = pd.DataFrame({"a": [1.0, None], "b": [None, np.nan]})
+    >>> _KnownNumbers().fit_transform(frame).tolist()
+    [[1.0, 0.0], [nan, 0.0]]
+    """
+
+    def fit(self, X: Any, y: Any = None) -> _KnownNumbers:
+        self.n_features_in_ = np.shape(X)[1]
+        self.feature_names_in_ = np.asarray(getattr(X, "columns", range(self.n_features_in_)))
+        self.empty_ = np.isnan(np.asarray(X, dtype=np.float64)).all(axis=0)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        return np.where(self.empty_, 0.0, np.asarray(X, dtype=np.float64))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        return np.asarray(self.feature_names_in_, dtype=object)
 
 
 _WORDS = 300
@@ -153,7 +175,7 @@ def tree_columns(
     )
     steps: list[tuple[str, Any, Any]] = [
         ("category", numbered, names["category"]),
-        ("number", "passthrough", names["number"]),
+        ("number", _KnownNumbers(), names["number"]),
         ("date", DateParts(), names["date"]),
     ]
     steps = [step for step in steps if step[2]]

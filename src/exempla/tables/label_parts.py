@@ -12,6 +12,7 @@ Only what was decided on changes, byte for byte, as everywhere.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tempfile
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.columnar import JsonSource
+from exempla.tables.formats.columnar import JsonSource, OnDisk
 from exempla.tables.formats.dialect import json_spans, json_token
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
 from exempla.tables.read import read_table
@@ -75,7 +77,13 @@ def _columns(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarr
 
 def _delimited(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     column, mark = layout["column"], layout["separator"]
-    cells = [_pieces(cell, mark) for cell in to_strings(table.column(column))]
+    values = to_strings(table.column(column))
+    if not any(mark in (value or "") for value in values):
+        raise ExemplaError(
+            f"No value in column {column!r} contains the separator {mark!r}, so every row has a "
+            "single label. Check --label-separator, or leave it out."
+        )
+    cells = [_pieces(cell, mark) for cell in values]
     names = sorted({name for cell in cells for name in cell})
     if len(names) < 2:
         raise ExemplaError(
@@ -100,6 +108,8 @@ class Sentences(NamedTuple):
     tokens: list[list[str]]
     labels: list[list[str]]
     layout: dict[str, Any]
+    source: Table
+    """The file as it was read."""
 
 
 def is_conll(path: str | Path) -> bool:
@@ -107,8 +117,12 @@ def is_conll(path: str | Path) -> bool:
     return Path(path).suffix.lower() in _CONLL
 
 
-def read_sentences(path: str | Path, label: str | None = None) -> Sentences | None:
-    """The token lists of a CoNLL file, or of JSON lines with lists; None if it holds none.
+def read_sentences(
+    path: str | Path, label: str | None = None, table: Table | None = None
+) -> Sentences | None:
+    """Return the token lists of a CoNLL file, or of JSON lines with lists; None if it has none.
+
+    `table` is the file if it has been read already.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.conll"
@@ -121,7 +135,7 @@ def read_sentences(path: str | Path, label: str | None = None) -> Sentences | No
         return _read_conll(path, label)
     if not path.is_file() or ".json" not in "".join(path.suffixes).lower():
         return None
-    table = read_table(path)
+    table = read_table(path) if table is None else table
     name = label or next((n for n in ("labels", "ner_tags", "tags") if n in table.names), None)
     if "tokens" not in table.names or name is None or name not in table.names:
         return None
@@ -134,7 +148,8 @@ def read_sentences(path: str | Path, label: str | None = None) -> Sentences | No
                 f"Row {row} of {path.name} does not hold as many {name} as tokens; mend that line."
             )
     texts, labels = ([[str(v) for v in one or []] for one in part] for part in rows)
-    return Sentences(texts, labels, {"kind": "tokens", "tokens": "tokens", "labels": name})
+    layout = {"kind": "tokens", "tokens": "tokens", "labels": name}
+    return Sentences(texts, labels, layout, table)
 
 
 def _listed(cell: str | None) -> list[Any] | None:
@@ -173,8 +188,10 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
     full = [one for one in sentences if one]
     if not full:
         raise ExemplaError(f"{path.name} holds no tokens.")
-    return Sentences([[t for t, _ in one] for one in full], [[c for _, c in one] for one in full],
-                     layout)  # fmt: skip
+    tokens, labels = ([[pair[i] for pair in one] for one in full] for i in (0, 1))
+    read = Table(path, "conll", pa.table({"tokens": [" ".join(one) for one in tokens]}),
+                 OnDisk(path, hashlib.sha256(path.read_bytes()).hexdigest()))  # fmt: skip
+    return Sentences(tokens, labels, layout, read)
 
 
 def _conll_lines(path: Path) -> tuple[list[str], Any, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ def read_table(
     delimiter: str | None = None,
     header: bool | None = None,
     names: Sequence[str] | None = None,
+    expected: Collection[str] = (),
 ) -> Table:
     """Read a CSV, TSV, JSONL, Parquet, Excel or NPZ file or a folder of images.
 
@@ -48,6 +49,9 @@ def read_table(
         Whether the first row names the columns; judged from the rows when None.
     names
         Names for the columns, in place of those in the file.
+    expected
+        Columns you expect to find. A first row that contains one of them is a header, even if the
+        same word is also a value below it.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tsv"
@@ -81,6 +85,8 @@ def read_table(
             raise ExemplaError(f"{path.name} is {what}.")
     if named == ".parquet":
         raise ExemplaError(f"{path.name} is named Parquet but is not (it does not begin so).")
+    if magic.startswith(b"PK\x05\x06"):
+        raise ExemplaError(f"{path.name} is an empty zip archive; give one that holds a table.")
     if magic.startswith(b"PK\x03\x04") and is_workbook(path):
         return read_xlsx(path)
     raw = path.read_bytes()
@@ -89,10 +95,14 @@ def read_table(
         if named in (".parquet", ".npz", ".xlsx"):
             raise ExemplaError(f"{path.name} holds a {named} file, which is packed; unpack it.")
     if named in (".jsonl", ".ndjson", ".json"):
-        return read_jsonl(path, raw, encoding=encoding)
-    return read_delimited(
-        path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names
-    )
+        table = read_jsonl(path, raw, encoding=encoding)
+    else:
+        table = read_delimited(
+            path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names,
+            expected=expected,
+        )  # fmt: skip
+    given = {"encoding": encoding, "delimiter": delimiter}
+    return replace(table, given={name: value for name, value in given.items() if value is not None})
 
 
 ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGNORECASE)

@@ -1,53 +1,56 @@
-"""Which rows train, which are questioned, which are trusted, by the file's own row numbers."""
+"""Split a user's data into training, test and curated rows, by row numbers of the file.
+
+Tables and images are split by the same rules. They differ only in how rows become model inputs:
+`_TableRows` makes typed feature frames, `_ImageRows` reads pixels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from exempla.data import absent_labels
 from exempla.errors import ExemplaError
+from exempla.images import as_image
 from exempla.tables.features import feature_frame
+from exempla.tables.formats.folder import load_images
 from exempla.tables.infer import FEATURES, Column, label_of, label_values, same_labels
-from exempla.tables.read import borrow_names, read_table
+from exempla.tables.read import read_table
 from exempla.tables.table import Table, show, to_strings
 
-__all__ = [
-    "Split", "check_classes_left", "check_held_out", "known_labels", "split", "stratified",
-    "untested",
-]  # fmt: skip
-
-YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
+_YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
+"""Values that mark a trusted row in a curated column."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows and features of each part.
+    """Rows, inputs and labels of each part.
 
-    `train` are rows of the table. `test` and `curated` are rows of the table too, or of their own
-    file where `test_table` / `curated_table` is given. `y_test` is None if that file has no labels.
+    `train` holds rows of the table. `test` and `curated` hold rows of the table too, or of their
+    own file if `test_table` or `curated_table` is set. Inputs are data frames, or pixel arrays for
+    images. `y_test` is None if the test file has no labels.
     """
 
     train: np.ndarray
-    X_train: pd.DataFrame
+    X_train: Any
     y_train: np.ndarray
     test: np.ndarray
-    X_test: pd.DataFrame | None
+    X_test: Any
     y_test: np.ndarray | None
     curated: np.ndarray
-    X_curated: pd.DataFrame | None
+    X_curated: Any
     y_curated: np.ndarray | None
     unlabelled: np.ndarray
-    """Rows without a label: left out of training, exported untouched."""
+    """Rows without a label: not used for training, exported unchanged."""
     test_table: Table | None = None
     curated_table: Table | None = None
     notes: tuple[str, ...] = ()
     asked: np.ndarray | None = None
-    """Rows of the table that were held out by name, if any."""
+    """Rows of the table that were held out because the query names them."""
 
 
 def split(
@@ -60,18 +63,30 @@ def split(
     seed: int = 0,
     held_out: np.ndarray | None = None,
 ) -> Split:
-    """Split a table, class by class, or take test and curated rows from other files.
+    """Split a table, stratified by class, or take test and curated rows from other files.
 
     Parameters
     ----------
+    table, columns
+        The data and what its columns are (see `infer_columns`).
     test
-        A file with the same columns; else `test_size` of the table's rows (0: no test rows).
+        A file with the same columns; otherwise `test_size` of the rows are held out.
+    test_size
+        Fraction of the rows to hold out if `test` is None; 0 for no test rows.
     curated
-        A file with the same columns, or a column of the table that marks trusted rows (1, yes,
-        true, x). Such a column should be inferred as "ignored".
+        A file with the same columns, or the name of a column that marks trusted rows with 1, yes,
+        true or x.
+    seed
+        Seed of the random split.
     held_out
-        Rows of the table that must be among the test rows, whatever chance says.
+        Rows of the table that must be among the test rows.
 
+    Returns
+    -------
+    Split
+
+    Examples
+    --------
     >>> import tempfile, pathlib
     >>> from exempla.tables import infer_columns, read_table
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
@@ -81,122 +96,53 @@ def split(
     >>> len(parts.train), len(parts.test), parts.unlabelled.tolist()
     (16, 4, [20])
     """
-    label = label_of(columns)
-    missing = table.missing(label.name)
-    unlabelled = np.flatnonzero(missing)
-    notes = []
+    label, notes = label_of(columns), []
+    classes = label.detail == "classes"
+    marked, columns, curated_table = _curated(table, columns, curated)
+    kind = _ImageRows if table.is_images else _TableRows
+    data = kind(table, columns, label, notes)
+    unlabelled = np.flatnonzero(table.missing(label.name))
     if len(unlabelled):
         notes.append(
-            f"{len(unlabelled):,} row(s) have no label (rows {show(unlabelled.tolist(), 5)}): left "
-            "out of training, exported untouched."
+            f"{len(unlabelled):,} row(s) have no label (rows {show(unlabelled.tolist(), 5)}): not "
+            "used for training, exported unchanged."
         )
-    trusted, columns, curated_table = _curated(table, columns, curated)
-    pool = np.setdiff1d(np.flatnonzero(~missing), trusted)
-    trusted = np.setdiff1d(trusted, unlabelled)
-    if held_out is not None and test is None:
-        check_held_out(held_out, unlabelled, len(table), label.name)
-        trusted = np.setdiff1d(trusted, held_out)
-        pool = np.union1d(pool, held_out)
+    trusted = np.intersect1d(marked, data.rows)
+    pool = np.setdiff1d(data.rows, trusted)
+    asked = np.zeros(len(pool), dtype=bool)
     if test is None:
-        y = label_values(table, label.name, label.detail, pool)
-        asked = stratified(y, test_size, seed, classes=label.detail == "classes")
+        if held_out is not None:
+            _check_held_out(held_out, data.rows, len(table), label.name)
+            trusted, pool = np.setdiff1d(trusted, held_out), np.union1d(pool, held_out)
+        y = data.labels(pool)
+        asked = stratified(y, test_size, seed, classes=classes)
         if held_out is not None:
             asked |= np.isin(pool, held_out)
-            if label.detail == "classes":
-                check_classes_left(y, asked)
-        train, questioned = pool[~asked], pool[asked]
-        if label.detail == "classes" and test_size > 0:
-            notes += untested(y, asked)
-        other = None
-    else:
-        train, questioned, other = pool, np.arange(0), _read(test)
-    y_train = _training_labels(table, label, train)
-    parts = _Maker(table, columns, label, y_train, notes)
-    questioned, X_test, y_test, other = parts.part(questioned, other, "test")
-    trusted, X_curated, y_curated, curated_table = parts.part(trusted, curated_table, "curated")
+            if classes:
+                _check_classes_left(y, asked)
+        if classes and test_size > 0:
+            notes += _untested(y, asked)
+    train = pool[~asked]
+    y_train = data.labels(train)
+    if len(y_train) == 0 or (classes and len(np.unique(y_train)) < 2):
+        raise ExemplaError(
+            f"Only {len(y_train):,} row(s) of a single class are left for training; use a smaller "
+            "test or curated share."
+        )
+    X_train = data.inputs(train)
+    test_part = data.part(pool[asked], None if test is None else _read(test), X_train, y_train)
+    curated_part = data.part(trusted, curated_table, X_train, y_train)
     return Split(
-        train=train,
-        X_train=feature_frame(table, columns, train),
-        y_train=y_train,
-        test=questioned,
-        X_test=X_test,
-        y_test=y_test,
-        curated=trusted,
-        X_curated=X_curated,
-        y_curated=y_curated,
-        unlabelled=unlabelled,
-        test_table=other,
-        curated_table=curated_table,
-        notes=tuple(notes),
+        train, X_train, y_train, *test_part[:3], *curated_part[:3], unlabelled,
+        test_table=test_part[3], curated_table=curated_part[3], notes=tuple(notes),
         asked=None if held_out is None else np.asarray(held_out),
-    )
-
-
-def check_held_out(rows: np.ndarray, unlabelled: np.ndarray, length: int, label: str) -> None:
-    """Raise if these rows cannot be held out: they have no label, or too few others are left."""
-    silent = np.intersect1d(rows, unlabelled)
-    if len(silent):
-        raise ExemplaError(
-            f"Row {silent[0]} has no label in {label!r}, so it cannot be asked about here; put "
-            "such rows into a file of their own and give it with --ask FILE."
-        )
-    if len(rows) > length / 2:
-        raise ExemplaError(
-            f"{len(rows):,} of {length:,} rows are asked about, and none of them may be learned "
-            "from; ask about fewer, or about a file of new rows."
-        )
-
-
-def check_classes_left(y: np.ndarray, asked: np.ndarray) -> None:
-    """Raise if a class has no row left to learn from."""
-    gone = absent_labels(y, y[~asked])
-    if len(gone):
-        raise ExemplaError(
-            f"All rows labelled {gone[0]!s} are asked about, so none is left to learn from; ask "
-            "about fewer of them."
-        )
-
-
-def _read(source: str | Path | Table) -> Table:
-    return source if isinstance(source, Table) else read_table(source)
-
-
-def _curated(
-    table: Table, columns: Sequence[Column], curated: str | Path | Table | None
-) -> tuple[np.ndarray, Sequence[Column], Table | None]:
-    if curated is None:
-        return np.arange(0), columns, None
-    if isinstance(curated, str) and curated in table.names:
-        marks = to_strings(table.column(curated))
-        rows = np.array([i for i, m in enumerate(marks) if m and m.strip().casefold() in YES])
-        if not len(rows):
-            raise ExemplaError(
-                f"No row is marked in the curated column {curated!r}; mark trusted rows with 1."
-            )
-        kept = [
-            replace(c, kind="ignored", reason="marks trusted rows") if c.name == curated else c
-            for c in columns
-        ]
-        return rows, kept, None
-    return np.arange(0), columns, _read(curated)
-
-
-def _training_labels(table: Table, label: Column, rows: np.ndarray) -> np.ndarray:
-    y = label_values(table, label.name, label.detail, rows)
-    if len(y) == 0 or (label.detail == "classes" and len(np.unique(y)) < 2):
-        raise ExemplaError(
-            f"Only {len(y):,} row(s) of a single class are left for training; take a smaller test "
-            "or curated share."
-        )
-    return y
+    )  # fmt: skip
 
 
 def stratified(
     y: np.ndarray, size: float = 0.2, seed: int = 0, *, classes: bool = True
 ) -> np.ndarray:
-    """Mark about `size` of every class for the test; a class keeps at least one row for training.
-
-    For image folders and image arrays, which have no feature columns for `split`.
+    """Mark about `size` of every class for the test; each class keeps a row for training.
 
     >>> import numpy as np
     >>> stratified(np.array(["a", "a", "a", "a", "b"]), 0.25).sum()
@@ -204,7 +150,7 @@ def stratified(
     """
     y = np.asarray(y)
     if not 0 <= size < 1:
-        raise ExemplaError(f"The test size must be a share from 0 up to, not including, 1: {size}.")
+        raise ExemplaError(f"The test size is {size}; give a fraction of at least 0 and below 1.")
     rng = np.random.default_rng(seed)
     marked = np.zeros(len(y), dtype=bool)
     groups = np.unique(y, return_inverse=True)[1] if classes else np.zeros(len(y), dtype=int)
@@ -214,11 +160,36 @@ def stratified(
     return marked
 
 
-def untested(y: np.ndarray, asked: np.ndarray) -> list[str]:
-    """A note on the classes with too few rows to give any to the test.
+def _check_held_out(rows: np.ndarray, usable: np.ndarray, length: int, label: str) -> None:
+    """Raise if these rows cannot be held out for the query."""
+    unusable = np.setdiff1d(rows, usable)
+    if len(unusable):
+        raise ExemplaError(
+            f"Row {unusable[0]} has no label in {label!r}, so it cannot be asked about here; put "
+            "such rows into a separate file and pass it with --ask FILE."
+        )
+    if len(rows) > length / 2:
+        raise ExemplaError(
+            f"You asked about {len(rows):,} of {length:,} rows, and rows that are asked about are "
+            "not used for training; ask about fewer, or about a file of new rows."
+        )
+
+
+def _check_classes_left(y: np.ndarray, asked: np.ndarray) -> None:
+    """Raise if a class has no row left to train on."""
+    gone = absent_labels(y, y[~asked])
+    if len(gone):
+        raise ExemplaError(
+            f"You asked about all rows labelled {gone[0]!s}, so none is left for training; ask "
+            "about fewer of them."
+        )
+
+
+def _untested(y: np.ndarray, asked: np.ndarray) -> list[str]:
+    """Note the classes that have too few rows to be tested.
 
     >>> import numpy as np
-    >>> untested(np.array(["a", "a", "b"]), np.array([True, False, False]))
+    >>> _untested(np.array(["a", "a", "b"]), np.array([True, False, False]))
     ["1 class(es) have too few rows to be tested and stay in training: 'b'."]
     """
     small = absent_labels(y, y[asked])
@@ -233,54 +204,98 @@ def untested(y: np.ndarray, asked: np.ndarray) -> list[str]:
 def known_labels(
     y: np.ndarray, y_train: np.ndarray, name: str
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Labels of another file as the training file has them, which it knows, and notes on both.
+    """Spell the labels of another file as in training; return them, which are known, and notes.
 
     >>> import numpy as np
     >>> known_labels(np.array(["a", "c"]), np.array(["a", "b"]), "t.csv")[1:]
-    (array([ True, False]), ["1 row(s) of t.csv have labels that training never saw ('c'): left \
-out."])
+    (array([ True, False]), ["1 row(s) of t.csv have labels that do not occur in training ('c'): \
+left out."])
     """
     as_read = y.astype(str)
-    y, known, said = same_labels(y, y_train)
-    notes = [said] if said else []
+    y, known, note = same_labels(y, y_train)
+    notes = [note] if note else []
     if not known.all():
         notes.append(
-            f"{int((~known).sum()):,} row(s) of {name} have labels that training never saw "
+            f"{int((~known).sum()):,} row(s) of {name} have labels that do not occur in training "
             f"({show(np.unique(as_read[~known]).tolist(), 3)}): left out."
         )
     return y, known, notes
 
 
+def marked_rows(table: Table, column: str) -> np.ndarray:
+    """Return the rows that a curated column marks as trusted."""
+    name = table.names[table.position(column)]
+    marks = to_strings(table.column(name))
+    rows = np.array([i for i, m in enumerate(marks) if m and m.strip().casefold() in _YES])
+    if not len(rows):
+        raise ExemplaError(
+            f"No row is marked in the curated column {name!r}; mark trusted rows with 1."
+        )
+    return rows
+
+
+def _read(source: str | Path | Table) -> Table:
+    return source if isinstance(source, Table) else read_table(source)
+
+
+def _curated(
+    table: Table, columns: Sequence[Column], curated: str | Path | Table | None
+) -> tuple[np.ndarray, Sequence[Column], Table | None]:
+    """Return trusted rows of the table, the columns without the one that marks them, and a file."""
+    if isinstance(curated, str) and curated in table.names:
+        rest = [
+            replace(c, kind="ignored", reason="marks trusted rows") if c.name == curated else c
+            for c in columns
+        ]
+        return marked_rows(table, curated), rest, None
+    return np.arange(0), columns, None if curated is None else _read(curated)
+
+
+_Part = tuple[np.ndarray, Any, "np.ndarray | None", "Table | None"]
+"""Rows, inputs, labels, and the file they come from if it is not the main one."""
+
+
 @dataclass(frozen=True)
-class _Maker:
+class _TableRows:
+    """Labelled rows of a table, with their typed features."""
+
     table: Table
     columns: Sequence[Column]
     label: Column
-    y_train: np.ndarray
     notes: list[str]
 
+    @property
+    def rows(self) -> np.ndarray:
+        return np.flatnonzero(~self.table.missing(self.label.name))
+
+    def inputs(self, rows: np.ndarray) -> Any:
+        return feature_frame(self.table, self.columns, rows)
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        return label_values(self.table, self.label.name, self.label.detail, rows)
+
     def part(
-        self, rows: np.ndarray, other: Table | None, what: str
-    ) -> tuple[np.ndarray, pd.DataFrame | None, np.ndarray | None, Table | None]:
-        """Features and labels of rows of this table, or of all usable rows of another file."""
+        self, rows: np.ndarray, other: Table | None, X_train: Any, y_train: np.ndarray
+    ) -> _Part:
+        """Return these rows of the table, or all usable rows of another file."""
         if other is None:
-            if not len(rows):
-                return rows, None, None, None
-            X = feature_frame(self.table, self.columns, rows)
-            return rows, X, label_values(self.table, self.label.name, self.label.detail, rows), None
-        other = self._aligned(other, what)
+            return (
+                (rows, self.inputs(rows), self.labels(rows), None)
+                if len(rows)
+                else (rows, None, None, None)
+            )
+        other = self._aligned(other)
         rows = np.setdiff1d(np.arange(len(other)), np.asarray(other.ragged, dtype=np.int64))
         if self.label.name not in other.names:
             self.notes.append(
-                f"{other.path.name} has no label column: the model's own predictions are "
-                "questioned."
+                f"{other.path.name} has no label column: the query uses the model's predictions."
             )
             return rows, feature_frame(other, self.columns, rows), None, other
         rows = np.intersect1d(rows, np.flatnonzero(~other.missing(self.label.name)))
         y = label_values(other, self.label.name, self.label.detail, rows)
         if self.label.detail == "classes":
-            y, known, said = known_labels(y, self.y_train, other.path.name)
-            self.notes.extend(said)
+            y, known, notes = known_labels(y, y_train, other.path.name)
+            self.notes.extend(notes)
             rows, y = rows[known], y[known]
         if len(rows) < len(other):
             self.notes.append(
@@ -291,7 +306,8 @@ class _Maker:
             raise ExemplaError(f"{other.path.name} has no row with a label; is it the right file?")
         return rows, feature_frame(other, self.columns, rows), y, other
 
-    def _aligned(self, other: Table, what: str) -> Table:
+    def _aligned(self, other: Table) -> Table:
+        """Return the other file with the columns of this one."""
         needed = [column.name for column in self.columns if column.kind in FEATURES]
         absent = [name for name in needed if name not in other.names]
         if not absent:
@@ -300,8 +316,69 @@ class _Maker:
             # One of the two has no header: columns are the same by position.
             self.notes.append(f"Columns of {other.path.name} were matched by position.")
             return replace(other, data=other.data.rename_columns(list(self.table.names)))
-        other = borrow_names(other, self.table)
         raise ExemplaError(
-            f"The {what} file {other.path.name} lacks the column(s) {show(absent)} of "
+            f"The file {other.path.name} lacks the column(s) {show(absent)} of "
             f"{self.table.path.name}; give a file with the same columns."
         )
+
+
+class _ImageRows:
+    """Readable images that have a label, in one size."""
+
+    def __init__(
+        self, table: Table, columns: Sequence[Column], label: Column, notes: list[str]
+    ) -> None:
+        if label.detail != "classes":
+            raise ExemplaError("Images need classes as labels, not numbers; leave out --task.")
+        self.label, self.notes = label, notes
+        self.pixels, self.y, self.rows = self._loaded(table)
+
+    def _loaded(
+        self, table: Table, size: tuple[int, int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if table.images is None:
+            images = load_images(table, size=size)
+            self.notes.extend(images.notes)
+            return images.pixels, images.labels, images.rows
+        rows = np.flatnonzero(~table.missing(self.label.name))
+        pixels = table.images if len(rows) == len(table) else table.images[rows]
+        return pixels, label_values(table, self.label.name, "classes", rows), rows
+
+    def inputs(self, rows: np.ndarray) -> np.ndarray:
+        return self.pixels if len(rows) == len(self.rows) else self.pixels[self._at(rows)]
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        return self.y[self._at(rows)]
+
+    def _at(self, rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.rows, rows)
+
+    def part(
+        self, rows: np.ndarray, other: Table | None, X_train: np.ndarray, y_train: np.ndarray
+    ) -> _Part:
+        """Return these images, or those of another file in the size and colours of training."""
+        if other is None:
+            return (
+                (rows, self.inputs(rows), self.labels(rows), None)
+                if len(rows)
+                else (rows, None, None, None)
+            )
+        pixels, labels, rows = self._loaded(other, X_train.shape[1:3])
+        y, known, notes = known_labels(labels, y_train, other.path.name)
+        self.notes.extend(notes)
+        pixels = _in_colour_mode(pixels, grey=X_train.ndim == 3)
+        if pixels.shape[1:] != X_train.shape[1:]:
+            raise ExemplaError(
+                f"Images of {other.path.name} have shape {pixels.shape[1:]}, the training images "
+                f"{X_train.shape[1:]}; give images of one shape."
+            )
+        return rows[known], pixels[known], y[known], other
+
+
+def _in_colour_mode(pixels: np.ndarray, grey: bool) -> np.ndarray:
+    """Return the images in grey or in colour, as asked."""
+    if grey == (pixels.ndim == 3):
+        return pixels
+    if grey:
+        return np.stack([np.asarray(as_image(each).convert("L")) for each in pixels])
+    return np.repeat(pixels[:, :, :, None], 3, axis=3)

@@ -9,6 +9,7 @@ half a million numbers never become half a million Python strings.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,22 +54,39 @@ def missing_mask(column: Any) -> np.ndarray:
 def to_numbers(column: Any, decimal: str = ".") -> np.ndarray:
     """The values as float64; what is no finite number becomes NaN.
 
-    Each distinct string is parsed once.
+    Each distinct string is parsed once. Thousands separators are accepted where they cannot be
+    mistaken for the decimal mark.
 
     >>> import pyarrow as pa
-    >>> to_numbers(pa.array(["7", "1e2", "x", None])).tolist()
-    [7.0, 100.0, nan, nan]
+    >>> to_numbers(pa.array(["7", "1e2", "x", None, "1,234.5"])).tolist()
+    [7.0, 100.0, nan, nan, 1234.5]
+    >>> to_numbers(pa.array(["1.597,50", "12", "0,5", "1.5"]), decimal=",").tolist()
+    [1597.5, 12.0, 0.5, nan]
     """
     if not is_text(column):
         # Whole numbers beyond 2⁵³ are rounded: to a model a count is a measurement.
         numbers = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     else:
         codes, words = encoded(column)
-        if decimal != ".":
-            words = [word.replace(".", "x").replace(decimal, ".") for word in words]
+        words = [_without_thousands(word, decimal) for word in words]
         parsed = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce")
         numbers = np.append(parsed.to_numpy(np.float64), np.nan)[codes]
     return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+_THOUSANDS = {
+    ".": re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+|[-+]?\d{1,3}(,\d{3}){2,}"),
+    ",": re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d+)?"),
+}
+"""Numbers with thousands separators, by their decimal mark."""
+
+
+def _without_thousands(word: str, decimal: str) -> str:
+    """Rewrite a number with this decimal mark so that Python can parse it."""
+    other = "," if decimal == "." else "."
+    if other in word and _THOUSANDS[decimal].fullmatch(word.strip()):
+        word = word.replace(other, "")
+    return word if decimal == "." else word.replace(".", "x").replace(decimal, ".")
 
 
 def encoded(column: Any) -> tuple[np.ndarray, list[Any]]:
@@ -142,6 +160,8 @@ class Table:
         Columns that name the rows (an index that pandas wrote, an untitled first column).
     images : array or None
         (n, h, w[, c]) pixels, where an NPZ holds them.
+    given : mapping
+        The encoding and delimiter that the user gave, if any.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import read_table
@@ -161,6 +181,7 @@ class Table:
     header: bool = True
     index: tuple[str, ...] = ()
     images: np.ndarray | None = field(default=None, repr=False)
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
@@ -169,6 +190,22 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """Column names, in file order."""
         return tuple(self.data.column_names)
+
+    @property
+    def is_images(self) -> bool:
+        """Whether the rows are images."""
+        return self.format == "images" or self.images is not None
+
+    def reading_options(self) -> dict[str, Any]:
+        """Return the options of `read_table` that read this file again in the same way."""
+        if self.format not in ("csv", "tsv", "jsonl"):
+            return {}
+        how = dict(self.given)
+        if self.format != "jsonl":
+            how["header"] = self.header
+            if not self.header:
+                how["names"] = list(self.names)  # they may come from the test file
+        return how
 
     def column(self, name: str) -> Any:
         """One column, as Arrow holds it."""
@@ -227,7 +264,8 @@ def show(items: Collection[Any], most: int = 8) -> str:
     >>> show(["a", "b", "c"], most=2)
     "'a', 'b' and 1 more"
     """
-    listed = [repr(item) if isinstance(item, str) else str(item) for item in items]
+    # NumPy strings are strings whose repr would read np.str_('a').
+    listed = [repr(str(item)) if isinstance(item, str) else str(item) for item in items]
     if len(listed) <= most:
         return ", ".join(listed)
     return f"{', '.join(listed[:most])} and {len(listed) - most:,} more"

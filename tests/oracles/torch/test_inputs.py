@@ -486,5 +486,5 @@ def test_parameters_that_name_nothing(parameters: Any) -> None:
 
 @pytest.mark.parametrize("device", ["nonsense", 1.5, "cuda:x"])
 def test_a_device_that_is_none(device: Any) -> None:
-    with pytest.raises(ExemplaError, match="is no device"):
+    with pytest.raises(ExemplaError, match="is not a device"):
         torch_oracle(mlp(), device=device)

@@ -417,5 +417,5 @@ def test_a_parameter_the_survey_did_not_reach_is_said() -> None:
 
 
 def test_layers_before_any_data() -> None:
-    with pytest.raises(ExemplaError, match="known once data"):
+    with pytest.raises(ExemplaError, match="unknown until data"):
         _ = torch_oracle(mlp()).layers

@@ -1,9 +1,9 @@
-"""How fragile is a model? Move a few training rows a little, train again, count flipped answers.
+"""Measure how fragile a model is: move a few training rows slightly, retrain, count the flips.
 
-For your own models. The target is a set of test rows that are predicted rightly: rows you name
-with --ask, or the ten least sure ones of one class. The rows that would be the cheapest to attack,
-and are the first to protect, are listed. Columns must be numbers; images need PyTorch. Trees answer
-in steps, so that nothing can be moved a little: their rows are given wrong labels instead.
+The target is a set of test rows that are predicted correctly: rows you name with --ask, or the ten
+least certain rows of one class. The report lists the training rows that are easiest to attack and
+that you should protect first. Columns must be numbers. Predictions of trees do not change under
+small moves, so their training rows get wrong labels instead.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from exempla.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from exempla.cli.userfile import UserFile
+    from exempla.cli.fitted import Fitted
 
-HELP = "which rows of your file could be moved to flip predictions?"
+HELP = "which rows could be changed slightly to flip predictions?"
 
 _TARGETS = 10
 """Test rows attacked together where the user names none."""
 _SHOWN = 50
-"""Weak rows on the page; the table has all of them."""
+"""Rows on the page; the table has all of them."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The file, the attack, the output."""
+    """Add the file, the attack, and the output."""
     add_file_arguments(parser)
     how = parser.add_argument_group("the attack")
     how.add_argument("--ask", metavar="ROWS", help="target rows, such as 3,17 (default: see above)")
@@ -44,61 +44,63 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SIZE",
         type=float,
         default=0.5,
-        help="how far each value may move, in the units the model sees: standard deviations of a "
-        "column, or pixels as they are fed to the network (default: 0.5)",
+        help="how far each value may move: in standard deviations of a column, or in pixel values "
+        "between 0 and 1 (default: 0.5)",
     )
     add_fail_above(how, "a larger share of the target predictions flips")
     add_output(parser)
 
 
 def run(options: Namespace) -> int:
-    """Read, train, attack, retrain, write."""
+    """Attack, retrain, and write the results."""
+    from exempla.cli.fitted import reading
     from exempla.cli.output import contract, published, say_files, write_json
-    from exempla.cli.userfile import reading
     from exempla.data import take_rows
     from exempla.oracles.trees import is_trees
     from exempla.report.words import percent
+    from exempla.tables.models.image import NetworkClassifier
     from exempla.tasks.attack import attack, weak_points
 
-    with reading(options, 0.2, linear=True) as (given, console, folder):
+    with reading(options, 0.2, linear=True, differentiable=True) as (given, console, folder):
+        network = given.model if isinstance(given.model, NetworkClassifier) else None
         model, prepare = given.head(options.model is None)
-        labels = is_trees(model)  # nothing of theirs can be moved a little
-        _check(given, model, labels)
+        model, fit = (model, None) if network is None else (network.model_, network.recipe.fit)
+        as_taken = (lambda X, y: (X, y)) if network is None else network.data
+        labels = is_trees(model)  # trees are piecewise constant: their rows get wrong labels
+        _check(given, model, labels or network is not None)
         positions, what = _target(given, options.ask)
         parts: Any = given.parts
-        train = given.data(prepare(parts.X_train), parts.y_train)
-        target = given.data(prepare(take_rows(parts.X_test, positions)), parts.y_test[positions])
+        train = as_taken(prepare(parts.X_train), parts.y_train)
+        target = as_taken(prepare(take_rows(parts.X_test, positions)), parts.y_test[positions])
         console.say(f"Target: {what}.")
         shared = {"budget": options.budget, "seed": options.seed}
         how = "labels" if labels else "train"
-        found: Any = attack(
-            model, train, target, k=options.points, perturb=how, fit=given.fit, **shared
-        )
+        found: Any = attack(model, train, target, k=options.points, perturb=how, fit=fit, **shared)
         weak = found.weak_points() if labels else weak_points(model, train, target, **shared)
-        check = found.verify(fit=given.fit, seeds=3 if given.fit is None else 1)
+        check = found.verify(fit=fit, seeds=3 if fit is None else 1)
     flipped, by_chance = check.mean("attacked"), check.mean("random direction")
     rows = parts.train[found.indices].tolist()
     if labels:
         answer = (
-            f"Giving {len(rows)} of {len(parts.train):,} training rows wrong labels and training "
-            f"again flips {percent(flipped)} of these predictions; as many wrong labels at random, "
-            f"{percent(by_chance)}."
+            f"Wrong labels for {len(rows)} of {len(parts.train):,} training rows flip "
+            f"{percent(flipped)} of these predictions after retraining (random wrong labels: "
+            f"{percent(by_chance)})."
         )
         change, budget = found.effect, None
     else:
         answer = (
             f"Moving {len(rows)} of {len(parts.train):,} training rows by at most "
-            f"{options.budget:g} and training again flips {percent(flipped)} of these predictions; "
-            f"moving them as far at random, {percent(by_chance)}."
+            f"{options.budget:g} flips {percent(flipped)} of these predictions after retraining "
+            f"(random moves of the same size: {percent(by_chance)})."
         )
         change, budget = found.after - found.before, found.budget
     weak["label"] = parts.y_train[weak["index"]]
     weak["index"] = parts.train[weak["index"]]
-    # Moved, each of them pushes against the target: its weight is what that costs, to first order.
+    # The weight of a row is the change of the target's log-likelihood, to first order.
     values = contract(
         options, rows, weights=change.tolist(), side="opponents",
         damping=float(found.damping), damping_rule=getattr(found, "damping_rule", "auto"),
-        file=given.table.path.name, answer=answer, rows=rows, budget=budget,
+        file=given.dataset.name, answer=answer, rows=rows, budget=budget,
         target=parts.test[positions].tolist(), expected=found.expected,
         flipped=flipped, flipped_by_chance=by_chance,
     )  # fmt: skip
@@ -112,54 +114,53 @@ def run(options: Namespace) -> int:
     return verdict(console, options, flipped, "of these predictions flip")
 
 
-def _check(given: Any, model: Any, labels: bool) -> None:
-    """Refuse what cannot be moved a little."""
-    from exempla.cli.kinds import ImageClassifier
+def _check(given: Any, model: Any, any_columns: bool) -> None:
+    """Refuse data that cannot be moved by a small amount."""
     from exempla.errors import ExemplaError
     from exempla.tables.infer import FEATURES
 
     if given.regression:
-        raise ExemplaError("attack flips predictions of classes, not of numbers.")
-    if labels or isinstance(given.model, ImageClassifier):
+        raise ExemplaError("attack flips predicted classes; this label is a number.")
+    if any_columns:
         return
-    fixed = [c.name for c in given.columns if c.kind in FEATURES and c.kind != "number"]
+    fixed = [c.name for c in given.dataset.columns if c.kind in FEATURES and c.kind != "number"]
     if fixed:
         raise ExemplaError(
-            f"attack moves numbers a little, and {fixed[0]!r} holds none; leave such columns out "
-            f"with --kind {fixed[0]}=ignored."
+            f"attack needs numbers, and column {fixed[0]!r} has none; leave such columns out with "
+            f"--kind {fixed[0]}=ignored."
         )
-    numbers = sum(c.kind == "number" for c in given.columns)
+    numbers = sum(c.kind == "number" for c in given.dataset.columns)
     if getattr(model, "n_features_in_", numbers) != numbers:
         raise ExemplaError("attack needs columns without missing values; fill them in first.")
 
 
 def _target(given: Any, ask: str | None) -> tuple[Any, str]:
-    """Positions among the test rows, and what they are in words."""
+    """Return positions among the test rows and a description of them."""
     import numpy as np
 
-    from exempla.cli.query import choose_questions
+    from exempla.cli.query import choose_query
     from exempla.errors import ExemplaError
 
     parts = given.parts
     if ask is not None:
-        positions = choose_questions(given, ask, None).positions
-        return positions, f"{len(positions)} test rows, as told"
+        positions = choose_query(given, ask, None).positions
+        return positions, f"{len(positions)} test rows you named"
     if parts.X_test is None or parts.y_test is None:
         raise ExemplaError("There are no test rows to attack; give --test or --test-size.")
     chances = given.model.predict_proba(parts.X_test)
     predicted = np.asarray(given.model.classes_)[chances.argmax(1)]
     right = np.flatnonzero(predicted.astype(str) == parts.y_test.astype(str))
     if not len(right):
-        raise ExemplaError("The model predicts no test row rightly: nothing is left to flip.")
+        raise ExemplaError("The model predicts no test row correctly: there is nothing to flip.")
     unsure = right[np.argsort(chances.max(1)[right], kind="stable")]
     label = predicted[unsure[0]]
     chosen = unsure[predicted[unsure] == label][:_TARGETS]
-    return chosen, f"the {len(chosen)} least sure test rows rightly predicted as {label}"
+    return chosen, f"the {len(chosen)} least certain test rows correctly predicted as {label}"
 
 
 def _write_page(
     stage: Path,
-    given: UserFile,
+    given: Fitted,
     weak: Any,
     moved: list[int],
     answer: str,
@@ -167,7 +168,7 @@ def _write_page(
     options: Namespace,
     labels: bool,
 ) -> Path:
-    """report.html: the rows that are the cheapest to attack, and those that were moved."""
+    """Write report.html: the rows that are easiest to attack, and those that were changed."""
     from exempla.report import About, Listed, write_listing
 
     shown = weak.head(_SHOWN)
@@ -193,8 +194,8 @@ def _write_page(
             **given.facts(),
         ),
         trust=trust,
-        heading=f"The {len(rows)} rows that are the cheapest to attack",
-        help="The first to protect or to look at. Reach is how much the mean log-likelihood of the "
-        f"target can be made to fall, to first order, {how}.",
+        heading=f"The {len(rows)} rows that are easiest to attack",
+        help="Protect or check these first. Reach: how far the mean log-likelihood of the target "
+        f"can fall, to first order, {how}.",
         seed=options.seed,
     )

@@ -1,7 +1,7 @@
-"""Name the training rows whose removal should help the model on the test rows it gets wrong.
+"""Find the training rows whose removal should correct the model's errors on the test rows.
 
-Removal repairs the questioned predictions; it is no general trick for accuracy. The model is
-trained again without the named rows, and what that does to the test rows is said.
+Removing them corrects the errors you ask about; it does not raise accuracy in general. The model is
+retrained without these rows, and the effect on the test rows is reported.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from exempla.cli.options import (
     verdict,
 )
 
-HELP = "which rows of your file harm a model, and what happens without them?"
+HELP = "which rows in your file harm the model, and what happens without them?"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The file, how many rows, the output."""
+    """Add the file, the number of rows, and the output."""
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
     add_fail_above(parser, "removal fixes more than this share of the errors")
@@ -32,10 +32,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Read, train, find the harmful rows, retrain without them, write."""
+    """Find the harmful rows, retrain without them, and write the results."""
+    from exempla.cli.fitted import reading
     from exempla.cli.output import named_after, published, say_files, write_results
-    from exempla.cli.query import choose_questions
-    from exempla.cli.userfile import reading
+    from exempla.cli.query import choose_query
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.progress import waiting
@@ -49,20 +49,22 @@ def run(options: Namespace) -> int:
         console,
         folder,
     ):
-        asked = choose_questions(given, "errors", "opponents")
+        asked = choose_query(given, "errors", "opponents")
         if asked.noun == "predictions":
-            raise ExemplaError("The model makes no error on the test rows: nothing to clean.")
+            raise ExemplaError(
+                "The model makes no error on the test rows: there is nothing to clean."
+            )
         k = given.at_most(options.k)
         started = time.perf_counter()
-        explainer = Explainer(given.inner, seed=options.seed, progress=console.progress)
+        explainer = Explainer(given.model, seed=options.seed, progress=console.progress)
         found: Any = clean_from(
-            explainer.fit(given.train()), given.data(given.parts.X_test, given.parts.y_test), k,
-            ask=asked.positions, errors=asked.noun == "errors", fit=given.fit, started=started,
+            explainer.fit(given.train), (given.parts.X_test, given.parts.y_test), k,
+            ask=asked.positions, errors=asked.noun == "errors", started=started,
         )  # fmt: skip
         asked = asked.limited_to(found.question.rows)
         evidence = evidence_of(found)
         removed = given.parts.train[found.removed]
-        with waiting(f"training again without {len(removed):,} rows"):
+        with waiting(f"retraining without {len(removed):,} rows"):
             fixed_share, before, after = _without(given, asked, found.removed, options.seed)
     fixed = round(fixed_share * len(asked.positions))
     measure, form = ("R²", ".3f") if given.regression else ("accuracy", ".1%")
@@ -75,16 +77,16 @@ def run(options: Namespace) -> int:
         what = f"{found.test_labels['sentence']} {what}"
     found = found.renumbered(given.parts.train)
     about = About(
-        question=f"Which training rows should go, so that these {asked.noun} are fixed?",
+        question=f"Which training rows cause these {asked.noun}?",
         answer=what,
         **given.facts(),
         command=command_line(options),
-        notes=(f"These {asked.noun} were chosen to be fixed: only new test rows show whether the "
-               "model became better.",),
+        notes=(f"These rows were chosen for these {asked.noun}: only new test rows tell whether "
+               "the model is better.",),
         noun=asked.noun,
         steps=() if Path(options.file).is_dir() else ((
-            f"The file without these rows is {name}, beside this page. Try it on rows that nobody "
-            "has looked at yet:",
+            f"The file without these rows is {name}, in the folder of this page. Try it on rows "
+            "that were not used yet:",
             command_for(Namespace(**{**vars(options), "file": name, "test": "NEW.csv"}), "explain"),
         ),),
     )  # fmt: skip
@@ -100,9 +102,11 @@ def run(options: Namespace) -> int:
             evidence=evidence,
             extra=extra,
         )
-        if given.table.format != "images":
+        if given.dataset.table.format != "images":
             rows = [Decision(int(row), "remove") for row in removed]
-            paths["data"] = export(given.table, rows, stage / name, label=given.label.name)
+            paths["data"] = export(
+                given.dataset.table, rows, stage / name, label=given.dataset.label.name
+            )
     console.say(what)
     say_files(console, folder, paths)
     return verdict(console, options, fixed_share, "of the errors are fixed")
@@ -126,8 +130,8 @@ def _without(given: Any, asked: Any, positions: Any, seed: int) -> tuple[float, 
     gone = absent_labels(parts.y_train, parts.y_train[kept])
     if len(gone) and not given.regression:
         raise ExemplaError(
-            f"Without these {len(positions):,} of {len(parts.train):,} training rows none of "
-            f"{gone[0]!s} is left to learn from; name fewer with -k."
+            f"Without these {len(positions):,} of {len(parts.train):,} training rows, no row of "
+            f"class {gone[0]!s} is left to train on; choose a smaller -k."
         )
     X, y = take_rows(parts.X_train, kept), parts.y_train[kept]
     again = refit(given.model, X, y, None, None, seed, keep_random_state=True, quiet=False)

@@ -1,14 +1,15 @@
 """Write every training row of a file as a vector in the Fisher space of its model.
 
-rows.npy holds one vector per training row; the product of two of them is the Fisher kernel, which
-is what every answer of exempla is made of. Use them for your own nearest neighbours or clusters;
-the report shows the neighbours of a few rows.
+rows.npy holds one vector per training row; the dot product of two vectors is the Fisher kernel, on
+which all answers of exempla are based. Use them for your own nearest neighbours or clusters; the
+report shows the nearest neighbours of a few rows.
 
-With --store DIR the vectors go to that folder as they are made, in several .npy files, and need not
-fit in memory; killed at any moment, the same command goes on with what is missing. Several machines
-share the work with --shard i/n, each with its own i and the same --store on a common disk; the
-command without --shard then finds all parts, makes what is still missing, and writes the results.
-With --ray the machines of a Ray cluster make the parts, and one command does all of it.
+With --store DIR the vectors are written to that folder as they are computed, in several .npy files,
+and need not fit in memory. If the command is interrupted, run it again to continue.
+
+Several machines can share the work with --shard i/n, each with its own i and the same --store on a
+shared disk; the command without --shard then collects all parts, computes missing ones, and writes
+the results. With --ray the machines of a Ray cluster compute the parts in one command.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from exempla.cli.options import add_file_arguments, add_output, add_store, command_line, shard
 
 if TYPE_CHECKING:
-    from exempla.cli.userfile import UserFile
+    from exempla.cli.fitted import Fitted
 
-HELP = "your file's rows as vectors in Fisher space, for your own analysis"
+HELP = "write the rows of your file as vectors in Fisher space"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The file and the output."""
+    """Add the file, the store, and the output."""
     add_file_arguments(parser)
     large = parser.add_argument_group("large files")
     add_store(large)
@@ -34,53 +35,53 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--shard",
         metavar="I/N",
         type=shard,
-        help="only add the I-th of N parts to the store, as one of N processes or machines",
+        help="compute only the I-th of N parts, as one of N processes or machines",
     )
     large.add_argument(
         "--ray",
         metavar="ADDRESS",
         nargs="?",
         const="",
-        help="let the machines of a Ray cluster make the parts; without an address, of the cluster "
-        "that runs here, or of this machine alone",
+        help="compute the parts on a Ray cluster; without an address, on the cluster that runs "
+        "here, or on this machine alone",
     )
     add_output(parser)
 
 
 def run(options: Namespace) -> int:
-    """Read, train, embed; write rows.npy, which row is which, how it was made, and a page."""
+    """Embed the training rows; write rows.npy, the row numbers, and a report."""
     import numpy as np
     import pandas as pd
 
     from exempla.arrays import to_numpy
+    from exempla.cli.fitted import reading
     from exempla.cli.output import contract, published, say_files, write_json
-    from exempla.cli.userfile import reading
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
     from exempla.store import StoredRows
 
     if options.shard and not options.store:
-        raise ExemplaError("--shard adds a part to a store; name its folder with --store.")
+        raise ExemplaError("--shard adds a part to a store; give its folder with --store.")
     if options.ray is not None and (options.shard or not options.store):
         raise ExemplaError(
-            "--ray makes all parts of a store: name its folder, which every machine sees, with "
-            "--store, and leave --shard out."
+            "--ray computes all parts of a store: give its folder, which every machine must see, "
+            "with --store, and leave out --shard."
         )
     with reading(options, 0.0, _FILES.values()) as (given, console, folder):
         explainer = Explainer(
-            given.inner, store=options.store, seed=options.seed, progress=console.progress
+            given.model, store=options.store, seed=options.seed, progress=console.progress
         )
         if options.ray is not None:
             from exempla.distributed import OnRay, fit_on_ray
 
-            fit_on_ray(explainer, given.train(), on=OnRay(options.ray or None))
+            fit_on_ray(explainer, given.train, on=OnRay(options.ray or None))
         else:
-            explainer.fit(given.train(), part=options.shard)
+            explainer.fit(given.train, part=options.shard)
         if options.shard:
             i, n = options.shard
             console.say(
-                f"Part {i} of {n} is in {options.store}. When all are, give the command without "
-                "--shard."
+                f"Part {i} of {n} is in {options.store}. When all parts are there, run the command "
+                "without --shard."
             )
             return 0
         features = explainer.features
@@ -90,8 +91,8 @@ def run(options: Namespace) -> int:
     made = contract(
         options,
         parts.train.tolist(),
-        file=given.table.path.name,
-        label=given.label.name,
+        file=given.dataset.name,
+        label=given.dataset.label.name,
         model=given.described,
         cross_validated_accuracy=given.accuracy.mean,
         rows=vectors.shape[0],
@@ -107,21 +108,21 @@ def run(options: Namespace) -> int:
         paths = {name: stage / file for name, file in _FILES.items()}
         if options.store is None:
             np.save(paths["data"], vectors, allow_pickle=False)
-        else:  # they are in the store, and may be too many to be there twice
+        else:  # they are in the store; a second copy may not fit on the disk
             del paths["data"]
         table = pd.DataFrame({"index": parts.train, "label": parts.y_train})
         table.to_csv(paths["table"], index=False)
         write_json(stage, made)
         _write_page(paths["report"], given, vectors, made, options)
-    console.say(f"{vectors.shape[0]:,} rows are now vectors of {vectors.shape[1]:,} numbers.")
+    console.say(f"Embedded {vectors.shape[0]:,} rows as vectors of {vectors.shape[1]:,} numbers.")
     say_files(console, folder, paths)
     return 0
 
 
 def _write_page(
-    path: Path, given: UserFile, vectors: Any, made: dict[str, Any], options: Namespace
+    path: Path, given: Fitted, vectors: Any, made: dict[str, Any], options: Namespace
 ) -> None:
-    """report.html: a few rows with their nearest neighbours, so that one sees what near means."""
+    """Write report.html: a few rows with their nearest neighbours."""
     import numpy as np
 
     from exempla.influence import self_influence
@@ -131,7 +132,7 @@ def _write_page(
 
     rows = given.parts.train
     some = np.unique(np.linspace(0, len(rows) - 1, _SHOWN).astype(int))
-    # the many are divided by their lengths last: no second copy of them
+    # divide by the norms last, so that the vectors are not copied
     lengths = np.sqrt(self_influence(vectors) * len(rows))
     cosines = (vectors @ unit_rows(vectors[some]).T).T
     cosines /= np.where(lengths > 0, lengths, 1.0)
@@ -148,19 +149,19 @@ def _write_page(
         listed,
         view=given.view(shown),
         about=About(
-            question="Which rows are alike to the model?",
-            answer=f"{made['rows']:,} rows are now vectors of {made['dimensions']:,} numbers: "
-            f"{made['store'] or _FILES['data']} has them, in the order of {_FILES['table']}.",
+            question="Which rows are similar for the model?",
+            answer=f"Embedded {made['rows']:,} rows as vectors of {made['dimensions']:,} numbers. "
+            f"They are in {made['store'] or _FILES['data']}, in the order of {_FILES['table']}.",
             command=command_line(options),
             **given.facts(),
         ),
         trust=[
             ("Damping", f"{made['damping']:.3g}", made["damping_rule"]),
-            ("Kept of the Fisher information", percent(made["share"]), ""),
+            ("Share of the Fisher information kept", percent(made["share"]), ""),
         ],
         heading="Some rows, and the rows nearest to them in Fisher space",
-        help="On the left rows from all over the file; on the right those whose vectors point most "
-        "nearly the same way: learning from either moves the model alike.",
+        help="Left: rows from the whole file. Right: the rows whose vectors have the largest "
+        "cosine with them; training on either changes the model in a similar way.",
         seed=options.seed,
         word="cosine",
     )
@@ -172,5 +173,5 @@ _FILES = {
     "result": "explanation.json",
     "report": "report.html",
 }
-"""The vectors; which row of the file each is, with its label; how they were made; a look."""
+"""Vectors; row numbers and labels; how they were computed; report."""
 _SHOWN, _NEIGHBOURS = 24, 6

@@ -6,7 +6,8 @@ Rows whose labels you trust (--curated, --curated-column) make the result much b
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,209 +18,176 @@ from exempla.cli.options import (
     command_line,
     verdict,
 )
-from exempla.cli.query import export_for_tools, tools
 from exempla.errors import ExemplaError
 
-HELP = "which labels of your file are wrong?"
+HELP = "which labels in your file are wrong?"
 
-FEWEST, MOST = 200, 2000
-"""How many suspects are listed at least (in a small file a tenth of its rows, but twenty) and at
-most, unless -k says so. Without trusted rows the expected number of errors can be far too low,
-while the order is good: a list cut short would hide errors from the person who reviews it."""
-_REVIEW = (
+TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
+_REVIEW_FILES = (
     "review.json", "suspects.jsonl", "images", "decisions.sqlite", "decisions.json", "patch.csv",
     "label-studio.json", "label-studio.xml", "fiftyone.csv", "cleanlab.csv", "spotlight.json",
 )  # fmt: skip
-"""What the review page keeps in the folder."""
+"""Files of the review page."""
+
+
+def tools(text: str) -> tuple[str, ...]:
+    """Parse names of tools, separated by commas.
+
+    >>> tools("label-studio, cleanlab")
+    ('label-studio', 'cleanlab')
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in TOOLS]
+    if unknown or not names:
+        what = repr(unknown[0]) if unknown else "an empty list"
+        raise ArgumentTypeError(f"{what} is not a known tool; choose from {', '.join(TOOLS)}")
+    return names
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The file, how many suspects, the output."""
+    """Add the file, the number of suspects, and the output."""
     add_file_arguments(parser)
     parser.add_argument(
         "-k",
         type=int,
-        help="how many suspects to list (default: twice the expected errors, and not fewer than a "
-        "tenth of the rows or 200)",
+        help="how many suspects to list (default: twice the expected number of errors, but at "
+        "least a tenth of the rows or 200)",
     )
     parser.add_argument(
         "--method",
         choices=("calibrated", "sbq"),
         default="calibrated",
-        help="all evidence weighed (default), or the paper's SBQ ranking",
+        help="calibrated probabilities from all evidence (default), or the paper's SBQ ranking",
     )
     parser.add_argument(
         "--original-column",
         metavar="COLUMN",
-        help="a column that holds, for trusted rows whose label was corrected, the label they once "
-        "had (empty: it was right); it shows what kind of mistakes there are",
+        help="a column with the earlier labels of trusted rows that were corrected (empty: the "
+        "label was right); it shows what kind of errors the file has",
     )
     parser.add_argument(
         "--label-separator",
         metavar="MARK",
-        help="the label column lists several labels, separated by this; a column for each label is "
-        "--label a,b,c",
+        help="the label column lists several labels separated by MARK; if there is one column per "
+        "label, use --label a,b,c instead",
     )
     parser.add_argument(
         "--export",
         metavar="TOOLS",
         type=tools,
         default=(),
-        help="also write the suspects for other tools: some of label-studio,fiftyone,cleanlab,"
-        "spotlight (decisions come back with exempla review --import)",
+        help="also write the suspects for other tools: label-studio, fiftyone, cleanlab, "
+        "spotlight, separated by commas (import decisions with exempla review --import)",
     )
     add_fail_above(parser, "a larger share of the labels is expected to be wrong")
     add_output(parser)
 
 
 def run(options: Namespace) -> int:
-    """Read, train, judge every label, write the report and the review folder."""
-    from exempla.cli.output import named_after, published, say_files, say_review, write_tables
-    from exempla.cli.suspects import Suspects
-    from exempla.cli.userfile import original_labels, reading
-    from exempla.report import About, write_label_report
+    """Judge every label and write the report and the review folder."""
+    from exempla.cli.fitted import fit_file, opened, read_files
+    from exempla.cli.labels import judge_several_labels, judge_tokens
+    from exempla.cli.output import named_after
+    from exempla.tables.dataset import label_layout, read_sentence_table
+    from exempla.tables.label_parts import is_conll
+
+    others = [*_REVIEW_FILES, named_after("corrected", options.file)]
+    with opened(options, others=others) as (console, folder):
+        conll = is_conll(options.file) and options.task == "auto"
+        files = None if conll else read_files(options, console)
+        layout, sentences = None, None
+        if files is not None:
+            layout = label_layout(files.table, options.label, options.label_separator)
+        if options.task == "auto" and layout is None:
+            table = None if files is None else files.table
+            sentences = read_sentence_table(options.file, table, options.label)
+        if (layout or sentences) and options.original_column is not None:
+            raise ExemplaError(
+                "--original-column is for files with one label per row; leave it out for this one."
+            )
+        if sentences is not None:
+            job, fixes = judge_tokens(sentences, options, console)
+        elif layout is not None:
+            assert files is not None
+            job, fixes = judge_several_labels(files, layout, options, console)
+        else:
+            assert files is not None
+            given = fit_file(options, console, files, 0.0)
+            job, fixes = _judge_rows(given, options, console)
+    if job is not None:
+        return job.finish(console, options, folder, fixes)
+    return _finish(given, fixes, options, console, folder)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def _judge_rows(given: Any, options: Namespace, console: Any) -> tuple[Any, Any]:
+    """Judge rows with one label each; return the job if it is not about a few classes."""
+    from exempla.cli.labels import job_on_rows, original_labels
     from exempla.tasks.labels.fix_labels import fix_labels
 
-    later = named_after("corrected", options.file)
-    if (found := _parts_job(options, [*_REVIEW, later])) is not None:
-        return found
-    with reading(options, 0.0, others=[*_REVIEW, later]) as (given, console, folder):
-        parts = given.parts
-        model, prepare = given.head(options.model is None)
-        curated = None
-        if parts.X_curated is not None:
-            curated = given.data(prepare(parts.X_curated), parts.y_curated)
-            console.say(f"{len(parts.curated):,} rows are trusted.")
-        once = original_labels(given, options, console)
-        asked = None if options.k is None or given.regression else given.at_most(options.k)
-        console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
-        fixes = fix_labels(
-            given.untrained(model),
-            given.data(prepare(parts.X_train), parts.y_train),
-            curated,
-            k=asked if options.method == "sbq" else None,  # spot checks are drawn from all rows
-            method=options.method,
-            fit=given.fit,
-            seed=options.seed,
-            progress=console.progress,
-            task="regression" if given.regression else "classes",
-            original_labels=once,
-        )
-    if fixes.task == "regression":
-        from exempla.cli.label_jobs import finish
+    parts, (model, prepare) = given.parts, given.head(options.model is None)
+    curated = None
+    if parts.X_curated is not None:
+        curated = (prepare(parts.X_curated), parts.y_curated)
+        console.say(f"{len(parts.curated):,} rows are trusted.")
+    once = original_labels(given, options, console)
+    console.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
+    fixes = fix_labels(
+        model,
+        (prepare(parts.X_train), parts.y_train),
+        curated,
+        # Otherwise spot checks are drawn from all rows, so all of them are judged.
+        k=_asked(given, options) if options.method == "sbq" else None,
+        method=options.method,
+        seed=options.seed,
+        progress=console.progress,
+        task="regression" if given.regression else "classes",
+        original_labels=once,
+    )
+    return (job_on_rows(given) if fixes.task == "regression" else None), fixes
 
-        return finish(console, options, folder, _job_file(given, options), fixes)
-    everything = given.in_words(fixes)
-    suspects = Suspects(given, _listed(everything, asked), everything)
+
+def _asked(given: Any, options: Namespace) -> int | None:
+    return None if options.k is None or given.regression else given.at_most(options.k)
+
+
+def _finish(given: Any, fixes: Any, options: Namespace, console: Any, folder: Path) -> int:
+    """Write the results for rows with one class each."""
+    import numpy as np
+
+    from exempla.cli.labels import Suspects, announce_review, worth_listing
+    from exempla.cli.output import published, say_files, write_tables
+    from exempla.report import About, write_label_report
+
+    suspects = Suspects(given, worth_listing(fixes, _asked(given, options)), fixes)
     about = About(
         **given.facts(),
         command=command_line(options),
-        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
-        steps=(("Decide about them, and export the corrected file:", f"exempla review {folder}"),),
+        warnings=given.warnings,
+        steps=(("Review them and export the corrected file:", f"exempla review {folder}"),),
     )
-    found = suspects.in_file_rows()
+    found = suspects.fixes.renumbered(given.parts.train)
+    # A listed row may be right; a reader who disagrees needs the best other label.
+    listed = replace(
+        found,
+        suggested=np.where(found.suggested == found.given, found.alternative, found.suggested),
+    )
     with published(folder, options) as stage:
-        paths = write_tables(
-            stage,
-            found,
-            suspects.train_view(),
-            {"file": given.table.path.name, "label": given.label.name},
-        )
+        extra = {"file": given.dataset.name, "label": given.dataset.label.name}
+        paths = write_tables(stage, listed, suspects.train_view, extra)
         paths["report"] = write_label_report(
             found,
             stage / "report.html",
-            train_view=suspects.train_view(),
-            contradicting_view=suspects.contradicting_view(),
+            train_view=suspects.train_view,
+            contradicting_view=suspects.contradicting_view,
             about=about,
         )
-        # in its place already, for decisions lie beside it: a manifest says that it is complete
+        # Written in place, because decisions lie beside it; its header says that it is complete.
         suspects.write_review(folder, options)
     console.say(found.finding)
     say_files(console, folder, paths)
-    export_for_tools(console, options, folder)
-    say_review(console, folder)
-    if kept := decided_elsewhere(folder):
-        console.warn(kept)
-    if not found.has_signal:  # then as many as may be wrong count
+    announce_review(console, options, folder)
+    if not found.has_signal:  # then the upper end of the interval counts
         most = found.interval[1] / max(found.n_train, 1)
-        return verdict(console, options, most, "of the labels may be wrong, for all that is known")
+        return verdict(console, options, most, "of the labels may be wrong, as far as is known")
     wrong = found.expected_errors / max(found.n_train, 1)
     return verdict(console, options, wrong, "of the labels are expected to be wrong")
-
-
-def decided_elsewhere(folder: Path) -> str:
-    """What is to be said of decisions in the folder that are about another column or file."""
-    from exempla.review import read_review
-    from exempla.review.folder import other_decisions
-    from exempla.review.log import DecisionLog
-
-    path = folder / "decisions.sqlite"
-    if not path.exists():
-        return ""
-    try:
-        log = DecisionLog(path, read_review(folder).key)
-    except ExemplaError as error:  # the suspects are written all the same
-        return str(error)
-    try:
-        return other_decisions(log.others())
-    finally:
-        log.close()
-
-
-def _parts_job(options: Namespace, others: list[str]) -> int | None:
-    """The exit code of a job on several labels or tokens; None if rows have one label each."""
-    from exempla.cli.label_jobs import asked_for, sentences_of, several_labels, token_labels
-
-    several = asked_for(options)
-    sentences = None if several else sentences_of(options)
-    if not several and sentences is None:
-        return None
-    if options.original_column is not None:
-        raise ExemplaError(
-            "--original-column is for files with one label a row; leave it out for this one."
-        )
-    if sentences is None:
-        return several_labels(options, others)
-    return token_labels(options, sentences, others)
-
-
-def _job_file(given: Any, options: Namespace) -> Any:
-    """What the jobs on numbers and on very many classes need to write their answer."""
-    import numpy as np
-
-    from exempla.cli.label_jobs import JobFile, reading_options
-    from exempla.tables.corrections import fingerprint
-
-    table, label, parts = given.table, given.label.name, given.parts
-    text = table.format in ("csv", "tsv", "jsonl")
-    how = reading_options(options) if text else {}
-    if not table.header and table.format in ("csv", "tsv"):
-        how["names"] = list(table.names)
-    numbers = given.regression
-    return JobFile(
-        table.path,
-        table.format,
-        label,
-        fingerprint(table),
-        parts.train,
-        given.view(parts.train).show,
-        given.facts(),
-        () if numbers else tuple(str(c) for c in np.unique(parts.y_train)),
-        options=how,
-        cells=(lambda row: table.strings(label, [row])[0] or "") if numbers else None,
-        warnings=(given.accuracy.warning,) if given.accuracy.warning else (),
-    )
-
-
-def listed(fixes: Any, k: int | None) -> Any:
-    """The suspects worth listing; see `_listed`."""
-    return _listed(fixes, k)
-
-
-def _listed(fixes: Any, k: int | None) -> Any:
-    """Only the rows worth a person's time, unless the user said how many."""
-    if k is not None:
-        return fixes.first(min(k, len(fixes)))
-    fewest = max(20, min(FEWEST, fixes.n_train // 10))
-    count = min(max(fewest, round(2 * fixes.expected_errors)), MOST, len(fixes))
-    return fixes.first(count)

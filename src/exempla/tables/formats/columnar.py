@@ -227,6 +227,11 @@ def read_npz(path: Path) -> Table:
             f"{path.name} needs X of shape (rows, columns) or (rows, height, width[, channels]) "
             f"and y of shape (rows,); they are {x.shape} and {y.shape}."
         )
+    if 0 in x.shape:
+        raise ExemplaError(
+            f"X of {path.name} has shape {x.shape}: it holds no values. Save it with at least one "
+            "column, or at least one pixel per image."
+        )
     check_limit("columns", x.shape[1] if x.ndim == 2 else 1, path.name)
     if x.ndim > 2 and x.dtype.kind not in "biuf":
         raise ExemplaError(f"The images X of {path.name} hold {x.dtype}; give numbers.")
@@ -446,7 +451,27 @@ def _string(value: Any, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     check_limit("depth", _depth(value), name)
+    if isinstance(value, list) and (chat := _chat(value)):
+        return chat
     return json.dumps(value, ensure_ascii=False)  # true, false, and nested lists or objects
+
+
+def _chat(messages: list[Any]) -> str:
+    """Return a list of chat messages as text, one message per line; "" if it is no such list.
+
+    >>> _chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
+    'user: Hi\\nassistant: Hello'
+    """
+    lines = []
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            return ""
+        content = message.get("content")
+        if isinstance(content, list):  # parts of a message, of which some are text
+            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = " ".join(part for part in parts if isinstance(part, str))
+        lines.append(f"{message['role']}: {content if isinstance(content, str) else ''}")
+    return "\n".join(lines)
 
 
 def _depth(value: Any) -> int:

@@ -106,6 +106,7 @@ def read_delimited(
     delimiter: str | None,
     header: bool | None,
     names: Sequence[str] | None,
+    expected: Collection[str] = (),
 ) -> Table:
     """Read one delimited file; see `read_table` for the options."""
     content, packing = unpack(raw, path.name)
@@ -125,7 +126,7 @@ def read_delimited(
     if above:
         notes.append(f"Passed over {above} line(s) above the table, the first {first[0][0]!r}.")
     first = first[above:]
-    has_header, why = _has_header(first, header, path.name)
+    has_header, why = _has_header(first, header, expected, path.name)
     notes += [why] if why else []
     parsed, dialect = _parse(text, dialect, first, above + has_header)
     if not dialect.quotes and '"' in text:
@@ -146,8 +147,10 @@ def read_delimited(
     )
 
 
-def _has_header(rows: list[list[str]], wanted: bool | None, name: str) -> tuple[bool, str]:
-    why = looks_like_data(rows)
+def _has_header(
+    rows: list[list[str]], wanted: bool | None, expected: Collection[str], name: str
+) -> tuple[bool, str]:
+    why = looks_like_data(rows, expected)
     if wanted is None:
         if not why:
             return True, ""

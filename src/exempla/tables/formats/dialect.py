@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -207,19 +207,27 @@ def preamble(rows: list[list[str]]) -> int:
     return above if width > 1 and above <= 20 else 0
 
 
-def looks_like_data(rows: list[list[str]]) -> str:
-    """Why the first row is no header, or "" if it may be one.
+_TEXT_WORDS = 4
+"""Mean number of words from which a column counts as text when the header is judged."""
 
-    It is data if it has a number in a column of numbers, or a value that the rows below repeat;
-    a word above a column of numbers speaks for a header and settles it.
+
+def looks_like_data(rows: list[list[str]], expected: Collection[str] = ()) -> str:
+    """Explain why the first row is not a header; return "" if it may be one.
+
+    The first row is data if it has a number in a column of numbers or a value that the rows below
+    repeat. It is a header if it contains one of the `expected` column names, a word above a column
+    of numbers, or a single word above a column of text.
 
     >>> looks_like_data([["39", "State-gov"], ["50", "Private"], ["38", "Private"]])
     "'39' is a number in a column of numbers"
+    >>> looks_like_data([["text", "spam"], ["a", "ham"], ["b", "spam"]], expected=["spam"])
+    ''
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-    if [cell.strip() for cell in first] in (
-        [str(i + k) for i in range(len(first))] for k in (0, 1)
-    ):
+    titles = [cell.strip() for cell in first]
+    if any(name.strip() in titles for name in expected if not _number(name)):
+        return ""
+    if titles in ([str(i + k) for i in range(len(first))] for k in (0, 1)):
         return ""  # 0, 1, 2 …: how pandas writes a frame without names
     why = ""
     for place, cell in enumerate(first):
@@ -232,6 +240,9 @@ def looks_like_data(rows: list[list[str]]) -> str:
             if _number(cell):
                 why = why or f"{cell.strip()!r} is a number in a column of numbers"
             continue
+        words = sum(len(text.split()) for text in below) / len(below)
+        if words >= _TEXT_WORDS and len(cell.split()) == 1 and cell.strip().isidentifier():
+            return ""  # a single word above sentences names them
         levels = set(below)
         few = len(levels) <= 50 and len(levels) <= len(below) / 2
         if few and cell.strip() in levels:

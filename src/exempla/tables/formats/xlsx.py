@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,16 @@ class XlsxSource(OnDisk):
 
 def read_xlsx(path: Path) -> Table:
     """Read the first sheet of a workbook; its first row that is not empty names the columns."""
-    _check_size(path)
+    filled = _check_size(path)
     book = _opened(path, path, values=True)
     sheet = book.worksheets[0]
+    spanned = sheet.max_row * sheet.max_column
+    if spanned > max(_MAX_EMPTY_CELLS, _MAX_SPAN_PER_CELL * filled):
+        raise ExemplaError(
+            f"The sheet {sheet.title!r} of {path.name} spans {sheet.max_row:,} rows and "
+            f"{sheet.max_column:,} columns, but only {filled:,} cells hold a value. Delete the "
+            "stray cells far from the table, or save the table as CSV."
+        )
     first = _first_row(sheet)
     titles = [_text(cell.value) or "" for cell in sheet[first]] if first else []
     rows = [cells for _, cells in _rows(sheet, first)] if first else []
@@ -97,14 +105,23 @@ def _opened(file: Any, path: Path, *, values: bool) -> Any:
         raise ExemplaError(f"{path.name} is no readable Excel workbook ({said}).") from None
 
 
-def _check_size(path: Path) -> None:
-    """Refuse a small archive that claims to hold very much."""
+_MAX_EMPTY_CELLS = 1_000_000
+"""Cells a sheet may span however few of them hold a value."""
+_MAX_SPAN_PER_CELL = 20
+"""Cells a larger sheet may span for each cell that holds a value."""
+
+
+def _check_size(path: Path) -> int:
+    """Refuse an archive that unpacks to too many bytes; return its number of stored cells."""
     try:
         with zipfile.ZipFile(path) as archive:
-            size = sum(item.file_size for item in archive.infolist())
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return  # whoever reads it will say so
-    check_limit("unpacked", size, path.name)
+            check_limit("unpacked", sum(item.file_size for item in archive.infolist()), path.name)
+            sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+            return sum(archive.read(name).count(b"<c ") for name in sheets)
+    except (OSError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        if isinstance(error, ExemplaError):
+            raise
+        return 0  # openpyxl reports what is wrong with the file
 
 
 def _first_row(sheet: Any) -> int:

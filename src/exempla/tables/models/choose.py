@@ -307,15 +307,29 @@ def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
     return made
 
 
-def _best(model: Any, prepare: ColumnTransformer, X: pd.DataFrame, y: np.ndarray, seed: int) -> Any:
-    """The model with the strength of least cross-validated loss."""
+def tuned_classifier(features: Any, X: Any, y: np.ndarray, seed: int = 0) -> LogisticRegression:
+    """Return a logistic regression on `features` with C tuned by cross-validation.
+
+    `features` must not learn from the rows: it transforms them once, before they are split.
+    """
+    few = np.random.default_rng(seed).permutation(len(y))[:_SEARCH_ROWS]
+    ready, y = features.fit(X).transform(take_rows(X, few)), np.asarray(y)[few]
+    solver, tol = _solver(ready, len(np.unique(y)), len(y))
+    start = LogisticRegression(solver=solver, tol=tol, max_iter=1000)
+    return _best(start, None, ready, y, seed)
+
+
+def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, seed: int) -> Any:
+    """Return the model with the regularisation strength of least cross-validated loss."""
     losses, classes = np.zeros(len(_STRENGTHS)), isinstance(model, LogisticRegression)
     folds = make_folds(y, 3, classes=classes, seed=seed)
-    for train, test in track(folds, "choosing the model's strength", len(folds)):
+    for train, test in track(folds, "tuning regularisation", len(folds)):
         if classes and len(np.unique(y[test])) < 2:
             continue  # only one class has rows enough to be tested: that tells nothing about C
-        ready = clone(prepare)
-        inside, outside = ready.fit_transform(X.iloc[train]), ready.transform(X.iloc[test])
+        inside, outside = take_rows(X, train), take_rows(X, test)
+        if prepare is not None:
+            ready = clone(prepare)
+            inside, outside = ready.fit_transform(inside), ready.transform(outside)
         trial = clone(model)
         for place, strength in enumerate(_STRENGTHS):
             trial.set_params(**_strength(model, strength)).fit(inside, y[train])

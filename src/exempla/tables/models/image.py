@@ -1,34 +1,104 @@
-"""The default model for images: a small CNN where torch is installed, else an MLP on pixels.
+"""Default models for images.
 
-A small convolutional network and its training loop; the only file here that imports torch.
+By default, images become histograms of oriented gradients and mean colours on a grid, and a
+logistic regression is fitted to them. These features need no training, so jobs that fit the model
+many times (`fix_labels`, `clean`) fit only the linear model. `attack` moves pixels and therefore
+needs a model that is differentiable in them: a small convolutional network if torch is installed,
+otherwise a multilayer perceptron.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
-from torch import nn
 
 from exempla.errors import ExemplaError
-from exempla.oracles.torch.restore import few_threads
 from exempla.progress import track
+from exempla.tables.models.choose import tuned_classifier
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_CELLS_PER_SIDE = 6
+"""Cells along the shorter side of an image, about."""
+_DIRECTIONS = 8
+"""Bins of a histogram of gradient directions."""
+_CLIP = 0.4
+"""Largest value of a normalised histogram, so that single strong edges do not dominate."""
+_BATCH = 512
+"""Images whose features are computed at a time."""
+
+
+class ImageFeatures(TransformerMixin, BaseEstimator):
+    """Histograms of oriented gradients and mean colours of an image, on a grid of cells.
+
+    Parameters
+    ----------
+    scale
+        Pixel value that means full brightness.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ImageFeatures(255.0).fit_transform(np.zeros((2, 16, 16), np.uint8)).shape
+    (2, 537)
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def fit(self, X: Any, y: Any = None) -> ImageFeatures:
+        """Remember the number of pixels; nothing is learned."""
+        self.n_features_in_ = int(np.prod(np.shape(X)[1:]))
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return one row of features per image."""
+        X = np.asarray(X)
+        if not len(X):
+            return np.empty((0, self._batch(np.zeros((1, *X.shape[1:]))).shape[1]))
+        return np.concatenate(
+            [self._batch(X[start : start + _BATCH]) for start in range(0, len(X), _BATCH)]
+        )
+
+    def _batch(self, X: np.ndarray) -> np.ndarray:
+        x = np.nan_to_num(X.astype(np.float64) / self.scale)
+        x = x[..., None] if x.ndim == 3 else x
+        n, height, width, _ = x.shape
+        cell = max(2, round(min(height, width) / _CELLS_PER_SIDE))
+        if min(height, width) < 2 * cell:  # too small for a grid: the pixels themselves
+            return x.reshape(n, -1)
+        rows, columns = height // cell, width // cell
+
+        def cell_means(values: np.ndarray) -> np.ndarray:
+            cut = values[:, : rows * cell, : columns * cell]
+            return cut.reshape(n, rows, cell, columns, cell, -1).mean(axis=(2, 4))
+
+        down, right = np.gradient(x.mean(axis=3), axis=(1, 2))
+        angle = np.mod(np.arctan2(down, right) / (2 * np.pi), 1.0) * _DIRECTIONS
+        # Each gradient is shared between the two nearest directions.
+        near = 1 - np.abs(np.mod(angle[..., None] - np.arange(_DIRECTIONS) + 1, _DIRECTIONS) - 1)
+        strength = np.hypot(right, down)[..., None]
+        histograms = cell_means(strength * near.clip(min=0.0))
+        blocks = [
+            histograms[:, i : i + 2, j : j + 2].reshape(n, -1)
+            for i in range(rows - 1)
+            for j in range(columns - 1)
+        ]
+        scaled = [b / np.sqrt((b**2).sum(axis=1, keepdims=True) + 1e-3) for b in blocks]
+        return np.hstack([*(b.clip(max=_CLIP) for b in scaled), cell_means(x).reshape(n, -1)])
 
 
 class _Pixels(TransformerMixin, BaseEstimator):
-    """Images of any shape as rows of numbers, divided by `scale`.
-
-    >>> import numpy as np
-    >>> _Pixels(255.0).fit_transform(np.full((2, 3, 3), 255, dtype=np.uint8)).shape
-    (2, 9)
-    """
+    """Flatten images into rows of numbers, divided by `scale`."""
 
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
@@ -44,12 +114,11 @@ class _Pixels(TransformerMixin, BaseEstimator):
 
 @dataclass(frozen=True)
 class ImageModel:
-    """What `default_image_model` proposes.
+    """An unfitted model for images, as proposed by `default_image_model`.
 
-    `kind` is "cnn" or "mlp". For an MLP, `model` is an unfitted Pipeline that takes the pixels as
-    they are. For a CNN, `build()` makes a fresh module, `fit(module, X, y, sample_weight)` trains
-    it, `prepare(pixels)` and `encode(labels)` make the arrays it takes, and `decode` gives the
-    user's labels back.
+    `kind` is "features", "cnn" or "mlp". For "features" and "mlp", `model` is a Pipeline that takes
+    the pixels. For a CNN, `build()` makes a new module, `fit(module, X, y, sample_weight)` trains
+    it, and `prepare(pixels)` and `encode(labels)` make the arrays it takes.
     """
 
     kind: str
@@ -58,44 +127,82 @@ class ImageModel:
     build: Callable[[], Any] | None = None
     fit: Callable[..., Any] | None = None
     scale: float = 1.0
-    """What pixels are divided by."""
+    """Pixel value that means full brightness."""
 
     def prepare(self, pixels: np.ndarray) -> np.ndarray:
-        """Pixels as the model takes them: (n, channels, h, w) float32 in [0, 1] for the CNN."""
-        if self.kind == "mlp":
+        """Return pixels as the model takes them: (n, channels, h, w) in [0, 1] for a CNN."""
+        if self.kind != "cnn":
             return pixels
         scaled = np.asarray(pixels, dtype=np.float32) / np.float32(self.scale)
         return scaled[:, None] if scaled.ndim == 3 else np.moveaxis(scaled, -1, 1).copy()
 
     def encode(self, labels: Any) -> np.ndarray:
-        """Labels as the model takes them: positions in `classes` for the CNN."""
+        """Return labels as the model takes them: positions in `classes` for a CNN."""
         labels = np.asarray(labels)
-        if self.kind == "mlp":
+        if self.kind != "cnn":
             return labels
         place = np.searchsorted(self.classes, labels).clip(max=len(self.classes) - 1)
         if (self.classes[place] != labels).any():
-            raise ExemplaError("Some labels are no class the model was made for.")
+            raise ExemplaError("Some labels are not among the classes of this model.")
         return place.astype(np.int64)
 
-    def decode(self, labels: Any) -> np.ndarray:
-        """What `encode` made, as the user's labels again.
 
-        >>> import numpy as np
-        >>> made = ImageModel("cnn", np.array(["0", "1", "10"]))
-        >>> made.decode(made.encode(["10", "0"])).tolist()
-        ['10', '0']
-        """
-        labels = np.asarray(labels)
-        return labels if self.kind == "mlp" else self.classes[labels]
+class NetworkClassifier(ClassifierMixin, BaseEstimator):
+    """A differentiable image model (CNN or MLP) with scikit-learn's fit and predict.
+
+    >>> import numpy as np
+    >>> X, y = np.zeros((4, 8, 8), np.uint8), np.array(["a", "b", "a", "b"])
+    >>> recipe = default_image_model(X, y, kind="mlp")
+    >>> NetworkClassifier(recipe).fit(X, y).predict(X).shape
+    (4,)
+    """
+
+    def __init__(self, recipe: ImageModel) -> None:
+        self.recipe = recipe
+
+    def fit(self, X: np.ndarray, y: Any) -> NetworkClassifier:
+        """Train a new network."""
+        recipe = self.recipe
+        if recipe.build is not None and recipe.fit is not None:
+            self.model_ = recipe.fit(recipe.build(), *self.data(X, y))
+            self.classes_ = recipe.classes
+        else:
+            unfitted: Any = clone(recipe.model)  # pyright: ignore[reportArgumentType]
+            self.model_ = unfitted.fit(*self.data(X, y))
+            self.classes_ = self.model_.classes_
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return the most likely class of each image."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """Return the probability of each class."""
+        if self.recipe.kind == "mlp":
+            return self.model_.predict_proba(self.data(X))
+        import torch
+
+        ready, out = self.data(X), []
+        with torch.no_grad(), _one_thread():
+            for start in range(0, len(ready), 1024):
+                batch = torch.as_tensor(ready[start : start + 1024])
+                out.append(self.model_(batch).softmax(1).numpy())
+        return np.concatenate(out) if out else np.empty((0, len(self.classes_)))
+
+    def data(self, X: np.ndarray, y: Any = None) -> Any:
+        """Return X (and y) as the network itself takes them."""
+        cnn = self.recipe.kind == "cnn"
+        ready = self.recipe.prepare(X) if cnn else np.asarray(X).reshape(len(X), -1)
+        return ready if y is None else (ready, self.recipe.encode(y))
 
 
 def _has_torch() -> bool:
-    """Whether torch is installed (without importing it)."""
+    """Return True if torch is installed, without importing it."""
     return importlib.util.find_spec("torch") is not None
 
 
 def _scale(pixels: np.ndarray) -> float:
-    """255 for bytes; 1 for what was scaled already; the largest value of 16 bits and the like."""
+    """Return the pixel value that means full brightness."""
     if pixels.dtype == np.uint8:
         return 255.0
     top = float(np.nanmax(np.abs(pixels.astype(np.float64, copy=False)), initial=0.0))
@@ -105,60 +212,94 @@ def _scale(pixels: np.ndarray) -> float:
 def default_image_model(
     pixels: np.ndarray, labels: Any, *, kind: str = "auto", epochs: int | None = None, seed: int = 0
 ) -> ImageModel:
-    """A small model for these images; nothing is fitted yet.
+    """Return an unfitted model for these images.
 
-    `kind`: "cnn", "mlp", or "auto" (the CNN if torch is installed and the images are at least
-    8 × 8).
+    Parameters
+    ----------
+    pixels
+        (n, h, w) or (n, h, w, channels).
+    labels
+        The class of each image.
+    kind
+        "features" for a logistic regression on `ImageFeatures`, "cnn" for a small convolutional
+        network, "mlp" for a multilayer perceptron on the pixels, "network" for the CNN if torch is
+        installed and images are at least 8 × 8, otherwise the MLP. "auto" is "features".
+    epochs
+        Training epochs of a network; by default chosen from the number of images.
+    seed
+        Seed of initial weights and of the cross-validation that tunes regularisation.
 
+    Examples
+    --------
     >>> import numpy as np
-    >>> made = default_image_model(np.zeros((4, 8, 8), np.uint8), ["a", "b", "a", "b"], kind="mlp")
-    >>> made.model.fit(np.zeros((4, 8, 8), np.uint8), ["a", "b", "a", "b"]).classes_.tolist()
+    >>> X, y = np.zeros((4, 8, 8), np.uint8), ["a", "b", "a", "b"]
+    >>> default_image_model(X, y).model.fit(X, y).classes_.tolist()
     ['a', 'b']
     """
-    pixels, classes = np.asarray(pixels), np.unique(np.asarray(labels))
+    pixels, labels = np.asarray(pixels), np.asarray(labels)
+    classes = np.unique(labels)
     if pixels.ndim not in (3, 4) or len(classes) < 2:
         raise ExemplaError(
-            f"An image model needs pixels (n, h, w[, 3]) of at least two classes; these are "
-            f"{pixels.shape} of {len(classes)}."
+            f"An image model needs pixels of shape (n, h, w[, 3]) and at least two classes; these "
+            f"are {pixels.shape} and {len(classes)}."
         )
-    if kind == "auto":
+    if kind == "network":
         kind = "cnn" if _has_torch() and min(pixels.shape[1:3]) >= 8 else "mlp"
+    scale = _scale(pixels)
+    if kind in ("auto", "features"):
+        features = ImageFeatures(scale)
+        steps = [
+            ("features", features),
+            ("model", tuned_classifier(features, pixels, labels, seed)),
+        ]
+        return ImageModel("features", classes, model=Pipeline(steps))
     if kind == "mlp":
         # About 3,000 steps of 200 images, however many images there are.
         rounds = epochs or int(np.clip(600_000 / len(pixels), 20, 300))
         net = MLPClassifier((64,), alpha=1e-3, max_iter=rounds, random_state=seed)
-        steps = [("pixels", _Pixels(_scale(pixels))), ("model", net)]
+        steps = [("pixels", _Pixels(scale)), ("model", net)]
         return ImageModel("mlp", classes, model=Pipeline(steps))
     if kind != "cnn":
-        raise ExemplaError(f"There is no image model {kind!r}; choose 'cnn', 'mlp' or 'auto'.")
+        raise ExemplaError(
+            f"There is no image model {kind!r}; choose 'features', 'cnn', 'mlp' or 'auto'."
+        )
     if not _has_torch():
         raise ExemplaError("The CNN needs torch: pip install 'exempla[torch]', or choose 'mlp'.")
-
     channels = 1 if pixels.ndim == 3 else int(pixels.shape[3])
-    recipe = SmallCNN(
-        channels, (int(pixels.shape[1]), int(pixels.shape[2])), len(classes), epochs, seed
-    )
-    return ImageModel("cnn", classes, build=recipe.build, fit=recipe.fit, scale=_scale(pixels))
+    size = (int(pixels.shape[1]), int(pixels.shape[2]))
+    recipe = SmallCNN(channels, size, len(classes), epochs, seed)
+    return ImageModel("cnn", classes, build=recipe.build, fit=recipe.fit, scale=scale)
 
 
-_EARLIER = 3
-"""Moments of a training, evenly spread, whose weights are kept beside the last ones."""
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run torch on one thread: small networks gain nothing from more, and threads spin."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 STEPS = 1_500
-"""Training steps aimed at when the number of epochs is left open."""
+"""Training steps of a network if the number of epochs is not given."""
 
 
 @dataclass(frozen=True)
 class SmallCNN:
     """Two convolutions and two linear layers, about 50,000 weights for 28 × 28 pixels.
 
-    No batch normalisation: it would let one example's score depend on the others of its batch.
+    There is no batch normalisation: with it, the score of one example would depend on the others
+    in its batch.
 
     >>> import numpy as np
     >>> recipe = SmallCNN(1, (8, 8), 2, epochs=1)
     >>> X, y = np.zeros((4, 1, 8, 8), np.float32), np.array([0, 1, 0, 1])
-    >>> module = recipe.fit(recipe.build(), X, y)
-    >>> module(torch.zeros(3, 1, 8, 8)).shape
-    torch.Size([3, 2])
+    >>> recipe.fit(recipe.build(), X, y).training
+    False
     """
 
     channels: int
@@ -171,7 +312,10 @@ class SmallCNN:
     decay: float = 1e-4
 
     def build(self) -> nn.Module:
-        """A fresh module with the weights of `seed`; the caller's random state stays as it is."""
+        """Return a new module with the weights of `seed`; the global random state is unchanged."""
+        import torch
+        from torch import nn
+
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             head = nn.Sequential(
@@ -183,18 +327,11 @@ class SmallCNN:
                 *head, nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, self.classes)
             )
 
-    def fit(
-        self,
-        module: nn.Module,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        earlier: list[dict[str, torch.Tensor]] | None = None,
-    ) -> nn.Module:
-        """Minimise Σ wᵢ·(−log p(yᵢ|xᵢ)) / Σ wᵢ with Adam; the module is trained and returned.
+    def fit(self, module: nn.Module, X: Any, y: Any, sample_weight: Any = None) -> nn.Module:
+        """Minimise Σ wᵢ·(−log p(yᵢ|xᵢ)) / Σ wᵢ with AdamW; train the module and return it."""
+        import torch
+        from torch import nn
 
-        A list given as `earlier` gets the state dicts of a few moments on the way.
-        """
         device = next(module.parameters()).device
         x = torch.as_tensor(np.asarray(X), dtype=torch.float32)
         target = torch.as_tensor(np.asarray(y), dtype=torch.int64)
@@ -208,23 +345,14 @@ class SmallCNN:
         slow = torch.optim.lr_scheduler.CosineAnnealingLR(adam, rounds)
         loss = nn.CrossEntropyLoss(reduction="none")
         arranged: Any = module.train()  # torch's own types do not know memory_format
-        arranged.to(memory_format=torch.channels_last)  # half as fast again on a CPU
-        kept = {rounds * (i + 1) // (_EARLIER + 1) for i in range(_EARLIER)} - {0, rounds}
-        small = sum(p.numel() for p in module.parameters())
-        for done in track(range(1, rounds + 1), "training the network", rounds):
-            with few_threads(small):
+        arranged.to(memory_format=torch.channels_last)  # 1.5 times as fast on a CPU
+        with _one_thread():
+            for _ in track(range(rounds), "training the network", rounds):
                 for some in torch.randperm(len(x), generator=order).split(self.batch):
                     adam.zero_grad()
                     each = loss(module(x[some].to(device)), target[some].to(device))
                     (each * weight[some].to(device)).mean().backward()
                     adam.step()
-            slow.step()
-            if earlier is not None and done in kept:
-                earlier.append(
-                    {
-                        name: value.clone(memory_format=torch.contiguous_format)
-                        for name, value in module.state_dict().items()
-                    }
-                )
+                slow.step()
         arranged.to(memory_format=torch.contiguous_format)
         return module.eval()
