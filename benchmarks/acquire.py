@@ -27,6 +27,7 @@ every set beforehand, to see that the code works.)
     python -m benchmarks.acquire choose   # nine settings on the two sets
     python -m benchmarks.acquire report   # every method on all six sets
     python -m benchmarks.acquire choose-target target   # part (b)
+    python -m benchmarks.acquire figure   # the learning curves as a picture
 """
 
 from __future__ import annotations
@@ -540,9 +541,34 @@ def target(run: Parallel) -> None:
     write("acquire_target.csv", rows)
 
 
+def figure(_: Parallel) -> None:
+    """Draw the share of queried errors that are correct, round by round."""
+    import matplotlib.pyplot as plt
+    import pandas as pd
+
+    table = pd.read_csv(OUT / "acquire_curves.csv")
+    styles = {"acquire": ("C0", 2.5), "BAIT, queried errors": ("C1", 1.2), "margin": ("C2", 1.2),
+              "BADGE": ("C4", 1.2), "random": ("0.6", 1.2)}  # fmt: skip
+    names = (*REPORT, *CHOOSE)
+    drawn, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True, layout="constrained")
+    for ax, name in zip(axes.flat, names, strict=True):
+        for method, (color, width) in styles.items():
+            own = table[(table.data == name) & (table.method == method)]
+            ax.plot(own["round"] * BATCH, own.queried, color=color, lw=width, label=method)
+        ax.set_title(name + (" (settings chosen here)" if name in CHOOSE else ""), fontsize=9)
+        ax.grid(alpha=0.3)
+    drawn.supxlabel("labels added", fontsize=9)
+    drawn.supylabel("queried errors that become correct", fontsize=9)
+    drawn.legend(*axes[0, 0].get_legend_handles_labels(), ncols=5, loc="outside upper center",
+                 fontsize=8, frameon=False)  # fmt: skip
+    drawn.savefig(OUT / "acquire.svg")
+    drawn.savefig(OUT / "acquire.png", dpi=110)
+
+
+STEPS = {"choose": choose, "report": report, "choose-target": choose_target, "target": target,
+         "figure": figure}  # fmt: skip
+
 if __name__ == "__main__":
     workers = Parallel(n_jobs=int(os.environ.get("JOBS", "2")), verbose=5)
     for word in sys.argv[1:]:
-        {"choose": choose, "report": report, "choose-target": choose_target, "target": target}[
-            word
-        ](workers)
+        STEPS[word](workers)

@@ -126,7 +126,7 @@ def test_rows_without_a_label_or_whose_class_would_vanish(cells, tmp_path, capsy
     assert run(*words, "--ask", 17) == 2
     assert "Row 17 has no label" in capsys.readouterr().err
     assert run(*words, "--ask", 18) == 2
-    assert "All rows labelled rare are asked about" in capsys.readouterr().err
+    assert "You asked about all rows labelled rare" in capsys.readouterr().err
 
 
 def test_verify_shows_predicted_beside_retrained(cells, tmp_path):

@@ -262,7 +262,23 @@ def mnist() -> list[str]:
     return [x for frame in frames for x in study.markdown(frame).splitlines()]
 
 
+def acquire() -> list[str]:
+    found, aimed = table("acquire"), table("acquire_target")
+    by = found.set_index(["data", "method"])
+    names = ["mnist", "enron", "adult", "covtype", "digits", "sst2"]
+    lines = [
+        line(m, *(f"{by.queried[d, m]:.2f} / {by['all'][d, m]:.3f}" for d in names))
+        for m in found.method.unique()
+    ]
+    loss = aimed.set_index(["data", "share", "method"])["log-loss"]
+    sizes = [(d, s) for d in ("digits", "adult") for s in (0.01, 0.05, 0.1)]
+    return lines + [
+        line(m, *(f"{loss[d, s, m]:.2f}" for d, s in sizes)) for m in aimed.method.unique()
+    ]
+
+
 PAGES: dict[str, Callable[[], list[str]]] = {
+    "docs/experiments/acquire.md": acquire,
     "docs/first-hour.md": first_hour,
     "docs/trees.md": trees,
     "docs/speed.md": lambda: speed() + fitting(),

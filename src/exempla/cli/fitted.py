@@ -102,8 +102,8 @@ class Fitted:
         X, labels = take_rows(self.parts.X_train, positions), self.parts.y_train[positions]
         n = len(self.dataset)
         return self.dataset.view(
-            labels=_spread(labels, rows, n),
-            predicted=_spread(self.model.predict(X), rows, n),
+            labels=spread(labels, rows, n),
+            predicted=spread(self.model.predict(X), rows, n),
             **(decisive(self.model, X, labels, rows.tolist()) if why else {}),
         )
 
@@ -136,11 +136,11 @@ def decisive(model: Any, X: Any, labels: Any, keys: Iterable[int]) -> dict[str, 
     return {"words": dict(zip(keys, found.words)), "strengths": dict(zip(keys, found.columns))}
 
 
-def _spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:
+def spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:
     """Place values of some rows where those rows are in the file.
 
     >>> import numpy as np
-    >>> _spread(["a", "b"], np.array([2, 0]), 4)
+    >>> spread(["a", "b"], np.array([2, 0]), 4)
     ['b', None, 'a', None]
     """
     out: list[Any] = [None] * length

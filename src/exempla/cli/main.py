@@ -16,8 +16,8 @@ from exempla.cli.options import exit_code, process_age
 __all__ = ["build_parser", "main"]
 
 COMMANDS = (
-    "demo", "explain", "fix_labels", "review", "clean", "summarize", "attack", "embed", "reproduce",
-    "bench", "doctor", "completion",
+    "demo", "explain", "fix_labels", "review", "clean", "summarize", "acquire", "attack", "embed",
+    "reproduce", "bench", "doctor", "completion",
 )  # fmt: skip
 """Modules of `exempla.cli.commands`, in the order of the help."""
 

@@ -44,6 +44,7 @@ _DESCRIPTIONS = {
     "picture": "mistakes beside the images behind them",
     "table": "the listed examples as a table",
     "data": "the data itself",
+    "tasks": "the rows as tasks for Label Studio",
     "result": "everything, for programs",
 }
 

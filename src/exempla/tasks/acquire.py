@@ -112,13 +112,13 @@ class Acquisition(Answer):
     @property
     def finding(self) -> str:
         """What adding these rows should do, in one sentence."""
-        p = self.predicted
         action = "Training on" if self.labelled else "Labelling"
+        low, high = _likelier(self.predicted["low"]), _likelier(self.predicted["high"])
         return (
-            f"{action} these {len(self):,} of {self.n_pool:,} rows should raise the mean "
-            f"log-likelihood of the {self.n_queried:,} queried predictions by about "
-            f"{p['gain']:.2g} (90 % interval {p['low']:.2g} to {p['high']:.2g}); as many random "
-            f"rows: {p['random']:.2g}."
+            f"{action} these {len(self):,} of {self.n_pool:,} rows should make the correct answers "
+            f"to the {self.n_queried:,} queried predictions "
+            f"{_likelier(self.predicted['gain'])} likely (90 % interval {low} to {high}; "
+            f"{len(self):,} random rows: {_likelier(self.predicted['random'])})."
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -153,12 +153,14 @@ class AcquisitionCheck(NamedTuple):
     """Mean log-likelihood of the queried predictions."""
 
     def __str__(self) -> str:
-        before, mine, chance = (f"{x:.1%}" for x in self.queried)
+        def arms(shares: tuple[float, float, float]) -> str:
+            before, mine, chance = (f"{x:.1%}" for x in shares)
+            random = "" if np.isnan(shares[2]) else f", {chance} with random rows"
+            return f"{before} before, {mine} with these rows{random}"
+
         return (
-            f"Queried predictions that are correct: {before} before, {mine} with these rows, "
-            f"{chance} with random rows. All test predictions: "
-            + " / ".join(f"{x:.1%}" for x in self.all)
-            + "."
+            f"Queried predictions that are correct: {arms(self.queried)}. "
+            f"All test predictions: {arms(self.all)}."
         )
 
 
@@ -336,9 +338,9 @@ class _Target(NamedTuple):
         if isinstance(embedding.sketch, IdentitySketch):
             return _Target(embedding, damping, rows, mix, inside, 0.0, 0.0)
         square = float(mix @ rows.gram(rows) @ mix - inside @ inside)
-        penalty = embedding.sketch.outside
-        penalty = embedding.left_out_scale if penalty is None else penalty
-        scale = embedding.metric.outside(penalty, damping)
+        penalty = embedding.sketch.residual_penalty
+        penalty = embedding.residual_eigenvalue if penalty is None else penalty
+        scale = embedding.metric.residual_inverse(penalty, damping)
         return _Target(embedding, damping, rows, mix, inside, max(square, 0.0) ** 0.5, scale)
 
     def vector(self) -> np.ndarray:
@@ -601,6 +603,18 @@ def _quiet_select(rows: np.ndarray, goal: np.ndarray, k: int, selector: Selector
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)
         return select(rows, goal, k, selector, side=side)
+
+
+def _likelier(gain: float) -> str:
+    """A change of log-likelihood in words.
+
+    >>> _likelier(0.1), _likelier(-0.1), _likelier(1.0)
+    ('11 % more', '10 % less', '2.7 times as')
+    """
+    if gain > np.log(2):
+        return f"{np.exp(min(gain, 7.0)):.2g} times as"
+    change = np.expm1(gain)
+    return f"{abs(change) * 100:.0f} % {'more' if change >= 0 else 'less'}"
 
 
 def _float64(array: Any) -> np.ndarray:
