@@ -151,7 +151,7 @@ def clean_from(
             found = Cleaning.of(picked, effect=-picked.alignment / explainer.n_train)
         said = tuple(s for s in (overlap_sentence(explainer.train_data, test, rows),) if s)
         assert found.question is not None
-        found = replace(
+        found: Any = replace(
             found,
             question=found.question._replace(test=test, rows=rows),
             test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
