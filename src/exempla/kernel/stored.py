@@ -367,7 +367,9 @@ def _save_basis(path: Path, prepared: Prepared, oracle: Oracle, train: Examples)
         "metric": metric.name,
         "evidence": asdict(prepared.evidence),
     }
-    write_sealed(path, lambda sink: np.savez(sink, **arrays), about, keep_existing=True)
+    write_sealed(
+        path, lambda sink: np.savez(sink, allow_pickle=False, **arrays), about, keep_existing=True
+    )
 
 
 def _load_basis(path: Path, oracle: Oracle, prepare: Callable[[], Prepared]) -> _SavedBasis:
