@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PROJECT := pyproject.toml constraints.txt
 
-.PHONY: demo test lint fuzz lowest bench reproduce docs clean
+.PHONY: demo test lint fuzz mutants lowest bench reproduce docs clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -46,6 +46,11 @@ fuzz: $(VENV)/.all
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
 	  EXEMPLA_FUZZ_FLIPS=2000 EXEMPLA_FAULTS=100000 EXEMPLA_KILLS=200 $(BIN)/python -m pytest -n auto \
 	  tests/fuzz tests/faults tests/review/test_killed.py
+
+# Small changes to important lines, one at a time: the tests named for each must fail. The list is
+# tests/mutants.py; the exit status is 1 if a change survives.
+mutants: $(VENV)/.all
+	$(BIN)/python -m tests.mutants
 
 # The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
 LOWEST := .venv-lowest

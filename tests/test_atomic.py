@@ -206,3 +206,28 @@ def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_text(tmp_path / "a", "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_every_rename_is_followed_by_a_flush_of_its_folder(tmp_path, monkeypatch):
+    """Without it a power cut could undo the rename of a file that was reported as written."""
+    calls: list[str] = []
+    real_replace, real_fsync = os.replace, os.fsync
+
+    def replace(source, target):
+        calls.append("rename")
+        real_replace(source, target)
+
+    def fsync(handle):
+        place = os.fstat(handle)
+        calls.append("folder" if os.path.samestat(place, tmp_path.stat()) else "file")
+        real_fsync(handle)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_text(tmp_path / "a.txt", "one")
+    assert calls == ["file", "rename", "folder"]
+    calls.clear()
+    publish(tmp_path, "one")
+    last = len(calls) - 1 - calls[::-1].index("rename")
+    assert calls[last + 1 :] == ["folder"]  # behind the manifest, which comes last
+    assert calls[last - 1] == "folder"  # behind the files it speaks of

@@ -24,6 +24,11 @@ def test_means():
     np.testing.assert_allclose(several, ROWS[:2])
 
 
+def test_weights_of_both_signs_are_shares_of_their_total_size():
+    np.testing.assert_allclose(mean_embedding(ROWS, [1, -3, 0]), [0.75, -0.5])
+    np.testing.assert_allclose(mean_embedding(ROWS, [1, -1, 0]), [1.5, 1.0])
+
+
 @pytest.mark.parametrize("weights", [[1, 2], [0, 0, 0], [np.nan, 1, 1], np.ones((1, 1, 3))])
 def test_bad_weights_are_refused(weights):
     with pytest.raises(ExemplaError, match="weights"):

@@ -42,8 +42,8 @@ def test_clean(tmp_path, sketch, monkeypatch):
     without_residual(monkeypatch)
     X, y = noisy()
     model = LogisticRegression().fit(X[:400], y[:400])
-    for method in ("influence", "sbq"):
-        job = {"ask": "all", "method": method, "sketch": sketch, "progress": False}
+    for selector in (None, exempla.SBQ(noise=10)):
+        job = {"ask": "all", "selector": selector, "sketch": sketch, "progress": False}
         plain = exempla.clean(model, (X[:400], y[:400]), (X[400:], y[400:]), 9, **job)
         kept = exempla.clean(
             model, (X[:400], y[:400]), (X[400:], y[400:]), 9, store=tmp_path, **job

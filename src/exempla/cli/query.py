@@ -164,10 +164,9 @@ def choose_query(given: Fitted, ask: str, side: str | None) -> QueryRows:
     check_query(ask, parts)
     predicted = np.asarray(given.model.predict(parts.X_test))
     n, wrong = len(predicted), _wrong(given, predicted)
-    classes = wrong is not None and not given.regression
-    error_share = len(wrong) / n if classes else 0.0
-    notes = []
-    if classes:
+    error_share, notes = 0.0, []
+    if wrong is not None and not given.regression:
+        error_share = len(wrong) / n
         notes.append(
             f"On {n:,} test rows the model makes {len(wrong):,} errors ({error_share:.1%})."
         )

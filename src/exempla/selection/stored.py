@@ -78,7 +78,7 @@ class StoredArrayRows(_StoredMixin):
 try:
     from exempla.selection.numba_rows import NumbaRows
 except ImportError:  # numba is not installed
-    StoredNumbaRows = StoredArrayRows
+    StoredNumbaRows = StoredArrayRows  # pyright: ignore[reportAssignmentType]
 else:
 
     class StoredNumbaRows(_StoredMixin, NumbaRows):  # pyright: ignore[reportRedeclaration]

@@ -189,8 +189,8 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
     if not full:
         raise ExemplaError(f"{path.name} holds no tokens.")
     tokens, labels = ([[pair[i] for pair in one] for one in full] for i in (0, 1))
-    read = Table(path, "conll", pa.table({"tokens": [" ".join(one) for one in tokens]}),
-                 OnDisk(path, hashlib.sha256(path.read_bytes()).hexdigest()))  # fmt: skip
+    source: Any = OnDisk(path, hashlib.sha256(path.read_bytes()).hexdigest())
+    read = Table(path, "conll", pa.table({"tokens": [" ".join(one) for one in tokens]}), source)
     return Sentences(tokens, labels, layout, read)
 
 

@@ -158,7 +158,8 @@ def clean_from(
             warnings=(*found.warnings, *said),
             fit=fit,
         )
-        return with_removal(found, fit, time.perf_counter() - started)
+        answer: Any = with_removal(found, fit, time.perf_counter() - started)
+        return answer
 
 
 def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray | None) -> Cleaning:

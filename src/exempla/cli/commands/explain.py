@@ -125,7 +125,8 @@ def run(options: Namespace) -> int:
             errors=asked.noun == "errors",
             started=started,
         )
-        everything, asked = asked, asked.limited_to(explanation.question.rows)
+        query: Any = explanation.question
+        everything, asked = asked, asked.limited_to(query.rows)
     if not len(explanation):
         raise ExemplaError(
             f"No training row is among the {asked.side} of these {asked.noun}; try another "

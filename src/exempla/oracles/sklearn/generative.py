@@ -76,11 +76,14 @@ class _GenerativeClassifier(FittedOracle):
 
     likelihood = "generative"
     fisher_note = "exact: the closed form of p(x, y)"
-    implicit_penalty = 0.0  # fitted in closed form, at its optimum: there is nothing to damp
     names: tuple[str, ...]
     _fitted_prior: bool
     """True if the class probabilities were estimated, not given."""
     _log_prior: np.ndarray
+
+    @property
+    def implicit_penalty(self) -> float:
+        return 0.0  # fitted in closed form, at its optimum: there is nothing to damp
 
     @abstractmethod
     def _prepare(self, model: Any, train: SklearnExamples | None) -> None:

@@ -48,7 +48,10 @@ class NeighbourOracle(FittedOracle):
     likelihood = "neighbours"
     takes_weights = False
     fisher_note = "the identity: all votes count the same"
-    implicit_penalty = 0.0  # votes are given, not fitted: there is nothing to damp
+
+    @property
+    def implicit_penalty(self) -> float:
+        return 0.0  # votes are given, not fitted: there is nothing to damp
 
     def __init__(
         self,

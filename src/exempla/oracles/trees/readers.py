@@ -124,7 +124,7 @@ def _catboost_settings(model: Any) -> dict[str, Any]:
 
 def _catboost_family(settings: dict[str, Any], n_outputs: int) -> Likelihood:
     """Return the likelihood of the model's loss, written "Name:option=value;…"."""
-    loss = settings.get("loss_function")
+    loss: Any = settings.get("loss_function")
     if hasattr(loss, "calc_ders_range"):
         return _custom_family(loss, n_outputs, discrete=False)
     name, _, options = str(loss).partition(":")

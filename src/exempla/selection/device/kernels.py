@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Triton comes with CUDA builds of torch, and its kernels are not ordinary functions.
 # pyright: reportMissingImports=false, reportIndexIssue=false
 # pyright: reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 try:
     import triton

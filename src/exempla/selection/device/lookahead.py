@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from exempla.selection.device import kernels
 from exempla.selection.device.kernels import (
     BLOCK_ROUNDING,
     MAX_NEAR,
@@ -425,7 +426,8 @@ class Recorded:
     """
 
     def __init__(self, device: Any) -> None:
-        self.on_gpu = device.type == "cuda"
+        # the reference path in torch reads numbers back to the host, which no graph can record
+        self.on_gpu = device.type == "cuda" and kernels.triton is not None
         self.seen: set[int] = set()
         self.graphs: dict[int, Any] = {}
 

@@ -106,7 +106,7 @@ def is_votes(y: Any) -> bool:
         widths = {len(row) if isinstance(row, list | tuple) else 0 for row in y}
         if len(widths) != 1 or widths.pop() < 2:
             return False
-    elif len(getattr(y, "shape", ())) != 2 or y.shape[1] < 2 or is_sparse(y):
+    elif len(shape := getattr(y, "shape", ())) != 2 or shape[1] < 2 or is_sparse(y):
         return False
     return bool(_missing(np.asarray(y, dtype=object)).any())
 
@@ -243,8 +243,8 @@ def _majority(codes: np.ndarray, posterior: np.ndarray) -> np.ndarray:
 
 def _missing(values: np.ndarray) -> np.ndarray:
     """Return which votes were not cast."""
-    numbers = pd.isna(values)
-    return numbers | np.frompyfunc(lambda v: _is_minus_one(v), 1, 1)(values).astype(bool)
+    marks: Any = np.frompyfunc(_is_minus_one, 1, 1)(values)
+    return pd.isna(values) | marks.astype(bool)
 
 
 def _is_minus_one(value: Any) -> bool:

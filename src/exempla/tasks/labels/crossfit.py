@@ -237,7 +237,7 @@ def with_regularisation(learner: Learner, factor: float) -> Learner | None:
         return None
     for name, power in (("C", 1.0), ("alpha", -1.0)):
         value = parameters.get(prefix + name)
-        if isinstance(value, Real) and 0 < value < np.inf:
+        if isinstance(value, Real) and 0 < float(value) < np.inf:
             copy: Any = clone(model)
             return replace(learner, model=copy.set_params(**{prefix + name: value * factor**power}))
     return None

@@ -235,7 +235,8 @@ class LabelFixes(Answer):
         """What checking a few random labels would do to the interval."""
         rate = float(np.clip(self.expected_errors / max(self.n_labels, 1), 0.0, 1.0))
         m = min(_SPOT_CHECKS, self.n_labels)
-        ends = beta.ppf([0.05, 0.95], m * rate + 0.5, m * (1.0 - rate) + 0.5) * self.n_labels
+        ends: Any = beta.ppf([0.05, 0.95], m * rate + 0.5, m * (1.0 - rate) + 0.5)
+        ends = ends * self.n_labels
         low, high = self.interval
         if ends[1] - ends[0] > 0.8 * (high - low):
             return "The labels alone cannot show how many mistakes are on hard rows."
