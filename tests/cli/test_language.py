@@ -59,9 +59,9 @@ def test_a_folder_or_ones_own_code(place, own, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--completion", "answer"), "give it with --model"),
-        (("--completion", "answer", "--model", "nowhere/at/all"), "give it with --test"),
-        (("--prompt", "question"), "name its column"),
+        (("--completion", "answer"), "needs a language model: give --model"),
+        (("--completion", "answer", "--model", "nowhere/at/all"), "give them with --test"),
+        (("--prompt", "question"), "name the column of completions too"),
     ],
 )
 def test_what_is_missing_is_said(place, words, why, capsys):

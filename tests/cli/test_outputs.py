@@ -150,8 +150,8 @@ def full(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("out", "broken", "reason"),
     [
-        ("taken", None, "taken is no folder"),
-        ("taken/x", None, "taken is no folder"),
+        ("taken", None, "taken is not a folder"),
+        ("taken/x", None, "taken is not a folder"),
         ("/proc/nowhere/x", None, "No such file"),
         ("fine", unwritable, "Permission denied"),
         ("fine", full, "No space left"),

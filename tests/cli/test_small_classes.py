@@ -33,7 +33,7 @@ def test_a_class_of_one_row(command, counts, tmp_path, capsys):
     code = main([*words, *few])
     said = capsys.readouterr()
     if command == "clean" and len(counts) == 2:  # one class alone is never predicted wrongly
-        assert "no error on the test rows: nothing to clean" in said.err
+        assert "no error on the test rows: there is nothing to clean" in said.err
         return
     assert code == 0
     if command not in ("fix-labels", "embed"):  # which have no test rows

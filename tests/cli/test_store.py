@@ -49,7 +49,7 @@ def test_explain_with_a_store_gives_the_same_picks(file):
 
 def test_a_part_without_a_store_and_no_part(file, capsys):
     assert embed("--shard", "1/2") == 2
-    assert "name its folder with --store" in capsys.readouterr().err
+    assert "give its folder with --store" in capsys.readouterr().err
     for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3"):
         with pytest.raises(SystemExit):
             embed("--store", "s", "--shard", wrong)

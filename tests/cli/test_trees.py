@@ -43,7 +43,7 @@ def test_attack_gives_wrong_labels(table: Path, tmp_path: Path, capsys) -> None:
     model = "sklearn.ensemble:HistGradientBoostingClassifier"
     words = (table, "--label", "answer", "--model", model, "--out", tmp_path / "out")
     assert run("attack", *words, "--points", 3) == 0
-    assert "Giving 3 of" in capsys.readouterr().out
+    assert "Giving 3 training rows wrong labels" in capsys.readouterr().out
     assert len(told(tmp_path / "out")["rows"]) == 3
     assert "relabelled here" in (tmp_path / "out" / "report.html").read_text()
 

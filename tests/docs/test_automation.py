@@ -73,13 +73,3 @@ def test_the_version_has_its_notes():
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {__version__}" in changes
     assert f"rev: v{__version__}" in (ROOT / "docs" / "automation.md").read_text(encoding="utf-8")
-
-
-def test_renamed_options_are_on_the_migration_page():
-    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
-    for source in (ROOT / "src").rglob("*.py"):
-        for old, new in re.findall(
-            r"^@renamed_options\((\w+)=\"(\w+)\"", source.read_text(encoding="utf-8"), re.M
-        ):
-            assert f"{old}=" in page, old
-            assert f"{new}=" in page, new

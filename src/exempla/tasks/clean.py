@@ -151,14 +151,15 @@ def clean_from(
             found = Cleaning.of(picked, effect=-picked.alignment / explainer.n_train)
         said = tuple(s for s in (overlap_sentence(explainer.train_data, test, rows),) if s)
         assert found.question is not None
-        found: Any = replace(
+        found = replace(
             found,
             question=found.question._replace(test=test, rows=rows),
             test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
             warnings=(*found.warnings, *said),
             fit=fit,
         )
-        return with_removal(found, fit, time.perf_counter() - started)
+        answer: Any = with_removal(found, fit, time.perf_counter() - started)
+        return answer
 
 
 def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray | None) -> Cleaning:

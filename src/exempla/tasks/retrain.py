@@ -234,13 +234,30 @@ def seeded(seed: int) -> Iterator[None]:
 def _copy(model: Any) -> Any:
     """Return the model as it was before any training."""
     if is_estimator(model):
-        fresh = clone(model)
+        fresh = _unfitted(model)
         keep_size(fresh, model)
         return fresh
     copied = copy.deepcopy(model)
     if is_module(copied):
         redraw(copied)
     return copied
+
+
+def _unfitted(model: Any) -> Any:
+    """Return scikit-learn's clone of an estimator.
+
+    CatBoost's constructor copies its lists, such as `cat_features`, which `clone` takes for a
+    changed setting. Such a model is built again from its settings.
+    """
+    try:
+        return clone(model)
+    except RuntimeError as error:
+        if type(model).__module__.partition(".")[0] == "catboost":
+            return type(model)(**copy.deepcopy(model.get_params()))
+        raise ExemplaError(
+            f"{type(model).__name__} cannot be retrained: {error_line(error)} Its constructor "
+            "must store every argument unchanged."
+        ) from error
 
 
 def _fit_by(fit: Fit, model: Any, X: Any, y: Any, weights: np.ndarray | None) -> Any:
