@@ -28,7 +28,7 @@ def floors(requirements: list[str]) -> dict[str, str]:
     """The lowest version of each, by its name in lower case."""
     found = {}
     for requirement in requirements:
-        match = REQUIREMENT.fullmatch(requirement)
+        match = REQUIREMENT.fullmatch(requirement.partition(";")[0].strip())
         if match is None:
             raise ValueError(f"{requirement!r} is not of the form name>=version")
         name, version = match.groups()

@@ -61,6 +61,12 @@ class KernelOptions(TypedDict, total=False):
     """Options of the Fisher kernel, accepted by every job: ``**options: Unpack[KernelOptions]``.
 
     They are passed on to `Explainer`, which documents and validates them.
+
+    Examples
+    --------
+    >>> options: KernelOptions = {"sketch": 512, "seed": 1}
+    >>> sorted(options)
+    ['seed', 'sketch']
     """
 
     likelihood: Any

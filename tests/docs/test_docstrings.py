@@ -74,5 +74,6 @@ def test_help_of_explain_documents_every_argument():
     import exempla
 
     said = inspect.getdoc(exempla.explain) or ""
-    for name in inspect.signature(exempla.explain).parameters:
-        assert re.search(rf"^{name} : .+\n    \S", said, re.MULTILINE), name
+    for name, given in inspect.signature(exempla.explain).parameters.items():
+        head = r"\*\*options" if given.kind is given.VAR_KEYWORD else f"{name} : .+"
+        assert re.search(rf"^{head}\n    \S", said, re.MULTILINE), name

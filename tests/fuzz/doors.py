@@ -98,7 +98,7 @@ DOORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"features": ROWS, "target": TARGET},
     ),
     "hessian_influence": (
-        lambda **a: exempla.hessian_influence(MODEL, **a),
+        lambda **a: exempla.metrics.hessian_influence(MODEL, **a),
         {"train": (X, Y), "test": (XT[:3], YT[:3]), "damping": 0.0},
     ),
     "lds": (

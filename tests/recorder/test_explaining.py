@@ -103,7 +103,7 @@ def test_what_is_wrong_with_a_folder_is_said(run, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(exempla.ExemplaError, match="no recorded run"):
         exempla.Explainer([model, tmp_path / "empty"])
-    with pytest.raises(exempla.ExemplaError, match="put the model before it"):
+    with pytest.raises(exempla.ExemplaError, match="put their model before it"):
         exempla.Explainer([folder])
     with pytest.raises(exempla.ExemplaError, match="does not fit"):
         exempla.Explainer([nn.Linear(4, 3), folder])
@@ -131,7 +131,8 @@ def test_what_is_wrong_with_a_folder_is_said(run, tmp_path):
     ids=lambda model: type(model).__name__,
 )
 def test_scikit_learn_models_take_their_run_too(tmp_path, model, monkeypatch):
-    monkeypatch.setattr("exempla.influence.LEVELLING", 0.0)  # a run is known from many models
+    # levelling applies to a run, not to models given one by one
+    monkeypatch.setattr("exempla.kernel.solve.LEVELLING_EXPONENT", 0.0)
     classes = {} if isinstance(model, MLPRegressor) else {"classes": [0, 1, 2]}
     copies = {}
     with exempla.Recorder(model, tmp_path) as record:

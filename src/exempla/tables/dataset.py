@@ -120,6 +120,7 @@ class Dataset:
     Examples
     --------
     >>> import tempfile, pathlib
+    >>> from exempla.tables import read_table
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("size,y\\n" + "1,a\\n2,b\\n1,b\\n2,a\\n" * 5)
     >>> data = Dataset.of(read_table(path), "y")
@@ -260,6 +261,7 @@ def spellings(table: Table, label: Column) -> dict[str, str]:
     from a frequent one by a single edit or by two swapped letters is a typing error.
 
     >>> import tempfile, pathlib
+    >>> from exempla.tables import read_table
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("x,y\\n" + "1,spam\\n2,ham\\n" * 40 + '3,Spam\\n4,sapm\\n5,"ham "\\n')
     >>> spellings(read_table(path), Column("y", "label", "", "classes"))
@@ -310,6 +312,7 @@ def merge_labels(table: Table, name: str, mapping: Mapping[str, str]) -> Table:
     """Return the table with labels respelt; the file itself is unchanged.
 
     >>> import tempfile, pathlib
+    >>> from exempla.tables import read_table
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("x,y\\n1,Spam\\n2,spam\\n3,ham\\n")
     >>> merge_labels(read_table(path), "y", {"Spam": "spam"}).strings("y")

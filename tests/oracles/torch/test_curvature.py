@@ -106,7 +106,7 @@ def test_every_questioned_example_ends_at_the_exact_answer(monkeypatch):
     np.testing.assert_allclose(exact.influence(test, solve="exact"), wanted, rtol=1e-9)
     # in blocks of three, the last one smaller: the same columns
     parameters = narrow.embeddings[0].evidence.parameters
-    monkeypatch.setattr("exempla.influence.BLOCK_BYTES", 3 * 40 * parameters)
+    monkeypatch.setattr("exempla.kernel.solve.MAX_SOLVE_BYTES", 3 * 40 * parameters)
     np.testing.assert_allclose(narrow.influence(test, solve="exact"), found, rtol=0.05, atol=1e-3)
 
 
