@@ -15,6 +15,7 @@ from exempla import progress
 from exempla.cli import main as door
 from exempla.cli.console import Console
 from exempla.cli.main import main
+from exempla.selection import engine
 from tests.cli.case import pictures, run
 
 
@@ -23,6 +24,7 @@ def told(monkeypatch, capsys):
     """The steps told on standard error, once nothing is too quick to be told."""
     monkeypatch.setattr(progress, "DELAY", 0)
     monkeypatch.setattr(progress, "BETWEEN_LINES", 0)
+    monkeypatch.setattr(engine, "_MIN_PROGRESS_WORK", 0)
 
     def steps() -> set[str]:
         return set(re.findall(r"^exempla: ([^:]+): \d", capsys.readouterr().err, re.M))
