@@ -21,8 +21,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from exempla.version import __version__
-
 if TYPE_CHECKING:
     from exempla import metrics
     from exempla.data import Completions
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     from exempla.tasks.labels.result import LabelFixes
     from exempla.tasks.summarize import Summary, summarize
     from exempla.tasks.verify import Verification
+    from exempla.version import __version__
 
 # Where each public name lives. Names are imported on first use, so that `import exempla` is
 # quick and nothing heavy loads unless it is asked for.
@@ -76,6 +75,7 @@ _HOMES = {
     "exempla.tables.models.surrogate": "surrogate Surrogate",
     "exempla.oracles.scores": "ArrayScores ScoreModel",
     "exempla.errors": "ExemplaError ExemplaWarning",
+    "exempla.version": "__version__",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

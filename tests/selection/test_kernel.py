@@ -118,10 +118,10 @@ def test_mistakes_are_named(change, words):
 
 
 def test_features_of_several_models_average_their_kernels():
-    from exempla.kernel.query import joined
+    from exempla.kernel.stored import concatenate_models
 
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal((5, width)) for width in (3, 2, 4)]
     mean = sum(part @ part.T for part in parts) / 3
-    both = joined(parts)
+    both = concatenate_models(parts)
     np.testing.assert_allclose(both @ both.T, mean)

@@ -396,7 +396,7 @@ def objects(values: list) -> np.ndarray:
         ((ROWS, TWO), None, {"method": ["sbq"]}, "use one of calibrated, sbq"),
         ((ROWS, TWO), None, {"damping": "strong"}, "damping='strong' is not known"),
         ((ROWS, TWO), None, {"damping": -1.0, "method": "sbq"}, "at least zero"),
-        ((ROWS, TWO), None, {"damping": [1.0], "method": "sbq"}, "not a number"),
+        ((ROWS, TWO), None, {"damping": [1.0], "method": "sbq"}, "neither a number nor"),
         ((ROWS, TWO), None, {"noise": "a", "method": "sbq"}, "noise is 'a'"),
         ((ROWS, TWO), None, {"sketch": "wide"}, "sketch"),
         ((ROWS, TWO), None, {"seed": "a"}, "seed is 'a'"),

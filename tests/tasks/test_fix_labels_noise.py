@@ -187,4 +187,4 @@ def test_any_model_with_probabilities_will_do(
     assert main([*command, "--out", str(out), "--quiet"]) == 0
     page = (out / "report.html").read_text()
     assert "trusted" not in page.lower()
-    assert "the same, but labelled" in page
+    assert "has different labels: rows 7 and 200 (malignant / benign)" in page

@@ -231,7 +231,7 @@ class TreeOracle(OutputOracle):
                     G, H = (np.bincount(leaf, each[:, o], size) for each in (s, h))
                     D = np.maximum(H + l2, 1e-300)
                     left = s[:, o] - (G / D)[leaf] * h[:, o]
-                    noise = np.bincount(leaf, left**2, size) / D**2
+                    noise = np.bincount(leaf, left**2, size) / D / D  # D**2 is 0 in an empty leaf
                     value = values[first : first + size, j]
                     parts.append(np.stack([value, G / D, H, noise])[:, large])
         if not parts:
