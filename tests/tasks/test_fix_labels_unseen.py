@@ -97,8 +97,7 @@ def test_the_command_line_on_a_folder_of_images(
     seen: dict[str, float] = {}
 
     def look(evidence: Evidence, *_: Any) -> np.ndarray:
-        codes, learner = evidence.problem.codes, evidence.learner
-        seen["by heart"] = accuracy(learner.log_proba(learner.model, evidence.problem.X), codes)
+        codes = evidence.problem.codes
         seen["out of fold"] = accuracy(cross_fitted(evidence, evidence.problem, 0)[0], codes)
         raise ExemplaError("seen enough.")
 
@@ -106,5 +105,4 @@ def test_the_command_line_on_a_folder_of_images(
     monkeypatch.setattr(Evidence, "out_of_fold", look)
     assert main(["fix-labels", str(tmp_path / "images"), "--out", str(tmp_path / "out")]) != 0
     assert "seen enough" in capsys.readouterr().err
-    assert seen["by heart"] == CHANCE  # the command hands over a network that learnt nothing
     assert seen["out of fold"] == CHANCE
