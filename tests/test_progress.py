@@ -35,6 +35,7 @@ def test_redirected_output_gets_lines_and_a_terminal_a_bar(capsys, monkeypatch):
 
 def test_picking_is_counted_only_where_asked(capsys, monkeypatch):
     monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(engine, "_MIN_PROGRESS_WORK", 0)
     rows = np.random.default_rng(0).normal(size=(50, 6))
     select(rows, rows[0], 3)
     assert capsys.readouterr().err == ""
