@@ -6,6 +6,7 @@ import numpy as np
 
 from exempla import progress, select
 from exempla.progress import counter, say, showing, track
+from exempla.selection import engine
 
 
 def test_slow_work_shows_and_quick_work_does_not(capsys, monkeypatch):
