@@ -171,7 +171,7 @@ def check_question(
     k: Any, side: Any, labels: Any, ask: Any, selector: Any, weights: Any = None
 ) -> None:
     """Raise if an argument of a question is unusable whatever the data are."""
-    if not (isinstance(k, str) and k == "auto") and (not whole_number(k) or k < 1):
+    if not (isinstance(k, str) and k == "auto") and (not whole_number(k) or k < 1):  # pyright: ignore[reportOperatorIssue]
         raise ExemplaError(f"k is {k!r}; give a whole number of at least 1, or 'auto'.")
     check_choice("side", side, SIDES)
     check_choice("labels", labels, ("true", "predicted"))
