@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +23,9 @@ __all__ = [
     "check_seed",
     "check_times",
     "is_real",
-    "renamed_options",
     "whole_number",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
 
 _LARGEST_SEED = 2**32 - 1
 """What NumPy, torch and scikit-learn all accept."""
@@ -164,37 +160,3 @@ def check_rows(rows: Any, n: int, name: str, what: str = "examples") -> np.ndarr
     if found.min() < 0 or found.max() >= n:
         raise ExemplaError(f"{name} names row {int(found.max())}, but there are {n} {what}.")
     return found.astype(np.int64)
-
-
-def renamed_options(**names: str) -> Callable[[F], F]:
-    """Let a function take an option under its old name for one more release, with a warning.
-
-    >>> import warnings
-    >>> @renamed_options(errors="ask")
-    ... def job(ask="errors"):
-    ...     return ask
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", FutureWarning)
-    ...     job(errors=[3])
-    [3]
-    """
-
-    def decorate(function: F) -> F:
-        @wraps(function)
-        def call(*args: Any, **options: Any) -> Any:
-            for old, new in names.items():
-                if old in options:
-                    if new in options:
-                        raise ExemplaError(f"{old} is the old name of {new}: give only {new}.")
-                    warnings.warn(
-                        f"{function.__name__}({old}=…) is now {new}=…; the old name goes in the "
-                        "next release.",
-                        FutureWarning,
-                        stacklevel=2,
-                    )
-                    options[new] = options.pop(old)
-            return function(*args, **options)
-
-        return cast(F, call)
-
-    return decorate
