@@ -139,7 +139,7 @@ def test_pickles_are_refused_when_read_and_when_written_back(tmp_path):
         refused(tmp_path / "a.npz", "they can run code")
     np.savez(tmp_path / "b.npz", X=X, y=Y, meta=np.array([{"a": 1}], dtype=object))
     table = read_table(tmp_path / "b.npz")
-    with pytest.raises(ExemplaError, match=r"'meta' of b\.npz holds Python objects"):
+    with pytest.raises(ExemplaError, match=r"'meta' of b\.npz has Python objects"):
         export(table, [Decision(0, "remove")], tmp_path / "c.npz", label="y")
 
 
@@ -351,7 +351,7 @@ def test_links_that_lead_in_a_circle(tmp_path):
     assert any("cat/loop.png" in note for note in table.notes)
     (root / "cat" / "0.png").unlink()
     (root / "cat" / "0.png").symlink_to("0.png")
-    with pytest.raises(ExemplaError, match="leads out of its folder"):
+    with pytest.raises(ExemplaError, match="leads outside its folder"):
         load_images(table)
 
 

@@ -352,7 +352,7 @@ def test_an_empty_zip_is_called_so(tmp_path):
 def test_arrays_without_values_are_refused(tmp_path, shape, capsys):
     np.savez(tmp_path / "a.npz", X=np.zeros(shape), y=np.arange(20) % 2)
     assert run("explain", tmp_path / "a.npz", "--out", tmp_path / "out") == 2
-    assert "it holds no values" in capsys.readouterr().err
+    assert "so it has no values" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

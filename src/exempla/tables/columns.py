@@ -205,7 +205,7 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
     if not facts.unique or _dated(facts.values.type):
         return _nearly_unique(facts)
     numbers = facts.plain_numbers
-    numeric = np.isfinite(numbers).mean() >= _NUMBER_SHARE
+    numeric = decimal_of(facts) is not None
     whole = bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
     if whole and _span(facts, numbers) == len(numbers) - 1:
         return "id", "unique, consecutive integers"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.columnar import read_jsonl, read_npz, read_parquet
+from exempla.tables.formats.columnar import read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
 from exempla.tables.formats.encoding import named_format, zipped_name
 from exempla.tables.formats.folder import read_folder
+from exempla.tables.formats.jsonl import read_jsonl
 from exempla.tables.formats.xlsx import is_workbook, read_xlsx
 from exempla.tables.table import Table
 

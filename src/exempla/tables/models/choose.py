@@ -38,7 +38,7 @@ from threadpoolctl import threadpool_limits
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.progress import counter, say, track
+from exempla.progress import counter, track
 from exempla.tables.features import DateParts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.table import Table
@@ -513,8 +513,6 @@ def compare(
     candidates: Sequence[Candidate], X: Any, y: Any, *, max_rows: int = MOST_ROWS, seed: int = 0
 ) -> list[Compared]:
     """Every candidate on the same folds."""
-    rows, trainings = min(len(y), max_rows), _FOLDS * len(candidates)
-    say(f"comparing {len(candidates)} models on {rows:,} rows: {trainings} trainings")
     found = []
     for name, model in candidates:
         # trees of so few rows are grown faster by one thread; on a busy machine, many times so
