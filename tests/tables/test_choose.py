@@ -257,11 +257,11 @@ def test_the_command_line_says_the_agreement_first(tmp_path, capsys, monkeypatch
     assert run(*words, "--surrogate", "--out", tmp_path / "out") == 0
     said = capsys.readouterr()
     both = said.out + said.err
-    assert "stands in for Box" in both
-    assert both.index("stands in for Box") < both.index("On 80 test rows")
+    assert "is explained instead of Box" in both
+    assert both.index("is explained instead of Box") < both.index("On 80 test rows")
     kept = json.loads((tmp_path / "out" / "explanation.json").read_text())
     assert kept["surrogate"]["agreement"] > 0.8
-    assert "stands in for Box" in (tmp_path / "out" / "report.html").read_text()
+    assert "is explained instead of Box" in (tmp_path / "out" / "report.html").read_text()
     alone = ("explain", path, "--label", "y", "--surrogate", "--out", tmp_path / "none")
     assert run(*alone) == 2
     assert "give it with --model" in capsys.readouterr().err

@@ -175,7 +175,7 @@ def test_a_changed_original_is_refused(tmp_path):
     pq.write_table(pa.table({"x": [2, 1], "y": ["b", "a"]}), tmp_path / "a.parquet")
     with pytest.raises(ExemplaError, match="has changed since it was read"):
         corrected(table, [], label="y")
-    with pytest.raises(ExemplaError, match="was made for another file"):
+    with pytest.raises(ExemplaError, match="was made for a file other than"):
         apply_patch(tmp_path / "a.parquet", patch)
 
 
@@ -200,7 +200,7 @@ def test_the_patch_tells_the_story(tmp_path):
     with pytest.raises(ExemplaError, match=r"a \.csv or a \.jsonl"):
         write_patch(tmp_path / "p.txt", table, decisions, label="y")
     (tmp_path / "junk.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ExemplaError, match="is no patch file"):
+    with pytest.raises(ExemplaError, match="is not a patch file"):
         apply_patch(tmp_path / "a.csv", tmp_path / "junk.csv")
 
 

@@ -181,7 +181,7 @@ def test_cells_longer_than_the_csv_modules_limit(tmp_path):
         ("a.jsonl", b"\n", "is empty"),
         ("a.jsonl", b'[{"a": 1}]', "one JSON list"),
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "Line 2 of a.jsonl is not JSON"),
-        ("a.jsonl", b"3\n", "no JSON object"),
+        ("a.jsonl", b"3\n", "not a JSON object"),
         ("a.xlsx", b"PK\x03\x04rest", "Excel workbook"),
         ("a.csv", b"\x89PNG\r\n\x1a\nrest", "an image"),
         ("a.csv", b"a,b\n\x00\x01,c\n" + b"x,y\n" * 9, "zero bytes"),

@@ -31,8 +31,8 @@ class OnDisk:
         raw = self.path.read_bytes() if self.path.is_file() else b""
         if hashlib.sha256(raw).hexdigest() != self.sha256:
             raise ExemplaError(
-                f"{self.path.name} has changed since it was read; run the analysis again, or restore "
-                "the file."
+                f"{self.path.name} has changed since it was read; run the analysis again, or "
+                "restore the file."
             )
         return raw
 

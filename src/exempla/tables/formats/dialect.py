@@ -138,9 +138,7 @@ def sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> st
         wanted, wanted
     )
     if len(wanted) != 1 or wanted in '\r\n"':
-        raise ExemplaError(
-            f"The delimiter must be one character, such as ',' or ';', not {wanted!r}."
-        )
+        raise ExemplaError(f"The delimiter must be one character such as ',', not {wanted!r}.")
     if all(len(cells) == 1 for cells in sample(text, Dialect(wanted))) and scores[best][0] > 0.9:
         raise ExemplaError(
             f"With the delimiter {wanted!r} every row of {name} is a single cell. The file looks "
