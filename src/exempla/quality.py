@@ -89,8 +89,8 @@ def poor_sentence(found: Judged, where: str, but: str = "") -> str:
     else:
         baseline, figures = "predicting the mean", f"R² {found.score:.2f}"
     return (
-        f"The model is hardly better than {baseline}, {where} ({figures}): {but}its explanations say "
-        "little about the data."
+        f"The model is hardly better than {baseline}, {where} ({figures}): {but}its explanations "
+        "say little about the data."
     )
 
 

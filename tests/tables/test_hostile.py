@@ -217,7 +217,7 @@ def test_every_limit_can_be_raised_by_the_environment(name, monkeypatch):
     assert limit(name) == 7 * 10**11
     monkeypatch.setenv("EXEMPLA_LIMITS", f"{name}=lots")
     with pytest.raises(
-        ExemplaError, match=r"in EXEMPLA_LIMITS is not understood; write NAME=NUMBER"
+        ExemplaError, match="in EXEMPLA_LIMITS is not understood"
     ):
         limit(name)
     monkeypatch.setenv("EXEMPLA_LIMITS", "size=3")
