@@ -36,6 +36,8 @@ _REDRAW = 0.5
 _LONG = 20.0
 """Work that is estimated to take more seconds than this is announced at once."""
 _BAR_WIDTH = 24
+_MIN_SHARE_FOR_ESTIMATE = 0.1
+"""Share of the command that must be done before the time left is estimated."""
 
 _SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
 _OVERALL: ContextVar[_Overall | None] = ContextVar("exempla_overall", default=None)
@@ -133,7 +135,7 @@ class _Overall:
     def seconds_left(self, now: float) -> float | None:
         """Estimate the seconds left; None while too little is known."""
         done, within = self.fraction(), self._within()
-        if done < 0.03:
+        if done < _MIN_SHARE_FOR_ESTIMATE:
             return None
         total = sum(stage.share for stage in self.stages)
         speed = (now - self.started) / done  # seconds for the whole bar
