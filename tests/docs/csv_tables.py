@@ -59,7 +59,7 @@ def trees() -> list[str]:
 
 
 def through_boosting() -> list[str]:
-    """Return the lines of `boosting_influence`: five stages are used where the model is saturated."""
+    """Return the lines of `boosting_influence`, with five stages where the model is saturated."""
     runs = table("trees_axil")
     runs = runs[runs.split < 1000]  # the splits from 1000 chose the combination
     wanted = np.where(runs.saturated, "five stages + derivative", "exempla + derivative")
