@@ -42,6 +42,10 @@ function labels(card, suspect) {
     const expected = within(card.expected, card.spread);
     return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", expected, suggests(suspect)), doubt);
   }
+  if (!card.given) {
+    const said = `model says, ${chance(card.model_probability)}`;
+    return el("div", { class: "labels" }, ...part, box("label", "none yet", "given"), box(said, card.suggested, "suggested"));
+  }
   const other = chance(card.model_probability).replaceAll(" ", "\u00a0");
   const model = agrees(card)
     ? [box("model agrees", card.given, "other"), box(`next best label, ${other}`, card.suggested, "other")]

@@ -74,7 +74,7 @@ export class List {
     el("span", { class: "mark", "aria-hidden": "true", text: MARKS[state.action] }),
     el("span", { class: "name" },
       el("b", {}, String(suspect.row), ...(suspect.id ? [" · ", data(suspect.id)] : []), state.note ? " ✎" : ""),
-      el("span", {}, ...(suspect.part ? [data(suspect.part), ": "] : []), data(suspect.given), " → ", data(change)),
+      el("span", {}, ...(suspect.part ? [data(suspect.part), ": "] : []), data(suspect.given || "?"), " → ", data(change)),
       suspect.snippet === suspect.id ? null : el("span", { class: "snippet" }, data(suspect.snippet))),
     el("span", { class: "p" }, chance(suspect.chance), this.store.spots.has(suspect.item) ? el("small", { class: "tag", text: "spot" }) : null),
     el("span", { class: "hidden", text: describe(state) }));
