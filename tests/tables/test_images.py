@@ -142,7 +142,7 @@ def test_export_and_patch_move_images(tmp_path):
         export(table, [Decision(0, "relabel", "../x")], tmp_path / "bad", label="label")
     with pytest.raises(ExemplaError, match="is not empty"):
         export(table, [], tmp_path / "out", label="label")
-    with pytest.raises(ExemplaError, match="inside the folder it is made from"):
+    with pytest.raises(ExemplaError, match="inside the folder that is exported"):
         export(table, [], root / "out", label="label")
 
 
