@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 import exempla
 from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_backend import RayTransport, _largest_fraction
+from exempla.distributed.ray_backend import RayTransport, _largest_fraction, _max_tasks
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows
@@ -29,6 +29,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.xdist_group("ray")
 STORE = 80 * 2**20
+KILLS = int(os.environ.get("EXEMPLA_RAY_KILLS", "2"))
+"""How many workers are killed, besides a node; `make fuzz` sets 12."""
 LITTLE = 0.25  # processors of an actor, so that those of a lost node find room
 QUICK = {  # a lost node is noticed within seconds, a slow one is not taken for lost
     "health_check_initial_delay_ms": 0,
@@ -65,6 +67,11 @@ def problem():
     rows = rng.standard_normal((3000, 24)).astype(np.float32)
     rows[2000:2100] = rows[:100]  # copies in another part
     return rows, rows[:60].astype(np.float64).mean(axis=0)
+
+
+def _home(worker):
+    """Of the actor it is sent to: its node and its process."""
+    return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
 def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path):
@@ -143,21 +150,48 @@ def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
     assert main([*words, "--ray", "--out", str(tmp_path / "none")]) != 0  # without a store
 
 
-def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem, monkeypatch):
+def test_killed_workers_come_back_and_the_picks_are_the_same(
+    cluster, problem, monkeypatch, record_property
+):
+    """Actors are killed by Ray or by SIGKILL, at other messages each time, also while replaying."""
     rows, target = problem
-    sent, deliver = [], RayTransport._sent
+    expected = select(rows, target, 40, SBQ(10)).indices
+    sent, killed, deliver = [], [], RayTransport._sent
+    rng = np.random.default_rng(0)
 
     def killing(self, messages, effect):
         sent.append(len(messages))
-        if len(sent) in (6, 9):  # twice, so that a replay is replayed
-            ray.kill(self.actors[0], no_restart=False)
+        if len(sent) in moments and len(killed) < KILLS:
+            place = int(rng.integers(len(self.actors)))
+            if len(killed) % 2:
+                process = ray.get(self.actors[place].__ray_call__.remote(_home))[1]
+                os.kill(process, signal.SIGKILL)
+            else:
+                ray.kill(self.actors[place], no_restart=False)
+            killed.append(place)
         return deliver(self, messages, effect)
 
     monkeypatch.setattr(RayTransport, "_sent", killing)
-    with OnRay(cpus=LITTLE, patience=300).opened(rows, 2) as placed:
-        found = select(placed, target, 40, SBQ(10))
+    with OnRay(cpus=LITTLE, restarts=KILLS, patience=120).opened(rows, 2) as placed:
+        while len(killed) < KILLS:
+            sent.clear()
+            moments = set(rng.integers(2, 12, 3).tolist())
+            found = select(placed, target, 40, SBQ(10))
+            assert np.array_equal(found.indices, expected), moments
         assert placed.transport.traffic.restarts >= 2
-    assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
+    record_property("Ray kills", len(killed))
+
+
+def test_a_cluster_without_room_is_not_waited_for(cluster, problem):
+    """Another job has all processors; or no machine is as large as one worker."""
+    rows, target = problem
+    with OnRay().opened(rows, 2), pytest.raises(ExemplaError, match=r"did not start within 1 s"):
+        select(rows, target, 3, Sharded(SBQ(10), 2, backend=OnRay(patience=1)))
+    with pytest.raises(ExemplaError, match=r"did not start within 1 s.*OnRay\(cpus=…\) less"):
+        select(rows, target, 3, Sharded(SBQ(10), 1, backend=OnRay(cpus=2, patience=1)))
+    with pytest.raises(ExemplaError, match="no machine of the Ray cluster has that"):
+        _max_tasks(OnRay(cpus=2), ray)
+    assert _max_tasks(OnRay(cpus=0.5), ray) == 4
 
 
 def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
@@ -168,12 +202,7 @@ def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
             select(placed, target, 5, SBQ(10))
 
 
-def _home(worker):
-    """Of the actor it is sent to: its node and its process."""
-    return ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
+def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch, record_property):
     """Last: the node does not come back."""
     rows, target = problem
     sent, deliver = [], RayTransport._sent
@@ -199,6 +228,7 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
         monkeypatch.setattr(RayTransport, "_sent", losing)
         found = select(placed, target, 40, SBQ(10))
         assert placed.transport.traffic.restarts >= len(lost)
+    record_property("Ray kills", 1)
     assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
 
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from time import sleep
 
+import httpx
 import pytest
 
 from exempla.errors import ExemplaError
 from exempla.review import read_review
 from exempla.review.export import export_review
 from exempla.review.log import DecisionLog, RowDecision, _readable_events
-from tests.review.case import make_folder
+from tests.review.case import make_folder, running
+from tests.review.test_app import decide as post_decision
 from tests.review.test_export import SOME, decide, images_case
 from tests.review.test_log import answer, fill
 
 Record = Callable[[str, object], None]
 FINAL = ("decisions.json", "patch.csv", "corrected.jsonl", "corrected")
+SERVER_KILLS = int(os.environ.get("EXEMPLA_SERVER_KILLS", "2"))
+"""How often the server is killed; `make fuzz` sets 40."""
 
 
 def runs(deed: str, template: Path, work: Path, record: Record, stride: int = 1) -> list[Path]:
@@ -139,3 +147,59 @@ def test_a_recovery_killed_at_any_step_has_lost_nothing(tmp_path, record_propert
             answer(log)
             assert log.with_name("decisions.sqlite.damaged").read_bytes() == data
     shutil.rmtree(tmp_path / "work")
+
+
+def test_a_server_killed_during_requests_has_all_it_confirmed(tmp_path, record_property):
+    """Two people decide as fast as they can while the server is killed, again and again."""
+    folder, rng = make_folder(tmp_path, 12), Random(0)
+    confirmed: dict[int, tuple[int, str]] = {}  # by row: version and note
+    sent: dict[int, str] = {}  # notes whose answer has not come
+    failures: list[BaseException] = []
+    told = 0
+
+    def decide_until_killed(client: httpx.Client, rows: range, number: int) -> None:
+        nonlocal told
+        try:
+            for i in range(10_000):
+                row = rows[i % len(rows)]
+                sent[row] = f"{number}-{i}"
+                seen = confirmed.get(row, (0, ""))[0]
+                action = ("keep", "remove", "skip")[i % 3]
+                answer = post_decision(client, row, action, seen=seen, note=sent[row])
+                state = answer.json()["state"]
+                confirmed[row] = (state["version"], state["note"])
+                del sent[row]
+                told += 1
+        except httpx.TransportError:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    def check(notes: dict[int, str]) -> None:
+        for row, (_, note) in confirmed.items():
+            assert notes[row] in {note, sent.get(row, note)}, row
+
+    for number in range(SERVER_KILLS):
+        with running(folder) as server, server.client() as client:
+            found = {s["row"]: s for s in client.get("/api/state").json()["changes"]}
+            check({row: state["note"] for row, state in found.items()})
+            confirmed = {row: (s["version"], s["note"]) for row, s in found.items()}
+            sent.clear()
+            people = [
+                threading.Thread(target=decide_until_killed, args=(client, rows, number))
+                for rows in (range(0, 18, 3), range(18, 36, 3))
+            ]
+            for person in people:
+                person.start()
+            sleep(rng.uniform(0.1, 0.6))
+            server.kill()
+            for person in people:
+                person.join(timeout=30)
+                assert not person.is_alive(), "a request to a dead server ends"
+        assert not failures, failures
+    record_property("kills", SERVER_KILLS)
+    record_property("confirmed decisions", told)
+    log = DecisionLog(folder / "decisions.sqlite", read_review(folder).key)
+    check({row: log.state(row).note for row in range(0, 36, 3)})
+    log.close()
+    assert told > 2 * SERVER_KILLS
