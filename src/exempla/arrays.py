@@ -33,6 +33,21 @@ def is_sparse(array: Any) -> bool:
     return loaded is not None and bool(loaded.issparse(array))
 
 
+def nbytes_of(values: Any) -> int:
+    """Return the memory of an array, a sparse matrix or a table in bytes; 0 if it is not known.
+
+    >>> nbytes_of(np.zeros((10, 2))), nbytes_of("text")
+    (160, 0)
+    """
+    if is_sparse(values):
+        parts = (getattr(values, name, None) for name in ("data", "indices", "indptr", "coords"))
+        arrays = (a for part in parts for a in (part if isinstance(part, tuple) else (part,)))
+        return sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
+    if hasattr(values, "iloc"):
+        return int(np.sum(values.memory_usage(index=False)))
+    return int(getattr(values, "nbytes", 0))
+
+
 def refuse_masked(values: Any, what: str) -> None:
     """Raise if an array has masked entries: NumPy would compute with the values under the mask.
 

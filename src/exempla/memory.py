@@ -10,7 +10,10 @@ A job that may need much memory says so before it begins, so that you can stop i
   block are silent, because the outer forecast already includes them.
 
 Every forecast counts bytes beyond the model and the data as given, and is tested against the
-measured peak (`benchmarks.memory`).
+measured peak (`benchmarks.memory`). In the formulas below, rows of `width` numbers of `itemsize`
+bytes take R = examples·width·itemsize bytes, a Fisher matrix in double precision S = 8·width², and
+B is one batch of rows. `kept` is the size of the basis and of inputs that are transformed once;
+`built` is the peak while the basis is computed.
 """
 
 from __future__ import annotations
@@ -22,28 +25,19 @@ from contextvars import ContextVar
 
 from exempla.progress import say
 
-__all__ = [
-    "COMPILER_BYTES",
-    "IMPORT_BYTES",
-    "PIECE_BYTES",
-    "Forecast",
-    "announce",
-    "available_memory",
-    "clean_bytes",
-    "explain_bytes",
-    "stored_bytes",
-]
-
 MIN_ANNOUNCED_BYTES = 2**28
 """Forecasts below this many bytes are not printed."""
-IMPORT_BYTES, COMPILER_BYTES = 40 * 2**20, 100 * 2**20
-"""Memory taken by modules imported during an explanation, and by compiling the selection loop."""
+IMPORT_BYTES, COMPILER_BYTES = 16 * 2**20, 124 * 2**20
+"""Memory taken by modules imported during a job; by importing numba and compiling the loop."""
 PIECE_BYTES = 2**26
 """Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
 take far more memory than the factors of the batch."""
 _READ_BUFFER_BYTES = 2**27
 """Buffers through which stored rows are read."""
-_CLEAN_IMPORT_BYTES, _CLEAN_BATCH_ROWS = 13 * 2**20, 4096
+_MAX_NUMPY_ENTRIES = 2**29 // 50
+"""Entries of the rows up to which 50 picks, the default, are made in NumPy instead of numba."""
+_COPY_BLOCK_ROWS = 8192
+"""Rows that are compared at a time when copies of an example are sought."""
 _UNKNOWN_MEMORY = 2**32
 """Bytes assumed to be free where the system does not report it."""
 
@@ -108,35 +102,33 @@ def explain_bytes(
 ) -> int:
     """Return the peak memory of an explanation whose rows are in memory.
 
-    Rows of `width` numbers of `itemsize` bytes take R = examples·width·itemsize bytes, and a Fisher
-    matrix in double precision S = 8·width². `kept` is the size of the basis and of inputs that are
-    transformed once; `built` is the peak while the basis is computed. B is one batch of rows. The
-    peak is the largest of
+    The peak is the largest of
 
         basis       built
         fit         kept + R + 2S + 2B         rows, the Fisher sum, one batch's share of it, and
                                                two copies of a batch of rows
-        explain     kept + 3R + S (or 3S)      rows, whitened rows, unit rows; for torch also the
-                                               inverse of the Cholesky factor
-        selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and the
-                                               compiler
+        explain     kept + 3R + S (or 3S)      rows, whitened rows, their squares or a copy; for
+                                               torch also the inverse of the Cholesky factor
+        selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and, for
+                                               many rows, the compiler
 
     Bases, rows and Fisher matrices of several models are held together, and their whitened rows
     are concatenated, which takes one more copy in torch.
 
     >>> round(explain_bytes(400_000, 41) / 2**20)
-    415
+    409
     """
     rows, square = examples * width * itemsize, 8 * width**2
     batch = min(rows, PIECE_BYTES)
     before = (models - 1) * (kept + rows + square)
     metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
+    compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
     rows *= models
     return IMPORT_BYTES + max(
         before + built,
         before + kept + rows // models + 2 * square + 2 * batch,
         metric + (4 if models > 1 and itemsize < 8 else 3) * rows,
-        metric + 2 * rows + 48 * examples + COMPILER_BYTES,
+        metric + 2 * rows + 48 * examples + compiler,
     )
 
 
@@ -171,29 +163,38 @@ def stored_bytes(
 
 
 def clean_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
+    examples: int,
+    width: int,
+    itemsize: int = 8,
+    kept: int = 0,
+    built: int = 0,
+    models: int = 1,
+    inputs: int = 0,
 ) -> int:
     """Return the peak memory of `clean`, which needs less than an explanation.
 
     Training rows are neither whitened nor normalised; only the queried rows are multiplied by M⁻¹.
-    With the symbols of `explain_bytes`, the peak is the largest of
+    `inputs` is the size of the training inputs if the model is retrained without the examples
+    found, which takes a copy of them. The peak is the largest of
 
         basis      built
         Fisher     kept + 2S + one piece of Fisher rows
-        rows       kept + R + 2S + 3B + 58n
+        rows       kept + R + 2S + 3B + 58n, and while the model is retrained inputs + 42n more:
+                   three arrays of a block of rows that are compared with the examples found, seven
+                   numbers per example, and five of the optimiser
 
-    >>> round(clean_bytes(400_000, 41) / 2**20)
-    164
+    >>> [round(clean_bytes(400_000, 41, inputs=size) / 2**20) for size in (0, 2**27)]
+    [171, 315]
     """
     rows, square = examples * width * itemsize, 8 * width**2
-    batch = min(examples, _CLEAN_BATCH_ROWS) * width * itemsize
-    before = (models - 1) * (kept + rows + square)
+    block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
+    retraining = inputs + 42 * examples if inputs else 0
     return (
-        _CLEAN_IMPORT_BYTES
-        + before
+        IMPORT_BYTES
+        + (models - 1) * (kept + rows + square)
         + max(
             built,
             kept + 2 * square + min(rows, PIECE_BYTES),
-            kept + rows + 2 * square + 3 * batch + 58 * examples,
+            kept + rows + 2 * square + 3 * block + 58 * examples + retraining,
         )
     )

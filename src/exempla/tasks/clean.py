@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 
+from exempla.arrays import nbytes_of
 from exempla.checks import check_k, check_seed
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -26,7 +28,7 @@ from exempla.selection.rows import RELATIVE_TIE, descending
 from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.explain import check_question, pick, trusted_query
 from exempla.tasks.removal import with_removal
-from exempla.tasks.retrain import check_fit, fitted
+from exempla.tasks.retrain import check_fit, fitted, is_module
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -123,7 +125,10 @@ def clean(
     models = model if isinstance(model, list | tuple) else [model]
     seed = check_seed(options.get("seed", 0))
     explainer = Explainer([fitted(m, train, seed) for m in models], **options)
-    explainer._fit(train, ids, forecast=clean_bytes if selector is None else explain_bytes)
+    # most models are retrained without the examples found; a network only if `fit` says how
+    retrained = isinstance(train, tuple) and (fit is not None or not is_module(models[0]))
+    forecast = partial(clean_bytes, inputs=nbytes_of(train[0]) if retrained else 0)
+    explainer._fit(train, ids, forecast=forecast if selector is None else explain_bytes)
     return clean_from(explainer, test, k, ask=ask, selector=selector, fit=fit, started=started)
 
 
