@@ -45,7 +45,7 @@ lint: $(VENV)/.all
 fuzz: $(VENV)/.all
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
 	  EXEMPLA_FAULTS=100000 EXEMPLA_KILLS=250 EXEMPLA_SERVER_KILLS=40 EXEMPLA_RAY_KILLS=12 \
-	  $(BIN)/python -m pytest -n auto --dist loadgroup \
+	  EXEMPLA_KILL_STRIDE=1 $(BIN)/python -m pytest -n auto --dist loadgroup \
 	  tests/fuzz tests/faults tests/review/test_killed.py tests/distributed/test_ray.py
 
 # Small changes to important lines, one at a time: the tests named for each must fail. The list is
