@@ -17,8 +17,10 @@ from exempla.errors import ExemplaError
 Array = Any
 """A NumPy array or a torch tensor."""
 
-_SOLVE_ROWS, _SQUARE_ROWS = 16_384, 65_536
-"""Rows solved at a time if their precision is not the factor's; rows squared at a time."""
+_SOLVE_ROWS = 16_384
+"""Rows solved at a time if their precision is not the factor's."""
+_SQUARE_BYTES = 2**22
+"""Bytes of the rows squared at a time."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -196,7 +198,8 @@ def row_squares(rows: Array) -> np.ndarray:
     """
     if hasattr(rows, "shards"):
         return rows.squares()
-    blocks = (rows[i : i + _SQUARE_ROWS] for i in range(0, len(rows), _SQUARE_ROWS))
+    step = max(1, _SQUARE_BYTES // max(1, rows[:1].nbytes))
+    blocks = (rows[i : i + step] for i in range(0, len(rows), step))
     return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
 
 

@@ -98,22 +98,29 @@ def available_memory() -> int:
 
 
 def explain_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
+    examples: int,
+    width: int,
+    itemsize: int = 8,
+    kept: int = 0,
+    built: int = 0,
+    models: int = 1,
+    inputs: int = 0,
 ) -> int:
     """Return the peak memory of an explanation whose rows are in memory.
 
-    The peak is the largest of
+    `inputs` is the size of the training inputs if the model is retrained without the examples
+    found, which takes a copy of them. The peak is the largest of
 
         basis       built
         fit         kept + R + 2S + 2B         rows, the Fisher sum, one batch's share of it, and
                                                two copies of a batch of rows
-        explain     kept + 3R + S (or 3S)      rows, whitened rows, their squares or a copy; for
-                                               torch also the inverse of the Cholesky factor
         selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and, for
-                                               many rows, the compiler
+                                               many rows, the compiler; for torch 2S more, the
+                                               inverse of the Cholesky factor
+        retraining  kept + 2R + S + 90n + inputs
 
     Bases, rows and Fisher matrices of several models are held together, and their whitened rows
-    are concatenated, which takes one more copy in torch.
+    are concatenated, which takes one more copy, in torch two.
 
     >>> round(explain_bytes(400_000, 41) / 2**20)
     409
@@ -123,12 +130,13 @@ def explain_bytes(
     before = (models - 1) * (kept + rows + square)
     metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
     compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
-    rows *= models
+    retraining = inputs + 42 * examples if inputs else 0
+    all_rows = models * rows
+    joined = (0 if models == 1 else 1 if itemsize == 8 else 2) * all_rows
     return IMPORT_BYTES + max(
         before + built,
-        before + kept + rows // models + 2 * square + 2 * batch,
-        metric + (4 if models > 1 and itemsize < 8 else 3) * rows,
-        metric + 2 * rows + 48 * examples + compiler,
+        before + kept + rows + 2 * square + 2 * batch,
+        metric + 2 * all_rows + 48 * examples + max(joined, compiler, retraining),
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,7 +22,12 @@ from sklearn.datasets import load_breast_cancer
 import exempla
 from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_backend import RayTransport, _largest_fraction, _max_tasks
+from exempla.distributed.ray_backend import (
+    RayTransport,
+    _check_reachable,
+    _largest_fraction,
+    _max_tasks,
+)
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows
@@ -74,10 +81,13 @@ def _home(worker):
     return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
-def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path):
+def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path, monkeypatch):
     rows, target = problem
     whole = select(rows, target, 12, SBQ(10))
-    parts = select(rows, target, 12, Sharded(SBQ(10), 2, backend="ray"))
+    notes = []
+    monkeypatch.setattr("exempla.distributed.ray_backend.say", notes.append)
+    parts = select(rows, target, 12, Sharded(SBQ(10), 3, backend="ray"))
+    assert any("3 shards share 2 CPUs: each worker gets 0.5 CPUs" in note for note in notes)
     assert np.array_equal(whole.indices, parts.indices)
     np.testing.assert_allclose(whole.weights, parts.weights, rtol=1e-9)
 
@@ -124,15 +134,6 @@ def test_what_a_user_can_do_wrong_is_said(cluster, problem, tmp_path):
         OnRay(restarts=-1)
 
 
-def test_more_shards_than_processors_share_them(cluster, problem, monkeypatch):
-    notes = []
-    monkeypatch.setattr("exempla.distributed.ray_backend.say", notes.append)
-    rows, target = problem
-    found = select(rows, target, 12, Sharded(SBQ(10), 3, backend="ray"))
-    assert np.array_equal(found.indices, select(rows, target, 12, SBQ(10)).indices)
-    assert any("3 shards share 2 CPUs: each worker gets 0.5 CPUs" in note for note in notes)
-
-
 def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
     X, y = load_breast_cancer(return_X_y=True)
     frame = pd.DataFrame(X).assign(y=y)
@@ -157,7 +158,7 @@ def test_killed_workers_come_back_and_the_picks_are_the_same(
     rows, target = problem
     expected = select(rows, target, 40, SBQ(10)).indices
     sent, killed, deliver = [], [], RayTransport._sent
-    rng = np.random.default_rng(0)
+    rng, moments = np.random.default_rng(0), set()
 
     def killing(self, messages, effect):
         sent.append(len(messages))
@@ -175,31 +176,30 @@ def test_killed_workers_come_back_and_the_picks_are_the_same(
     with OnRay(cpus=LITTLE, restarts=KILLS, patience=120).opened(rows, 2) as placed:
         while len(killed) < KILLS:
             sent.clear()
-            moments = set(rng.integers(2, 12, 3).tolist())
+            moments.clear()
+            moments.update(rng.integers(2, 12, 3).tolist())
             found = select(placed, target, 40, SBQ(10))
             assert np.array_equal(found.indices, expected), moments
         assert placed.transport.traffic.restarts >= 2
     record_property("Ray kills", len(killed))
 
 
-def test_a_cluster_without_room_is_not_waited_for(cluster, problem):
-    """Another job has all processors; or no machine is as large as one worker."""
+def test_a_cluster_without_room_is_not_waited_for_and_a_dead_worker_is_named(cluster, problem):
+    """Another job has all processors; no machine is as large as one worker; a worker may not be
+    restarted."""
     rows, target = problem
-    with OnRay().opened(rows, 2), pytest.raises(ExemplaError, match=r"did not start within 1 s"):
-        select(rows, target, 3, Sharded(SBQ(10), 2, backend=OnRay(patience=1)))
+    with OnRay(restarts=0).opened(rows, 2) as placed:
+        with pytest.raises(ExemplaError, match=r"did not start within 1 s"):
+            select(rows, target, 3, Sharded(SBQ(10), 2, backend=OnRay(patience=1)))
+        ray.kill(placed.transport.actors[1])
+        with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be restarted"):
+            select(placed, target, 5, SBQ(10))
     with pytest.raises(ExemplaError, match=r"did not start within 1 s.*OnRay\(cpus=…\) less"):
         select(rows, target, 3, Sharded(SBQ(10), 1, backend=OnRay(cpus=2, patience=1)))
     with pytest.raises(ExemplaError, match="no machine of the Ray cluster has that"):
         _max_tasks(OnRay(cpus=2), ray)
     assert _max_tasks(OnRay(cpus=0.5), ray) == 4
-
-
-def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
-    rows, target = problem
-    with OnRay(restarts=0).opened(rows, 2) as placed:
-        ray.kill(placed.transport.actors[1])
-        with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be restarted"):
-            select(placed, target, 5, SBQ(10))
+    _check_reachable(cluster.address)  # a running cluster answers
 
 
 def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch, record_property):
@@ -241,6 +241,25 @@ def test_without_ray_or_a_cluster_it_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ExemplaError, match=r"exempla\[ray\]"):
         exempla.select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend="ray"))
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_not_ray_is_not_waited_for(monkeypatch, said):
+    """A port that accepts connections and says nothing, or something else."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr("exempla.distributed.ray_backend._CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer():
+            connection, _ = server.accept()
+            connection.sendall(said)
+            connection.recv(100)
+            sleep(2)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ExemplaError, match=f"no Ray cluster answers at '{address}'"):
+            select(np.eye(4), np.ones(4), 2, Sharded(SBQ(), 2, backend=OnRay(address)))
 
 
 def test_jobs_that_share_a_folder_keep_their_rows_apart(tmp_path):

@@ -15,7 +15,6 @@ from benchmarks.memory import JOBS, measured
 from exempla import memory
 
 
-@pytest.mark.xfail(reason="the forecasts are older than the jobs: they are too low")
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("job", JOBS)

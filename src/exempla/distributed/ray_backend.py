@@ -157,7 +157,10 @@ _POLL_SECONDS = 0.2, 5.0
 _MIN_CPUS = 0.1
 """Smallest fraction of a processor that an actor gets if there are more shards than processors."""
 _CONNECT_SECONDS = 10.0
-"""Time limit for connecting to the address of a cluster."""
+"""Time limit for connecting to the address of a cluster, and for its answer."""
+_SETTINGS = b"\x04"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + bytes(5)
+"""The first bytes that an HTTP/2 client sends, with an empty SETTINGS frame."""
 
 
 def _raised_by_task(problem: Any) -> Exception:
@@ -463,10 +466,21 @@ def _cluster(address: str | None) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OSError if nothing listens at host:port; Ray itself would retry for minutes."""
+    """Raise OSError if no Ray server answers at host:port; Ray itself would retry for minutes.
+
+    Ray's servers speak gRPC, so each answers the HTTP/2 preface with a SETTINGS frame.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    if not host or not port.isdigit():
+        return
+    where = (host.strip("[]"), int(port))
+    with socket.create_connection(where, timeout=_CONNECT_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        connection.sendall(_HTTP2_PREFACE)
+        frame = connection.recv(9)
+        if frame[3:4] != _SETTINGS:
+            raise OSError("what listens there is not Ray")
 
 
 def fit_on_ray(

@@ -9,12 +9,10 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 
-from exempla.arrays import nbytes_of
 from exempla.checks import check_k, check_seed
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -27,8 +25,8 @@ from exempla.selection import Selector, TopInfluence, select
 from exempla.selection.rows import RELATIVE_TIE, descending
 from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.explain import check_question, pick, trusted_query
-from exempla.tasks.removal import with_removal
-from exempla.tasks.retrain import check_fit, fitted, is_module
+from exempla.tasks.removal import with_removal, with_retraining
+from exempla.tasks.retrain import check_fit, fitted
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -125,10 +123,8 @@ def clean(
     models = model if isinstance(model, list | tuple) else [model]
     seed = check_seed(options.get("seed", 0))
     explainer = Explainer([fitted(m, train, seed) for m in models], **options)
-    # most models are retrained without the examples found; a network only if `fit` says how
-    retrained = isinstance(train, tuple) and (fit is not None or not is_module(models[0]))
-    forecast = partial(clean_bytes, inputs=nbytes_of(train[0]) if retrained else 0)
-    explainer._fit(train, ids, forecast=forecast if selector is None else explain_bytes)
+    forecast = clean_bytes if selector is None else explain_bytes
+    explainer._fit(train, ids, forecast=with_retraining(forecast, models[0], train, fit))
     return clean_from(explainer, test, k, ask=ask, selector=selector, fit=fit, started=started)
 
 

@@ -23,6 +23,7 @@ from exempla.checks import check_choice, check_k, whole_number
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side
+from exempla.memory import explain_bytes
 from exempla.oracles.base import Labels
 from exempla.quality import Judged, judge_test
 from exempla.results import Explanation
@@ -35,6 +36,7 @@ from exempla.tasks.removal import (
     is_diffuse,
     smallest_set,
     with_removal,
+    with_retraining,
 )
 from exempla.tasks.retrain import judge_held_out
 
@@ -121,7 +123,9 @@ def explain(
     """
     check_question(k, side, labels, ask, selector, weights)
     started = time.perf_counter()
-    explainer = Explainer(model, **options).fit(train, ids)
+    first = model[0] if isinstance(model, list | tuple) and model else model
+    explainer = Explainer(model, **options)
+    explainer._fit(train, ids, forecast=with_retraining(explain_bytes, first, train, fit))
     return explain_from(
         explainer, test, k, side=side, labels=labels, ask=ask, selector=selector, weights=weights,
         fit=fit, started=started,

@@ -64,7 +64,7 @@ def test_rows_may_be_made_unit_rows_in_place(monkeypatch: pytest.MonkeyPatch) ->
     rows = np.random.default_rng(0).normal(size=(9, 3))
     rows[4] = 0.0
     expected = unit_rows(rows)
-    monkeypatch.setattr("exempla.arrays._SQUARE_ROWS", 2)
+    monkeypatch.setattr("exempla.arrays._SQUARE_BYTES", 30)
     copy = rows.copy()
     assert unit_rows(copy, overwrite=True) is copy
     np.testing.assert_array_equal(copy, expected)
