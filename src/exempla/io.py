@@ -33,6 +33,15 @@ _STAGE, _PART = ".exempla-", ".part"
 
 
 @contextmanager
+def os_errors(what: str, more: str = "") -> Iterator[None]:
+    """Turn an OSError into an ExemplaError that says `what` happened, why, and `more`."""
+    try:
+        yield
+    except OSError as problem:
+        raise ExemplaError(f"{what}: {problem.strerror or problem}{more}.") from None
+
+
+@contextmanager
 def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends without an error.
 
@@ -456,7 +465,7 @@ def read_seal(path: Path) -> dict[str, Any] | None:
 
 def verified(path: Path) -> dict[str, Any]:
     """Return the description in the tail after checking every byte against the checksum."""
-    try:
+    with os_errors(f"{path} cannot be read"):
         about = read_seal(path)
         if about is None:
             raise ExemplaError(f"{path} is cut short or was not written by exempla.")
@@ -469,8 +478,6 @@ def verified(path: Path) -> dict[str, Any]:
                     break
                 digest.update(buffer[:got])
                 left -= got
-    except OSError as problem:
-        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
     if digest.hexdigest() != about["sha256"]:
         raise ExemplaError(f"{path} has changed since it was written: its checksum does not match.")
     return about

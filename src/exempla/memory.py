@@ -3,8 +3,8 @@
 A job that may need much memory says so before it begins, so that you can stop it, choose a smaller
 `sketch=`, or keep rows on disk with `store=`. There is one mechanism for all jobs:
 
-* a function that computes the peak in bytes (`explain_bytes`, `stored_bytes`, `clean_bytes`, or
-  one that belongs to another job), and
+* a function that computes the peak in bytes (`explain_bytes`, `stored_bytes`, or one that belongs
+  to another job), and
 * `announce(needed, what)`, which prints one line if the peak is large. A job that calls other jobs
   uses it as a context manager: ``with announce(needed, what): …``. Announcements made inside the
   block are silent, because the outer forecast already includes them.
@@ -105,6 +105,7 @@ def explain_bytes(
     built: int = 0,
     models: int = 1,
     inputs: int = 0,
+    whitened: bool = True,
 ) -> int:
     """Return the peak memory of an explanation whose rows are in memory.
 
@@ -122,22 +123,27 @@ def explain_bytes(
     Bases, rows and Fisher matrices of several models are held together, and their whitened rows
     are concatenated, which takes one more copy, in torch two.
 
+    `clean` does not whiten the training rows (`whitened=False`): only the queried rows are
+    multiplied by M⁻¹. Instead of the selection it needs kept + R + 2S + 3B + 58n, where B is a
+    block of rows that is compared with the examples found.
+
     >>> round(explain_bytes(400_000, 41) / 2**20)
     409
     """
     rows, square = examples * width * itemsize, 8 * width**2
-    batch = min(rows, PIECE_BYTES)
     before = (models - 1) * (kept + rows + square)
-    metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
-    compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
+    fit = kept + rows + 2 * square + 2 * min(rows, PIECE_BYTES)
     retraining = inputs + 42 * examples if inputs else 0
-    all_rows = models * rows
-    joined = (0 if models == 1 else 1 if itemsize == 8 else 2) * all_rows
-    return IMPORT_BYTES + max(
-        before + built,
-        before + kept + rows + 2 * square + 2 * batch,
-        metric + 2 * all_rows + 48 * examples + max(joined, compiler, retraining),
-    )
+    if whitened:
+        metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
+        joined = (0 if models == 1 else 1 if itemsize == 8 else 2) * models * rows
+        compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
+        extra = max(joined, compiler, retraining)
+        use = metric + 2 * models * rows + 48 * examples + extra
+    else:
+        block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
+        use = before + kept + rows + 2 * square + 3 * block + 58 * examples + retraining
+    return IMPORT_BYTES + max(before + built, before + fit, use)
 
 
 def stored_bytes(
@@ -168,41 +174,3 @@ def stored_bytes(
         metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row) + COMPILER_BYTES,
     )
     return memory, 2 * models * examples * row
-
-
-def clean_bytes(
-    examples: int,
-    width: int,
-    itemsize: int = 8,
-    kept: int = 0,
-    built: int = 0,
-    models: int = 1,
-    inputs: int = 0,
-) -> int:
-    """Return the peak memory of `clean`, which needs less than an explanation.
-
-    Training rows are neither whitened nor normalised; only the queried rows are multiplied by M⁻¹.
-    `inputs` is the size of the training inputs if the model is retrained without the examples
-    found, which takes a copy of them. The peak is the largest of
-
-        basis      built
-        Fisher     kept + 2S + one piece of Fisher rows
-        rows       kept + R + 2S + 3B + 58n, and while the model is retrained inputs + 42n more:
-                   three arrays of a block of rows that are compared with the examples found, seven
-                   numbers per example, and five of the optimiser
-
-    >>> [round(clean_bytes(400_000, 41, inputs=size) / 2**20) for size in (0, 2**27)]
-    [171, 315]
-    """
-    rows, square = examples * width * itemsize, 8 * width**2
-    block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
-    retraining = inputs + 42 * examples if inputs else 0
-    return (
-        IMPORT_BYTES
-        + (models - 1) * (kept + rows + square)
-        + max(
-            built,
-            kept + 2 * square + min(rows, PIECE_BYTES),
-            kept + rows + 2 * square + 3 * block + 58 * examples + retraining,
-        )
-    )

@@ -35,6 +35,7 @@ from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
+from exempla.io import os_errors
 from exempla.progress import counter, say, showing
 from exempla.selection.rows import ArrayRows
 from exempla.selection.select import refuse_unusable, wrap
@@ -71,21 +72,21 @@ def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
     """
     folder = Path(folder).absolute()
     paths: list[Path] = []
-    try:
+    with os_errors(f"rows cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
-            with open(folder / f"rows-{i}.npy", "xb") as file:
-                paths.append(folder / f"rows-{i}.npy")
-                np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
-    except OSError as problem:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        if isinstance(problem, FileExistsError):
+        try:
+            for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
+                with open(folder / f"rows-{i}.npy", "xb") as file:
+                    paths.append(folder / f"rows-{i}.npy")
+                    np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
+        except OSError as problem:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            if not isinstance(problem, FileExistsError):
+                raise
             raise ExemplaError(
                 f"{problem.filename} already exists and is not overwritten: give an empty folder."
             ) from None
-        why = problem.strerror or problem
-        raise ExemplaError(f"rows cannot be written to {folder}: {why}.") from None
     return StoredRows.of(paths)
 
 
@@ -411,13 +412,10 @@ def _largest_fraction(nodes: list[float], actors: int) -> float:
 @contextmanager
 def _job_folder(parent: str | Path | None) -> Iterator[Path]:
     """Make a folder with a unique name for the rows of one job, and remove it at the end."""
-    try:
+    with os_errors(f"rows cannot be written to {parent}"):
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix="exempla-rows-", dir=parent)
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise ExemplaError(f"rows cannot be written to {parent}: {why}.") from None
     with made as folder:
         yield Path(folder).absolute()
 

@@ -30,6 +30,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.io import (
     alone_in,
     make_folder,
+    os_errors,
     read_json,
     read_seal,
     verified,
@@ -37,7 +38,7 @@ from exempla.io import (
     write_sealed,
 )
 from exempla.progress import counter
-from exempla.store.shards import Shard, StoredRows
+from exempla.store.shards import Shard, StoredRows, cut_short
 
 _SHARD_BYTES, _MAX_SHARDS = 2**26, 256
 """Size of a shard, which is the most that a killed job loses. Shards are larger if there would be
@@ -128,13 +129,10 @@ class RowSet:
         shards, files = [], {}
         for start, stop in self.ranges:
             path = self.path(start, stop)
-            try:
+            with os_errors(f"{path} cannot be read", "; fit again"):
                 seal = read_seal(path)
-            except OSError as problem:
-                why = problem.strerror or problem
-                raise ExemplaError(f"{path} cannot be read: {why}; fit again.") from None
             if seal is None:
-                raise ExemplaError(f"{path} is cut short: fit again with this store=.")
+                raise cut_short(path)
             self._check(path, start, stop, seal)
             shards.append(Shard(path, start, stop))
             files[path.name] = {

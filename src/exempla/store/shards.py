@@ -23,7 +23,7 @@ import numpy as np
 
 from exempla import __version__
 from exempla.errors import ExemplaError
-from exempla.io import read_seal, verified, write_sealed
+from exempla.io import os_errors, read_seal, verified, write_sealed
 
 _AHEAD, _READERS = 3, 2
 """Buffers filled while one is used, and threads that fill them."""
@@ -65,15 +65,26 @@ def read_ahead(
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    with os_errors(f"{path} cannot be read"), open(path, "rb", buffering=0) as file:
+        yield file
+
+
+def cut_short(path: Path) -> ExemplaError:
+    """Return the error about a file that ends too early."""
+    return ExemplaError(f"{path} is cut short: fit again with this store=.")
+
+
 def _fill(one: Range, buffer: np.ndarray) -> None:
     part: Any = buffer[: one.stop - one.start]
     view = memoryview(part).cast("B")
-    with _read_errors(one.path), open(one.path, "rb", buffering=0) as file:
+    with _reading(one.path) as file:
         file.seek(one.offset)
         while len(view):
             got = file.readinto(view)
             if not got:
-                raise EOFError
+                raise cut_short(one.path)
             view = view[got:]
 
 
@@ -83,25 +94,14 @@ def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -
     size = out.itemsize * out.shape[1]
     values: Any = out
     view = memoryview(values).cast("B")
-    with _read_errors(path), open(path, "rb", buffering=0) as file:
+    with _reading(path) as file:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for i, position in enumerate(positions.tolist()):
             row = os.pread(file.fileno(), size, offset + position * size)
             if len(row) < size:
-                raise EOFError
+                raise cut_short(path)
             view[i * size : (i + 1) * size] = row
-
-
-@contextmanager
-def _read_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the disk, or the early end of a file, into one sentence."""
-    try:
-        yield
-    except EOFError:
-        raise ExemplaError(f"{path} is cut short: fit again with this store=.") from None
-    except OSError as problem:
-        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
 _MAX_SCATTERED = 8
@@ -316,17 +316,11 @@ def write_object(thing: object, path: str | Path) -> Path:
     import joblib
 
     path = Path(path)
+    content = {"exempla": __version__, "object": thing}
+    about = {"exempla": __version__, "type": type(thing).__name__}
     try:
-        write_sealed(
-            path,
-            lambda sink: joblib.dump({"exempla": __version__, "object": thing}, sink),
-            {"exempla": __version__, "type": type(thing).__name__},
-        )
-    except OSError as problem:
-        raise ExemplaError(
-            f"{path} cannot be written: {problem.strerror or problem}; an existing file is "
-            "unchanged."
-        ) from None
+        with os_errors(f"{path} cannot be written", "; an existing file is unchanged"):
+            write_sealed(path, lambda sink: joblib.dump(content, sink), about)
     except (TypeError, AttributeError, pickle.PicklingError) as problem:
         raise ExemplaError(
             f"this model cannot be stored ({problem}): keep the model yourself and fit again."

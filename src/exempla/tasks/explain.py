@@ -23,7 +23,6 @@ from exempla.checks import check_choice, check_k, whole_number
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side
-from exempla.memory import explain_bytes
 from exempla.oracles.base import Labels
 from exempla.quality import Judged, judge_test
 from exempla.results import Explanation
@@ -34,9 +33,9 @@ from exempla.tasks.mistakes import check_ask, check_test_labels, is_about_errors
 from exempla.tasks.removal import (
     auto_limit,
     is_diffuse,
+    memory_forecast,
     smallest_set,
     with_removal,
-    with_retraining,
 )
 from exempla.tasks.retrain import judge_held_out
 
@@ -125,7 +124,7 @@ def explain(
     started = time.perf_counter()
     first = model[0] if isinstance(model, list | tuple) and model else model
     explainer = Explainer(model, **options)
-    explainer._fit(train, ids, forecast=with_retraining(explain_bytes, first, train, fit))
+    explainer._fit(train, ids, forecast=memory_forecast(first, train, fit))
     return explain_from(
         explainer, test, k, side=side, labels=labels, ask=ask, selector=selector, weights=weights,
         fit=fit, started=started,

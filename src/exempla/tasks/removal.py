@@ -12,7 +12,6 @@ benchmarks/sizes_settings.csv; docs/experiments/sizes.csv has the figures of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from scipy.stats import t as student
 from exempla.arrays import nbytes_of
 from exempla.data import absent_labels, arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
-from exempla.memory import Forecast
+from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import is_checkpoint
 from exempla.oracles.trees import is_trees
 from exempla.progress import waiting
@@ -99,13 +98,14 @@ def is_diffuse(explainer: Any, rows: np.ndarray, test: Any, labels: Any, weights
     return effect.log_likelihood < DIFFUSE_GAIN and (effect.n_fixed or 0) < DIFFUSE_FIXED * n
 
 
-def with_retraining(forecast: Callable[..., int], model: Any, train: Any, fit: Any) -> Forecast:
-    """Return the memory forecast with a copy of the inputs if the model may be retrained.
+def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> Forecast:
+    """Return the memory forecast, with a copy of the inputs if the model may be retrained.
 
     Most models are retrained without the examples found; a network only if `fit` says how.
     """
     retrained = isinstance(train, tuple) and (fit is not None or not is_module(model))
-    return partial(forecast, inputs=nbytes_of(train[0]) if retrained else 0)
+    inputs = nbytes_of(train[0]) if retrained else 0
+    return partial(explain_bytes, inputs=inputs, whitened=whitened)
 
 
 def with_removal(found: Explanation, fit: Any, elapsed: float) -> Explanation:
