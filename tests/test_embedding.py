@@ -44,7 +44,6 @@ print((kilobytes("VmHWM") - before) / 2**20)
 @pytest.mark.parametrize(
     "size",
     [
-        (100_000, 30, "plain"),
         (250_000, 40, "plain"),
         (100_000, 50, "scaled"),
         (100_000, 40, "several"),

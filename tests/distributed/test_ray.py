@@ -43,6 +43,7 @@ QUICK = {  # a lost node is noticed within seconds, a slow one is not taken for 
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 200,
     "health_check_failure_threshold": 10,
+    "worker_niceness": 0,  # by default workers give way to everything else on the machine
 }
 
 

@@ -12,8 +12,8 @@ from exempla.errors import ExemplaError
 from exempla.tables import read_table
 from tests.fuzz.files import broken_file, broken_folder
 
-FILES = int(os.environ.get("EXEMPLA_FUZZ_FILES", "120"))
-RUNS = int(os.environ.get("EXEMPLA_FUZZ_RUNS", "12"))
+FILES = int(os.environ.get("EXEMPLA_FUZZ_FILES", "60"))
+RUNS = int(os.environ.get("EXEMPLA_FUZZ_RUNS", "8"))
 """Files read and commands run; `make fuzz` raises both."""
 COMMANDS = ("explain", "clean", "summarize", "fix-labels", "attack", "embed")
 
