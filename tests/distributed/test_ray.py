@@ -152,6 +152,15 @@ def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
     assert main([*words, "--ray", "--out", str(tmp_path / "none")]) != 0  # without a store
 
 
+def _kill(actor, by_signal):
+    """End its process with SIGKILL, or through Ray, which also works while it is restarted."""
+    if by_signal:
+        with suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            os.kill(ray.get(actor.__ray_call__.remote(_home), timeout=30)[1], signal.SIGKILL)
+            return
+    ray.kill(actor, no_restart=False)
+
+
 def test_killed_workers_come_back_and_the_picks_are_the_same(
     cluster, problem, monkeypatch, record_property
 ):
@@ -165,11 +174,7 @@ def test_killed_workers_come_back_and_the_picks_are_the_same(
         sent.append(len(messages))
         if len(sent) in moments and len(killed) < KILLS:
             place = int(rng.integers(len(self.actors)))
-            if len(killed) % 2:
-                process = ray.get(self.actors[place].__ray_call__.remote(_home))[1]
-                os.kill(process, signal.SIGKILL)
-            else:
-                ray.kill(self.actors[place], no_restart=False)
+            _kill(self.actors[place], by_signal=len(killed) % 2 == 1)
             killed.append(place)
         return deliver(self, messages, effect)
 

@@ -19,9 +19,10 @@ CALL_STEP, COMMAND_STEP = (1, 1) if SHARE >= 1 else (3, 2)
 
 
 @pytest.mark.parametrize("door", sorted({case.door for case in CORPUS}))
-def test_calls_that_failed_once(door, tmp_path, monkeypatch):
+def test_calls_that_failed_once(door, tmp_path, monkeypatch, record_property):
     monkeypatch.chdir(tmp_path)  # some name a folder to write to
     mine = [case for case in CORPUS if case.door == door][::CALL_STEP]
+    record_property("API cases", len(mine))
     problems = {case: problem_of(case) for case in mine}
     assert not {case: said for case, said in problems.items() if said}
 
@@ -37,7 +38,8 @@ def test_the_corpus_names_what_there_is():
 
 
 @pytest.mark.parametrize("name", list(RUNS)[::COMMAND_STEP])
-def test_commands_that_failed_once(name, tmp_path, monkeypatch, capsys):
+def test_commands_that_failed_once(name, tmp_path, monkeypatch, capsys, record_property):
+    record_property("command runs", 1)
     monkeypatch.chdir(tmp_path)
     make, codes = RUNS[name]
     words = make(tmp_path)
