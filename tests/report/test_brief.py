@@ -100,7 +100,10 @@ def test_a_model_that_learned_by_heart_is_found_out_by_its_test_rows(by_heart):
     )
     said = poor_model(answer)
     right = model.score(X[200:], y[200:])
-    assert f"on 200 test rows, though right on 100.0% of its training rows ({right:.1%}" in said
+    assert (
+        f"on 200 test rows, though right on 100.0% of its training rows (accuracy {right:.1%}"
+        in said
+    )
     assert str(answer).splitlines()[0] == f"warning: {said}"
     assert f"right for {right:.1%} of 200 test rows" in Page(render_report(answer)).text
 

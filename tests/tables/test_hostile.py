@@ -216,9 +216,7 @@ def test_every_limit_can_be_raised_by_the_environment(name, monkeypatch):
     monkeypatch.setenv("EXEMPLA_LIMITS", f"{name}=7e11")
     assert limit(name) == 7 * 10**11
     monkeypatch.setenv("EXEMPLA_LIMITS", f"{name}=lots")
-    with pytest.raises(
-        ExemplaError, match="in EXEMPLA_LIMITS is not understood"
-    ):
+    with pytest.raises(ExemplaError, match="in EXEMPLA_LIMITS is not understood"):
         limit(name)
     monkeypatch.setenv("EXEMPLA_LIMITS", "size=3")
     with pytest.raises(ExemplaError, match="NAME is one of unpacked, columns"):
