@@ -182,7 +182,7 @@ def test_a_surrogate_is_fitted_to_the_answers_and_its_agreement_measured():
     assert only.name == "LogisticRegression"
     deaf = LogisticRegression(C=1e-9)
     poor = exempla.surrogate(box, RNG.normal(size=(300, 3)), candidates=[deaf])
-    assert "says nothing about the model" in poor.sentence
+    assert "says nothing about your model" in poor.sentence
 
 
 def test_surrogates_of_frames_numbers_texts_and_rare_classes():
@@ -226,7 +226,7 @@ def test_what_no_surrogate_can_do_is_said():
         def predict(self, X):
             return np.zeros(len(X), dtype=int)
 
-    with pytest.raises(exempla.ExemplaError, match="the same answer"):
+    with pytest.raises(exempla.ExemplaError, match="predicts the same for every row"):
         exempla.surrogate(Same(), X)
     with pytest.raises(exempla.ExemplaError, match="RidgeClassifier"):
         exempla.surrogate(BlackBox().fit(X, Y), X, candidates=[RidgeClassifier()])

@@ -135,9 +135,7 @@ def test_labels_are_classes_or_asked_about(tmp_path):
     many = [i % 51 for i in range(200)]
     with pytest.raises(ExemplaError, match="has 51 distinct numbers"):
         label_kind(tmp_path, many)
-    with pytest.raises(
-        ExemplaError, match="Use --task regression to predict a number, or"
-    ):
+    with pytest.raises(ExemplaError, match="Use --task regression to predict a number, or"):
         label_kind(tmp_path, [i % 10 + 0.5 for i in range(200)])  # grades, perhaps
     assert label_kind(tmp_path, many, "regression").detail == "regression"
     assert label_kind(tmp_path, many, "classes").detail == "classes"

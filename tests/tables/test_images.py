@@ -142,7 +142,7 @@ def test_export_and_patch_move_images(tmp_path):
         export(table, [Decision(0, "relabel", "../x")], tmp_path / "bad", label="label")
     with pytest.raises(ExemplaError, match="is not empty"):
         export(table, [], tmp_path / "out", label="label")
-    with pytest.raises(ExemplaError, match="inside the folder it is made from"):
+    with pytest.raises(ExemplaError, match="inside the folder that is exported"):
         export(table, [], root / "out", label="label")
 
 
@@ -158,7 +158,7 @@ def test_thumbnails_are_small_webp(shape):
     assert made.format == "WEBP"
     assert max(made.size) == min(128, max(shape[:2]))
     assert made.getpixel((1, 1)) == pytest.approx((128, 128, 128), abs=3)
-    with pytest.raises(ExemplaError, match="An image has shape"):
+    with pytest.raises(ExemplaError, match="An image must have shape"):
         thumbnail(np.zeros((3, 3, 7), np.uint8))
 
 

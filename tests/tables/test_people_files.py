@@ -234,7 +234,7 @@ def test_an_address_is_refused_as_such(address, capsys):
     with pytest.raises(ExemplaError, match="is a URL, and exempla downloads nothing"):
         read_table(address)
     assert run("explain", address, "--label", "y") == 2
-    assert "download it first" in capsys.readouterr().err
+    assert "download it with" in capsys.readouterr().err
 
 
 # ---- headers, numbers, chats, spellings
