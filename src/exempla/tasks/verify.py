@@ -2,7 +2,8 @@
 
 There are three arms, each with several seeds: all training rows, without the selected ones, and
 without equally many random ones (drawn anew for every seed). Each is evaluated on the queried
-predictions and on other predictions. Look at both: removal repairs what was queried, and may harm the rest.
+predictions and on other predictions. Look at both: removal repairs what was queried, and may harm
+the rest.
 """
 
 from __future__ import annotations
