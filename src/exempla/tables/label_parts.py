@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from exempla.tables.formats.columnar import OnDisk
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
 from exempla.tables.formats.jsonl import JsonSource, json_spans, json_token
 from exempla.tables.read import read_table
-from exempla.tables.table import Table, show, to_strings
+from exempla.tables.table import Edits, Table, show, to_strings
 
 __all__ = ["Sentences", "changed", "indicator", "read_sentences", "span_of"]
 
@@ -235,37 +234,28 @@ def changed(
         return _changed_conll(path, layout, changes, removed)
     if layout["kind"] == "tokens":
         return _changed_lists(path, layout, changes, removed)
-    cells = _new_cells(read_table(path, **reading), layout, changes)
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder) / path.name
-        here.write_bytes(path.read_bytes())
-        for name, values in cells.items():
-            table = read_table(here, **reading)
-            here.write_bytes(table.source.rewrite(table.position(name), values, ()))
-        if removed:
-            table = read_table(here, **reading)
-            here.write_bytes(table.source.rewrite(0, {}, frozenset(removed)))
-        return here.read_bytes()
+    table = read_table(path, **reading)
+    cells = _new_cells(table, layout, changes)
+    edits = Edits(cells, frozenset(removed))
+    return table.source.rewrite(edits) if edits.rows else table.source.original()
 
 
 def _new_cells(
     table: Table, layout: dict[str, Any], changes: _Changes
-) -> dict[str, dict[int, str]]:
-    """Return the new cells, by column and row."""
-    out: dict[str, dict[int, str]] = {}
+) -> dict[int, dict[int, str]]:
+    """Return the new cells, by row and column."""
+    out: dict[int, dict[int, str]] = {}
     if layout["kind"] == "columns":
         for (row, name), value in changes.items():
             spelt = layout["spelt"][name][value == "present"]
-            out.setdefault(str(name), {})[row] = spelt
+            out.setdefault(row, {})[table.position(name)] = spelt
         return out
-    column = layout["column"]
     by_row: dict[int, list[tuple[Any, str]]] = {}
     for (row, part), value in changes.items():
         by_row.setdefault(row, []).append((part, value))
-    rows = sorted(by_row)
-    for row, cell in zip(rows, table.strings(column, rows), strict=True):
-        new = _new_delimited(cell or "", by_row[row], layout["separator"])
-        out.setdefault(column, {})[row] = new
+    rows, place = sorted(by_row), table.position(layout["column"])
+    for row, cell in zip(rows, table.strings(layout["column"], rows), strict=True):
+        out[row] = {place: _new_delimited(cell or "", by_row[row], layout["separator"])}
     return out
 
 
