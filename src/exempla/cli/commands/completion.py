@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-HELP = "print a completion script for bash, zsh, fish, tcsh or PowerShell"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The shell."""

@@ -10,8 +10,6 @@ from typing import Any
 from exempla.cli.console import Console
 from exempla.cli.options import add_output, command_line
 
-HELP = "a real model, its real mistakes, and the training images behind them (under 30 s)"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """-k, --out, --seed."""

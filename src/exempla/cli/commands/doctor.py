@@ -14,8 +14,6 @@ from typing import Any
 from exempla.cli.console import Console
 from exempla.cli.options import completed, core, extras, here
 
-HELP = "print versions, devices and what is installed, or what exempla makes of a file"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Files, --json, --quiet."""

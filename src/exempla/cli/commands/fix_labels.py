@@ -12,7 +12,6 @@ from typing import Any
 from exempla.cli.options import add_fail_above, add_file_arguments, add_output, stages
 from exempla.errors import ExemplaError
 
-HELP = "which labels in your file are wrong?"
 STAGES = stages(("judging the labels", 8, 3))
 
 TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
