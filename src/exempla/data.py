@@ -486,9 +486,7 @@ class Completions(Sequence):
         if not isinstance(prompt, str) or not isinstance(completion, str):
             raise ExemplaError(f"Text {row} has a part that is not a string; give {_FORMS}.")
         if not completion:
-            raise ExemplaError(
-                f"The completion of text {row} is empty; give a text to learn."
-            )
+            raise ExemplaError(f"The completion of text {row} is empty; give a text to learn.")
         return prompt, completion
 
     def _conversation(self, messages: Any, row: int) -> tuple[str, str]:
