@@ -236,7 +236,7 @@ class _RankedView(View):
     view: Any
 
     def show(self, index: int) -> Content:
-        """The row of the suspect at this rank."""
+        """Return the row of the suspect at this rank."""
         shown = self.view(index)
         return replace(shown, label=None, predicted=None, name=shown.name or f"#{self.rows[index]}")
 
