@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.tables.formats.columnar import OnDisk
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
 from exempla.tables.formats.jsonl import JsonSource, json_spans, json_token
@@ -156,7 +157,7 @@ def _listed(cell: str | None) -> list[Any] | None:
     if not cell or not cell.startswith("["):
         return None
     try:
-        return json.loads(cell)
+        return parse_json(cell)
     except ValueError:
         return None
 

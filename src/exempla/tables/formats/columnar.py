@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.tables.formats.encoding import check_limit
 from exempla.tables.table import Edits, Table, show
 
@@ -130,7 +130,7 @@ def read_parquet(path: Path) -> Table:
 def _index(data: pa.Table) -> tuple[str, ...]:
     """Return the columns that pandas wrote as the index of a frame."""
     try:
-        stated = json.loads((data.schema.metadata or {}).get(b"pandas", b"{}"))
+        stated = parse_json((data.schema.metadata or {}).get(b"pandas", b"{}"))
         found = stated.get("index_columns", [])
     except (ValueError, AttributeError):
         return ()

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.tables.formats.dialect import lines
 from exempla.tables.formats.encoding import (
     TextSource,
@@ -220,7 +221,7 @@ def json_token(value: str, old: str) -> str:
     """
     if not old.startswith('"'):
         try:
-            if isinstance(json.loads(value), (int, float, bool)):
+            if isinstance(parse_json(value), (int, float, bool)):
                 return value
         except ValueError:
             pass
