@@ -87,9 +87,9 @@ def test_letters_spread_over_tokens_are_shown_whole():
         ([], "no texts"),
         ("1+1", "in a list"),
         ([("1+1=", "")], "completion of text 0 is empty"),
-        ([3], "text 0 is int"),
-        ([("1", "2"), ("1", None)], "text 1 holds something that is no text"),
-        ([{"question": "1"}], "text 0 is dict"),
+        ([3], "Text 0 is int"),
+        ([("1", "2"), ("1", None)], "Text 1 has a part that is not a string"),
+        ([{"question": "1"}], "Text 0 is dict"),
         ([{"messages": [{"role": "user", "content": "1"}]}], "no chat template"),
         ([{"messages": []}], "messages without role and content"),
     ],
@@ -100,7 +100,7 @@ def test_what_is_no_text_is_named(texts, why):
 
 
 def test_a_single_token_has_nothing_before_it():
-    with pytest.raises(ExemplaError, match="text 0 is a single token"):
+    with pytest.raises(ExemplaError, match="Text 0 is a single token"):
         Completions(tokenizer(), ["1"], end=False)
 
 
@@ -111,7 +111,7 @@ def test_lengths_that_make_no_sense(length):
 
 
 def test_no_tokenizer():
-    with pytest.raises(ExemplaError, match="is no tokenizer"):
+    with pytest.raises(ExemplaError, match="is not a tokenizer"):
         Completions("gpt2", ["12"])
 
 

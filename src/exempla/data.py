@@ -1,12 +1,11 @@
-"""What a user hands over as data: split it into its parts, count its rows, take some, join two.
+"""The user's data: split it into X, y and weights, count, take and stack rows.
 
-Data are `(X, y)`, `(X, y, sample_weight)`, or X alone; a tuple always means this, so rows of X
-that are themselves in a tuple must be a list.
+Data are `(X, y)`, `(X, y, sample_weight)`, or X alone. A tuple always means this, so a tuple of
+rows must be passed as a list.
 
-Prompts and completions as a causal language model takes them.
-
-What is learned, and asked about, is the completion: the prompt is given, and its tokens carry the
-label −100, which stands for "does not count" in PyTorch and Hugging Face alike.
+`Completions` are prompts and completions for a causal language model. Only the completion is
+learned and queried; the tokens of the prompt have the label −100, which PyTorch and Hugging Face
+ignore.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LARGEST_WEIGHT = 1e100
 
 
 class _Unpacked(NamedTuple):
-    """The user's data as given, in its three parts."""
+    """The parts of the user's data."""
 
     X: Any
     y: Any
@@ -44,7 +43,7 @@ class _Unpacked(NamedTuple):
 
 
 def from_arrow(part: Any) -> Any:
-    """An Arrow table or array as pandas has it; anything else as it is.
+    """Convert an Arrow table or array to pandas; return anything else unchanged.
 
     >>> import pyarrow as pa
     >>> from_arrow(pa.table({"a": [1, 2]})).shape, from_arrow([1, 2])
@@ -56,20 +55,20 @@ def from_arrow(part: Any) -> Any:
 
 
 def is_polars(part: Any) -> bool:
-    """Whether this is a frame or a series of polars, without importing it."""
+    """Return True for a polars frame or series, without importing polars."""
     pl = sys.modules.get("polars")
     return pl is not None and isinstance(part, pl.DataFrame | pl.Series)
 
 
 def refuse_data(problems: list[str], role: str) -> None:
-    """One error that names all that is wrong with the training or test data, if anything is."""
+    """Raise one error that names all problems of the training or test data, if any."""
     if problems:
         whose = "training" if role == "train" else "test"
         raise ExemplaError(f"The {whose} data cannot be used: {'; '.join(problems)}.")
 
 
 def unpack(data: Any, problems: list[str]) -> _Unpacked:
-    """Split the data into X, y and weights; lengths and weights are checked here."""
+    """Split the data into X, y and weights; check lengths and weights."""
     parts = tuple(map(from_arrow, data if isinstance(data, tuple) else (data,)))
     if not 1 <= len(parts) <= 3:
         raise ExemplaError(
@@ -83,7 +82,7 @@ def unpack(data: Any, problems: list[str]) -> _Unpacked:
             f"X must be an array, a data frame, a sparse matrix or a list of rows, not {X!r:.60}."
         )
     if isinstance(X, np.ndarray):
-        X = np.asarray(X)  # a matrix, or an array with a mask of nothing, as a plain array
+        X = np.asarray(X)  # np.matrix, or a masked array without a mask, becomes a plain array
     _refuse_repeated_columns(X)
     n = n_rows(X)
     if n == 0:
@@ -115,11 +114,13 @@ def _label_array(y: Any) -> np.ndarray:
     try:
         return native(to_numpy(y))
     except ValueError:
-        raise ExemplaError("y must hold one label, or as many numbers, for every row.") from None
+        raise ExemplaError(
+            "y must have one label, or the same number of values, for every row."
+        ) from None
 
 
 def plain_labels(y: Any) -> np.ndarray:
-    """Labels as a NumPy array, one dimension if there is one per row.
+    """Return labels as a NumPy array, one-dimensional if there is one per row.
 
     >>> plain_labels([["yes"], ["no"]])
     array(['yes', 'no'], dtype='<U3')
@@ -129,13 +130,13 @@ def plain_labels(y: Any) -> np.ndarray:
 
 
 def absent_labels(y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The classes of y that are not among the kept labels.
+    """Return the classes of y that are not among the kept labels.
 
     >>> absent_labels(np.array(["a", "b", "a"]), np.array(["a"]))
     array(['b'], dtype='<U1')
     """
     classes = np.unique(y)
-    # by sorting: the other way overflows at labels of 2**63 in NumPy 2.0
+    # by sorting: the other method overflows at labels of 2**63 in NumPy 2.0
     return classes[~np.isin(classes, kept, kind="sort")]
 
 
@@ -153,15 +154,15 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
     elif not np.any(w > 0):
         problems.append("every sample_weight is zero")
     elif w.max() > LARGEST_WEIGHT:
-        problems.append(f"sample_weight is above {LARGEST_WEIGHT:g}, and sums of it overflow")
+        problems.append(f"sample_weight exceeds {LARGEST_WEIGHT:g}, and its sums overflow")
     else:
         return w
     return None
 
 
 def index_of(*frames: Any) -> np.ndarray | None:
-    """A pandas index that says more than 0, 1, 2, …"""
-    if "pandas" not in sys.modules:  # who has no pandas loaded has no frame
+    """Return a pandas index other than 0, 1, 2, …; otherwise None."""
+    if "pandas" not in sys.modules:  # without pandas there is no frame
         return None
     import pandas as pd
 
@@ -174,7 +175,7 @@ def index_of(*frames: Any) -> np.ndarray | None:
 
 
 def as_matrix(X: Any) -> Array:
-    """X as a numeric NumPy array, or CSR if it is sparse. Raises ValueError if it is neither."""
+    """Return X as a numeric array, or CSR if it is sparse; ValueError if it is not numeric."""
     refuse_masked(X, "X")
     if is_sparse(X):
         X = sp.csr_array(X)
@@ -193,7 +194,7 @@ def _from_frame(X: Any) -> np.ndarray:
     import pandas as pd
 
     kinds = dict(pd.DataFrame(X).dtypes)
-    # columns of Python objects may hold numbers: they are tried below
+    # columns of Python objects may be numbers; they are tried below
     wrong = [c for c, kind in kinds.items() if kind.kind not in "biufcO"]
     if wrong:
         raise ValueError(f"columns {wrong[:5]} are not numeric: encode them first")
@@ -224,14 +225,14 @@ def count_examples(data: Any) -> int | None:
 
 
 def n_rows(X: Any) -> int:
-    """Number of rows of whatever X is."""
+    """Return the number of rows of X."""
     if hasattr(X, "shape"):
         return int(X.shape[0]) if len(X.shape) else 0
     return len(X)
 
 
 def take_rows(X: Any, rows: np.ndarray) -> Any:
-    """Some rows of one array, frame, tensor, sparse matrix or list, in this order."""
+    """Return some rows of an array, frame, tensor, sparse matrix or list, in this order."""
     rows, X = np.asarray(rows), from_arrow(X)
     if is_polars(X):
         return X[rows.astype(np.int64)]
@@ -253,8 +254,9 @@ def take_rows(X: Any, rows: np.ndarray) -> Any:
 
 
 def take_examples(data: Any, positions: np.ndarray) -> Any:
-    """The examples at these positions of (X, y), X alone, a dictionary of columns, or a data set,
-    as the same kind of data.
+    """Return the examples at these positions, as the same kind of data.
+
+    `data` is (X, y), X alone, a dictionary of columns, or a data set.
 
     >>> import numpy as np
     >>> take_examples((np.arange(4), np.array(list("abcd"))), np.array([2, 0]))
@@ -276,7 +278,7 @@ def take_examples(data: Any, positions: np.ndarray) -> Any:
 
 
 def stack_rows(first: Any, second: Any) -> Any:
-    """The rows of `first`, then those of `second`, as the kind of thing that `first` is.
+    """Stack the rows of `first` and `second`, in the type of `first`.
 
     >>> stack_rows(["a", "b"], ("c",))
     ['a', 'b', 'c']
@@ -296,12 +298,12 @@ def stack_rows(first: Any, second: Any) -> Any:
             return _stack_frames(first, second)
         if isinstance(first, np.ndarray):
             return np.concatenate([first, np.asarray(second)])
-        # a frame would give the names of its columns
+        # iterating a frame would yield its column names
         return [*first, *(np.asarray(second).tolist() if hasattr(second, "iloc") else second)]
     except (TypeError, ValueError):
         raise ExemplaError(
-            "the two sets of rows cannot be put together: give both the same kind of values and "
-            "the same columns."
+            "The two sets of rows cannot be combined; give both the same columns and the same type "
+            "of values."
         ) from None
 
 
@@ -318,7 +320,7 @@ def _stack_frames(first: Any, second: Any) -> Any:
 
 
 def _stack_polars(first: Any, second: Any) -> Any:
-    pl = sys.modules["polars"]  # loaded by whoever made the frame
+    pl = sys.modules["polars"]  # loaded, because the frame exists
     if isinstance(first, pl.Series):
         return pl.concat([first, pl.Series(first.name, list(second), dtype=first.dtype)])
     if not is_polars(second):
@@ -328,21 +330,21 @@ def _stack_polars(first: Any, second: Any) -> Any:
 
 
 def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
-    """X, y and weights of data given as arrays, which is what a refit needs."""
+    """Return X, y and weights of data given as arrays, as a refit needs them."""
     if not isinstance(data, tuple) or not 2 <= len(data) <= 3 or data[1] is None:
         raise ExemplaError(
-            f"a refit needs the {whose} as arrays: give (X, y) or (X, y, sample_weight)."
+            f"Refitting needs the {whose} as arrays; give (X, y) or (X, y, sample_weight)."
         )
     X, y, weights = map(from_arrow, (*data, None)[:3])
     problems: list[str] = []
     checked = unpack((X, to_numpy(y) if is_tensor(y) else y, weights), problems)
     if problems:
-        raise ExemplaError(f"the {whose} cannot be used: {'; '.join(problems)}.")
+        raise ExemplaError(f"The {whose} cannot be used: {'; '.join(problems)}.")
     return X, y if is_tensor(y) else checked.y, checked.weights
 
 
 def listing(rows: np.ndarray, show: int = 5) -> str:
-    """Row numbers in words.
+    """Return row numbers in words.
 
     >>> import numpy as np
     >>> listing(np.array([3])), listing(np.arange(7))
@@ -358,7 +360,7 @@ _FORMS = "a text, a pair (prompt, completion), or a dictionary with prompt and c
 
 
 class Completions(Sequence):
-    """Texts for a causal language model, as training data or as a question.
+    """Texts for a causal language model, as training data or as a query.
 
     Parameters
     ----------
@@ -368,14 +370,14 @@ class Completions(Sequence):
         Pairs (prompt, completion); plain texts, of which every token counts; dictionaries with
         "prompt" and "completion", with "text", or with "messages", of which the last one counts.
     max_length : int
-        Longest text in tokens: prompts lose their beginning, completions their end. By default what
-        the tokenizer says.
+        Longest text in tokens; prompts lose their beginning, completions their end. By default the
+        tokenizer's limit.
     end : bool
-        Whether the end-of-text token belongs to a completion, where the tokenizer has one.
+        Whether to append the end-of-text token, if the tokenizer has one.
     long : {"cut", "pieces"}
-        What becomes of texts longer than that: they are cut, with a warning; or every piece is an
-        example of its own (`origin` says of which text), which counts the tokens that no piece
-        before it has counted, after up to half the length of what stands before them.
+        How to treat longer texts: cut them, with a warning, or split them into pieces that are
+        separate examples (`origin` has the text of each). A piece counts the tokens that no earlier
+        piece has counted, after a context of up to half the length.
 
     >>> class Letters:  # a tokenizer in a line: every letter is a token
     ...     def __call__(self, text, **options): return {"input_ids": [ord(c) for c in text]}
@@ -398,32 +400,32 @@ class Completions(Sequence):
     ) -> None:
         if not callable(tokenizer):
             raise ExemplaError(
-                f"{type(tokenizer).__name__} is no tokenizer: give the one the model was trained "
-                "with, as AutoTokenizer.from_pretrained(...) loads it."
+                f"{type(tokenizer).__name__} is not a tokenizer; give the one that the model was "
+                "trained with, for example from AutoTokenizer.from_pretrained(...)."
             )
         if isinstance(texts, str):
-            raise ExemplaError("a single text was given: put it in a list.")
+            raise ExemplaError("A single text was given; put it in a list.")
         if max_length is not None and (not whole_number(max_length) or max_length < 2):
-            raise ExemplaError(f"max_length is {max_length!r}: give a whole number of at least 2.")
+            raise ExemplaError(f"max_length is {max_length!r}; give an integer of at least 2.")
         if long not in ("cut", "pieces"):
-            raise ExemplaError(f"long is {long!r}: give 'cut' or 'pieces'.")
+            raise ExemplaError(f"long is {long!r}; give 'cut' or 'pieces'.")
         self.tokenizer: Any = tokenizer
         given = [self._pair(text, row) for row, text in enumerate(texts)]
         if not given:
-            raise ExemplaError("there are no texts: give at least one.")
+            raise ExemplaError("There are no texts; give at least one.")
         self._end = _end_token(tokenizer) if end else None
         self._longest = max_length or _longest(tokenizer)
         self.texts: list[tuple[str, str]] = []
         """Prompt and completion of every example."""
         self.origin: list[int] = []
-        """Position of the text, among those given, that every example comes from."""
+        """The given text that each example comes from."""
         self._rows: list[tuple[tuple[int, ...], int]] = []
         longer = sum(self._add(row, pair, long) for row, pair in enumerate(given))
         if longer and long == "cut":
             warnings.warn(
                 f"{longer:,} of {len(self):,} texts are longer than {self._longest:,} tokens and "
-                "were cut: give max_length= if the model can take more, or long='pieces' to have "
-                "every piece as an example.",
+                "were cut. Give max_length= if the model accepts more, or long='pieces' to make "
+                "every piece an example.",
                 ExemplaWarning,
                 stacklevel=2,
             )
@@ -432,19 +434,19 @@ class Completions(Sequence):
         return len(self.texts)
 
     def __getitem__(self, row: Any) -> Any:
-        """The tokens of a text and which of them count; a list of such for a slice."""
+        """Return the tokens and labels of a text; a list of them for a slice."""
         if isinstance(row, slice):
             return [self[i] for i in range(*row.indices(len(self)))]
         ids, prompt = self._rows[row]
         return {"input_ids": list(ids), "labels": [_IGNORED] * prompt + list(ids[prompt:])}
 
     def counted(self, row: int) -> list[int]:
-        """Places of the tokens that the model is asked to predict."""
+        """Return the positions of the tokens that the model predicts."""
         ids, prompt = self._rows[row]
         return list(range(max(prompt, 1), len(ids)))
 
     def token_by_token(self, row: int) -> list[dict[str, list[int]]]:
-        """The text once for every token that counts, with that token alone counting."""
+        """Return one copy of the text per predicted token, in which only that token counts."""
         ids, _ = self._rows[row]
         out = []
         for place in self.counted(row):
@@ -454,9 +456,9 @@ class Completions(Sequence):
         return out
 
     def pieces(self, row: int) -> tuple[str, ...]:
-        """The text of every token; joined they are the text as the tokenizer writes it."""
+        """Return the text of every token; joined, they are the decoded text."""
         ids, _ = self._rows[row]
-        # a letter may be spread over tokens: what a token adds to the text before it is its own
+        # a character may span several tokens: a token gets what it adds to the text before it
         so_far = [self._decoded(ids[:stop]) for stop in range(len(ids) + 1)]
         return tuple(
             after[len(before) :] if after.startswith(before) else self._decoded([token])
@@ -467,7 +469,7 @@ class Completions(Sequence):
         return self.tokenizer.decode(list(ids)) if ids else ""
 
     def _pair(self, text: Any, row: int) -> tuple[str, str]:
-        """(prompt, completion) of whatever stands for a text."""
+        """Return (prompt, completion) of a text in any supported form."""
         named: Any = text if hasattr(text, "keys") else {}
         if isinstance(text, str):
             prompt, completion = "", text
@@ -480,22 +482,22 @@ class Completions(Sequence):
         elif "text" in named:
             prompt, completion = "", named["text"]
         else:
-            raise ExemplaError(f"text {row} is {type(text).__name__}: give {_FORMS}.")
+            raise ExemplaError(f"Text {row} is {type(text).__name__}; give {_FORMS}.")
         if not isinstance(prompt, str) or not isinstance(completion, str):
-            raise ExemplaError(f"text {row} holds something that is no text: give {_FORMS}.")
+            raise ExemplaError(f"Text {row} has a part that is not a string; give {_FORMS}.")
         if not completion:
-            raise ExemplaError(f"the completion of text {row} is empty: there is nothing to learn.")
+            raise ExemplaError(f"The completion of text {row} is empty; give a text to learn.")
         return prompt, completion
 
     def _conversation(self, messages: Any, row: int) -> tuple[str, str]:
         if not messages or not hasattr(messages[-1], "keys") or "content" not in messages[-1]:
             raise ExemplaError(
-                f"text {row} has messages without role and content: give a list of "
+                f"Text {row} has messages without role and content; give a list of "
                 '{"role": …, "content": …}.'
             )
         if not getattr(self.tokenizer, "chat_template", None):
             raise ExemplaError(
-                f"text {row} is a conversation and this tokenizer has no chat template: give "
+                f"Text {row} is a conversation, and this tokenizer has no chat template; give "
                 "prompt and completion instead."
             )
         before = self.tokenizer.apply_chat_template(
@@ -504,7 +506,7 @@ class Completions(Sequence):
         return before, messages[-1]["content"]
 
     def _add(self, row: int, pair: tuple[str, str], long: str) -> bool:
-        """One example or several of a text; whether it is longer than an example may be."""
+        """Add the examples of a text; return True if it is longer than one example may be."""
         before, after = self._tokenized(*pair)
         room = self._longest or len(before) + len(after)
         longer = len(before) + len(after) > room
@@ -517,8 +519,8 @@ class Completions(Sequence):
         before = before[max(0, len(before) - (room - len(after))) :]
         if len(before) + len(after) < 2:
             raise ExemplaError(
-                f"text {row} is a single token: nothing stands before it to predict it from; give "
-                "a prompt."
+                f"Text {row} is a single token, with nothing before it to predict it from; give a "
+                "prompt."
             )
         self._append(row, pair, (*before, *after), len(before))
         return longer
@@ -529,12 +531,12 @@ class Completions(Sequence):
         self._rows.append((ids, prompt))
 
     def _tokenized(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-        # a chat template has written its own special tokens; elsewhere the tokenizer adds them
+        # a chat template writes its special tokens; otherwise the tokenizer adds them
         before = self._ids(prompt, add_special_tokens=True) if prompt else self._begin()
         after = self._ids(completion, add_special_tokens=False)
         after += [] if self._end is None or after[-1:] == [self._end] else [self._end]
         if before and before[-1] == self._end:
-            before = before[:-1]  # tokenizers that close every text close prompts as well
+            before = before[:-1]  # some tokenizers append the end token to prompts as well
         return before, after
 
     def _begin(self) -> list[int]:
@@ -548,7 +550,7 @@ class Completions(Sequence):
 def _pieces_of(
     before: list[int], after: list[int], room: int
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """(tokens, how many of them are prompt) of each piece of a text; `after` counts once in all."""
+    """Yield (tokens, number of prompt tokens) of each piece; each token of `after` counts once."""
     whole, start = [*before, *after], len(before)
     while start < len(whole):
         context = whole[max(0, start - room // 2) : start]
@@ -563,6 +565,6 @@ def _end_token(tokenizer: Any) -> int | None:
 
 
 def _longest(tokenizer: Any) -> int | None:
-    """What the tokenizer says of its model; tokenizers that do not know say a huge number."""
+    """Return the tokenizer's limit; None if it has none, which some state as a huge number."""
     found = getattr(tokenizer, "model_max_length", None)
     return int(found) if found is not None and found < 10**9 else None

@@ -1,8 +1,8 @@
-"""The one decoder of pictures: what a model learns from and what a person sees are the same pixels.
+"""Decode images, so that models and people see the same pixels.
 
-Every picture, be it a file, a Pillow image or an array, becomes 8-bit grey or RGB here: turned
-upright as its EXIF says, palettes resolved, transparency on white, 16-bit and float values brought
-to 0…255. Only well-tested decoders are used, and only up to a stated number of pixels.
+Every image (a file, a Pillow image or an array) becomes 8-bit grey or RGB: rotated according to
+EXIF, palettes resolved, transparency on white, 16-bit and float values scaled to 0…255. Only
+well-tested decoders are used, up to a maximum number of pixels.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from exempla.errors import ExemplaError
 __all__ = ["ImageError", "as_image", "as_pixels", "fitted", "thumbnail", "webp"]
 
 _DECODERS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""Only these: Pillow's rarer decoders are rarely tested, and one of them starts a program."""
+"""Pillow's other decoders are less tested, and one of them starts a program."""
 MOST_PIXELS = 100_000_000
-"""Of one picture: a small file can claim to be a wall of pixels that fills the memory."""
+"""Largest image; a small file can expand to more pixels than fit in memory."""
 _DEEPEST = 65_535.0
-"""White, where a pixel has 16 bits."""
+"""White in a 16-bit image."""
 
 
 class ImageError(ExemplaError):
-    """A picture that cannot be read."""
+    """An image that cannot be read."""
 
 
 def as_image(picture: Any, largest: int | None = None) -> Image.Image:
-    """A picture as a person sees it, in 8-bit grey ("L") or RGB; only its pixels survive.
+    """Return an image in 8-bit grey ("L") or RGB, without metadata.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ def as_image(picture: Any, largest: int | None = None) -> Image.Image:
         A path, a Pillow image, or an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4): bytes, whole
         numbers, or floats.
     largest
-        Longest side that will be needed: a large JPEG is then decoded at half or a quarter of its
-        size, never below twice this.
+        The longest side that is needed. A large JPEG may then be decoded at a fraction of its size,
+        but not below twice this.
 
     >>> import numpy as np
     >>> as_image(np.ones((2, 3))).getpixel((0, 0)), as_image(np.zeros((2, 3, 4), np.uint8)).mode
@@ -58,7 +58,7 @@ def as_image(picture: Any, largest: int | None = None) -> Image.Image:
 
 
 def as_pixels(picture: Any, size: tuple[int, int] | None = None) -> np.ndarray:
-    """The same as bytes, (h, w) or (h, w, 3); `size` is (height, width).
+    """Return an image as a uint8 array, (h, w) or (h, w, 3); `size` is (height, width).
 
     >>> import numpy as np
     >>> as_pixels(np.full((4, 4), 65_535, np.uint16), (2, 2)).tolist()
@@ -71,7 +71,7 @@ def as_pixels(picture: Any, size: tuple[int, int] | None = None) -> np.ndarray:
 
 
 def fitted(image: Image.Image, largest: int) -> Image.Image:
-    """The image with no side longer than `largest`; a smaller one is returned as it is."""
+    """Scale the image down so that no side is longer than `largest`."""
     if max(image.size) <= largest:
         return image
     small = image.copy()
@@ -82,14 +82,14 @@ def fitted(image: Image.Image, largest: int) -> Image.Image:
 def webp(
     image: Image.Image, *, quality: int = 80, lossless: bool = False, effort: int = 4
 ) -> bytes:
-    """The pixels as WebP, and nothing else: no script, no metadata, no file inside a file."""
+    """Encode the pixels as WebP, without metadata."""
     out = io.BytesIO()
     image.save(out, "WEBP", quality=quality, lossless=lossless, method=effort)
     return out.getvalue()
 
 
 def thumbnail(picture: Any, most: int = 128) -> bytes:
-    """A WebP of at most `most` pixels a side.
+    """Return a WebP with at most `most` pixels per side.
 
     >>> import numpy as np
     >>> thumbnail(np.zeros((300, 200), dtype=np.uint8))[8:12]
@@ -100,16 +100,16 @@ def thumbnail(picture: Any, most: int = 128) -> bytes:
 
 def _from_file(path: Path, largest: int | None) -> Image.Image:
     if path.suffix.lower() in (".svg", ".svgz"):
-        raise ImageError(f"{path.name} is SVG, which can carry scripts; convert it to PNG.")
+        raise ImageError(f"{path.name} is SVG, which can contain scripts; convert it to PNG.")
     if not path.is_file():
-        raise ImageError(f"{path.name} cannot be read as an image: it is no file.")
+        raise ImageError(f"{path.name} cannot be read as an image: there is no such file.")
     with _readable(path.name), Image.open(path, formats=_DECODERS) as opened:
         return _decoded(opened, largest)
 
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Whatever goes wrong inside is one sentence about this picture."""
+    """Turn every error in the block into one sentence about this image."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -130,7 +130,7 @@ def _decoded(image: Image.Image, largest: int | None) -> Image.Image:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Grey stays grey, everything else becomes RGB on white; a copy in any case."""
+    """Return a copy in grey, if the image is grey, or in RGB on white."""
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits a pixel
         return Image.fromarray(_as_bytes(np.asarray(image)))
     clear = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
@@ -143,38 +143,39 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _bare(image: Image.Image) -> Image.Image:
-    # What a file said beside its pixels (EXIF, profiles, comments) would be saved along with them.
+    # Otherwise EXIF data, profiles and comments would be saved with the pixels.
     copy = image.copy()
     copy.info = {}
     return copy
 
 
 def _array(values: Any) -> np.ndarray:
-    """An array of bytes that Pillow takes, (h, w), (h, w, 3) or (h, w, 4)."""
+    """Return a uint8 array for Pillow, (h, w), (h, w, 3) or (h, w, 4)."""
     if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
         raise ImageError("This image has masked pixels; fill them in (`.filled(value)`) first.")
     pixels = np.asarray(values)
     if pixels.dtype.kind not in "biuf":
-        raise ImageError(f"An image holds numbers, not {pixels.dtype}; convert it first.")
+        raise ImageError(f"An image must have numbers, not {pixels.dtype}; convert it first.")
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if pixels.ndim != 2 and not (pixels.ndim == 3 and pixels.shape[2] in (3, 4)):
         raise ImageError(
-            f"An image has shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), not {pixels.shape}."
+            f"An image must have shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), not "
+            f"{pixels.shape}."
         )
     if not pixels.size or pixels.shape[0] * pixels.shape[1] > MOST_PIXELS:
         raise ImageError(
-            f"An image has from 1 to {MOST_PIXELS:,} pixels; this one has shape {pixels.shape}."
+            f"An image must have 1 to {MOST_PIXELS:,} pixels; this one has shape {pixels.shape}."
         )
     return np.ascontiguousarray(_as_bytes(pixels))
 
 
 def _as_bytes(values: np.ndarray) -> np.ndarray:
-    """Any numbers as 0…255, by one rule for files and arrays; NaN is black.
+    """Scale numbers to 0…255, by the same rule for files and arrays; NaN becomes black.
 
-    Floats are shares of white (of their own maximum if that is above 1). Whole numbers count up to
-    1 (a mask), 255, or 65,535: up to the least of these that holds them all. Anything with
-    negative values (standardised pixels, differences) is stretched from its least to its greatest.
+    Floats are fractions of white (of their maximum if it exceeds 1). White is 1 (a mask), 255 or
+    65,535 for integers: the smallest of these that no value exceeds. Values below zero, as in
+    standardised pixels, are scaled from their minimum to their maximum.
     """
     if values.dtype == np.uint8:
         return values

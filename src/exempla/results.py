@@ -230,13 +230,13 @@ class Question(NamedTuple):
     explainer: Any
     """The fitted Explainer."""
     examples: Any
-    """The questioned examples as the first model's oracle read them."""
+    """The queried examples as the first model's oracle read them."""
     test: Any
     """The test data as given."""
     rows: np.ndarray | None = None
-    """Positions in the test data that were questioned; None for all."""
+    """Positions of the queried examples in the test data; None for all."""
     shares: np.ndarray | None = None
-    """The share of each questioned example in the question, where it is one."""
+    """The weight of each queried example in the query, if it is a single one."""
     quality: Any = None
     """How good the model is on unseen rows (`exempla.quality.Judged`), if known."""
 
@@ -292,7 +292,7 @@ class Explanation(Selection):
 
     @property
     def predicted_change(self) -> float:
-        """Of the questioned predictions' mean log-likelihood, if these examples are removed."""
+        """Change of the queries' mean log-likelihood if these examples are removed."""
         return float(self.removal.get("log_likelihood", np.nan))
 
     def renumbered(self, rows: np.ndarray) -> Self:

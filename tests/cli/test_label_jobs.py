@@ -184,7 +184,7 @@ def test_fail_above_follows_the_numbers(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--label", "sun,rian"), "no column 'rian'"),
-        (("--label", "x0,sun"), "holds"),
+        (("--label", "x0,sun"), "values must be 0 or 1"),
         (("--label", "sun", "--label-separator", "|"), "contains the separator '|'"),
     ],
 )

@@ -98,8 +98,8 @@ def test_quiet_says_nothing(table, tmp_path, capsys):
 
 
 def test_explain_npz_of_rows(tmp_path):
-    X, y = load_digits(return_X_y=True)
-    np.savez(tmp_path / "digits.npz", X=X[:400], y=y[:400])
+    X, y = load_digits(n_class=3, return_X_y=True)
+    np.savez(tmp_path / "digits.npz", X=X[:200], y=y[:200])
     out = tmp_path / "out"
     assert run("explain", tmp_path / "digits.npz", "-k", 4, "--quiet", "--out", out) == 0
     assert len(result(out)["indices"]) == 4

@@ -73,7 +73,7 @@ def test_parts_of_a_questioned_text_sum_to_what_the_picked_ones_say_of_it(
 
 def test_the_digit_is_what_is_marked(answer):
     text = marked_text(answer)
-    asked, _, taught = text.partition("taught by:")
+    asked, _, taught = text.partition("training texts:")
     assert "1+7=[+9]<|>" in asked
     assert "1+7=[+9]<|>" in taught
 

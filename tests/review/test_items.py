@@ -101,8 +101,8 @@ def test_numbers_of_items_are_stable_and_exact_in_a_browser():
         ({"kind": "pair"}, "not class, number, part"),
         ({"kind": "number"}, "not a number"),
         ({"kind": "number", "expected": float("nan"), "given": "1"}, "not a number"),
-        ({"kind": "part"}, "a part has a name"),
-        ({"part": "x"}, "a part has a name"),
+        ({"kind": "part"}, "a part needs a name"),
+        ({"part": "x"}, "a part needs a name"),
         ({"kind": "part", "part": "x", "span": (4, 4)}, "span"),
     ],
 )

@@ -158,7 +158,7 @@ def test_thumbnails_are_small_webp(shape):
     assert made.format == "WEBP"
     assert max(made.size) == min(128, max(shape[:2]))
     assert made.getpixel((1, 1)) == pytest.approx((128, 128, 128), abs=3)
-    with pytest.raises(ExemplaError, match="An image has shape"):
+    with pytest.raises(ExemplaError, match="An image must have shape"):
         thumbnail(np.zeros((3, 3, 7), np.uint8))
 
 
@@ -179,24 +179,26 @@ def test_the_mlp_learns_digits():
 def test_the_cnn_learns_digits_repeatably_and_heeds_weights():
     torch = pytest.importorskip("torch")
     pixels, labels = digits()
+    few = np.flatnonzero(labels.astype(int) < 4)
+    pixels, labels = pixels[few], labels[few]
     made = default_image_model(pixels, labels, kind="cnn", epochs=25)
     assert made.build is not None
     assert made.fit is not None
     X, y = made.prepare(pixels), made.encode(labels)
-    assert X.shape == (700, 1, 8, 8)
+    assert X.shape == (len(few), 1, 8, 8)
     before = torch.random.get_rng_state()
-    one = made.fit(made.build(), X[:500], y[:500])
+    one = made.fit(made.build(), X[:200], y[:200])
     assert torch.equal(before, torch.random.get_rng_state())
-    guess = one(torch.from_numpy(X[500:])).argmax(1).numpy()
-    assert (guess == y[500:]).mean() > 0.8
+    guess = one(torch.from_numpy(X[200:])).argmax(1).numpy()
+    assert (guess == y[200:]).mean() > 0.8
     short = default_image_model(pixels, labels, kind="cnn", epochs=2)
     assert short.build is not None
     assert short.fit is not None
     pair = [short.fit(short.build(), X[:100], y[:100]) for _ in range(2)]
     assert torch.equal(pair[0][0].weight, pair[1][0].weight)
-    weight = (y[:500] != 3).astype(float)
-    blind = made.fit(made.build(), X[:500], y[:500], weight)
-    assert not (blind(torch.from_numpy(X[500:])).argmax(1) == 3).any()
+    weight = (y[:200] != 3).astype(float)
+    blind = made.fit(made.build(), X[:200], y[:200], weight)
+    assert not (blind(torch.from_numpy(X[200:])).argmax(1) == 3).any()
     with pytest.raises(ExemplaError, match="not among the classes of this model"):
         made.encode(["ten"])
 

@@ -127,5 +127,5 @@ def test_rows_are_stacked_and_taken(first: Any, second: Any) -> None:
     ],
 )
 def test_rows_that_do_not_fit_are_refused(first: Any, second: Any) -> None:
-    with pytest.raises(ExemplaError, match="cannot be put together"):
+    with pytest.raises(ExemplaError, match="cannot be combined"):
         stack_rows(first, second)

@@ -1,6 +1,6 @@
-"""The command line: main (what `exempla` runs), commands/ (one file each), fitted (the
-user's file and its model), query (`--ask`), labels (results of fix-labels), output (the results
-folder), options and console.
+"""The command line, on top of all other packages.
 
-It imports all other packages; none imports it.
+`main` parses and runs a command of `commands/`; `fitted` reads the user's file and fits a model;
+`query` resolves `--ask`; `labels` judges labels and writes their results; `output` has the results
+folder; `options` and `console` are shared by all commands.
 """

@@ -1,17 +1,11 @@
-"""Write what `fix-labels` found: the table, the report, and the folder of the review page.
-
-Rows with one label from a list of classes come with the evidence against each label (`Suspects`).
-Numbers, several labels per row, token labels and very many classes share `finish_job`.
-"""
+"""Judge labels for `fix-labels`, and write the table, the report and the review folder."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +26,7 @@ from exempla.cli.output import (
 )
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.report import About, write_job_report
+from exempla.report import About, write_job_report, write_label_report
 from exempla.report.views import Content, View
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, write_review
 from exempla.review.folder import WRITTEN
@@ -136,209 +130,111 @@ def _decisions_elsewhere(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """The result of `fix_labels` for classes; its indices are positions in the training part."""
-
-    given: Fitted
-    fixes: Any
-    everything: Any
-    """The result before it was cut to the listed rows; spot checks come from the others."""
-
-    @cached_property
-    def train_view(self) -> RowView:
-        """The view of listed rows, by row number of the file."""
-        return self.given.view(self.given.parts.train[self.fixes.indices], why=True)
-
-    @cached_property
-    def contradicting_view(self) -> RowView:
-        """The view of contradicting examples, by their index."""
-        given = self.given
-        X, labels, rows, table = self._evidence_source
-        named = [
-            fixes.contradicting[rank].indices
-            for fixes in (self.fixes, self._sampled[1])
-            for rank in range(len(fixes.indices))
-        ]
-        who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
-        why = decisive(given.model, take_rows(X, who), labels[who], who.tolist())
-        return given.dataset.view(table, rows=rows, labels=labels, **why)
-
-    @property
-    def _evidence_source(self) -> tuple[Any, np.ndarray, np.ndarray, Any]:
-        """Inputs, labels, row numbers and file of the examples that contradict labels."""
-        parts = self.given.parts
-        if parts.X_curated is None:
-            return parts.X_train, parts.y_train, parts.train, None
-        assert parts.y_curated is not None
-        return parts.X_curated, parts.y_curated, parts.curated, parts.curated_table
-
-    def write_review(self, folder: Path, options: Namespace) -> None:
-        """Write everything that `exempla review` needs."""
-        strata, rest, stratum = self._sampled
-        write_suspects(
-            folder,
-            self.given.dataset,
-            options,
-            self._suspects(self.fixes),
-            rest=zip(stratum.tolist(), self._suspects(rest)),
-            strata=strata,
-            classes=[str(c) for c in np.unique(self.given.parts.y_train)],
-            expected_wrong=float(self.fixes.expected_errors),
-        )
-
-    @cached_property
-    def _sampled(self) -> tuple[Strata, Any, np.ndarray]:
-        """Rows for spot checks: how many there are, a sample of them, and its strata."""
-        rest = self._unlisted()
-        strata, chosen, stratum = sample_rest(
-            rest.probabilities, listed=len(self.fixes), seed=self.fixes.seed
-        )
-        fields = {n: v[chosen] for n, v in vars(rest).items() if n != "contradicting"}
-        contradicting = [rest.contradicting(int(place)) for place in chosen]
-        return strata, SimpleNamespace(**fields, contradicting=contradicting), stratum
-
-    def _unlisted(self) -> SimpleNamespace:
-        """Return the judged rows that are not listed, with what is known about each."""
-        listed, everything, labels = self.fixes, self.everything, self.given.parts.y_train
-        first = len(listed)
-        names = (
-            "indices", "given", "suggested", "alternative", "alternative_chance", "probabilities",
-        )  # fmt: skip
-        if len(everything) == len(labels):
-            found = {n: getattr(everything, n)[first:] for n in (*names, "alignment")}
-            against = everything.contradicting
-            return SimpleNamespace(
-                **found,
-                contradicting=lambda place: (
-                    against[first + place] if first + place < len(against) else _NO_EVIDENCE
-                ),
-            )
-        # Only the listed rows were judged: the others are equally likely to be wrong, and the
-        # most frequent other class is the best guess.
-        rows = np.setdiff1d(np.arange(len(labels)), listed.indices)
-        expected = max(0.0, float(listed.expected_errors - np.sum(listed.probabilities)))
-        share = np.full(len(rows), min(1.0, expected / max(1, len(rows))))
-        given, zeros = np.asarray(labels)[rows], np.zeros(len(rows))
-        classes, counts = np.unique(np.asarray(labels), return_counts=True)
-        most, second = classes[np.argsort(-counts, kind="stable")[:2]]
-        other = np.where(given == most, second, most)
-        values = (rows, given, given, other, zeros, share)
-        return SimpleNamespace(
-            **dict(zip(names, values)), alignment=zeros, contradicting=lambda place: _NO_EVIDENCE
-        )
-
-    def _suspects(self, fixes: Any) -> Iterator[Suspect]:
-        train, table = self.given.parts.train, self.given.dataset.table
-        view = replace(
-            self.given.view(np.sort(train[fixes.indices]), why=True), longest=LONGEST_TEXT
-        )
-        for rank, position in enumerate(fixes.indices.tolist()):
-            row = int(train[position])
-            shown = view.show(row)
-            # The page shows the row's number and id itself; an image also has a file name.
-            name = (table.row(row)["file"] or "") if table.format == "images" else ""
-            yield Suspect(
-                row,
-                str(fixes.given[rank]),
-                str(fixes.alternative[rank]),
-                float(np.clip(fixes.probabilities[rank], 0.0, 1.0)),
-                float(fixes.alternative_chance[rank]),
-                model_label=str(fixes.suggested[rank]),
-                side="opponent" if fixes.alignment[rank] < 0 else "proponent",
-                id=shown.name.partition(" · ")[2],
-                content=replace(shown, name=name),
-                contradicting=tuple(self._evidence(fixes.contradicting[rank])),
-                original=self._original(row, shown),
-            )
-
-    def _original(self, row: int, shown: Content) -> tuple[tuple[str, str | None], ...]:
-        """Return the row as in the file; a cell that equals the shown text is None."""
-        text = "".join(piece for piece, _ in shown.pieces)
-        label = self.given.dataset.label.name
-        cells = self.given.dataset.table.row(row).items()
-        found = [(name, value or "") for name, value in cells if name != label]
-        return tuple((name, None if value and value == text else value) for name, value in found)
-
-    def _evidence(self, found: Any) -> Iterator[EvidenceRow]:
-        _, labels, rows, _ = self._evidence_source
-        source = "train" if self.given.parts.X_curated is None else "curated"
-        for i, weight in zip(found.indices.tolist(), found.weights.tolist()):
-            shown = replace(self.contradicting_view.show(i), name="")
-            yield EvidenceRow(int(rows[i]), str(labels[i]), float(weight), shown, source=source)
-
-
-_NO_EVIDENCE = SimpleNamespace(indices=np.empty(0, dtype=np.int64), weights=np.empty(0))
-
-
-@dataclass(frozen=True)
 class LabelJob:
-    """A file whose numbers, several labels, token labels or many classes were judged."""
+    """A file whose labels were judged: classes, numbers, several labels per row, or tokens."""
 
     dataset: Dataset
     rows: np.ndarray
     """Row of the file of each judged example."""
-    view: View
     facts: Mapping[str, Any]
     classes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    given: Fitted | None = None
+    """The fitted model, if every row has one label. For classes it gives the evidence."""
 
     def finish(self, console: Console, options: Namespace, folder: Path, fixes: Any) -> int:
         """Write everything, print where it is, and return the exit code."""
         everything = fixes.renumbered(self.rows)
         found = worth_listing(everything, options.k)
-        rest, strata = self._rest(everything, len(found), options.seed)
-        about = About(**self.facts, command=command_line(options), warnings=self.warnings)
+        sample, stratum, strata = self._sample(everything, found)
+        evidence = None
+        if self.given is not None and fixes.task == "classes":
+            evidence = _Evidence(self.given, [found, sample])
+        about = About(
+            **self.facts,
+            command=command_line(options),
+            warnings=() if self.given is None else self.given.warnings,
+            steps=(("Review them and export the corrected file:", f"exempla review {folder}"),),
+        )
+        view = self._view(found, why=evidence is not None)
         with published(folder, options) as stage:
-            table = stage / "explanation.csv"
-            listed_rows(found, self.view).to_csv(table, index=False)
-            values = {
-                **contract(options, found.indices.tolist(), damping=None, damping_rule=None),
-                **found.to_dict(),
-                "file": self.dataset.name,
-                "label": ", ".join(self.dataset.label_names),
-            }
-            paths = {"result": write_json(stage, values), "table": table}
-            paths["report"] = write_job_report(
-                found,
-                stage / "report.html",
-                view=lambda rank: self._content(found, rank),
-                about=about,
-            )
+            paths = self._write_tables(stage, found, view, options)
+            paths["report"] = stage / "report.html"
+            if evidence is not None:
+                write_label_report(
+                    found, paths["report"], train_view=view, contradicting_view=evidence.view,
+                    about=about,
+                )  # fmt: skip
+            else:
+                write_job_report(
+                    found, paths["report"], view=lambda rank: self._content(view, found, rank),
+                    about=about,
+                )  # fmt: skip
+            # Written in place, because decisions are beside it; its header says it is complete.
             write_suspects(
                 folder,
                 self.dataset,
                 options,
-                self._suspects(found),
-                rest=rest,
+                self._suspects(found, evidence),
+                rest=zip(stratum.tolist(), self._suspects(sample, evidence)),
                 strata=strata,
                 classes=self.classes,
                 expected_wrong=float(found.expected_errors),
                 question=f"Which {found.noun} are wrong?",
             )
         console.say(found.finding)
-        for warning in found.warnings:
+        for warning in found.warnings if evidence is None else ():
             console.warn(warning)
         say_files(console, folder, paths)
         announce_review(console, options, folder)
+        if not found.has_signal:  # then the upper end of the interval counts
+            most = found.interval[1] / max(found.n_labels, 1)
+            return verdict(console, options, most, "of the labels may be wrong, as far as is known")
         wrong = found.expected_errors / max(found.n_labels, 1)
         return verdict(console, options, wrong, f"of the {found.noun} are expected to be wrong")
 
-    def _rest(
-        self, everything: Any, count: int, seed: int
-    ) -> tuple[Iterator[tuple[int, Suspect]], Strata | None]:
-        """Return labels for spot checks, drawn from those not listed, and how many there are."""
-        if len(everything) < everything.n_labels:  # only the listed labels are known
-            return iter(()), None
-        strata, chosen, stratum = sample_rest(
-            everything.probabilities[count:], listed=count, seed=seed
-        )
-        drawn = self._suspects(everything.at(count + chosen))
-        return zip(stratum.tolist(), drawn, strict=True), strata
+    def _write_tables(
+        self, stage: Path, found: Any, view: View, options: Namespace
+    ) -> dict[str, Path]:
+        if found.task == "classes":
+            # A listed label may be right; a reader who disagrees needs the best other label.
+            other = np.where(found.suggested == found.given, found.alternative, found.suggested)
+            found = replace(found, suggested=other)
+        values = {
+            **contract(options, found.indices.tolist(), damping=None, damping_rule=None),
+            **found.to_dict(),
+            "file": self.dataset.name,
+            "label": ", ".join(self.dataset.label_names),
+        }
+        table = stage / "explanation.csv"
+        listed_rows(found, view).to_csv(table, index=False)
+        return {"result": write_json(stage, values), "table": table}
 
-    def _content(self, found: Any, rank: int) -> Content:
+    def _view(self, fixes: Any, why: bool = False, longest: int | None = None) -> RowView:
+        """Return the view of these suspects' rows, by row number of the file."""
+        if self.given is None:
+            view = self.dataset.view()
+        else:
+            view = self.given.view(np.unique(fixes.indices), why=why)
+        return view if longest is None else replace(view, longest=longest)
+
+    def _sample(self, everything: Any, found: Any) -> tuple[Any, np.ndarray, Strata | None]:
+        """Return unlisted labels for spot checks, the stratum of each, and the strata."""
+        others, first = everything, len(found)
+        if len(everything) < everything.n_labels:  # only the listed labels are known
+            if self.given is None or everything.task != "classes":
+                return found.at(np.arange(0)), np.arange(0), None
+            others, first = _unjudged(found, self.rows, self.given.parts.y_train), 0
+        strata, chosen, stratum = sample_rest(
+            others.probabilities[first:], listed=len(found), seed=everything.seed
+        )
+        places = first + chosen
+        against = tuple(_against(others, place) for place in places.tolist())
+        return replace(others.at(places), contradicting=against), stratum, strata
+
+    def _content(self, view: RowView, found: Any, rank: int) -> Content:
         """Return what to show of a suspect: its row; for a token, its sentence with it marked."""
         row = int(found.indices[rank])
-        shown = self.view.show(row)
+        shown = view.show(row)
         if self.dataset.sentences is None:
             return shown
         words, place = self.dataset.sentences.tokens[row], int(found.part[rank])
@@ -346,17 +242,31 @@ class LabelJob:
         pieces.append(("".join(f" {word}" for word in words[place + 1 :]), 0.0))
         return replace(shown, pieces=tuple(piece for piece in pieces if piece[0]))
 
-    def _suspects(self, found: Any) -> Iterator[Suspect]:
+    def _suspects(self, found: Any, evidence: _Evidence | None) -> Iterator[Suspect]:
+        view = self._view(found, why=evidence is not None, longest=LONGEST_TEXT)
+        table = self.dataset.table
         for rank, row in enumerate(found.indices.tolist()):
-            shown = self.view.show(row)
+            shown = view.show(row)
             p = float(np.clip(found.probabilities[rank], 0.0, 1.0))
+            # The page shows the row's number and id itself; an image also has a file name.
+            name = (table.row(row)["file"] or "") if table.format == "images" else ""
+            more = {"model_probability": 0.0 if found.spread is not None else p}
+            more |= self._judgement(found, rank)
+            if evidence is not None:
+                more |= {
+                    "suggested": str(found.alternative[rank]),
+                    "model_probability": float(found.alternative_chance[rank]),
+                    "model_label": str(found.suggested[rank]),
+                    "side": "opponent" if found.alignment[rank] < 0 else "proponent",
+                    "contradicting": tuple(evidence.rows(found, rank)),
+                    "original": self._original(row, shown),
+                }
             yield Suspect(
                 row,
                 probability=p,
-                model_probability=0.0 if found.spread is not None else p,
                 id=shown.name.partition(" · ")[2],
-                content=replace(shown, name=""),
-                **self._judgement(found, rank),
+                content=replace(shown, name=name),
+                **more,
             )
 
     def _judgement(self, found: Any, rank: int) -> dict[str, Any]:
@@ -381,12 +291,82 @@ class LabelJob:
         side = "superfluous" if now else "missing"
         return part | {"given": _PRESENCE[now], "suggested": _PRESENCE[1 - now], "side": side}
 
+    def _original(self, row: int, shown: Content) -> tuple[tuple[str, str | None], ...]:
+        """Return the row as in the file; a cell that equals the shown text is None."""
+        text = "".join(piece for piece, _ in shown.pieces)
+        label = self.dataset.label.name
+        cells = self.dataset.table.row(row).items()
+        found = [(name, value or "") for name, value in cells if name != label]
+        return tuple((name, None if value and value == text else value) for name, value in found)
+
+
+def _unjudged(found: Any, rows: np.ndarray, labels: np.ndarray) -> Any:
+    """Return the rows that a ranking of k rows left out, for spot checks.
+
+    They are equally likely to be wrong, and the most frequent other class is the best guess.
+    """
+    others = ~np.isin(rows, found.indices)
+    count, given = int(others.sum()), np.asarray(labels)[others]
+    expected = max(0.0, float(found.expected_errors - np.sum(found.probabilities)))
+    classes, counts = np.unique(np.asarray(labels), return_counts=True)
+    most, second = classes[np.argsort(-counts, kind="stable")[:2]]
+    nothing = np.array([])
+    return replace(
+        found,
+        indices=rows[others],
+        probabilities=np.full(count, min(1.0, expected / max(1, count))),
+        given=given,
+        suggested=given,
+        alternative=np.where(given == most, second, most),
+        alternative_chance=np.zeros(count),
+        given_chance=nothing,
+        verdict=nothing.astype(str),
+        weights=nothing,
+        alignment=nothing,
+        contradicting=(),
+    )
+
+
+def _against(fixes: Any, rank: int) -> Any:
+    """Return the examples that contradict the label at this rank; None if they are unknown."""
+    return fixes.contradicting[rank] if rank < len(fixes.contradicting) else None
+
+
+class _Evidence:
+    """The examples that contradict the labels of suspects: trusted rows, or training rows."""
+
+    def __init__(self, given: Fitted, found: Sequence[Any]) -> None:
+        parts = given.parts
+        X, labels, self._rows, table = parts.X_train, parts.y_train, parts.train, None
+        self._source = "train"
+        if parts.X_curated is not None:
+            assert parts.y_curated is not None
+            X, labels, self._rows = parts.X_curated, parts.y_curated, parts.curated
+            table, self._source = parts.curated_table, "curated"
+        self._labels = labels
+        against = [_against(fixes, rank) for fixes in found for rank in range(len(fixes))]
+        named = [each.indices for each in against if each is not None]
+        who = np.unique(np.concatenate([*named, np.empty(0, dtype=np.int64)]).astype(np.int64))
+        why = decisive(given.model, take_rows(X, who), labels[who], who.tolist())
+        self.view = given.dataset.view(table, rows=self._rows, labels=labels, **why)
+        """Shows them by their index."""
+
+    def rows(self, fixes: Any, rank: int) -> Iterator[EvidenceRow]:
+        """Yield the examples that contradict the suspect at this rank."""
+        found = _against(fixes, rank)
+        if found is None:
+            return
+        for i, weight in zip(found.indices.tolist(), found.weights.tolist()):
+            shown = replace(self.view.show(i), name="")
+            yield EvidenceRow(
+                int(self._rows[i]), str(self._labels[i]), float(weight), shown, source=self._source
+            )
+
 
 def job_on_rows(given: Fitted) -> LabelJob:
-    """Return the job on numbers, or on very many classes."""
-    train = given.parts.train
+    """Return the job on rows with one label each."""
     names = () if given.regression else tuple(str(c) for c in np.unique(given.parts.y_train))
-    return LabelJob(given.dataset, train, given.view(train), given.facts(), names, given.warnings)
+    return LabelJob(given.dataset, given.parts.train, given.facts(), names, given)
 
 
 def judge_several_labels(
@@ -437,7 +417,7 @@ def judge_several_labels(
         progress=console.progress, task="multi-label",
     )  # fmt: skip
     facts = {"data": plain(dataset.name), "model": described}
-    return LabelJob(dataset, rows, dataset.view(), facts, _PRESENCE), fixes
+    return LabelJob(dataset, rows, facts, _PRESENCE), fixes
 
 
 def _aligned(Y: np.ndarray, there: list[str], names: list[str]) -> np.ndarray:
@@ -477,7 +457,7 @@ def judge_tokens(dataset: Dataset, options: Namespace, console: Console) -> tupl
     described = options.model or "softmax regression on each token's window of words and shapes"
     facts = {"data": plain(dataset.name), "model": described}
     rows = np.arange(len(found.tokens))
-    return LabelJob(dataset, rows, dataset.view(), facts, tuple(labels)), fixes
+    return LabelJob(dataset, rows, facts, tuple(labels)), fixes
 
 
 def _first(names: list[str]) -> str:

@@ -13,13 +13,26 @@ from exempla import __version__
 from exempla.cli.console import plain
 from exempla.cli.options import exit_code, process_age
 
-__all__ = ["build_parser", "main"]
+__all__ = ["COMMANDS", "build_parser", "main"]
 
-COMMANDS = (
-    "demo", "explain", "fix_labels", "review", "clean", "summarize", "acquire", "attack", "embed",
-    "reproduce", "bench", "doctor", "completion",
-)  # fmt: skip
-"""Modules of `exempla.cli.commands`, in the order of the help."""
+COMMANDS = {
+    "demo": "a real model, its real mistakes, and the training images behind them (under 30 s)",
+    "explain": "which rows in your file are responsible for a model's errors?",
+    "fix-labels": "which labels in your file are wrong?",
+    "review": "decide about suspicious labels in your browser, and export the corrected file",
+    "clean": "which rows in your file harm the model, and what happens without them?",
+    "summarize": "reduce your file to k weighted rows",
+    "acquire": "which rows should you label or add next?",
+    "attack": "which rows could be changed slightly to flip predictions?",
+    "embed": "write the rows of your file as vectors in Fisher space",
+    "reproduce": "run the paper's experiments again (needs a checkout of the source)",
+    "bench": "measure speed, beside other libraries too (needs a checkout of the source)",
+    "doctor": "print versions, devices and what is installed, or what exempla makes of a file",
+    "completion": "print a completion script for bash, zsh, fish, tcsh or PowerShell",
+}
+"""Each command with its line in the help, in order."""
+_MODULES = {"bench": "checkout", "reproduce": "checkout", "fix-labels": "fix_labels"}
+"""Modules of `exempla.cli.commands` that are not called like their command."""
 
 _DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
 _EPILOG = """\
@@ -45,8 +58,10 @@ class _OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = widest
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; this imports nothing heavy.
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line; this imports nothing heavy.
+
+    With `only`, other commands than this one get no arguments, and their modules are not imported.
 
     >>> build_parser().parse_args(["demo", "--quiet"]).command
     'demo'
@@ -59,16 +74,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = import_module(f"exempla.cli.commands.{name}")
+    for name, line in COMMANDS.items():
         command = commands.add_parser(
-            name.replace("_", "-"),
-            help=module.HELP,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run, stages=getattr(module, "STAGES", ()))
+        if only in (None, name):
+            module = import_module(f"exempla.cli.commands.{_MODULES.get(name, name)}")
+            command.description = module.__doc__
+            module.add_arguments(command)
+            command.set_defaults(run=module.run, stages=getattr(module, "STAGES", ()))
     return parser
 
 
@@ -81,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The start of Python counts, unless this is called from Python.
     started = time.perf_counter() - (process_age() if arguments is None else 0.0)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = build_parser().parse_args(arguments)
+    options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
     options.arguments, options.started = arguments, started
     return exit_code(lambda: _run(options), arguments, getattr(options, "out", None))
 

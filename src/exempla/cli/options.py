@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-import exempla
 from exempla import __version__
 from exempla.cli.console import Console, plain
 from exempla.errors import ExemplaError
@@ -274,51 +272,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def any_words(parser: ArgumentParser) -> None:
-    """Let the command take all words, including options, to pass them on."""
-    parser.add_argument("words", nargs="*", metavar="…", help="see above")
-    parser.prefix_chars = ""  # nothing begins an option
-
-
-def hand_over(folder: str, words: Sequence[str], about: str | None) -> int:
-    """Run `python -m folder` of the checkout with these words, in the current folder."""
-    try:
-        root = find_checkout(folder)
-    except ExemplaError:
-        if not {"-h", "--help"} & set(words):
-            raise
-        print(about)
-        return 0
-    # In a separate process, so that measurements share no threads. With -P, a folder of the same
-    # name in the current folder is not imported by mistake.
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-P", "-m", folder, *words]
-    try:
-        return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
-    except KeyboardInterrupt:
-        return 130  # the other process has printed a message
-
-
-def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
-    """Return the root of the checkout that contains `folder`.
-
-    Searches above the package (for an editable install) and in the current folder.
-
-    >>> find_checkout("experiments", [Path("no-such-place")])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    exempla.errors.ExemplaError: The folder experiments is part of exempla's source repository, ...
-    """
-    for root in candidates or (Path(exempla.__file__).resolve().parents[2], Path.cwd()):
-        # The checkout also contains the package; a folder of that name alone proves nothing.
-        if (root / folder).is_dir() and (root / "src" / "exempla").is_dir():
-            return root
-    raise ExemplaError(
-        f"The folder {folder} is part of exempla's source repository, not of the installed "
-        "package; run this command inside a checkout of the repository."
-    )
 
 
 _MAX_START_SECONDS = 600.0

@@ -234,7 +234,7 @@ def _symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
 
 
 def _descending(values: Array, vectors: Array, total: float | None = None) -> Spectrum:
-    """Largest first, as shares of the sum of all: of these, where no other is told."""
+    """Return shares of the total, largest first; the total is the sum unless it is given."""
     shares = np.maximum(in_float64(values), 0.0)[::-1]
     flipped = vectors[:, ::-1] if isinstance(vectors, np.ndarray) else vectors.flip(1)
     whole = float(shares.sum()) if total is None else total

@@ -357,7 +357,7 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
 
 def _moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
     """Up to how many coordinates a moment is summed whole, so that there is room for all of them,
-    and the memory they take; both are said before the first pass where that is much."""
+    and the memory they take; both are printed before the first pass if they are large."""
     layers, whole = oracle.layers, WHOLE
     room = MEMORY_SHARE * _free_memory(oracle)
     while whole > LEAST_WHOLE and moments_bytes(layers, width, oracle.itemsize, whole) > room:

@@ -1,13 +1,14 @@
-"""Which of the picked examples bear on which questioned prediction.
+"""Evidence shown in reports: influence of each pick on each query, and decisive parts.
 
-Which words or columns decided, for a model that is linear in prepared features.
+**Picks and queries.** `evidence_of` returns the kernel values of the picked examples and the
+queried ones; `layout_of` projects them on a map.
 
-For an example with label y and its strongest rival c, feature i speaks with x_i·(w_yi − w_ci) for
-the label; a column speaks with the sum over its features, a word with its own. Of a number the
-model predicts, feature i speaks with x_i·w_i, for the label if that leads to the side of the
-intercept (the mean, for the scaled features of the default model) on which the label lies.
+**Decisive words and columns** (`decisive_parts`), for a model that is linear in prepared features:
+for an example with label y and most likely other class c, feature i has the strength
+x_i·(w_yi − w_ci); a column has the sum over its features. In a regression, feature i has the
+strength x_i·w_i, positive if it moves the prediction from the intercept towards the label.
 
-Texts with the tokens marked that decided: on a page, and in a terminal.
+**Tokens** (`TokenView`, `marked_text`): texts with the decisive tokens marked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from exempla.results import Explanation, Selection
 
 
 def evidence_of(explanation: Explanation) -> np.ndarray | None:
-    """(k, n_test) kernel values f_i·f_j, or None if the explanation came without its Explainer.
+    """Return the (k, n_test) kernel values f_i·f_j; None without the Explainer.
 
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.linear_model import LogisticRegression
@@ -104,35 +105,34 @@ def layout_of(explanation: Explanation) -> Layout | None:
 
 
 def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:
-    """For each questioned prediction, positions of the picked examples that bear on it most.
+    """Return, for each query, the positions of the picks with the largest influence on it.
 
-    Opponents by the most negative value, proponents by the most positive, both by size; those that
-    point the other way are left out.
+    Opponents are sorted by the most negative value, proponents by the most positive one, both sides
+    by size; picks on the other side are left out.
 
     >>> import numpy as np
     >>> strongest(np.array([[-0.5], [0.2], [-0.9]]), "opponents", 5)[0].tolist()
     [2, 0]
     """
-    pull = {"opponents": -evidence, "proponents": evidence}.get(side, np.abs(evidence))
-    order = np.argsort(-pull, axis=0, kind="stable")[:count]
-    return [order[pull[order[:, j], j] > 0, j] for j in range(evidence.shape[1])]
+    strength = {"opponents": -evidence, "proponents": evidence}.get(side, np.abs(evidence))
+    order = np.argsort(-strength, axis=0, kind="stable")[:count]
+    return [order[strength[order[:, j], j] > 0, j] for j in range(evidence.shape[1])]
 
 
 def varied_order(evidence: np.ndarray, best: list[np.ndarray], kinds: Sequence[Any]) -> list[int]:
-    """Questioned predictions in the order to show them: first the clearest of every kind.
+    """Return the order in which to show queries: by influence, with the kinds taking turns.
 
-    A prediction is clear if the picked examples bear on it much; kinds (such as "true 3, said 5")
-    take turns, so that the first screen is not the same confusion over and over.
+    Kinds are confusions such as "true 3, predicted 5"; taking turns varies the first screen.
 
     >>> import numpy as np
     >>> evidence = np.array([[-0.9, -0.8, -0.1]])
     >>> varied_order(evidence, [np.array([0])] * 3, ["a", "a", "b"])
     [0, 2, 1]
     """
-    pull = np.array([float(np.abs(evidence[picks, j]).sum()) for j, picks in enumerate(best)])
+    total = np.array([float(np.abs(evidence[picks, j]).sum()) for j, picks in enumerate(best)])
     turn: dict[Any, int] = {}
-    turns = np.zeros(len(pull), dtype=int)
-    order = np.argsort(-pull, kind="stable")
+    turns = np.zeros(len(total), dtype=int)
+    order = np.argsort(-total, kind="stable")
     for j in order.tolist():
         turns[j] = turn.get(kinds[j], 0)
         turn[kinds[j]] = int(turns[j]) + 1
@@ -144,14 +144,14 @@ _MOST_WORDS = 8
 
 @dataclass(frozen=True)
 class _Decisive:
-    """Strengths of columns and of words, for the examples it was made of."""
+    """Strengths of columns and of words, by example."""
 
     columns: tuple[dict[str, float], ...]
     words: tuple[dict[str, float], ...]
 
 
 def decisive_parts(model: Any, X: Any, labels: Any) -> _Decisive | None:
-    """What decided about each row of X; None if the model is not linear in columns.
+    """Return the decisive words and columns of each row; None if the model is not linear.
 
     `model` is a fitted Pipeline of a ColumnTransformer and a linear classifier or regression.
 
@@ -193,7 +193,7 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> _Decisive | None:
 
 
 def _directions(last: Any, prepared: csr_matrix, labels: np.ndarray) -> Any:
-    """A function from a row to w_label − w_rival."""
+    """Return a function from a row to w_label − w_other."""
     coef = np.asarray(last.coef_)
     classes = np.asarray(last.classes_)
     if len(coef) == 1:
@@ -213,7 +213,7 @@ def _directions(last: Any, prepared: csr_matrix, labels: np.ndarray) -> Any:
 
 
 def _towards(last: Any, labels: np.ndarray) -> Any:
-    """A function from a row to w, turned to the side of the intercept on which its label lies."""
+    """Return a function from a row to ±w, with the sign of its label minus the intercept."""
     sides = np.where(labels < float(np.ravel(last.intercept_)[0]), -1.0, 1.0)
     return lambda row: sides[row] * np.asarray(last.coef_)
 
@@ -221,9 +221,9 @@ def _towards(last: Any, labels: np.ndarray) -> Any:
 @dataclass(frozen=True)
 class _Parts:
     column_of: np.ndarray
-    """Column name of each prepared feature."""
+    """Column of each prepared feature."""
     word_of: Mapping[int, str]
-    """Word of each prepared feature that is one."""
+    """Words, by prepared feature."""
 
 
 def _parts(prepare: Any) -> _Parts:
@@ -233,7 +233,7 @@ def _parts(prepare: Any) -> _Parts:
         place = prepare.output_indices_[name]
         if place.stop == place.start:
             continue
-        if isinstance(chosen, str):  # one text column, handed over as strings
+        if isinstance(chosen, str):  # one text column, passed as strings
             column_of[place] = chosen
             word_of.update(enumerate(step.get_feature_names_out(), start=place.start))
         else:
@@ -243,7 +243,7 @@ def _parts(prepare: Any) -> _Parts:
 
 
 def _owner(feature: str, columns: list[str]) -> str:
-    """The column a prepared feature came from: the longest name it begins with.
+    """Return the column of a prepared feature: the longest name that it begins with.
 
     >>> _owner("missingindicator_age", ["age", "wage"]), _owner("job_title_clerk", ["job_title"])
     ('age', 'job_title')
@@ -262,31 +262,31 @@ def _by_column(parts: _Parts, places: np.ndarray, strengths: np.ndarray) -> dict
 
 
 def _by_word(parts: _Parts, places: np.ndarray, strengths: np.ndarray) -> dict[str, float]:
-    """The few words that speak loudest, for or against."""
+    """Return the words with the largest strengths."""
     order = np.argsort(-np.abs(strengths), kind="stable")
     words = ((parts.word_of.get(int(places[i])), float(strengths[i])) for i in order)
     return dict([(w, s) for w, s in words if w is not None and s != 0.0][:_MOST_WORDS])
 
 
 _DECISIVE = 1 / 3
-"""Tokens are marked in a terminal from this share of the text's largest on."""
+"""Tokens above this share of the largest strength are marked in a terminal."""
 
 
 @dataclass(frozen=True)
 class TokenView(View):
-    """Texts for a language model; `parts(i)` gives the strength of every token of text i."""
+    """Texts for a language model; `parts(i)` returns the strength of every token of text i."""
 
     texts: Completions
     parts: Callable[[int], np.ndarray]
-    marks: ClassVar[tuple[str, str]] = ("for what was asked about", "against it")
+    marks: ClassVar[tuple[str, str]] = ("for the queried text", "against it")
 
     def columns_of(self, index: int) -> dict[str, str | None]:
-        """Prompt and completion."""
+        """Return prompt and completion."""
         prompt, completion = self.texts.texts[index]
         return {"prompt": prompt, "completion": completion}
 
     def show(self, index: int) -> Content:
-        """The text, every token with its strength beside the strongest."""
+        """Return the text, every token with its strength relative to the largest."""
         parts = self.parts(index)
         largest = float(np.abs(parts).max()) or 1.0
         pieces = zip(self.texts.pieces(index), (parts / largest).tolist(), strict=True)
@@ -294,7 +294,7 @@ class TokenView(View):
 
 
 def about_texts(found: Selection) -> bool:
-    """Whether training data and question of an answer are texts whose tokens can be looked at."""
+    """Return True if both the training data and the query are tokenised texts."""
     asked = found.question if isinstance(found, Explanation) else None
     if asked is None or asked.shares is None:
         return False
@@ -304,7 +304,7 @@ def about_texts(found: Selection) -> bool:
 
 
 def token_views(answer: Explanation) -> tuple[TokenView, TokenView]:
-    """How to show the training texts and the questioned texts of an answer."""
+    """Return the views of the training texts and of the queried texts."""
     tokens = TokenAlignment(answer)
     return (
         TokenView(tokens.train_texts, tokens.train),
@@ -313,12 +313,14 @@ def token_views(answer: Explanation) -> tuple[TokenView, TokenView]:
 
 
 def marked_text(answer: Explanation, rows: int = 10) -> str:
-    """The questioned and the picked texts, the first of each, with the decisive tokens in brackets:
-    [+token] speaks for what is asked about, [-token] against it."""
+    """Return the first queried and picked texts with decisive tokens in brackets.
+
+    [+token] supports the queried text, [-token] opposes it.
+    """
     if not about_texts(answer):
         raise ExemplaError(
-            "this answer is not about texts: give training data and question to explain(...) as "
-            "exempla.Completions(tokenizer, texts)."
+            "This answer is not about texts. Pass the training data and the query to explain(...) "
+            "as exempla.Completions(tokenizer, texts)."
         )
     train, test = token_views(answer)
     asked = [f"  {_marked(test, place)}" for place in range(min(rows, answer.n_test))]
@@ -326,7 +328,7 @@ def marked_text(answer: Explanation, rows: int = 10) -> str:
         f"  {int(row):>6}  {z:+.2f}  {_marked(train, int(row))}"
         for row, z in zip(answer.indices[:rows], answer.alignment[:rows], strict=True)
     ]
-    return "\n".join(["asked about:", *asked, "taught by:", *picked])
+    return "\n".join(["queried texts:", *asked, "training texts:", *picked])
 
 
 def _marked(view: TokenView, index: int) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, made_of, save_page
+from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, save_page
 from exempla.report.plots import Gallery
 from exempla.report.views import Content, View
 from exempla.report.words import About, Trust, chance, trust_in_model, versions
@@ -36,10 +36,26 @@ def write_listing(
     help: str,
     seed: int,
     word: str = "influence",
+    others: View | None = None,
+    side: str = "",
+    more: int = 0,
 ) -> Path:
     """Write the page and return its path.
 
-    `trust` adds lines to the section on trust; `word` names the numbers of rows beside others.
+    Parameters
+    ----------
+    path, rows, view, about
+        Where to write, what to list, how to show it, and what the page is about.
+    trust
+        Further lines of the section on trust.
+    heading, help
+        Title of the list and the sentence below it.
+    word
+        What the numbers of neighbours mean.
+    others, side
+        The view of neighbours, if it is another one, and their side, which sets their colour.
+    more
+        Number of rows that are not listed.
 
     >>> import pathlib, tempfile
     >>> page = write_listing(pathlib.Path(tempfile.mkdtemp()) / "report.html",
@@ -48,19 +64,31 @@ def write_listing(
     >>> "weakest" in page.read_text()
     True
     """
-    gallery = Gallery()
-    alone = [card_of(view, r.row, gallery, remark=r.said) for r in rows if not r.neighbours]
-    comparisons = [_with_others(r, view, gallery) for r in rows if r.neighbours]
+    gallery, comparisons, alone = Gallery(), [], []
+    paired = any(row.neighbours for row in rows)
+    for row in rows:
+        card = card_of(view, row.row, gallery, remark=row.said)
+        if not paired:
+            alone.append(card)
+            continue
+        near = tuple(
+            card_of(others or view, neighbour, gallery, bearing=said, side=side)
+            for neighbour, said in row.neighbours
+        )
+        seen = len(near) if card.picture else WIDE_CAUSES
+        comparisons.append(Comparison(card, near[:seen], near[seen:]))
     page = Page(
         question=about.question,
         answer=about.answer,
         about=about,
         trust=[*trust_in_model(about), *trust],
         warnings=about.warnings,
+        steps=about.steps,
         versions=versions(),
         made=f"seed {seed}",
         pictures=gallery.encoded(),
         comparisons=tuple(comparisons),
+        more_comparisons=more if paired else 0,
         comparisons_heading=heading,
         comparisons_help=help,
         bearing_word=word,
@@ -71,20 +99,11 @@ def write_listing(
     return save_page(page, path)
 
 
-def _with_others(listed: Listed, view: View, gallery: Gallery) -> Comparison:
-    card = card_of(view, listed.row, gallery, remark=listed.said)
-    others = tuple(card_of(view, row, gallery, bearing=said) for row, said in listed.neighbours)
-    seen = len(others) if card.picture else WIDE_CAUSES
-    return Comparison(card, others[:seen], others[seen:])
-
-
 _HEADING = "Suspicious labels, and the examples that contradict them"
-HELP = (
+_HELP = (
     "Left: a training example whose label may be wrong. Right: {others} whose labels contradict "
     "it, and how strongly each one disagrees."
 )
-
-
 _MAX_PAIRS = 5
 
 
@@ -115,27 +134,41 @@ def write_label_report(
     >>> "Which labels are wrong?" in page.read_text()
     True
     """
-    gallery = Gallery()
     count = min(limit, len(fixes))
-    page = Page(
-        question=about.question or "Which labels are wrong?",
-        answer=about.answer or fixes.finding,
-        about=about,
-        trust=_trust(fixes, about),
-        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *_pairs(fixes)))),
-        comparisons=tuple(
-            _suspect(fixes, r, train_view, contradicting_view, gallery) for r in range(count)
-        ),
-        more_comparisons=len(fixes) - count,
-        pictures=gallery.encoded(),
-        versions=versions(),
-        made=made_of(fixes),
-        comparisons_heading=_HEADING,
-        comparisons_help=HELP.format(
+    rows = [
+        Listed(
+            int(fixes.indices[rank]),
+            _remark(fixes, rank),
+            tuple((int(i), f"−{w:.2f}") for i, w in zip(found.indices, found.weights, strict=True)),
+        )
+        for rank in range(count)
+        for found in [fixes.contradicting[rank]]
+    ]
+    return write_listing(
+        path,
+        rows,
+        view=train_view,
+        others=contradicting_view,
+        side="opponent",
+        more=len(fixes) - count,
+        about=_about(fixes, about, _pairs(fixes)),
+        trust=_trust(fixes),
+        heading=_HEADING,
+        help=_HELP.format(
             others="trusted examples" if fixes.trusted else "other training examples"
         ),
+        seed=fixes.seed,
     )
-    return save_page(page, path)
+
+
+def _about(fixes: Any, about: About, warnings: Sequence[str] = ()) -> About:
+    """Add the question, the finding and the warnings of a result."""
+    return replace(
+        about,
+        question=about.question or f"Which {fixes.noun} are wrong?",
+        answer=about.answer or fixes.finding,
+        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *warnings))),
+    )
 
 
 def _pairs(fixes: Any) -> list[str]:
@@ -154,34 +187,38 @@ def _pairs(fixes: Any) -> list[str]:
     return [f"{what} different labels: rows {', '.join(named)}{rest}."]
 
 
-def _trust(fixes: Any, about: About) -> list[tuple[str, str, str]]:
-    lines = [("Model", about.accuracy, about.model)] if about.accuracy else []
-    lines.append(("Method", fixes.method, fixes.selector))
-    if fixes.trusted:
-        told = "rows whose labels are known to be right"
-        lines.append(("Trusted examples", f"{fixes.n_trusted:,}", told))
+def _trust(fixes: Any) -> list[Trust]:
     low, high = fixes.interval
-    lines.append(("Wrong labels", f"{low:,.0f} to {high:,.0f}", "90 % interval"))
+    lines = [(
+        "Expected to be wrong",
+        f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})",
+        f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval",
+    )]  # fmt: skip
+    if fixes.task == "classes":
+        lines.insert(0, ("Method", fixes.method, fixes.selector))
+    if fixes.tail is not None:
+        kind = "heavy tails" if fixes.tail < 5 else "moderate tails" if fixes.tail < 15 else (
+            "almost normal"
+        )  # fmt: skip
+        lines.append(
+            ("Noise of correct numbers", kind, f"{fixes.spread_rule}, ν = {fixes.tail:.1f}")
+        )
+    if fixes.n_trusted:
+        lines.append(("Trusted", f"{fixes.n_trusted:,}", "rows whose labels are known to be right"))
     if fixes.damping > 0:
         lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
     return lines
 
 
-def _suspect(fixes: Any, rank: int, train: View, others: View, gallery: Gallery) -> Comparison:
+def _remark(fixes: Any, rank: int) -> str:
+    """Return one line about a suspicious class label."""
     given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
     remark = f"labelled {given}" + (f", probably {better}" if better != given else "")
     remark += f" ({chance(fixes.probabilities[rank])} likely mislabelled)"
     if len(fixes.alternative):
         other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
         remark += f" · cross-validated prediction: {other} {chance(believed)}"
-    card = card_of(train, int(fixes.indices[rank]), gallery, remark=remark)
-    found = fixes.contradicting[rank]
-    causes = tuple(
-        card_of(others, int(place), gallery, side="opponent", bearing=f"−{weight:.2f}")
-        for place, weight in zip(found.indices, found.weights, strict=True)
-    )
-    seen = len(causes) if card.picture else WIDE_CAUSES
-    return Comparison(card, causes[:seen], causes[seen:])
+    return remark
 
 
 _JOB_HELP = {
@@ -199,7 +236,7 @@ class _RankedView(View):
     view: Any
 
     def show(self, index: int) -> Content:
-        """The row of the suspect at this rank."""
+        """Return the row of the suspect at this rank."""
         shown = self.view(index)
         return replace(shown, label=None, predicted=None, name=shown.name or f"#{self.rows[index]}")
 
@@ -238,44 +275,17 @@ def write_job_report(
     `view` gives the `Content` of the suspect at a rank.
     """
     count = min(limit, len(fixes))
-    noun = fixes.noun
+    about = _about(fixes, about)
+    if len(fixes) > count:
+        more = f"{len(fixes) - count:,} more are listed in explanation.csv."
+        about = replace(about, notes=(*about.notes, more))
     return write_listing(
         path,
         [Listed(rank, said_of(fixes, rank)) for rank in range(count)],
         view=_RankedView(fixes.indices, view),
-        about=replace(
-            about,
-            question=about.question or f"Which {noun} are wrong?",
-            answer=about.answer or fixes.finding,
-            warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings))),
-            notes=(*about.notes, *_notes(fixes, count)),
-        ),
-        trust=_job_trust(fixes),
-        heading=f"Suspicious {noun}",
-        help=_JOB_HELP["numbers" if noun == "numbers" else "labels"],
+        about=about,
+        trust=_trust(fixes),
+        heading=f"Suspicious {fixes.noun}",
+        help=_JOB_HELP["numbers" if fixes.noun == "numbers" else "labels"],
         seed=fixes.seed,
     )
-
-
-def _notes(fixes: Any, shown: int) -> tuple[str, ...]:
-    more = len(fixes) - shown
-    return (f"{more:,} more are listed in explanation.csv.",) if more else ()
-
-
-def _job_trust(fixes: Any) -> list[Trust]:
-    low, high = fixes.interval
-    lines = [(
-        "Expected to be wrong",
-        f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})",
-        f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval",
-    )]  # fmt: skip
-    if fixes.tail is not None:
-        kind = "heavy tails" if fixes.tail < 5 else "moderate tails" if fixes.tail < 15 else (
-            "almost normal"
-        )  # fmt: skip
-        lines.append(
-            ("Noise of correct numbers", kind, f"{fixes.spread_rule}, ν = {fixes.tail:.1f}")
-        )
-    if fixes.n_trusted:
-        lines.append(("Trusted", f"{fixes.n_trusted:,}", "rows whose labels are known to be right"))
-    return lines

@@ -219,25 +219,27 @@ class Matrix(NamedTuple):
         return cls(tuple(classes), rows, len(known) - sum(counts.values()))
 
 
-def made_of(found: Any) -> str:
-    """Return seed and metric in a few words."""
-    fisher = f" · {found.fisher} Fisher" if isinstance(found, Explanation) else ""
-    return f"seed {found.seed}{fisher}"
-
-
 def _build_page(
     explanation: Selection,
-    train_view: View | None,
-    test_view: View | None,
-    about: About,
-    evidence: np.ndarray | None,
-    limit: int,
-    others: int,
+    *,
+    train_view: View | None = None,
+    test_view: View | None = None,
+    about: About | None = None,
+    evidence: np.ndarray | None = None,
+    limit: int = 200,
+    others: int = 6,
     verification: Any = None,
     layout: Layout | None = None,
+    tokens: bool = True,
 ) -> Page:
-    """Gather what is shown: at most `limit` examples of each kind, `others` causes each."""
-    gallery = Gallery()
+    """Gather what is shown: at most `limit` examples of each kind, `others` causes each.
+
+    With `tokens`, texts of a language model are shown with marked tokens unless views are given.
+    """
+    gallery, about = Gallery(), about or About()
+    if tokens and train_view is None and test_view is None and about_texts(explanation):
+        assert isinstance(explanation, Explanation)
+        train_view, test_view = token_views(explanation)
     train = _maker(explanation, train_view or View(), gallery)
     comparisons: tuple[Comparison, ...] = ()
     more, said, pairs = 0, {}, []
@@ -270,7 +272,8 @@ def _build_page(
         weight_unit="" if (unit := _weight_unit(explanation)) == 1.0 else f"{unit:g}",
         pictures=gallery.encoded(),
         versions=versions(),
-        made=made_of(explanation),
+        made=f"seed {explanation.seed}"
+        + (f" · {explanation.fisher} Fisher" if isinstance(explanation, Explanation) else ""),
         explanation=explanation,
         matrix=Matrix.of(pairs),
         map=KernelMap.of(layout, (train_view or View()).labels),
@@ -456,21 +459,11 @@ def write_report(
     >>> "petal length" in page.read_text()
     True
     """
-    views = _views(explanation, train_view, test_view)
     page = _build_page(
-        explanation, *views, about or About(), evidence, limit, others, verification, layout
-    )
+        explanation, train_view=train_view, test_view=test_view, about=about, evidence=evidence,
+        limit=limit, others=others, verification=verification, layout=layout,
+    )  # fmt: skip
     return save_page(page, path)
-
-
-def _views(
-    explanation: Selection, train_view: View | None, test_view: View | None
-) -> tuple[View | None, View | None]:
-    """Return the given views or, for texts of a language model, views with marked tokens."""
-    if train_view is None and test_view is None and about_texts(explanation):
-        assert isinstance(explanation, Explanation)
-        return token_views(explanation)
-    return train_view, test_view
 
 
 def save_page(page: Page, path: str | Path) -> Path:
@@ -484,21 +477,9 @@ def save_page(page: Page, path: str | Path) -> Path:
     return path
 
 
-def render_report(
-    explanation: Selection,
-    *,
-    train_view: View | None = None,
-    test_view: View | None = None,
-    about: About | None = None,
-    evidence: np.ndarray | None = None,
-    limit: int = 200,
-    others: int = 6,
-    verification: Any = None,
-) -> str:
-    """Return the page as a string; see `write_report`."""
-    views = _views(explanation, train_view, test_view)
-    page = _build_page(explanation, *views, about or About(), evidence, limit, others, verification)
-    return _render(page)
+def render_report(explanation: Selection, **options: Any) -> str:
+    """Return the page as a string; the options are those of `write_report`."""
+    return _render(_build_page(explanation, **options))
 
 
 def _render(page: Page) -> str:
@@ -513,7 +494,7 @@ def _render(page: Page) -> str:
 
 def explanation_fragment(explanation: Explanation) -> str:
     """Return a small card for notebooks that sorts and filters without a script."""
-    page = _build_page(explanation, None, None, About(), None, limit=_CARD_ROWS, others=0)
+    page = _build_page(explanation, limit=_CARD_ROWS, others=0, tokens=False)
     by_weight = np.argsort(-np.abs([card.bar for card in page.picked]), kind="stable")
     by_row = np.argsort([card.index for card in page.picked], kind="stable")
     ranks = [{"weight": w, "row": r} for w, r in zip(np.argsort(by_weight), np.argsort(by_row))]

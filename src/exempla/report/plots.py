@@ -1,12 +1,7 @@
-"""What a report draws: the curve, effects, figures and small pictures.
+"""Drawings of a report: curve, effects and map as inline SVG, thumbnails, and Matplotlib figures.
 
-Matplotlib figures: the explained-share curve, and mistakes beside their causes.
-
-The explained-share curve as an inline drawing: no script, no picture file.
-
-The predicted effect of a removal beside chance, and beside retraining, as an inline drawing.
-
-Small pictures inside the page: WebP, each stored once, the whole under a stated size.
+`Curve`, `EffectPlot` and `KernelMap` hold coordinates that the templates draw without a script.
+`Gallery` stores each thumbnail once, as WebP, within a size limit.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 10.0, 34.0
 
 
 def explained_shares(explanation: Selection) -> np.ndarray:
-    """Share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖².
+    """Return the share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖².
 
     >>> from exempla.report.plots import explained_shares
     >>> callable(explained_shares)
@@ -52,7 +47,7 @@ def explained_shares(explanation: Selection) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points and ticks of the drawing, in its own coordinates."""
+    """Points and ticks of the explained-share curve."""
 
     points: str
     area: str
@@ -66,7 +61,7 @@ class Curve:
 
     @classmethod
     def of(cls, shares: np.ndarray) -> Curve | None:
-        """The drawing of these shares; None if there is nothing to draw."""
+        """Return the drawing of these shares; None if there are none."""
         count = len(shares)
         if count == 0:
             return None
@@ -87,7 +82,7 @@ class Curve:
 
 
 def _ceiling(share: float) -> float:
-    """The end of the axis: a round number above the largest share."""
+    """Return the end of the axis: a round number above the largest share."""
     for top in (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8):
         if share <= top:
             return top
@@ -102,7 +97,7 @@ _OPPONENT, _PROPONENT, _INK = "#b3261e", "#1f6f4a", "#333333"
 
 
 def plot_explanation(explanation: Explanation) -> Figure:
-    """Weights of the picked examples, and how much each pick added.
+    """Plot the weights of the picked examples and the explained share.
 
     >>> import numpy as np
     >>> from exempla.report.plots import plot_explanation
@@ -136,10 +131,9 @@ def plot_evidence(
     columns: int = 2,
     evidence: np.ndarray | None = None,
 ) -> Figure:
-    """Questioned images, each beside the training images that bear on it most.
+    """Plot queried images, each beside the training images with the largest influence on it.
 
-    Those come first on which the picked examples bear most, confusions (true, predicted) taking
-    turns. With `path`, a PNG is written there.
+    Confusions (true, predicted) take turns. If `path` is given, a PNG is written there.
 
     >>> from sklearn.datasets import load_digits
     >>> from sklearn.linear_model import LogisticRegression
@@ -161,7 +155,7 @@ def plot_evidence(
     best = strongest(found, explanation.side, others)
     shown = varied_order(found, best, confusions(test_view, len(best)))[:questioned]
     columns = max(1, min(columns, len(shown)))
-    rows, width = -(-len(shown) // columns), 1 + others + 1  # the last is a gap between blocks
+    rows, width = -(-len(shown) // columns), 1 + others + 1  # the last one separates blocks
     ratios = ([1.0] * (width - 1) + [0.12]) * columns
     figure = Figure(figsize=(0.95 * sum(ratios) + 0.1, 1.14 * rows + 0.1), layout="constrained")
     grid: Any = figure.subplots(rows, len(ratios), squeeze=False, width_ratios=ratios)
@@ -171,7 +165,7 @@ def plot_evidence(
         row, column = divmod(place, columns)
         line = grid[row, column * width : (column + 1) * width]
         content = test_view.show(j)
-        said = f", said {content.predicted}" if content.predicted is not None else ""
+        said = f", predicted {content.predicted}" if content.predicted is not None else ""
         _draw(line[0], content, f"true {content.label}{said}", _INK, bold=True)
         for axes, i in zip(line[1:-1], best[j]):
             example = train_view.show(int(explanation.indices[i]))
@@ -200,23 +194,23 @@ _EFFECTS_WIDTH, _LINE = 360.0, 40.0
 
 @dataclass(frozen=True)
 class _Mark:
-    """One line of the drawing: a bar from zero, or a band around a mean."""
+    """One line of the plot: a bar from zero, or a band around a mean."""
 
     name: str
     said: str
-    """The value, as written beside it."""
+    """The value, in words."""
     kind: str
     """"ours", "chance" or "seen"."""
     y: float
     x: float
     width: float
     at: float
-    """Where the value itself lies."""
+    """Position of the value."""
 
 
 @dataclass(frozen=True)
 class EffectPlot:
-    """Bars of the change in log-likelihood, in the drawing's own coordinates."""
+    """Bars of the change in log-likelihood."""
 
     marks: tuple[_Mark, ...]
     zero: float
@@ -226,7 +220,7 @@ class EffectPlot:
 
     @classmethod
     def of(cls, explanation: Explanation, verification: Any = None) -> EffectPlot | None:
-        """The drawing; None where no effect was predicted. `verification`: what `verify` gave."""
+        """Return the plot, or None without an effect; `verification` is the result of `verify`."""
         effect = explanation.removal
         if not effect or not math.isfinite(effect["log_likelihood"]):
             return None
@@ -243,7 +237,7 @@ class EffectPlot:
 
 
 def _retrained(verification: Any, arm: str) -> tuple[float, float]:
-    """The change of the questioned predictions' mean log-likelihood, and half its 95 % interval."""
+    """Return the change of the queries' mean log-likelihood and half its 95 % interval."""
     runs = verification.runs
     asked = runs[runs.judged == "queried"].pivot(
         index="seed", columns="arm", values="log_likelihood"
@@ -265,7 +259,7 @@ def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
     for number, (name, kind, value, half, told) in enumerate(lines):
         first, last = (value - half, value + half) if half else sorted((0.0, value))
         x, end = place(first), place(last)
-        said = told if half else signed(value)  # a model without chance has no spread
+        said = told if half else signed(value)  # a deterministic model has no spread
         marks.append(
             _Mark(name, said.replace("-", "−"), kind, number * _LINE + 18, round(x, 1),
                  round(max(end - x, 2.0), 1), round(place(value), 1))
@@ -335,17 +329,17 @@ def _colours(labels: Any, rows: np.ndarray) -> tuple[list[int], tuple[str, ...]]
 
 
 _LARGEST = 128
-"""Pixels on the longer side; larger pictures are scaled down, smaller ones kept."""
+"""Pixels on the longer side of a thumbnail."""
 _TINY = 48
-"""Up to this size a picture is kept without loss."""
+"""Up to this size, an image is stored losslessly."""
 BUDGET = 3_600_000
-"""Characters all pictures of a page may take. The ladder below is climbed down until they fit."""
+"""Characters of all images of a page; the sizes and qualities below are tried until they fit."""
 _LADDER = ((_LARGEST, 80), (_LARGEST, 55), (96, 50), (64, 45), (48, 30))
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """One picture: where the page keeps it, and its size."""
+    """The key and the size of an image on the page."""
 
     key: str
     width: int
@@ -354,7 +348,7 @@ class Thumbnail:
 
 @dataclass
 class Gallery:
-    """Collects pictures for one page; equal pictures are kept once.
+    """Collects the images of a page; equal images are stored once.
 
     >>> import numpy as np
     >>> gallery = Gallery()
@@ -366,7 +360,7 @@ class Gallery:
     pictures: dict[str, tuple[Thumbnail, Image.Image]] = field(default_factory=dict)
 
     def add(self, picture: Any) -> Thumbnail:
-        """Keep a picture (array, Pillow image or path) and say where it is."""
+        """Add an image (array, Pillow image or path) and return its thumbnail."""
         image = fitted(as_image(picture, _LARGEST), _LARGEST)
         digest = hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest()[:16]
         if digest not in self.pictures:
@@ -375,7 +369,7 @@ class Gallery:
         return self.pictures[digest][0]
 
     def encoded(self) -> list[tuple[Thumbnail, str]]:
-        """Every picture with its data address, at the best quality that fits the budget."""
+        """Return every image as a data URL, at the best quality that fits the limit."""
         out: list[tuple[Thumbnail, str]] = []
         for size, quality in _LADDER:
             out = [(t, _address(image, size, quality)) for t, image in self.pictures.values()]

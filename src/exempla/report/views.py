@@ -1,7 +1,7 @@
-"""How to show an example to a person: as an image, as a text, or as a row of a table.
+"""Views: how to show an example as an image, a text or a table row.
 
-A view knows the data a report is about and hands out one `Content` at a time, so a data set of
-any size costs only what is shown.
+A view holds the data of a report and returns one `Content` at a time, so only the shown examples
+cost anything.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = [
 ]
 
 LONGEST_TEXT = 600
-"""Characters of one text that a report shows, chosen around the decisive words."""
+"""Characters of a text that a report shows, around its decisive words."""
 MOST_CELLS = 6
-"""Cells of one table row that are always visible; the others fold away."""
+"""Cells of a table row that are always visible; the others are folded."""
 
 _Decisive = Callable[[int], Mapping[str, float]]
-"""What decided about example i: words or columns with signed strengths."""
+"""Signed strengths of words or columns of example i."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a person sees of one example; any part may be empty.
+    """What is shown of one example; any part may be empty.
 
-    Strengths have one sign everywhere, in reports and on the review page: positive speaks for the
-    label that the example carries, negative against it.
+    In reports and on the review page, a positive strength supports the example's label and a
+    negative one opposes it.
     """
 
     image: Any = None
@@ -54,7 +54,7 @@ class Content:
     name: str = ""
 
     numeric: bool = False
-    """Whether label and prediction are measured, which never agree to the last digit."""
+    """Whether label and prediction are real numbers, which are never exactly equal."""
 
     @property
     def doubted(self) -> bool:
@@ -65,7 +65,7 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Labels, predictions and names of the examples; says nothing about their content.
+    """Labels, predictions and names of the examples, without their content.
 
     >>> View(labels=["cat", "dog"], predicted=["cat", "cat"]).show(1).doubted
     True
@@ -79,12 +79,12 @@ class View:
 
     @cached_property
     def numeric(self) -> bool:
-        """Whether the model predicts a number: some prediction has a fraction."""
+        """Whether the model predicts numbers: some prediction has a fraction."""
         said = [] if self.predicted is None else [v for v in self.predicted if v is not None]
         return any(isinstance(v, float | np.floating) and v % 1 for v in said)
 
     def show(self, index: int) -> Content:
-        """What to show of example `index`."""
+        """Return what to show of example `index`."""
         return Content(
             label=_entry(self.labels, index, "labels"),
             predicted=_entry(self.predicted, index, "predicted"),
@@ -93,7 +93,7 @@ class View:
         )
 
     def columns_of(self, index: int) -> dict[str, str | None]:
-        """Everything the data says of example `index`, uncut, for tables; nothing if unknown."""
+        """Return all columns of example `index`, for tables; {} if unknown."""
         return {}
 
     def _with(self, index: int, **parts: Any) -> Content:
@@ -102,10 +102,9 @@ class View:
 
 @dataclass(frozen=True)
 class ImageView(View):
-    """Examples that are pictures: arrays (h, w[, c]), Pillow images, or paths of image files.
+    """Examples that are images: arrays (h, w[, c]), Pillow images, or paths of image files.
 
-    Arrays with values outside 0…255 or of a float type are stretched to the range of the whole
-    array (`low`, `high` fix it).
+    Arrays that are not uint8 are scaled by the range of the whole array, or by `low` and `high`.
 
     >>> import numpy as np
     >>> view = ImageView(np.zeros((3, 8, 8)), labels=[0, 1, 2])
@@ -131,7 +130,7 @@ class ImageView(View):
             object.__setattr__(self, "high", _or(self.high, np.nanmax(images)))
 
     def show(self, index: int) -> Content:
-        """The picture, as bytes 0…255 if it was an array."""
+        """Return the image, as bytes if it is an array."""
         image = _entry(self.images, index, "images", raw=True)
         if isinstance(image, np.ndarray) and self.low is not None and self.high is not None:
             span = (self.high - self.low) or 1.0
@@ -142,7 +141,7 @@ class ImageView(View):
 
 @dataclass(frozen=True)
 class TextView(View):
-    """Examples that are texts; `decisive(i)` may name the words that decided.
+    """Examples that are texts; `decisive(i)` may return the strengths of words.
 
     >>> view = TextView(["free money now"], decisive=lambda i: {"money": 0.5})
     >>> view.show(0).pieces
@@ -153,18 +152,18 @@ class TextView(View):
     decisive: _Decisive | None = None
 
     def columns_of(self, index: int) -> dict[str, str | None]:
-        """The whole text."""
+        """Return the whole text."""
         return {"text": str(_entry(self.texts, index, "texts", raw=True))}
 
     def show(self, index: int) -> Content:
-        """The text, cut around its decisive words."""
+        """Return the text, shortened around its decisive words."""
         text = str(_entry(self.texts, index, "texts", raw=True))
         return self._with(index, pieces=mark_words(text, _strengths(self.decisive, index)))
 
 
 @dataclass(frozen=True)
 class TableView(View):
-    """Examples that are rows of a table: a DataFrame, or a mapping from column to values.
+    """Examples that are rows of a DataFrame, or of a mapping from column to values.
 
     >>> TableView({"age": [39, 50]}, labels=["no", "yes"]).show(1).cells
     (('age', '50', 0.0),)
@@ -174,12 +173,12 @@ class TableView(View):
     decisive: _Decisive | None = None
 
     def columns_of(self, index: int) -> dict[str, str | None]:
-        """The whole row."""
+        """Return the whole row."""
         names = self.table.keys()
         return {str(c): str(_entry(self.table[c], index, "table", raw=True)) for c in names}
 
     def show(self, index: int) -> Content:
-        """The row's cells, the decisive ones first."""
+        """Return the row's cells, the decisive ones first."""
         strengths = _strengths(self.decisive, index)
         cells = [
             (str(c), _cell(_entry(self.table[c], index, "table", raw=True)), strengths.get(c, 0.0))
@@ -189,7 +188,7 @@ class TableView(View):
 
 
 def confusions(view: View, count: int) -> list[tuple[str | None, str | None]]:
-    """(true, predicted) of the first `count` examples.
+    """Return (true, predicted) of the first `count` examples.
 
     >>> confusions(View(labels=[3, 5], predicted=[5, 5]), 2)
     [('3', '5'), ('5', '5')]
@@ -201,7 +200,7 @@ def confusions(view: View, count: int) -> list[tuple[str | None, str | None]]:
 def mark_words(
     text: str, strengths: Mapping[str, float], longest: int = LONGEST_TEXT
 ) -> tuple[tuple[str, float], ...]:
-    """The text in pieces, with the named words apart, cut to a readable length around them."""
+    """Split the text at the given words and shorten it around them."""
     words = sorted((w for w in strengths if w.strip()), key=len, reverse=True)
     if not words:
         return ((_shorten(text, 0, longest), 0.0),) if text else ()
@@ -226,7 +225,7 @@ def _shorten(text: str, start: int, longest: int) -> str:
 
 
 def _strengths(decisive: _Decisive | None, index: int) -> dict[str, float]:
-    """Strengths scaled so that the strongest is ±1."""
+    """Return strengths scaled so that the largest is ±1."""
     raw = dict(decisive(index)) if decisive is not None else {}
     top = max((abs(v) for v in raw.values()), default=0.0)
     return {name: value / top for name, value in raw.items()} if top > 0 else {}
@@ -237,7 +236,7 @@ def _or(given: float | None, found: Any) -> float:
 
 
 def rounded(value: float) -> str:
-    """A measured number to four digits that mean something; large ones keep all before the point.
+    """Round a number to four significant digits; keep all digits before the point.
 
     >>> rounded(0.123456), rounded(98765.4321), rounded(31.0), rounded(-2.5e-7)
     ('0.1235', '98765', '31', '-2.5e-07')
@@ -258,7 +257,7 @@ def _entry(values: Any, index: int, what: str, raw: bool = False) -> Any:
         value = values.iloc[index] if hasattr(values, "iloc") else values[index]
     except (IndexError, KeyError) as error:
         raise ExemplaError(
-            f"The view's {what} have no entry {index}: give the view the same rows, in the same "
-            "order, as the explanation was made from."
+            f"The view's {what} have no entry {index}; give the view the same rows, in the same "
+            "order, as the explanation."
         ) from error
     return value if raw or value is None else _cell(value)

@@ -1,7 +1,6 @@
-"""What a report says: the answer in words, how far to trust it, and where the data came from.
+"""The sentences of a report: the answer, how far to trust it, and how it was computed.
 
-Everything that is printed or shown about an explanation is written here, from what the explanation
-holds: printing an answer never trains a model.
+Sentences are made from what the explanation contains; printing an answer never trains a model.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ _SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
 
 @dataclass(frozen=True)
 class About:
-    """The circumstances of one explanation, in words.
+    """What a report says about the data, the model and the question.
 
     Attributes
     ----------
     question, answer : str
         Sentences that replace the standard ones.
     data, model : str
-        What was learned from, and what learned.
+        The training data and the model.
     accuracy : str
-        How good the model is on rows it has not seen, in a few words; "" if nobody measured it.
+        The accuracy on unseen rows, in a few words; "" if it was not measured.
     command : str
-        What to type to get the same result again.
+        The command that repeats the analysis.
     notes : tuple of str
-        What the reader should know: how many errors there were, which rows were left out.
+        Facts such as the number of errors, or rows that were left out.
     warnings : tuple of str
-        What speaks against trusting the answer.
+        Reasons not to trust the answer.
     steps : tuple of (why, command)
-        What to do next: a sentence, and what to type for it ("" where there is nothing to type).
+        What to do next: a sentence and a command ("" if there is none).
     noun : str
-        What the questioned predictions are, in the plural ("errors", "predictions").
+        The queried predictions, in the plural ("errors", "predictions").
 
     >>> About(data="digits", noun="errors").data
     'digits'
@@ -69,7 +68,7 @@ class About:
 
 
 def versions() -> list[tuple[str, str]]:
-    """Python and the libraries that can change a result, with their versions.
+    """Return the versions of Python and of libraries that can change a result.
 
     >>> versions()[0][0]
     'Python'
@@ -84,7 +83,7 @@ def versions() -> list[tuple[str, str]]:
 
 
 def chance(p: float) -> str:
-    """A probability in whole per cents; never certain. Its twin in the browser is in dom.js.
+    """Return a probability in per cent, never 0 or 100; dom.js has the same function.
 
     >>> chance(0.255), chance(0.997), chance(1.0), chance(0.004)
     ('26 %', '> 99 %', '> 99 %', '< 1 %')
@@ -95,7 +94,7 @@ def chance(p: float) -> str:
 
 
 def _on_training_rows(explanation: Explanation) -> Judged | None:
-    """Judge the model on the rows it has learned from."""
+    """Evaluate the model on its training rows."""
     question = _asked(explanation)
     if question is None:
         return None
@@ -105,11 +104,10 @@ def _on_training_rows(explanation: Explanation) -> Judged | None:
 
 
 def on_unseen_rows(explanation: Explanation) -> Judged | None:
-    """Return how good the model is on rows it has not learned from, if that is known.
+    """Return the model's quality on unseen rows, if it is known.
 
-    The test rows of a question about errors, training rows held out from a copy of the model, or
-    the queried rows unless all of them are wrong: those were chosen for being wrong. Nothing is
-    trained here: `explain` has judged the model.
+    It was measured on the test rows of a query about errors, on training rows held out from a copy
+    of the model, or on the queried rows unless all of them are wrong. Nothing is trained here.
     """
     question = _asked(explanation)
     if question is None or question.quality is not None:
@@ -130,15 +128,14 @@ def _asked(explanation: Explanation) -> Question | None:
 
 
 _CLEAR = 3.0
-"""Spreads of a random removal from which on an effect is called clear."""
+"""Standard deviations of random removals from which an effect is called clear."""
 _BY_HEART = 0.1
-"""How much better a model is on its training rows before that is worth a word."""
+"""Difference between training and test score from which overfitting is mentioned."""
 
 
 def poor_model(explanation: Explanation) -> str:
-    """A sentence that says first of all if the model does not agree with its own training rows, or
-    is no better on rows it has not seen than an answer that looks at no row; "" otherwise, or where
-    that cannot be told.
+    """Return a sentence if the model contradicts its training labels or is no better than the
+    baseline on unseen rows; "" otherwise, or if that is unknown.
 
     >>> import exempla, numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -165,7 +162,7 @@ def poor_model(explanation: Explanation) -> str:
 
 
 def _share(learned: Judged | None) -> str:
-    """How well it knows its training rows."""
+    """Return the score on the training rows, in words."""
     assert learned is not None
     if learned.classes:
         return f"{learned.score:.1%} of its training rows"
@@ -267,8 +264,7 @@ Trust = tuple[str, str, str]
 
 
 def percent(share: float) -> str:
-    """A share as every page and every printed answer writes it: as `chance`, and exactly none or
-    all where it is.
+    """Return a share in per cent, like `chance`, but 0 % and 100 % if they are exact.
 
     >>> percent(0.8149), percent(0.997), percent(0.0042), percent(1.0), percent(0.0)
     ('81 %', '> 99 %', '< 1 %', '100 %', '0 %')
@@ -277,7 +273,7 @@ def percent(share: float) -> str:
 
 
 def _plural(count: int, noun: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> _plural(1, "error"), _plural(1200, "errors")
     ('1 error', '1,200 errors')
@@ -287,7 +283,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def question(explanation: Selection, about: About) -> str:
-    """What was asked."""
+    """Return the question of the report."""
     if about.question or not isinstance(explanation, Explanation):
         return about.question
     verb = {
@@ -300,7 +296,7 @@ def question(explanation: Selection, about: About) -> str:
 
 
 def answer(found: Selection, about: About) -> str:
-    """The answer in one sentence."""
+    """Return the answer in one sentence."""
     if about.answer:
         return about.answer
     return removal_sentence(found, about.noun) if isinstance(found, Explanation) else found.finding
@@ -405,7 +401,7 @@ def _turned(fixed: int | None, broken: int | None, n: int, noun: str, measured: 
 
 
 def signed(change: float) -> str:
-    """A change with its sign, in plain decimals.
+    """Return a change with its sign, in plain decimals.
 
     >>> signed(0.2446), signed(-0.00031), signed(-5.6e-08)
     ('+0.24', '-0.00031', '0.0000')
@@ -414,7 +410,7 @@ def signed(change: float) -> str:
 
 
 def within(value: float, spread: float) -> str:
-    """A change and its spread, both to the spread's two digits.
+    """Return a change ± its spread, both rounded to two digits of the spread.
 
     >>> within(0.00017, 0.0281), within(-0.5, 0.2), within(0.1, 0.0)
     ('0.000 ± 0.028', '-0.50 ± 0.20', '0.1 ± 0')
@@ -427,7 +423,7 @@ def within(value: float, spread: float) -> str:
 
 
 def doubtful(explanation: Explanation, train_view: View | None) -> int:
-    """How many of the picked examples the model would label differently."""
+    """Return how many of the picked examples have a label the model disagrees with."""
     if train_view is None or train_view.numeric or train_view.labels is None:
         return 0
     if train_view.predicted is None:
@@ -438,14 +434,14 @@ def doubtful(explanation: Explanation, train_view: View | None) -> int:
 
 
 def trust_in_model(about: About) -> list[Trust]:
-    """How good the model is, if that or at least the model is known."""
+    """Return the line about the model; none if nothing is known about it."""
     if about.accuracy:
         return [("Model", about.accuracy, about.model)]
     return [("Model", about.model, "its accuracy was not measured")] if about.model else []
 
 
 def trust(found: Selection, about: About) -> list[Trust]:
-    """How sure this is: one line per thing that could be wrong."""
+    """Return the facts behind the answer: model, damping, sketch, selection, certificate."""
     lines = trust_in_model(about)
     noise = f", noise {found.noise:g}" if found.noise else ""
     if not isinstance(found, Explanation):
@@ -453,9 +449,9 @@ def trust(found: Selection, about: About) -> list[Trust]:
     lines.append(("Damping", f"{found.damping:.3g}", found.damping_rule))
     exact = found.share >= 0.9995
     rest = (
-        "the rest counts along the question, by its mean eigenvalue"
+        "the residual is included, with its mean eigenvalue"
         if found.residual_used
-        else "the rest was left out by the sketch"
+        else "the residual of the sketch is not used"
     )
     kept = "all" if exact else percent(found.share)
     lines.append(("Kept of the Fisher information", kept, "exact" if exact else rest))
@@ -467,12 +463,12 @@ def trust(found: Selection, about: About) -> list[Trust]:
 def _selected(explanation: Explanation) -> str:
     short = explanation.k - len(explanation)
     side = {"both": "both sides"}.get(explanation.side, f"{explanation.side} only")
-    labels = f"{explanation.labels} labels questioned"
+    labels = f"queried under their {explanation.labels} labels"
     return f"{side}, {labels}" + (f"; {short:,} fewer than asked for" if short > 0 else "")
 
 
 def _certified(explanation: Explanation) -> list[Trust]:
-    """What is proved about the picks as a set."""
+    """Return the lower bound that is proved for the picks as a set."""
     found = {line["name"]: line for line in explanation.certificate.get("statements", [])}
     proved = found.get("share_of_best_set")
     if not proved or proved["status"] != "certified" or not math.isfinite(proved["value"]):

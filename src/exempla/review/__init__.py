@@ -20,10 +20,10 @@ A review folder contains:
 `content` is what the person sees of a row: a text with its decisive words, table cells with the
 weight of each column, or an image. Rows are 0-based, as in `explanation.json`.
 
-Files: `suspects` and `folder` (what is reviewed), `log` (decisions), `sampling`, `learning` and
-`session` (order, spot checks, errors left), `gate`, `app` and `server` (the page), `export`,
-`formats` and `integrations` (other tools). Writing a folder and exporting need no web server;
-`serve` needs the `review` extra.
+Files: `suspects` and `folder` (what is reviewed), `log` (decisions), `sampling` and `session`
+(order, spot checks, errors left), `gate`, `app` and `server` (the page), `export`, and
+`integrations` (other tools). Writing a folder and exporting need no web server; `serve` needs the
+`review` extra.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Who may talk to the page: the checks every request passes, and the headers every answer bears.
+"""Access control of the review page: checks of every request, and headers of every response.
 
-The page listens on 127.0.0.1, yet any site open in the same browser can send requests there.
-  - A name that resolves to 127.0.0.1 (DNS rebinding): the Host header must be ours, port included.
-  - Another program on this machine that the same browser visits: cookies ignore ports and would be
-    sent to it, so there are none. The page keeps a session key in the storage of its own origin,
-    which ports do keep apart, and sends it in the header X-Exempla. Nothing else ever sends it.
-  - A foreign page that reads, posts or embeds: it does not have the key, and no form, image, frame
-    or script tag can send that header. Besides, Sec-Fetch-Site must be same-origin (another port
-    on localhost counts as the same *site*), Origin must match, and what is posted must be JSON.
-  - Another user of the machine: a token, valid once, is traded for the session key.
-Only the empty page and its scripts are served without the key: they hold nothing of the data.
+The page listens on 127.0.0.1, but any site open in the same browser can send requests there. The
+gate handles these cases:
+  - DNS rebinding, a name that resolves to 127.0.0.1: the Host header must be ours, with the port.
+  - Another local server that the same browser visits: cookies ignore ports and would be sent to it,
+    so there are none. The page keeps a session key in the storage of its origin, which includes the
+    port, and sends it in the header X-Exempla.
+  - Another page that reads, posts or embeds: it does not have the key, and no form, image, frame or
+    script tag can send that header. In addition, Sec-Fetch-Site must be same-origin (another port
+    of localhost is the same *site*), Origin must match, and bodies must be JSON.
+  - Another user of the machine: a token that works once is exchanged for the session key.
+Only the empty page and its scripts, which contain no data, are served without the key.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _DECISIVE = {"host", "origin", "sec-fetch-site", "content-type", "content-length
 
 @dataclass
 class Keys:
-    """The secrets of one start: a token that opens the door once, and the key it is traded for.
+    """The secrets of one server: a token that works once, and the session key it is exchanged for.
 
     >>> keys = Keys(token="once", session="s")
     >>> keys.spend("guess"), keys.spend("once"), keys.spend("once")
@@ -56,14 +57,14 @@ class Keys:
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def spend(self, token: str) -> bool:
-        """True for the right token, the first time."""
+        """Return True for the right token, the first time."""
         if self.token is None or not _same(token, self.token):
             return False
         self.token = None
         return True
 
     def renew(self) -> str:
-        """Another token, for another browser; one that was not used is worth nothing any more.
+        """Return a new token, for another browser; an unused earlier one becomes invalid.
 
         >>> keys = Keys(token="once")
         >>> new = keys.renew()
@@ -75,7 +76,7 @@ class Keys:
 
 
 class Gate:
-    """ASGI middleware: nothing reaches `app` that did not pass the checks above."""
+    """ASGI middleware that passes only requests which satisfy the checks above."""
 
     def __init__(self, app: Any, port: int, keys: Keys) -> None:
         self.app = app
@@ -84,7 +85,7 @@ class Gate:
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Let a request pass, or answer it here."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
@@ -106,11 +107,11 @@ class Gate:
         return await self.app(scope, receive, guarded_send)
 
     def _problem(self, scope: _Scope, head: dict[str, str]) -> tuple[str, int] | None:
-        """Why a request is turned away, and with which status."""
+        """Return why a request is refused and the status code; None if it is allowed."""
         reading, path = scope["method"] in ("GET", "HEAD"), scope["path"]
         fetch_site = head.get("sec-fetch-site")
         if fetch_site not in (None, "none", "same-origin"):
-            # A link from elsewhere is harmless: the person lands on the page, in the open.
+            # Following a link from another page is harmless: it only opens this page.
             opened = head.get("sec-fetch-mode") == "navigate" and reading and path == "/"
             if not opened or head.get("sec-fetch-dest", "document") != "document":
                 return "Requests from other pages are refused.", 403
@@ -131,19 +132,19 @@ class Gate:
         return None
 
     async def _enter(self, head: dict[str, str], send: _Send) -> None:
-        """Trade the token, which comes in the key's header, for the key."""
+        """Exchange the token, sent in the header of the key, for the key."""
         if not self.keys.spend(head.get("x-exempla", "")):
             return await _refuse(
                 send,
-                "This address has been used, or is not right; press Enter in the window where it "
-                "was printed, or start `exempla review` again, for a new one.",
+                "This link has expired or is invalid. Press Enter in the window where it was "
+                "printed to get a new one, or start `exempla review` again.",
             )
         body = json.dumps({"session": self.keys.session}).encode()
         return await _answer(send, body, 200, b"application/json")
 
 
 def _single_headers(scope: _Scope) -> dict[str, str] | None:
-    """Headers by name; None if one that decides is sent twice."""
+    """Return the headers by name; None if a security-relevant one is sent twice."""
     head: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name = raw_name.decode("latin-1").lower()

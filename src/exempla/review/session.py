@@ -229,7 +229,7 @@ class ReviewPlan:
 
 
 def _given(suspect: ListedSuspect) -> str:
-    """The given label; for a number, on which side of the expected value it lies."""
+    """Return the given label; for a number, whether it is above or below the expected value."""
     if suspect.kind != "number" or suspect.expected is None:
         return f"{suspect.part}\0{suspect.given}"
     return "above" if float(suspect.given) > suspect.expected else "below"

@@ -1,4 +1,4 @@
-"""What the page shows of a suspect: its content, its labels, and the rows for and against it."""
+"""Suspects as the page shows them: content, labels, and the rows that contradict or support."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = [
 ]  # fmt: skip
 
 LONGEST_TEXT = 20_000
-"""Characters of one text that reach the page; longer texts are cut, and the cut is shown."""
+"""Characters of a text on the page; longer texts are cut, and the page says so."""
 _LONGEST_CELL = 200_000
-"""Characters of one cell of the row as the file has it."""
+"""Characters of a cell of the original row."""
 KINDS = ("class", "number", "part")
 PARTS, FIRST_PART = 1 << 20, 1 << 40
-"""Places for parts within a row, and where their numbers begin; exact in a browser (2⁵³)."""
+"""Numbers per row for parts, and the first such number; exact in a browser (2⁵³)."""
 
 
 def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> int:
-    """The number that decisions about an item are kept under: the row's own, or one of its parts'.
+    """Return the number that decisions about an item are stored under: the row, or a part's number.
 
-    A part's number follows from the row and its place (tokens) or name (labels), so that an
-    analysis that is repeated keeps its decisions.
+    The number of a part is computed from the row and its position (tokens) or name (labels), so
+    that a repeated analysis keeps its decisions.
 
     >>> item_of(17), item_of(17, "flu", (4, 7)) != item_of(17, "flu", (9, 12))
     (17, True)
@@ -42,7 +42,7 @@ def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> in
 
 
 def row_of(item: int) -> int:
-    """The row of an item.
+    """Return the row of an item.
 
     >>> row_of(17), row_of(item_of(17, "flu"))
     (17, 17)
@@ -51,10 +51,10 @@ def row_of(item: int) -> int:
 
 
 def content_json(content: Content) -> dict[str, Any]:
-    """What the page shows of a row, without the pixels; empty parts are left out.
+    """Return what the page shows of a row, without the pixels; empty parts are left out.
 
-    "words" are the decisive pieces of the text, the strongest first. A positive weight of a word or
-    a column speaks for the label that the row carries, as everywhere (see `Content`).
+    "words" are the decisive words of the text, strongest first. A positive weight of a word or a
+    column supports the row's label (see `Content`).
 
     >>> content_json(Content(pieces=(("the ", 0.0), ("meeting", 0.8))))
     {'text': 'the meeting', 'words': [['meeting', 0.8]]}
@@ -81,7 +81,7 @@ def content_json(content: Content) -> dict[str, Any]:
 class EvidenceRow:
     """A trusted row that contradicts a suspect's label (or, as a supporter, agrees with it).
 
-    `source` says which file `row` counts in: "train" or "curated".
+    `source` is the file that `row` refers to: "train" or "curated".
 
     >>> EvidenceRow(17, "spam", 0.31, Content(pieces=(("cheap pills", 0.0),))).to_dict()["label"]
     'spam'
@@ -97,11 +97,11 @@ class EvidenceRow:
     def __post_init__(self) -> None:
         if self.source not in ("train", "curated"):
             raise ExemplaError(
-                f"Row {self.row}: its source is {self.source!r}, not train, curated."
+                f"Row {self.row}: its source is {self.source!r}; it must be train or curated."
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Return the JSON form."""
         return {
             "row": int(self.row),
             "id": self.id,
@@ -164,7 +164,7 @@ class Suspect:
 
     @property
     def item(self) -> int:
-        """The number that decisions about it are kept under."""
+        """The number that decisions about it are stored under."""
         return item_of(self.row, self.part, self.span)
 
     def __post_init__(self) -> None:
@@ -179,19 +179,19 @@ class Suspect:
     def _check_kind(self) -> None:
         if self.kind not in KINDS:
             raise ExemplaError(
-                f"Row {self.row}: its kind is {self.kind!r}, not {', '.join(KINDS)}."
+                f"Row {self.row}: its kind is {self.kind!r}; it must be one of {', '.join(KINDS)}."
             )
         if (self.kind == "part") != bool(self.part):
-            raise ExemplaError(f"Row {self.row}: a part has a name, and only a part has one.")
+            raise ExemplaError(f"Row {self.row}: a part needs a name, and only a part has one.")
         if self.kind == "number":
             for name, value in (("given", self.given), ("expected", self.expected)):
                 if not is_number(value):
                     raise ExemplaError(f"Row {self.row}: {name} is {value!r}, not a number.")
         if self.span is not None and not 0 <= self.span[0] < self.span[1]:
-            raise ExemplaError(f"Row {self.row}: the span {self.span} is none.")
+            raise ExemplaError(f"Row {self.row}: the span {self.span} is invalid.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: one line of suspects.jsonl."""
+        """Return one line of suspects.jsonl."""
         more = {
             "kind": self.kind if self.kind != "class" else None,
             "model_label": self.model_label or None,
@@ -221,11 +221,11 @@ class Suspect:
 
 @dataclass(frozen=True)
 class ReviewedFile:
-    """The file the rows come from, and how to read it again.
+    """The file that the rows come from, and how to read it again.
 
-    `label` is the column whose values are decided about; `options` are the keyword arguments of
-    `exempla.tables.read_table` beside the path. `fingerprint` is that of the bytes the suspects
-    were found in (`exempla.tables.corrections`), worked out from the path if None.
+    `label` is the label column; `options` are the keyword arguments of `exempla.tables.read_table`.
+    `fingerprint` is that of the analysed bytes (see `exempla.tables.corrections`), computed from
+    the path if None.
 
     >>> ReviewedFile("mails.jsonl", "jsonl", label="label").format
     'jsonl'
@@ -239,7 +239,7 @@ class ReviewedFile:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is, or reads as, a finite number.
+    """Return True for a finite number, or a string that represents one.
 
     >>> is_number("1.5e3"), is_number("nan"), is_number("a")
     (True, False, False)

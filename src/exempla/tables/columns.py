@@ -83,7 +83,7 @@ def _pattern(style: str) -> re.Pattern[str]:
 
 
 def to_dates(column: Any, style: str | None) -> np.ndarray:
-    """The values as datetime64[s]; what does not read is NaT. Without a style: Arrow's own dates.
+    """Return the values as datetime64[s]; NaT if they cannot be parsed. No style: Arrow dates.
 
     >>> import pyarrow as pa
     >>> to_dates(pa.array(["2024-01-31", "x"]), "%Y-%m-%d").astype(str).tolist()

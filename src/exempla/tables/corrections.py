@@ -30,7 +30,7 @@ from exempla.io import file_mode, flush_folder, make_folder, parse_json, write_b
 from exempla.tables.formats.columnar import fingerprint as file_fingerprint
 from exempla.tables.formats.folder import FolderSource
 from exempla.tables.read import read_table
-from exempla.tables.table import Table, show
+from exempla.tables.table import Edits, Table, show
 
 _ACTIONS = ("keep", "relabel", "remove")
 
@@ -280,7 +280,8 @@ def corrected(
     if not changes and not removed and not excel_safe:
         return table.source.original()
     place = table.position(label)
-    return table.source.rewrite(place, changes, removed, excel_safe=excel_safe)
+    cells = {row: {place: value} for row, value in changes.items()}
+    return table.source.rewrite(Edits(cells, removed, excel_safe))
 
 
 def _edits(

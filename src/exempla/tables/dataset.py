@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,13 @@ class RowView(View):
             image=self._image(row, values),
         )
 
+    @cached_property
+    def _pixels(self) -> ImageView:
+        return ImageView(self.table.images)  # finds the range of all values, once
+
     def _image(self, row: int, values: Mapping[str, str | None]) -> Any:
         if self.table.images is not None:
-            return ImageView(self.table.images).show(row).image
+            return self._pixels.show(row).image
         if self.table.format == "images":
             return safe_path(self.table.path, values["file"] or "")
         return None

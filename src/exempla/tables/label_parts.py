@@ -1,13 +1,13 @@
-"""Files whose rows have several labels, or a label for every token: read, and written back.
+"""Files whose rows have several labels, or a label for every token.
 
-How a file holds them is its layout, a dictionary that also goes into review.json:
+A layout, which review.json contains as well, says how a file stores them:
 
     {"kind": "columns", "names": […], "spelt": {name: [absent, present]}}   a column for each label
-    {"kind": "delimited", "column": …, "separator": ";", "names": […]}      one column, a list in it
+    {"kind": "delimited", "column": …, "separator": ";", "names": […]}      a list in one column
     {"kind": "tokens", "tokens": …, "labels": …}                            JSON lines with lists
-    {"kind": "conll", "token": 0, "label": -1}                              a token a line
+    {"kind": "conll", "token": 0, "label": -1}                              a token per line
 
-Only what was decided on changes, byte for byte, as everywhere.
+Only the labels with a decision change; all other bytes stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,18 +28,18 @@ from exempla.tables.formats.columnar import OnDisk
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
 from exempla.tables.formats.jsonl import JsonSource, json_spans, json_token
 from exempla.tables.read import read_table
-from exempla.tables.table import Table, show, to_strings
+from exempla.tables.table import Edits, Table, show, to_strings
 
 __all__ = ["Sentences", "changed", "indicator", "read_sentences", "span_of"]
 
 _YES, _NO = ("1", "1.0", "true", "yes", "y", "x"), ("0", "0.0", "false", "no", "n", "")
 _CONLL = (".conll", ".conllu", ".conll03", ".iob", ".iob2", ".bio")
 _Changes = Mapping[tuple[int, str | int], str]
-"""(row, label's name or token's place) → "present" or "absent", or the token's new label."""
+"""(row, label name or token position) → "present" or "absent", or the new label of the token."""
 
 
 def indicator(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, labels) of zeros and ones, and which rows have labels at all; completes the layout.
+    """Return the (rows, labels) indicator matrix and which rows have labels; complete the layout.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
@@ -63,8 +62,9 @@ def _columns(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarr
         odd = sorted({v for v in plain if v not in _YES and v not in _NO})
         if odd:
             raise ExemplaError(
-                f"The label column {name!r} holds {show(odd, 3)}; a column for each label says 0 "
-                "or 1, yes or no. One column with several labels needs --label-separator."
+                f"The label column {name!r} has {show(odd, 3)}; with one column per label, values "
+                "must be 0 or 1, yes or no. For several labels in one column, use "
+                "--label-separator."
             )
         out[:, place] = [v in _YES for v in plain]
         known &= ~missing
@@ -88,8 +88,8 @@ def _delimited(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.nda
     names = sorted({name for cell in cells for name in cell})
     if len(names) < 2:
         raise ExemplaError(
-            f"The column {column!r} holds {'one label' if names else 'no label'} in all when split "
-            f"at {mark!r}; is that the separator?"
+            f"The column {column!r} has {'only one label' if names else 'no label'} when split at "
+            f"{mark!r}; is that the separator?"
         )
     layout["names"] = names
     place = {name: i for i, name in enumerate(names)}
@@ -104,7 +104,7 @@ def _pieces(cell: str | None, mark: str) -> list[str]:
 
 
 class Sentences(NamedTuple):
-    """Token lists of a file, and how it holds them."""
+    """The token lists of a file, their labels, and the layout."""
 
     tokens: list[list[str]]
     labels: list[list[str]]
@@ -114,7 +114,7 @@ class Sentences(NamedTuple):
 
 
 def is_conll(path: str | Path) -> bool:
-    """Whether the name is that of a file with a token a line."""
+    """Return True if the file name has a CoNLL extension."""
     return Path(path).suffix.lower() in _CONLL
 
 
@@ -146,7 +146,7 @@ def read_sentences(
     for row, (tokens, labels) in enumerate(zip(*rows, strict=True)):
         if tokens is None or labels is None or len(tokens) != len(labels):
             raise ExemplaError(
-                f"Row {row} of {path.name} does not hold as many {name} as tokens; mend that line."
+                f"Row {row} of {path.name} needs one of {name} per token; correct that line."
             )
     texts, labels = ([[str(v) for v in one or []] for one in part] for part in rows)
     layout = {"kind": "tokens", "tokens": "tokens", "labels": name}
@@ -168,7 +168,7 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
     if label is not None:
         if not re.fullmatch(r"-?[1-9]\d*", label):
             raise ExemplaError(
-                f"--label {label} is no column of {path.name}: give its number, counted from 1."
+                f"--label {label} is not a column of {path.name}; give its number, counted from 1."
             )
         layout["label"] = int(label) - (int(label) > 0)
     sentences: list[list[tuple[str, str]]] = [[]]
@@ -188,7 +188,7 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
         sentences[-1].append((fields[layout["token"]][0], fields[layout["label"]][0]))
     full = [one for one in sentences if one]
     if not full:
-        raise ExemplaError(f"{path.name} holds no tokens.")
+        raise ExemplaError(f"{path.name} has no tokens.")
     tokens, labels = ([[pair[i] for pair in one] for one in full] for i in (0, 1))
     source: Any = OnDisk(path, hashlib.sha256(path.read_bytes()).hexdigest())
     read = Table(path, "conll", pa.table({"tokens": [" ".join(one) for one in tokens]}), source)
@@ -197,14 +197,14 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
 
 def _conll_lines(path: Path) -> tuple[list[str], Any, str]:
     if not path.is_file():
-        raise ExemplaError(f"There is no file {str(path)!r}; look for its name.")
+        raise ExemplaError(f"There is no file {str(path)!r}; check the name.")
     content, packing = unpack(path.read_bytes(), path.name)
     encoding, text = sniff_encoding(content, None, path.name)
     return text.splitlines(keepends=True), encoding, packing
 
 
 def _fields(line: str) -> list[tuple[str, int, int]]:
-    """(text, start, end) of each column."""
+    """Return (text, start, end) of each column."""
     pattern = r"[^\t\r\n]+" if "\t" in line else r"\S+"
     return [
         (m.group(), m.start(), m.end()) for m in re.finditer(pattern, line) if m.group().strip()
@@ -212,13 +212,13 @@ def _fields(line: str) -> list[tuple[str, int, int]]:
 
 
 def _outside(line: str, fields: list[tuple[str, int, int]]) -> bool:
-    """Comments, marks of documents, and CoNLL-U's words of several tokens."""
+    """Return True for comments, document marks, and multi-token words of CoNLL-U."""
     first = fields[0][0]
     return line.startswith(("# ", "-DOCSTART-")) or bool(re.fullmatch(r"\d+[-.]\d+", first))
 
 
 def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
-    """Where a token stands in the tokens joined by spaces.
+    """Return the position of a token in the tokens joined by spaces.
 
     >>> span_of(["Ada", "came"], 1)
     (4, 8)
@@ -230,42 +230,33 @@ def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
 def changed(
     path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int], **reading: Any
 ) -> bytes:
-    """The file with these labels changed and these rows gone."""
+    """Return the file with these labels changed and these rows removed."""
     if layout["kind"] == "conll":
         return _changed_conll(path, layout, changes, removed)
     if layout["kind"] == "tokens":
         return _changed_lists(path, layout, changes, removed)
-    cells = _new_cells(read_table(path, **reading), layout, changes)
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder) / path.name
-        here.write_bytes(path.read_bytes())
-        for name, values in cells.items():
-            table = read_table(here, **reading)
-            here.write_bytes(table.source.rewrite(table.position(name), values, ()))
-        if removed:
-            table = read_table(here, **reading)
-            here.write_bytes(table.source.rewrite(0, {}, frozenset(removed)))
-        return here.read_bytes()
+    table = read_table(path, **reading)
+    cells = _new_cells(table, layout, changes)
+    edits = Edits(cells, frozenset(removed))
+    return table.source.rewrite(edits) if edits.rows else table.source.original()
 
 
 def _new_cells(
     table: Table, layout: dict[str, Any], changes: _Changes
-) -> dict[str, dict[int, str]]:
-    """Column → row → its new cell."""
-    out: dict[str, dict[int, str]] = {}
+) -> dict[int, dict[int, str]]:
+    """Return the new cells, by row and column."""
+    out: dict[int, dict[int, str]] = {}
     if layout["kind"] == "columns":
         for (row, name), value in changes.items():
             spelt = layout["spelt"][name][value == "present"]
-            out.setdefault(str(name), {})[row] = spelt
+            out.setdefault(row, {})[table.position(name)] = spelt
         return out
-    column = layout["column"]
     by_row: dict[int, list[tuple[Any, str]]] = {}
     for (row, part), value in changes.items():
         by_row.setdefault(row, []).append((part, value))
-    rows = sorted(by_row)
-    for row, cell in zip(rows, table.strings(column, rows), strict=True):
-        new = _new_delimited(cell or "", by_row[row], layout["separator"])
-        out.setdefault(column, {})[row] = new
+    rows, place = sorted(by_row), table.position(layout["column"])
+    for row, cell in zip(rows, table.strings(layout["column"], rows), strict=True):
+        out[row] = {place: _new_delimited(cell or "", by_row[row], layout["separator"])}
     return out
 
 
@@ -282,7 +273,7 @@ def _new_delimited(cell: str, edits: list[tuple[Any, str]], mark: str) -> str:
 def _changed_lists(
     path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int]
 ) -> bytes:
-    """JSON lines with single elements of their lists of labels changed."""
+    """Change single elements of the label lists of JSON lines."""
     source = read_table(path).source
     assert isinstance(source, JsonSource)
     edits: dict[int, dict[int, str]] = {}

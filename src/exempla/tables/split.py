@@ -130,8 +130,11 @@ def split(
             "test or curated share."
         )
     X_train = data.inputs(train)
-    test_part = data.part(pool[asked], None if test is None else _read(test), X_train, y_train)
-    curated_part = data.part(trusted, curated_table, X_train, y_train)
+    test_table = None if test is None else _read(test)
+    test_part, curated_part = (
+        _own_part(data, rows) if other is None else data.part_of(other, X_train, y_train)
+        for rows, other in ((pool[asked], test_table), (trusted, curated_table))
+    )
     return Split(
         train, X_train, y_train, *test_part[:3], *curated_part[:3], unlabelled,
         test_table=test_part[3], curated_table=curated_part[3], notes=tuple(notes),
@@ -255,6 +258,13 @@ _Part = tuple[np.ndarray, Any, "np.ndarray | None", "Table | None"]
 """Rows, inputs, labels, and the file they come from if it is not the main one."""
 
 
+def _own_part(data: _TableRows | _ImageRows, rows: np.ndarray) -> _Part:
+    """Return these rows of the main file."""
+    if not len(rows):
+        return rows, None, None, None
+    return rows, data.inputs(rows), data.labels(rows), None
+
+
 @dataclass(frozen=True)
 class _TableRows:
     """Labelled rows of a table, with their typed features."""
@@ -274,16 +284,8 @@ class _TableRows:
     def labels(self, rows: np.ndarray) -> np.ndarray:
         return label_values(self.table, self.label.name, self.label.detail, rows)
 
-    def part(
-        self, rows: np.ndarray, other: Table | None, X_train: Any, y_train: np.ndarray
-    ) -> _Part:
-        """Return these rows of the table, or all usable rows of another file."""
-        if other is None:
-            return (
-                (rows, self.inputs(rows), self.labels(rows), None)
-                if len(rows)
-                else (rows, None, None, None)
-            )
+    def part_of(self, other: Table, X_train: Any, y_train: np.ndarray) -> _Part:
+        """Return all usable rows of another file."""
         other = self._aligned(other)
         rows = np.setdiff1d(np.arange(len(other)), np.asarray(other.ragged, dtype=np.int64))
         if self.label.name not in other.names:
@@ -355,16 +357,8 @@ class _ImageRows:
     def _at(self, rows: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.rows, rows)
 
-    def part(
-        self, rows: np.ndarray, other: Table | None, X_train: np.ndarray, y_train: np.ndarray
-    ) -> _Part:
-        """Return these images, or those of another file in the size and colours of training."""
-        if other is None:
-            return (
-                (rows, self.inputs(rows), self.labels(rows), None)
-                if len(rows)
-                else (rows, None, None, None)
-            )
+    def part_of(self, other: Table, X_train: np.ndarray, y_train: np.ndarray) -> _Part:
+        """Return the images of another file, in the size and colours of training."""
         pixels, labels, rows = self._loaded(other, X_train.shape[1:3])
         y, known = None, np.ones(len(rows), dtype=bool)
         if self.label.name in other.names:

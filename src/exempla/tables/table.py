@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -113,6 +113,20 @@ def to_strings(column: Any) -> list[str | None]:
     return [None if value is None else str(value) for value in column.to_pylist()]
 
 
+class Edits(NamedTuple):
+    """Changes of a file: new values by row and column position, and rows to remove."""
+
+    cells: Mapping[int, Mapping[int, str]] = {}
+    removed: Collection[int] = frozenset()
+    excel_safe: bool = False
+    """Put an apostrophe before cells that a spreadsheet would evaluate (CSV and TSV)."""
+
+    @property
+    def rows(self) -> set[int]:
+        """The rows that change."""
+        return {*self.cells, *self.removed}
+
+
 class Source(Protocol):
     """Writes a file back; bytes that no decision affects stay unchanged."""
 
@@ -120,15 +134,8 @@ class Source(Protocol):
         """Return the file as it was read."""
         ...
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
-        """Return the file with these cells of one column changed and these rows removed."""
+    def rewrite(self, edits: Edits) -> bytes:
+        """Return the edited file."""
         ...
 
 

@@ -125,7 +125,7 @@ class Acquisition(Answer):
         return {"weight": self.weights, "gain": self.gains, "helps": self.helps[:, 0]}
 
     def verify(self, labels: Any = None, fit: Any = None, seeds: int = 3) -> AcquisitionCheck:
-        """Retrain with these rows, and with as many random ones, and compare.
+        """Retrain with these rows and with the same number of random rows, and compare.
 
         Parameters
         ----------

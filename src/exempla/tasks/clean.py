@@ -52,7 +52,7 @@ class Cleaning(Explanation):
         return {**super()._columns(), "effect": self.effect}
 
     def verify(self, fit: Any = None, seeds: int = 5, holdout: Any = None, **more: Any) -> Any:
-        """Retrain without these examples, and without as many random ones; see `verify`."""
+        """Retrain without these examples and without equally many random ones; see `verify`."""
         return super().verify(self.fit if fit is None else fit, seeds, holdout, **more)
 
 

@@ -1,8 +1,9 @@
 """Verify an explanation: retrain without the selected examples and compare.
 
 There are three arms, each with several seeds: all training rows, without the selected ones, and
-without as many random ones (drawn anew for every seed). Each is judged on the queried predictions
-and on other predictions. Look at both: removal repairs what was queried, and may harm the rest.
+without equally many random ones (drawn anew for every seed). Each is evaluated on the queried
+predictions and on other predictions. Look at both: removal repairs what was queried, and may harm
+the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One file per command: HELP, add_arguments(parser), run(options) -> exit code.
+"""One module per command: add_arguments(parser), run(options) -> exit code, and its STAGES.
 
-Heavy imports stand inside `run`, so that `exempla --help` is quick.
+Heavy imports are inside `run`, so that `exempla --help` is fast.
 """

@@ -23,7 +23,6 @@ from exempla.cli.options import (
     stages,
 )
 
-HELP = "which rows should you label or add next?"
 STAGES = stages(("choosing rows of the pool", 4, 4))
 _FILES = ("acquired.csv", "tasks.json")
 _REVIEW = ("review.json", "suspects.jsonl", "images")

@@ -24,7 +24,6 @@ from exempla.cli.options import (
 if TYPE_CHECKING:
     from exempla.cli.fitted import Fitted
 
-HELP = "which rows could be changed slightly to flip predictions?"
 STAGES = stages(("attacking", 4, 2))
 
 _TARGETS = 10

@@ -21,7 +21,6 @@ from exempla.cli.options import (
     verdict,
 )
 
-HELP = "which rows in your file harm the model, and what happens without them?"
 STAGES = stages(("finding harmful rows", 4, 4), ("retraining", 1, 0))
 
 

@@ -1,4 +1,4 @@
-"""Print a completion script for your shell, made from the commands themselves (by shtab).
+"""Print a completion script for your shell, generated from the commands by shtab.
 
 bash:  exempla completion bash > ~/.local/share/bash-completion/completions/exempla
 zsh:   exempla completion zsh  > ~/.zfunc/_exempla      (with ~/.zfunc in your fpath)
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-HELP = "print a completion script for bash, zsh, fish, tcsh or PowerShell"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The shell."""
+    """Add the shell."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh", "powershell"))
 
 

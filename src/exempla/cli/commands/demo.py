@@ -1,5 +1,7 @@
-"""Train a classifier on scikit-learn's bundled handwritten digits, ask which training images are
-responsible for its mistakes on unseen ones, and show them side by side."""
+"""Train a classifier on scikit-learn's handwritten digits and explain its mistakes.
+
+The report shows each mistake beside the training images that are responsible for it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,9 @@ from typing import Any
 from exempla.cli.console import Console
 from exempla.cli.options import add_output, command_line
 
-HELP = "a real model, its real mistakes, and the training images behind them (under 30 s)"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """-k, --out, --seed."""
+    """Add the number of images and the output."""
     parser.add_argument(
         "-k", type=int, default=50, help="how many training images to pick (default: 50)"
     )
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """The demonstration, told as it happens."""
+    """Train, explain, and write the results."""
     from exempla.cli.output import prepare_folder, published, say_files, write_results
     from exempla.explainer import Explainer
     from exempla.report import About, plot_evidence
@@ -33,13 +33,12 @@ def run(options: Namespace) -> int:
     digits = _train(options.seed)
     console.say(
         f"1. Trained logistic regression on {len(digits.train[1]):,} handwritten digits "
-        "(8 × 8 pixels, scikit-learn's own)."
+        "(8 × 8 pixels, from scikit-learn)."
     )
     wrong = len(digits.errors[1])
     accuracy = f"{1 - wrong / digits.n_test:.1%}"
     console.say(
-        f"2. On {digits.n_test:,} digits it has not seen it is right {accuracy} of the time: "
-        f"{wrong} mistakes."
+        f"2. On {digits.n_test:,} unseen digits its accuracy is {accuracy}: {wrong} mistakes."
     )
     explainer = Explainer(digits.model, seed=options.seed, progress=console.progress)
     explanation = explainer.fit(digits.train).explain(digits.errors, k=options.k)
@@ -51,8 +50,8 @@ def run(options: Namespace) -> int:
         command=command_line(options),
         noun="mistakes",
         steps=(
-            ("Ask the same of a file of yours:", "exempla explain YOURFILE.csv --label COLUMN"),
-            ("Look for wrong labels in it:", "exempla fix-labels YOURFILE.csv --label COLUMN"),
+            ("Explain errors on your own file:", "exempla explain YOURFILE.csv --label COLUMN"),
+            ("Find wrong labels in your file:", "exempla fix-labels YOURFILE.csv --label COLUMN"),
         ),
     )
     train_view, test_view = digits.views()
@@ -72,17 +71,17 @@ def run(options: Namespace) -> int:
 
 @dataclass(frozen=True)
 class Digits:
-    """The trained model, what it learned from, and what it got wrong."""
+    """The trained model, its training data, and its mistakes."""
 
     model: Any
     train: tuple[Any, Any]
     errors: tuple[Any, Any]
     wrong: Any
-    """Where the mistakes stand among the unseen digits."""
+    """Positions of the mistakes among the unseen digits."""
     n_test: int
 
     def views(self) -> tuple[Any, Any]:
-        """How to show a training digit and a mistake."""
+        """Return the views of training digits and of mistakes."""
         names = [f"test image {i}" for i in self.wrong]
         return self._view(*self.train, None), self._view(*self.errors, names)
 

@@ -1,6 +1,7 @@
-"""Print versions, devices and what is installed: what a bug report should contain.
+"""Print versions, devices and installed libraries, as a bug report needs them.
 
-With files: how each is read and what its columns are taken for; exit code 2 if one cannot be read.
+With files, print how each one is read and the inferred kinds of its columns; the exit code is 2 if
+one cannot be read.
 """
 
 from __future__ import annotations
@@ -14,19 +15,17 @@ from typing import Any
 from exempla.cli.console import Console
 from exempla.cli.options import completed, core, extras, here
 
-HELP = "print versions, devices and what is installed, or what exempla makes of a file"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Files, --json, --quiet."""
+    """Add the files and the output."""
     files = parser.add_argument("file", metavar="FILE", nargs="*", help="data files to look at")
     completed(files, "FILE")
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing; the exit code tells")
+    parser.add_argument("--quiet", action="store_true", help="print nothing; use the exit code")
 
 
 def run(options: Namespace) -> int:
-    """Exit code 0 if the core is whole, 1 if something is missing."""
+    """Return 0 if all required libraries are installed, otherwise 1."""
     console = Console.of(options)
     if options.file:
         console.result({str(name): look_at(name, console) for name in options.file})
@@ -51,7 +50,7 @@ def run(options: Namespace) -> int:
 
 
 def look_at(name: str, console: Console) -> dict[str, Any]:
-    """Read a file as every command would, and say what its columns are."""
+    """Read a file like every command, and print the kinds of its columns."""
     from exempla.tables import infer_columns, read_table, show_columns
 
     table = read_table(name)
@@ -64,7 +63,7 @@ def look_at(name: str, console: Console) -> dict[str, Any]:
 
 
 def _examine() -> dict[str, Any]:
-    """What there is.
+    """Return versions, extras, devices and resources.
 
     >>> _examine()["core"]["numpy"] is not None
     True

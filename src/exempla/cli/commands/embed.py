@@ -30,7 +30,6 @@ from exempla.cli.options import (
 if TYPE_CHECKING:
     from exempla.cli.fitted import Fitted
 
-HELP = "write the rows of your file as vectors in Fisher space"
 STAGES = stages(("embedding the rows", 4, 2))
 
 

@@ -22,7 +22,6 @@ from exempla.cli.options import (
 
 _SEEDS = 3
 """Retrainings per arm of --verify."""
-HELP = "which rows in your file are responsible for a model's errors?"
 STAGES = stages(("explaining the predictions", 4, 4), ("retraining", 2, 0))
 
 

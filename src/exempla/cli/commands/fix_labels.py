@@ -7,21 +7,11 @@ Rows whose labels you trust (--curated, --curated-column) make the result much b
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from exempla.cli.options import (
-    add_fail_above,
-    add_file_arguments,
-    add_output,
-    command_line,
-    stages,
-    verdict,
-)
+from exempla.cli.options import add_fail_above, add_file_arguments, add_output, stages
 from exempla.errors import ExemplaError
 
-HELP = "which labels in your file are wrong?"
 STAGES = stages(("judging the labels", 8, 3))
 
 TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
@@ -120,13 +110,11 @@ def run(options: Namespace) -> int:
             assert files is not None
             given = fit_file(options, console, files, 0.0)
             job, fixes = _judge_rows(given, options, console)
-    if job is not None:
-        return job.finish(console, options, folder, fixes)
-    return _finish(given, fixes, options, console, folder)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return job.finish(console, options, folder, fixes)
 
 
 def _judge_rows(given: Any, options: Namespace, console: Any) -> tuple[Any, Any]:
-    """Judge rows with one label each; return the job if it is not about a few classes."""
+    """Judge rows with one label each."""
     from exempla.cli.labels import job_on_rows, original_labels
     from exempla.tasks.labels.fix_labels import fix_labels
 
@@ -142,58 +130,15 @@ def _judge_rows(given: Any, options: Namespace, console: Any) -> tuple[Any, Any]
         (prepare(parts.X_train), parts.y_train),
         curated,
         # Otherwise spot checks are drawn from all rows, so all of them are judged.
-        k=_asked(given, options) if options.method == "sbq" else None,
+        k=_listed(given, options) if options.method == "sbq" else None,
         method=options.method,
         seed=options.seed,
         progress=console.progress,
         task="regression" if given.regression else "classes",
         original_labels=once,
     )
-    return (job_on_rows(given) if fixes.task == "regression" else None), fixes
+    return job_on_rows(given), fixes
 
 
-def _asked(given: Any, options: Namespace) -> int | None:
+def _listed(given: Any, options: Namespace) -> int | None:
     return None if options.k is None or given.regression else given.at_most(options.k)
-
-
-def _finish(given: Any, fixes: Any, options: Namespace, console: Any, folder: Path) -> int:
-    """Write the results for rows with one class each."""
-    import numpy as np
-
-    from exempla.cli.labels import Suspects, announce_review, worth_listing
-    from exempla.cli.output import published, say_files, write_tables
-    from exempla.report import About, write_label_report
-
-    suspects = Suspects(given, worth_listing(fixes, _asked(given, options)), fixes)
-    about = About(
-        **given.facts(),
-        command=command_line(options),
-        warnings=given.warnings,
-        steps=(("Review them and export the corrected file:", f"exempla review {folder}"),),
-    )
-    found = suspects.fixes.renumbered(given.parts.train)
-    # A listed row may be right; a reader who disagrees needs the best other label.
-    listed = replace(
-        found,
-        suggested=np.where(found.suggested == found.given, found.alternative, found.suggested),
-    )
-    with published(folder, options) as stage:
-        extra = {"file": given.dataset.name, "label": given.dataset.label.name}
-        paths = write_tables(stage, listed, suspects.train_view, extra)
-        paths["report"] = write_label_report(
-            found,
-            stage / "report.html",
-            train_view=suspects.train_view,
-            contradicting_view=suspects.contradicting_view,
-            about=about,
-        )
-        # Written in place, because decisions lie beside it; its header says that it is complete.
-        suspects.write_review(folder, options)
-    console.say(found.finding)
-    say_files(console, folder, paths)
-    announce_review(console, options, folder)
-    if not found.has_signal:  # then the upper end of the interval counts
-        most = found.interval[1] / max(found.n_train, 1)
-        return verdict(console, options, most, "of the labels may be wrong, as far as is known")
-    wrong = found.expected_errors / max(found.n_train, 1)
-    return verdict(console, options, wrong, "of the labels are expected to be wrong")

@@ -15,8 +15,6 @@ from pathlib import Path
 from exempla.cli.console import Console, plain
 from exempla.cli.options import completed
 
-HELP = "decide about suspicious labels in your browser, and export the corrected file"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the folder, the server and the exports."""

@@ -19,7 +19,6 @@ from exempla.cli.options import (
     verdict,
 )
 
-HELP = "reduce your file to k weighted rows"
 STAGES = stages(("summarising", 6, 3))
 
 

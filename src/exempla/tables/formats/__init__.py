@@ -1,6 +1,5 @@
-"""One file per format: how it is read, and how only the cells that were decided on are rewritten.
+"""File formats: each module reads one and writes it back with single cells changed.
 
-The byte-exact writers (CSV, JSON lines) are our own: no library changes one cell and leaves every
-other byte of a file alone. Limits on what one file may hold stand in limits.py.
-Imports: errors, images, tables.table, tables.columns.arrow.
+CSV and JSON lines are written by our own code, because no library changes one cell and keeps every
+other byte. Size limits are in `encoding`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
 from exempla.tables.formats.encoding import check_limit
-from exempla.tables.table import Table, show
+from exempla.tables.table import Edits, Table, show
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,19 @@ def fingerprint(path: Path) -> str:
 class _ParquetSource(OnDisk):
     """Keeps the schema, the metadata, the compression and the size of row groups."""
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
+    def rewrite(self, edits: Edits) -> bytes:
         file = pq.ParquetFile(io.BytesIO(self.original()))
         table, meta = _without_views(file.read()), file.metadata
-        field = table.schema.field(column)
-        values = table.column(column).to_pylist()
-        for row, label in changes.items():
-            values[row] = _typed(label, field.type, field.name)
-        changed = pa.chunked_array([pa.array(values, type=_plain(field.type))]).cast(field.type)
-        table = table.set_column(column, field, changed)
-        keep = np.setdiff1d(np.arange(len(table)), np.fromiter(removed, np.int64, len(removed)))
-        if removed:
-            table = table.take(pa.array(keep))
+        for column in {column for cells in edits.cells.values() for column in cells}:
+            field = table.schema.field(column)
+            values = table.column(column).to_pylist()
+            for row, cells in edits.cells.items():
+                if column in cells:
+                    values[row] = _typed(cells[column], field.type, field.name)
+            changed = pa.chunked_array([pa.array(values, type=_plain(field.type))]).cast(field.type)
+            table = table.set_column(column, field, changed)
+        if edits.removed:
+            table = table.take(pa.array(np.setdiff1d(np.arange(len(table)), [*edits.removed])))
         group = meta.row_group(0)
         out = io.BytesIO()
         pq.write_table(
@@ -151,27 +145,21 @@ def _first(error: Exception) -> str:
 class _NpzSource(OnDisk):
     """Changes `y`, and removes rows from every array that has one entry per row."""
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
+    def rewrite(self, edits: Edits) -> bytes:
         raw = self.original()
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
             arrays = {name: _plain_array(file, name, self.path) for name in file.files}
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             packed = any(item.compress_type for item in archive.infolist())
         y, n = arrays["y"].copy(), len(arrays["y"])
-        if y.dtype.kind == "U" and changes:
-            y = y.astype(np.result_type(y.dtype, *(np.asarray(c).dtype for c in changes.values())))
-        for row, label in changes.items():
+        labels = {row: next(iter(cells.values())) for row, cells in edits.cells.items()}
+        if y.dtype.kind == "U" and labels:
+            y = y.astype(np.result_type(y.dtype, *(np.asarray(c).dtype for c in labels.values())))
+        for row, label in labels.items():
             y[row] = _npz_value(label, y.dtype)
         arrays["y"] = y
-        if removed:
-            keep = np.setdiff1d(np.arange(n), np.fromiter(removed, np.int64, len(removed)))
+        if edits.removed:
+            keep = np.setdiff1d(np.arange(n), [*edits.removed])
             arrays = {
                 name: array[keep] if array.ndim and len(array) == n and name != "names" else array
                 for name, array in arrays.items()

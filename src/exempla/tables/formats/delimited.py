@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from exempla.tables.formats.encoding import (
     sniff_encoding,
     unpack,
 )
-from exempla.tables.table import Table, show
+from exempla.tables.table import Edits, Table, show
 
 CHUNK = 20_000
 _UNTITLED = ("", "Unnamed: 0")
@@ -47,22 +47,15 @@ class _DelimitedSource(TextSource):
 
     dialect: Dialect
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
+    def rewrite(self, edits: Edits) -> bytes:
         def edit(row: int, record: str) -> str:
-            if row in removed:
+            if row in edits.removed:
                 return ""
-            if row in changes:
-                record = replace_cell(record, column, changes[row], self.dialect)
-            return excel_safe_record(record, self.dialect) if excel_safe else record
+            for column, value in edits.cells.get(row, {}).items():
+                record = replace_cell(record, column, value, self.dialect)
+            return excel_safe_record(record, self.dialect) if edits.excel_safe else record
 
-        return self.edited(range(len(self.starts)) if excel_safe else {*changes, *removed}, edit)
+        return self.edited(range(len(self.starts)) if edits.excel_safe else edits.rows, edit)
 
 
 @dataclass(frozen=True)

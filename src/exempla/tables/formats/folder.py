@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.images import ImageError, as_pixels
-from exempla.tables.table import Table, show
+from exempla.tables.table import Edits, Table, show
 
 _IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -69,14 +69,7 @@ class FolderSource:
     def original(self) -> bytes:
         raise ExemplaError(f"{self.root.name} is a folder; export it to a folder, not to bytes.")
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
+    def rewrite(self, edits: Edits) -> bytes:
         return self.original()
 
     def moved(self, row: int, label: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from exempla.tables.formats.encoding import (
     sniff_encoding,
     unpack,
 )
-from exempla.tables.table import Table
+from exempla.tables.table import Edits, Table
 
 _WAY = "."
 """Separates the keys of nested objects in the name of a column."""
@@ -34,18 +34,15 @@ class JsonSource(TextSource):
 
     keys: tuple[str, ...]
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
+    def rewrite(self, edits: Edits) -> bytes:
         def edit(row: int, line: str) -> str:
-            return "" if row in removed else _replaced(line, self.keys[column], changes[row])
+            if row in edits.removed:
+                return ""
+            for column, value in edits.cells[row].items():
+                line = _replaced(line, self.keys[column], value)
+            return line
 
-        return self.edited({*changes, *removed}, edit)
+        return self.edited(edits.rows, edit)
 
 
 def _replaced(line: str, key: str, value: str) -> str:

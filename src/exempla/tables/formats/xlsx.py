@@ -10,7 +10,6 @@ import datetime as dt
 import io
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from exempla.errors import ExemplaError
 from exempla.tables.formats.columnar import OnDisk, fingerprint
 from exempla.tables.formats.dialect import column_names
 from exempla.tables.formats.encoding import check_limit
-from exempla.tables.table import Table
+from exempla.tables.table import Edits, Table
 
 __all__ = ["XlsxSource", "is_workbook", "read_xlsx"]
 
@@ -37,21 +36,15 @@ def is_workbook(path: Path) -> bool:
 class XlsxSource(OnDisk):
     """Changes cells and removes rows of the first sheet."""
 
-    def rewrite(
-        self,
-        column: int,
-        changes: Mapping[int, str],
-        removed: Collection[int],
-        *,
-        excel_safe: bool = False,
-    ) -> bytes:
+    def rewrite(self, edits: Edits) -> bytes:
         book = _opened(io.BytesIO(self.original()), self.path, values=False)
         sheet, first = book.worksheets[0], _first_row(book.worksheets[0])
         rows = [number for number, _ in _rows(sheet, first)]
-        for row, label in changes.items():
-            cell = sheet.cell(rows[row], column + 1)
-            cell.value = _typed(label, cell.value)
-        for row in sorted(removed, reverse=True):
+        for row, cells in edits.cells.items():
+            for column, label in cells.items():
+                cell = sheet.cell(rows[row], column + 1)
+                cell.value = _typed(label, cell.value)
+        for row in sorted(edits.removed, reverse=True):
             sheet.delete_rows(rows[row])
         out = io.BytesIO()
         book.save(out)

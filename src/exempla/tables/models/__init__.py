@@ -1,6 +1,4 @@
-"""The default model for a table or for images, and how good it is by cross-validation.
+"""Default models: `choose` for tables, `image` for images, `surrogate` for unsupported models.
 
-tabular and boosted make candidates, choose picks one, surrogate stands in for a model without
-scores. Folds and scores are scikit-learn's own; only cnn.py imports torch, when a network is asked
-for. Imports: errors, data, oracles, progress, tables.table, tables.columns, tables.features.
+Folds and scores come from scikit-learn; torch is imported only when a network is trained.
 """

@@ -348,6 +348,8 @@ def _loss(model: Any, X: Any, y: np.ndarray) -> float:
     return -float(np.log(sure.clip(min=1e-13)).mean())
 
 
+_ROUNDS = 100
+"""Rounds of boosting."""
 _LEVELS = 254
 """Levels of a category with their own code; histograms have 255 bins."""
 
@@ -367,7 +369,7 @@ def boosted_model(columns: Collection[Column], seed: int = 0) -> Pipeline | None
     classes = label_of(columns).detail == "classes"
     kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     sets = list(range(sum(column.kind == "category" for column in columns))) or None
-    model = kind(categorical_features=cast(Any, sets), random_state=seed)
+    model = kind(max_iter=_ROUNDS, categorical_features=cast(Any, sets), random_state=seed)
     return Pipeline([("prepare", prepare), ("model", model)])
 
 

@@ -648,7 +648,7 @@ def score_width(evidence: Evidence) -> int:
     try:
         oracle = make_oracle(evidence.model)
         oracle.read((problem.inputs(few), problem.labels(few)), role="train")
-    except (RuntimeError, TypeError, ValueError):  # whatever it is, it is told where it is needed
+    except (RuntimeError, TypeError, ValueError):  # reported where the model is needed
         return 0
     size, n = oracle.n_parameters, problem.n_train  # known once it has read some rows
     if isinstance(evidence.sketch, int):

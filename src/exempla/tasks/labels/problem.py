@@ -119,7 +119,7 @@ class LabelProblem:
 
 
 def read_problem(train: Any, curated: Any) -> LabelProblem:
-    """Check both sets; every problem found is told at once."""
+    """Check both sets; raise one error that names every problem."""
     problems: list[str] = []
     given = _labelled(train, "train", problems)
     X, y, weights, ids = given

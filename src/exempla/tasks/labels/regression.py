@@ -103,8 +103,8 @@ def _loss(size: np.ndarray, spread: np.ndarray) -> float:
 
 
 def _floor(size: np.ndarray, y: np.ndarray) -> float:
-    """The smallest spread that is told from zero: where most numbers are predicted exactly, the
-    tenth that is not, and the digits of the numbers themselves."""
+    """Return the smallest spread that is distinguished from zero, where most numbers are predicted
+    exactly: from the tenth that is not, and from the digits of the numbers themselves."""
     typical = float(np.quantile(size, 0.9))
     middle = np.quantile(y, [0.1, 0.9])
     return max(0.01 * typical, 1e-9 * float(np.max(np.abs(middle))), np.finfo(float).tiny * 1e30)
@@ -204,7 +204,7 @@ def _residuals(model: Any, given: Numbers, fit: Fit | None, seed: int) -> _Resid
 
 
 def _read_numbers(train: Any, curated: Any) -> Numbers:
-    """Check both sets; every problem found is told at once."""
+    """Check both sets; raise one error that names every problem."""
     problems: list[str] = []
     X, y, weights, ids = _read(train, "train", problems)
     if not problems and len(y) < FEWEST:
