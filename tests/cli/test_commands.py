@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli import options as checkout
+from exempla.cli.commands import checkout
 from exempla.cli.commands.checkout import find_checkout
 from exempla.errors import ExemplaError
 from tests.cli.case import CONTRACT, run

@@ -165,7 +165,7 @@ def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
     later = EffectPlot.of(found, checked)
     assert later is not None
     assert [mark.name for mark in later.marks][:2] == [
-        "removing these, predicted",
+        "removing these, measured",
         "removing these, retrained",
     ]
     text = Page(render_report(found, verification=checked)).text

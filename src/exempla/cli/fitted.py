@@ -102,7 +102,7 @@ class Fitted:
         X, labels = take_rows(self.parts.X_train, positions), self.parts.y_train[positions]
         n = len(self.dataset)
         return self.dataset.view(
-            labels=spread(labels, rows, n),
+            labels=spread(self.parts.y_train, self.parts.train, n),  # the map shows other rows too
             predicted=spread(self.model.predict(X), rows, n),
             **(decisive(self.model, X, labels, rows.tolist()) if why else {}),
         )

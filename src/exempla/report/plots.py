@@ -224,12 +224,13 @@ class EffectPlot:
         effect = explanation.removal
         if not effect or not math.isfinite(effect["log_likelihood"]):
             return None
-        lines = [("removing these, predicted", "ours", effect["log_likelihood"], 0.0, "")]
+        how = "measured" if effect.get("measured") else "predicted"
+        lines = [(f"removing these, {how}", "ours", effect["log_likelihood"], 0.0, "")]
         if verification is not None:
             found, half = _retrained(verification, "selected removed")
             lines.append(("removing these, retrained", "seen", found, half, within(found, half)))
         mean, spread = effect["random_baseline"], effect["random_sd"]
-        lines.append(("random rows, predicted", "chance", mean, 2 * spread, within(mean, spread)))
+        lines.append((f"random rows, {how}", "chance", mean, 2 * spread, within(mean, spread)))
         if verification is not None:
             found, half = _retrained(verification, "random removed")
             lines.append(("random rows, retrained", "chance", found, half, within(found, half)))

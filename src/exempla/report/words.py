@@ -210,7 +210,7 @@ def ranking_sentence(explanation: Explanation) -> str:
         )
     return (
         "Ranked by relative influence: how specifically a row speaks to these predictions. For the "
-        "rows whose removal changes most, use `clean`."
+        "rows whose removal changes most, run clean."
     )
 
 

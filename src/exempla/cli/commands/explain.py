@@ -84,6 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Fit a model, report its accuracy, explain, and write the results."""
+    from dataclasses import replace
     from functools import partial
 
     from exempla.cli.fitted import reading
@@ -137,6 +138,8 @@ def run(options: Namespace) -> int:
     evidence, layout = evidence_of(explanation), layout_of(explanation)
     # From positions in the training part to row numbers of the file.
     explanation = explanation.renumbered(given.parts.train)
+    if layout is not None:
+        layout = replace(layout, rows=given.parts.train[layout.rows])
     about = About(
         **given.facts(),
         command=command_line(options),
@@ -208,7 +211,8 @@ def _steps(given: Any, explanation: Any, asked: Any, options: Namespace) -> tupl
             "Retrain without these rows and see what changes:",
             command_for(options, "clean", "-k", str(len(picked)), "--out", "cleaned"),
         ))  # fmt: skip
-    if not options.verify and given.parts.y_test is not None:
+    measured = explanation.removal.get("measured", False)
+    if not options.verify and not measured and given.parts.y_test is not None:
         steps.append((
             "Check the predicted effect by retraining:",
             command_for(options, "explain", "--ask", str(options.ask), "--verify"),
