@@ -16,10 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from exempla.arrays import first_largest, levels
 from exempla.data import take_rows
-from exempla.tasks.labels.evidence import FisherView
+from exempla.tasks.labels.fisher import FisherView
 from exempla.tasks.labels.fix_labels import fix_labels_from, gather
 from exempla.tasks.labels.problem import Learner
-from exempla.tasks.labels.sbq import share_in_doubt
 
 
 def texts(n: int = 150) -> tuple[list[str], np.ndarray]:
@@ -106,10 +105,3 @@ def test_levels_join_what_nearly_ties() -> None:
 def test_equal_probabilities_fall_to_the_first() -> None:
     half = np.log(np.array([[0.5, 0.5 + 1e-14], [0.5 + 1e-14, 0.5], [0.4, 0.6]]))
     assert first_largest(half).tolist() == [0, 0, 1]
-
-
-def test_the_surest_half_is_cut_by_rows_where_it_ties() -> None:
-    p = 0.9 + 1e-15 * np.arange(10)
-    log_proba = np.log(np.column_stack([p, 1 - p]))
-    codes = np.array([1, 1, 0, 0, 0, 0, 0, 0, 0, 0])  # the wrong ones are first, and not surest
-    assert share_in_doubt(log_proba, codes) == pytest.approx(0.4)

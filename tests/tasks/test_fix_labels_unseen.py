@@ -70,7 +70,6 @@ def test_a_trained_torch_module(kind: str) -> None:
     assert accuracy(module(torch.as_tensor(X)).detach().numpy(), y) > 0.95
     evidence = gather(module, (X[:90], y[:90]), (X[90:], y[90:]), fit=descend)
     assert accuracy(evidence.cross_fitted, y) == CHANCE
-    assert accuracy(evidence.curated_only[90:], y[90:]) == pytest.approx(0.5, abs=0.3)
     again = gather(module, (X[:90], y[:90]), (X[90:], y[90:]), fit=descend)
     assert np.array_equal(evidence.cross_fitted, again.cross_fitted)
 

@@ -22,15 +22,17 @@ import pandas as pd
 from scipy.special import log_softmax
 
 from exempla.arrays import first_largest, is_sparse
-from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import n_rows
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.problem import LabelProblem, make_learner, without_blind_steps
+from exempla.tasks.labels.problem import (
+    LabelProblem,
+    LabelRequest,
+    make_learner,
+    without_unsupervised_steps,
+)
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import fit_stack
-from exempla.tasks.retrain import Fit
-from exempla.version import __version__
 
 _MAX_STEPS = 100
 _POOLED_VOTES = 10.0
@@ -153,27 +155,17 @@ def estimate_annotators(
     return Annotators(who, classes, confusion, right, n_votes, T)
 
 
-def fix_votes(
-    model: Any,
-    train: Any,
-    curated: Any = None,
-    k: int | None = None,
-    *,
-    fit: Fit | None = None,
-    seed: int = 0,
-    ids: Any = None,
-    probabilities: Any = None,
-) -> LabelFixes:
+def fix_votes(asked: LabelRequest) -> LabelFixes:
     """Rank rows by how likely their majority vote is wrong; see `exempla.fix_labels`."""
-    if curated is not None:
+    if asked.curated is not None:
         raise ExemplaError("curated= is for one label per row; leave it out for votes.")
-    X, votes, names = _read(train)
+    model, probabilities, seed = asked.model, asked.probabilities, asked.seed
+    X, votes, names = _read(asked.train)
     codes, classes = _coded(votes)
     n = len(codes)
     if len(classes) < 2:
         raise ExemplaError(f"all votes are {classes[0]!r}, and two labels are needed.")
-    seed, k = check_seed(seed), None if k is None else check_k(k, n, "training rows")
-    row_names = check_ids(ids, n)
+    k, row_names = asked.listed(n, "training rows"), asked.names(n)
     found = estimate_annotators(votes, names=names)
     majority = _majority(codes, found.posterior)
     if probabilities is not None:
@@ -185,8 +177,8 @@ def fix_votes(
             )
         found = estimate_annotators(votes, log_q, names)
     elif model is not None:
-        learner = make_learner(model, classes, fit)
-        last, rows = without_blind_steps(model, X, seed)
+        learner = make_learner(model, classes, asked.fit)
+        last, rows = without_unsupervised_steps(model, X, seed)
         learner = replace(learner, model=last)
         for step in range(_ROUNDS):
             consensus = first_largest(np.log(np.maximum(found.posterior, 1e-300)))
@@ -211,8 +203,6 @@ def fix_votes(
     chance = 1.645 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
     verdict = np.where(ambiguous, "ambiguous", np.where(best != majority, "wrong", "right"))
     return LabelFixes(
-        indices=order.astype(np.int64),
-        ids=None if row_names is None else row_names[order],
         probabilities=p[order],
         given=classes[majority[order]],
         suggested=classes[np.where(ambiguous, majority, best)[order]],
@@ -227,11 +217,7 @@ def fix_votes(
         method="votes",
         selector="Dawid-Skene with the model as a voter",
         annotators=found,
-        k=n if k is None else k,
-        n_train=n,
-        n_trusted=0,
-        seed=seed,
-        version=__version__,
+        **asked.fields(order, row_names, n, n),
     )
 
 

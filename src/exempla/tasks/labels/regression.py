@@ -21,14 +21,13 @@ from sklearn.base import is_classifier
 from threadpoolctl import threadpool_limits
 
 from exempla.arrays import is_tensor, to_numpy
-from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, plain_labels, stack_rows, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.tasks.labels.crossfit import cross_validated_numbers
 from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
+from exempla.tasks.labels.problem import LabelRequest, stack_weights
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.retrain import Fit, check_fit
-from exempla.version import __version__
 
 _DRAWS = 3
 """Draws of folds that the last round averages."""
@@ -129,23 +128,13 @@ FEWEST = 20
 """Rows below which no spread can be told."""
 
 
-def fix_numbers(
-    model: Any,
-    train: Any,
-    curated: Any = None,
-    k: int | None = None,
-    *,
-    fit: Fit | None = None,
-    seed: int = 0,
-    ids: Any = None,
-) -> LabelFixes:
+def fix_numbers(asked: LabelRequest) -> LabelFixes:
     """Rank training rows by how likely their numbers are wrong; see `exempla.fix_labels`."""
-    given = _read_numbers(train, curated)
-    _check_model(model, fit)
-    seed, n = check_seed(seed), given.n_train
-    k = None if k is None else check_k(k, n, "training rows")
-    names = check_ids(given.ids if ids is None else ids, n)
-    found = _residuals(model, given, fit, seed)
+    given = _read_numbers(asked.train, asked.curated)
+    _check_model(asked.model, asked.fit)
+    n, seed = given.n_train, asked.seed
+    k, names = asked.listed(n, "training rows"), asked.names(n, given.ids)
+    found = _residuals(asked.model, given, asked.fit, seed)
     case = Case(given.y, found.expected, found.spread, given.curated)
     with threadpool_limits(1, user_api="blas"):  # short vectors only wait for threads
         judged = assess(case, seed)
@@ -155,8 +144,6 @@ def fix_numbers(
     far = np.abs(case.y - case.expected)[:n] > _TAIL_SDS * case.spread[:n]
     mended = repaired(case, judged.kinds)[:n]
     return LabelFixes(
-        indices=order.astype(np.int64),
-        ids=None if names is None else names[order],
         probabilities=p[order],
         given=given.y[order],
         suggested=np.where(p > 0.5, mended, given.y[:n])[order],
@@ -169,13 +156,7 @@ def fix_numbers(
         spread_rule=found.rule,
         method="residuals",
         task="regression",
-        trusted=len(given.y) > n,
-        k=n if k is None else k,
-        n_train=n,
-        n_labels=n,
-        n_trusted=len(given.y) - n,
-        seed=seed,
-        version=__version__,
+        **asked.fields(order, names, n, n, len(given.y) - n),
     )
 
 
@@ -215,9 +196,7 @@ def _read_numbers(train: Any, curated: Any) -> Numbers:
     if curated is not None and not problems:
         Xc, yc, wc, _ = _read(curated, "curated", problems)
         if not problems:
-            if weights is not None or wc is not None:
-                both = ((y, weights), (yc, wc))
-                weights = np.concatenate([np.ones(len(v)) if w is None else w for v, w in both])
+            weights = stack_weights((len(y), weights), (len(yc), wc))
             X, y = stack_rows(X, Xc), np.concatenate([y, yc])
     if problems:
         raise ExemplaError(f"the numbers cannot be checked: {'; '.join(problems)}.")

@@ -17,16 +17,13 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction import FeatureHasher
 
-from exempla import __version__
-from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.tasks.labels.crossfit import view_bytes
-from exempla.tasks.labels.evidence import assess_predictions, assess_problem
-from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
+from exempla.tasks.labels.evidence import Evidence, assess_predictions
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Learner, check_classifier
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
-from exempla.tasks.retrain import Fit
 
 WIDTH = 2**17
 """Columns that features are hashed to."""
@@ -78,61 +75,46 @@ _BYTES = 20 * 12.0
 """Of a token's window in a sparse row."""
 
 
-def fix_token_labels(
-    model: Any,
-    train: Any,
-    curated: Any = None,
-    k: int | None = None,
-    *,
-    fit: Fit | None = None,
-    seed: int = 0,
-    ids: Any = None,
-    probabilities: Any = None,
-) -> LabelFixes:
+def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     """Rank token labels by how likely they are wrong; see `exempla.fix_labels`."""
     problems: list[str] = []
-    words, labels = _read(train, "train", problems)
-    more, more_labels = ([], []) if curated is None else _read(curated, "curated", problems)
+    words, labels = _read(asked.train, "train", problems)
+    more, more_labels = [], []
+    if asked.curated is not None:
+        more, more_labels = _read(asked.curated, "curated", problems)
     if problems:
         raise ExemplaError(f"the token labels cannot be checked: {'; '.join(problems)}.")
-    names = check_ids(ids, len(words))
     sentence = np.repeat(np.arange(len(words)), [len(one) for one in words])
     place = np.concatenate([np.arange(len(one)) for one in words])
     flat = np.array([label for one in (*labels, *more_labels) for label in one])
-    n, seed = len(sentence), check_seed(seed)
-    k = None if k is None else check_k(k, n, "tokens")
+    n = len(sentence)
+    k, names = asked.listed(n, "tokens"), asked.names(len(words))
     classes, codes = np.unique(flat, return_inverse=True)
     if len(classes) < 2:
         raise ExemplaError(f"all tokens are labelled {flat[0]!r}, and two labels are needed.")
     groups = np.concatenate([sentence, _groups(more, len(words))])
     announce(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
     problem = LabelProblem(None, codes, classes, n, groups=groups)
-    if probabilities is not None:
+    if asked.probabilities is not None:
         if more:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
-        found = assess_predictions(_stacked(probabilities, words), problem)
+        found = assess_predictions(_stacked(asked.probabilities, words), problem)
     else:
-        model = SoftmaxRegression(random_state=seed) if model is None else model
-        check_classifier(model, fit)
+        model = SoftmaxRegression(random_state=asked.seed) if asked.model is None else asked.model
+        check_classifier(model, asked.fit)
         problem = replace(problem, X=token_rows([*words, *more]))
-        found = assess_problem(Learner(model, classes), problem, seed, neighbours=False)
+        evidence = Evidence(Learner(model, classes), problem, seed=asked.seed)
+        evidence.neighbours = None
+        found = evidence.assess()
     order = found.order[:k]
     tokens = [words[s][i] for s, i in zip(sentence[order], place[order], strict=True)]
     return LabelFixes(
-        indices=sentence[order].astype(np.int64),
-        ids=None if names is None else names[sentence[order]],
         part=place[order],
         name=np.array(tokens, dtype=str),
         parts="tokens",
         task="tokens",
-        k=n if k is None else k,
-        n_train=len(words),
-        n_labels=n,
-        n_trusted=len(flat) - n,
-        trusted=bool(more),
-        seed=seed,
-        version=__version__,
         **found.listed(order, classes, codes),
+        **asked.fields(sentence[order], names, len(words), n, len(flat) - n),
     )
 
 

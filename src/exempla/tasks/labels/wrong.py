@@ -139,11 +139,6 @@ class Assessment:
         }
 
 
-def log_odds_against(log_p: np.ndarray) -> np.ndarray:
-    """Return log((1 − p)/p) from log p."""
-    return np.log(-np.expm1(np.minimum(log_p, -1e-12))) - log_p
-
-
 def assess(
     views: Mapping[str, np.ndarray],
     columns: Columns,
@@ -161,8 +156,8 @@ def assess(
         Predictions by models that have not seen the row's label, by name.
     columns : Columns
         The classes of the columns, and which one is given.
-    learned : array of shape (n_train, columns)
-        Predictions by a model that was fitted to these labels.
+    learned : array of shape (n_train,)
+        Log-odds against the given labels by a model that was fitted to them.
     original : int array of shape (rows − n_train,)
         Class codes that the trusted rows had before they were corrected.
     """
@@ -173,7 +168,7 @@ def assess(
     log_q = stack.log_q(parts, columns)
     rows, own, C = np.arange(n), columns.own[:n], columns.n_classes
     pi = _flip_rate(log_q[rows, own], C) if trusted else stack.flip_rate
-    z = _against(log_q[:n], own)
+    z = against(log_q[:n], own)
     score = z if learned is None else _with_learned(z, learned, views, columns.part(rows))
     given = columns.codes[rows, own]
     q = np.exp(log_q[rows, own])
@@ -311,8 +306,10 @@ def tells_apart(view: np.ndarray, columns: Columns) -> bool:
     return bool(best > _CHANCE_SDS)
 
 
-def _against(log_q: np.ndarray, own: np.ndarray) -> np.ndarray:
-    odds = log_odds_against(log_q[np.arange(len(own)), own])
+def against(log_p: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return the log-odds against the given labels, at most ± `MAX_LOG_ODDS`."""
+    given = log_p[np.arange(len(own)), own]
+    odds = np.log(-np.expm1(np.minimum(given, -1e-12))) - given
     return np.clip(odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
@@ -322,16 +319,14 @@ def _with_learned(
     """Return z with what the model holds against the label after it has learned it."""
     n, own = len(z), columns.own
     given = columns.codes[np.arange(n), own]
-    left = _against(learned, own)
     place = np.unique(given, return_inverse=True)[1]
     # least squares of z on the learned log-odds, with an intercept for each class
     size = np.bincount(place)
-    means = [np.bincount(place, values) / size for values in (left, z)]
-    x, y = left - means[0][place], z - means[1][place]
+    means = [np.bincount(place, values) / size for values in (learned, z)]
+    x, y = learned - means[0][place], z - means[1][place]
     calibrated = means[1][place] + x * float(x @ y) / (float(x @ x) + 1e-3)
-    first = next(iter(views.values()))[:n]
-    contradicted = float(np.mean(first_largest(first) != own))
-    share = min(float(np.mean(first_largest(learned) != own)) / max(contradicted, _EDGE), 1.0)
+    contradicted = against(next(iter(views.values()))[:n], own) > 0
+    share = min(float(np.mean(learned > 0)) / max(float(np.mean(contradicted)), _EDGE), 1.0)
     weight = _LEARNED_SHARE * share
     return (z + weight * calibrated) / (1.0 + weight)
 
@@ -413,7 +408,7 @@ def _checked(log_q: np.ndarray, columns: Columns, original: np.ndarray) -> _Chec
     rows = np.arange(len(original))
     found = columns.codes == original[:, None]
     own = np.argmax(found, axis=1)
-    score = np.where(found.any(axis=1), _against(log_q, own), MAX_LOG_ODDS)
+    score = np.where(found.any(axis=1), against(log_q, own), MAX_LOG_ODDS)
     rest = log_q.copy()
     rest[rows, own] = -np.inf
     alternative = columns.codes[rows, first_largest(rest)]
