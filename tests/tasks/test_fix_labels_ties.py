@@ -21,7 +21,7 @@ from exempla.tasks.labels.fix_labels import fix_labels_from, gather
 from exempla.tasks.labels.problem import Learner
 
 
-def texts(n: int = 150) -> tuple[list[str], np.ndarray]:
+def texts(n: int = 90) -> tuple[list[str], np.ndarray]:
     """Short messages about one of three topics."""
     rng = np.random.default_rng(0)
     words = np.array([f"word{i}" for i in range(200)])
@@ -37,7 +37,7 @@ def data_sets() -> Iterator[Any]:
         X, y = load(return_X_y=True)
         yield pytest.param(scale(X), y, plain, id=load.__name__[5:])
     X, y = load_digits(n_class=4, return_X_y=True)
-    yield pytest.param(X[:240] / 16.0, y[:240], plain, id="digits")
+    yield pytest.param(X[:120] / 16.0, y[:120], plain, id="digits")
     yield pytest.param(*texts(), make_pipeline(TfidfVectorizer(), plain), id="texts")
 
 
@@ -90,7 +90,7 @@ def test_the_last_bits_decide_nothing(trusted: bool, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Learner, "log_proba", jittered(Learner.log_proba))
     monkeypatch.setattr(FisherView, "unit", jittered(FisherView.unit))
-    for _ in range(3):
+    for _ in range(2):
         assert choices(model, train, curated if trusted else None) == expected
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logit
 
 from exempla.arrays import first_largest, is_sparse
 from exempla.data import n_rows
@@ -32,13 +32,11 @@ from exempla.tasks.labels.problem import (
     without_unsupervised_steps,
 )
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.wrong import fit_stack
+from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack
 
 _MAX_STEPS = 100
 _POOLED_VOTES = 10.0
 """κ: votes per class that the pooled confusion matrix counts for."""
-_AMBIGUOUS = 0.25
-"""A row is ambiguous if its second label has at least this probability."""
 _ROUNDS = 2
 """How often the model is trained on the consensus."""
 
@@ -191,32 +189,33 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
             part = stack.log_q(list(evidence.views.values()), evidence.columns)
             np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
             found = estimate_annotators(votes, log_q, names)
-    T = found.posterior
-    p = 1.0 - T[np.arange(n), majority]
+    T, rows = found.posterior, np.arange(n)
+    p = 1.0 - T[rows, majority]
     others = np.log(np.maximum(T, 1e-300))
-    best = first_largest(others)
-    others[np.arange(n), majority] = -np.inf
+    others[rows, majority] = -np.inf
     other = first_largest(others)
-    ambiguous = np.sort(T, axis=1)[:, -2] >= _AMBIGUOUS
-    order = np.argsort(-p, kind="stable")[:k]
     expected = float(p.sum())
-    chance = 1.645 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
-    verdict = np.where(ambiguous, "ambiguous", np.where(best != majority, "wrong", "right"))
-    return LabelFixes(
-        probabilities=p[order],
-        given=classes[majority[order]],
-        suggested=classes[np.where(ambiguous, majority, best)[order]],
-        alternative=classes[other[order]],
-        alternative_chance=T[np.arange(n), other][order],
-        given_chance=T[np.arange(n), majority][order],
-        verdict=verdict[order],
-        n_ambiguous=int(ambiguous.sum()),
+    # the votes say how often annotators err, which is known from a few of them only
+    off = Z90 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
+    judged = Assessment(
+        probabilities=p,
+        score=logit(np.clip(p, 1e-9, 1 - 1e-9)),
+        flipped=p,
+        suggested=np.where(p > 0.5, other, majority),
+        alternative=other,
+        given_chance=T[rows, majority],
+        alternative_chance=T[rows, other],
         expected_errors=expected,
-        interval=(max(expected - chance, 0.0), min(expected + chance, float(n))),
+        interval=(max(expected - off, 0.0), min(expected + off, float(n))),
+        has_signal=True,
         noise_identified=True,
-        method="votes",
+    )
+    order = judged.order[:k]
+    said = judged.listed(order, classes, majority) | {"method": "votes"}
+    return LabelFixes(
         selector="Dawid-Skene with the model as a voter",
         annotators=found,
+        **said,
         **asked.fields(order, row_names, n, n),
     )
 

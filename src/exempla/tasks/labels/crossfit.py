@@ -156,14 +156,12 @@ def out_of_fold(
     return out, columns
 
 
-def fitted_to_all(
-    learner: Learner, problem: LabelProblem, columns: Columns, seed: int
+def learned_predictions(
+    learner: Learner, problem: LabelProblem, columns: Columns, model: Any
 ) -> np.ndarray:
     """Return log p(c | x) of the training rows by a model fitted to them, (n_train, columns)."""
-    train = problem.train
-    model = _fitted(learner, problem, train, seed)
-    out = np.empty((len(train), columns.codes.shape[1]))
-    for rows in _blocks(train, len(problem.classes)):
+    out = np.empty((problem.n_train, columns.codes.shape[1]))
+    for rows in _blocks(problem.train, len(problem.classes)):
         out[rows] = columns.take(_log_proba(learner, problem, model, rows), rows)
     return out
 

@@ -29,7 +29,7 @@ from exempla.tasks.labels.crossfit import (
     BLOCK_BYTES,
     MAX_CLASSES,
     Columns,
-    fitted_to_all,
+    learned_predictions,
     out_of_fold,
     with_regularisation,
 )
@@ -49,8 +49,9 @@ _STAND_INS = 1000
 """Training rows that stand in for curated ones."""
 _DRAWS = 3
 """Draws of folds that are averaged."""
-_MAX_REPEATED_ROWS = 50_000
-"""Larger sets are cross-validated once, at the given regularisation."""
+_MAX_REPEATED, _MAX_VARIED = 200_000, 500_000
+"""Rows × classes (at least ten) up to which cross-validation is repeated, and done at other
+regularisation strengths."""
 _REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0}
 _SUSPECT_ODDS = 4.0
 """Models should not learn from a row of which another label is this many times as likely."""
@@ -142,15 +143,14 @@ class Evidence:
     def views(self) -> dict[str, np.ndarray]:
         """All predictions by models that have not seen the row's label, by name."""
         problem, seed, columns = self.problem, self.seed, self.columns
-        few = len(problem) <= _MAX_REPEATED_ROWS
-        draws = [np.exp(self.cross_fitted)]
-        for draw in range(1, _DRAWS if few else 1):
+        draws, size = [np.exp(self.cross_fitted)], len(problem) * max(columns.n_classes, 10)
+        for draw in range(1, _DRAWS if size <= _MAX_REPEATED else 1):
             draws.append(np.exp(self.out_of_fold(problem, seed + 101 * draw, columns=columns)[0]))
         mean = np.log(np.maximum(np.mean(draws, axis=0), 1e-12))
         views = {"cross-validated models": mean}
         for place, (name, factor) in enumerate(_REGULARISATION.items()):
-            other = with_regularisation(self.learner, factor) if few else None
-            if other is not None:
+            other = with_regularisation(self.learner, factor)
+            if other is not None and size <= _MAX_VARIED:
                 views[name] = out_of_fold(
                     other, problem, seed + 303 + place, columns=columns, what=name
                 )[0]
@@ -172,12 +172,9 @@ class Evidence:
             model, run = self.recorded
             X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
             return -recorded_margins(model, run, X, problem.classes, problem.codes[train])
-        own = self.columns.own[train]
-        if "model" not in self.__dict__:
-            return against(fitted_to_all(self.learner, problem, self.columns, self.seed), own)
         last, rows = self.last_step
-        log_p = self.learner.log_proba(last, rows.inputs(train))
-        return against(self.columns.take(log_p, train), own)
+        log_p = learned_predictions(self.learner, rows, self.columns, last)
+        return against(log_p, self.columns.own[train])
 
     def assess(self, original: np.ndarray | None = None) -> Assessment:
         """Assess every training label by all predictions."""

@@ -61,7 +61,7 @@ from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.tokens import fix_token_labels
-from exempla.tasks.labels.wrong import assess
+from exempla.tasks.labels.wrong import Assessment, assess
 from exempla.tasks.retrain import Fit
 
 MANY_CLASSES = 1000
@@ -306,81 +306,75 @@ def fix_labels_from(
     what = f"{len(problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
     with announce(expected_peak(evidence, method, k), what):
         if method == "sbq":
-            return _from_sbq(evidence, k, noise, damping, names)
-        return _from_calibrated(evidence, k, names, original)
+            found, order, seen = _by_sbq(evidence, k, noise, damping)
+        else:
+            found, order, seen = _by_predictions(evidence, k, original)
+        conflicts = tuple(evidence.conflicts)
+    return LabelFixes(
+        indices=order.astype(np.int64),
+        ids=None if names is None else names[order],
+        k=n if k is None else int(k),
+        n_train=n,
+        n_trusted=len(evidence.calibration_rows),
+        trusted=evidence.trusted,
+        seed=evidence.seed,
+        version=__version__,
+        conflicts=conflicts,
+        contradicting=ContradictingExamples(evidence, order),
+        **found.listed(order, problem.classes, problem.codes) | seen,
+    )
 
 
-def _from_calibrated(
-    evidence: Evidence, k: int | None, ids: np.ndarray | None, original: np.ndarray | None
-) -> LabelFixes:
+def _by_predictions(
+    evidence: Evidence, k: int | None, original: np.ndarray | None
+) -> tuple[Assessment, np.ndarray, dict[str, Any]]:
+    """Return the assessment, the order, and the fields that only this method has."""
     found = evidence.assess(original)
     order = found.order[:k]
     p, total = found.probabilities[order], float(found.probabilities.sum())
-    view, seen = evidence.light_view, {}
+    seen: dict[str, Any] = {
+        "explained": float(p.sum()) / total if total > 0 else 0.0,
+        "variance": float(np.sum(p * (1 - p))),
+    }
+    view = evidence.light_view
     if view is not None:
         damping = view.damping()
-        seen = {
+        seen |= {
             "alignment": view.similarity(order, evidence.reference, damping),
             "damping": damping,
             "damping_rule": "10 x per-row, for the examples that contradict a label",
             "share": view.embedding.evidence.share,
         }
-    return LabelFixes(
-        explained=float(p.sum()) / total if total > 0 else 0.0,
-        variance=float(np.sum(p * (1 - p))),
-        **seen,
-        **found.listed(order, evidence.problem.classes, evidence.problem.codes),
-        **_common(evidence, order, k, ids),
-    )
+    return found, order, seen
 
 
-def _from_sbq(
-    evidence: Evidence,
-    k: int | None,
-    noise: float,
-    damping: str | float | None,
-    ids: np.ndarray | None,
-) -> LabelFixes:
+def _by_sbq(
+    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
+) -> tuple[Assessment, np.ndarray, dict[str, Any]]:
+    """Return the same for the paper's ranking; its probabilities are cross-validated ones."""
     ranking = rank_by_sbq(evidence, k, noise, damping)
     order, picked = ranking.order[:k], ranking.selection
-    unpicked = np.zeros(max(len(order) - len(picked), 0))
-    problem = evidence.problem
+    weights = np.zeros(max(len(order), len(picked)))
+    weights[: len(picked)] = picked.weights
     views = {"cross-validated models": evidence.cross_fitted}
-    found = assess(views, evidence.columns, problem.n_train, seed=evidence.seed)
+    found = assess(views, evidence.columns, evidence.problem.n_train, seed=evidence.seed)
     assert evidence.view is not None  # rank_by_sbq requires it
-    said = found.listed(order, problem.classes, problem.codes) | {"method": "sbq"}
-    return LabelFixes(
-        weights=np.concatenate([picked.weights, unpicked])[: len(order)],
-        explained=picked.explained,
-        variance=picked.variance,
-        damping=ranking.damping,
-        damping_rule=ranking.damping_rule,
-        share=evidence.view.embedding.evidence.share,
-        selector=picked.selector,
-        noise=noise,
-        alignment=ranking.alignment[order],
-        **said,
-        **_common(evidence, order, k, ids),
+    return (
+        found,
+        order,
+        {
+            "weights": weights[: len(order)],
+            "explained": picked.explained,
+            "variance": picked.variance,
+            "damping": ranking.damping,
+            "damping_rule": ranking.damping_rule,
+            "share": evidence.view.embedding.evidence.share,
+            "selector": picked.selector,
+            "noise": noise,
+            "alignment": ranking.alignment[order],
+            "method": "sbq",
+        },
     )
-
-
-def _common(
-    evidence: Evidence, order: np.ndarray, k: int | None, ids: np.ndarray | None
-) -> dict[str, Any]:
-    """Return the fields that both methods share."""
-    n = evidence.problem.n_train
-    return {
-        "indices": order.astype(np.int64),
-        "k": n if k is None else int(k),
-        "n_train": n,
-        "n_trusted": len(evidence.calibration_rows),
-        "trusted": evidence.trusted,
-        "seed": evidence.seed,
-        "version": __version__,
-        "ids": None if ids is None else ids[order],
-        "conflicts": tuple(evidence.conflicts),
-        "contradicting": ContradictingExamples(evidence, order),
-    }
 
 
 def _from_probabilities(asked: LabelRequest) -> LabelFixes:

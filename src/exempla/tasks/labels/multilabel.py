@@ -98,6 +98,7 @@ def _joined(found: dict[int, Assessment], Y: np.ndarray) -> Assessment:
     return Assessment(
         probabilities=p,
         score=table("score", -np.inf),
+        flipped=table("flipped", 0.0),
         suggested=np.where(p > 0.5, 1 - given, given),
         alternative=1 - given,
         given_chance=table("given_chance", np.nan),

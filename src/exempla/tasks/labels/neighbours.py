@@ -1,23 +1,14 @@
-"""Rows that lie close together: what their labels say of each other.
+"""Rows that are close together: how they vote on a label, and duplicates with different labels.
 
-features    what a row is compared by: what a model's last step sees, or the inputs
-neighbours  the nearest rows, and how they vote
-conflicts   equal and nearly equal rows with different labels
+Rows are compared by the cosine of what the last step of a Pipeline sees, or of the inputs as
+numbers. The last layer of a network is not used: it has learned the labels under suspicion and
+draws a row to its given label, so neighbours found there agree with wrong labels.
 
-Equal and nearly equal rows under different labels: one of the two must be wrong.
+Votes: each of the ten nearest other rows counts for its given label, by its cosine, and two votes
+go to the classes by their sizes. A row never votes for itself.
 
-Equal rows are found by a hash of what they hold (texts without regard to case and spaces), nearly
-equal ones among nearest neighbours; neither holds more than a number or a few per row.
-
-What rows are compared by: what the last step of a Pipeline sees, or the inputs as numbers.
-
-Not the last layer of a network: it has learnt the labels under suspicion, and draws a row to the
-label it was given; neighbours found there agree with wrong labels.
-
-The nearest rows by cosine, and how they vote on a label.
-
-log p(c | x) by votes: each of the ten nearest other rows counts for its given label, by its
-cosine, and two votes go to the classes by their sizes. A row never votes for itself.
+Conflicts: equal rows are found by a hash of what they hold (texts without regard to case and
+spaces), nearly equal ones among the nearest neighbours. One of the two labels must be wrong.
 """
 
 from __future__ import annotations

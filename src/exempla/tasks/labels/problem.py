@@ -12,7 +12,7 @@ step may have learnt from the labels under suspicion, and the Pipeline is then t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -143,7 +143,7 @@ class LabelProblem:
 def read_problem(train: Any, curated: Any) -> LabelProblem:
     """Check both sets; every problem found is told at once."""
     problems: list[str] = []
-    given = _labelled(train, "train", problems)
+    given = read_labelled(train, "train", problems, _checked_labels)
     X, y, weights, ids = given
     classes = np.unique(y)
     if len(y) and len(classes) < 2:
@@ -153,7 +153,7 @@ def read_problem(train: Any, curated: Any) -> LabelProblem:
         return _known(LabelProblem(X, np.searchsorted(classes, y), classes, len(y), weights, ids))
     if _is_empty(curated):
         raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
-    trusted = _labelled(curated, "curated", problems)
+    trusted = read_labelled(curated, "curated", problems, _checked_labels)
     _compare(given, trusted, classes, problems)
     _raise(problems)
     Xc, yc, wc, _ = trusted
@@ -177,15 +177,21 @@ class _Labelled(NamedTuple):
     ids: np.ndarray | None
 
 
-def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
-    """X, labels, weights and ids of one set."""
+def read_labelled(
+    data: Any,
+    whose: str,
+    problems: list[str],
+    checked: Callable[[np.ndarray, list[str]], np.ndarray],
+    what: str = "labels",
+) -> _Labelled:
+    """Return X, the checked labels or numbers, weights and ids of one set."""
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
-        raise ExemplaError(f"{whose} has no labels: give (X, y) as {whose}.")
+        raise ExemplaError(f"{whose} has no {what}: give (X, y) as {whose}.")
     found: list[str] = []
     if is_tensor(data[0]) and data[0].is_sparse:
         found.append("X is a sparse tensor: give a dense one")
     given = unpack((data[0], *map(_in_numpy, data[1:])), found)
-    y = np.array([]) if given.y is None else _checked_labels(plain_labels(given.y), found)
+    y = np.array([]) if given.y is None else checked(plain_labels(given.y), found)
     problems.extend(f"{whose}: {problem}" for problem in found)
     return _Labelled(given.X, y, given.weights, given.ids)
 

@@ -1,9 +1,8 @@
 """Which labels of tokens are wrong: names in sentences, parts of speech.
 
 Sentences stay together: a token is judged by models that have seen none of its sentence. Without a
-model of the caller's, softmax regression on each token's window of words, shapes and endings does.
-
-What a linear model sees of a token: itself, its shape, its ends, and its neighbours.
+model of the caller's, logistic regression on each token's window is used: the word, its shape and
+its ends, and the words around it.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction import FeatureHasher
+from sklearn.linear_model import LogisticRegression
 
 from exempla.errors import ExemplaError
 from exempla.memory import announce
@@ -28,6 +28,8 @@ from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
 WIDTH = 2**17
 """Columns that features are hashed to."""
 _LONGEST_RUN = 4
+_MAX_LBFGS_WEIGHTS, _LBFGS_BYTES = 2_000_000, 200.0
+"""Weights up to which L-BFGS is used, and the bytes that it takes for each of them."""
 
 
 def token_rows(sentences: Iterable[Sequence[str]]) -> sp.csr_matrix:
@@ -100,9 +102,12 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
         found = assess_predictions(_stacked(asked.probabilities, words), problem)
     else:
-        model = SoftmaxRegression(random_state=asked.seed) if asked.model is None else asked.model
+        X = token_rows([*words, *more])
+        X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token
+        model = _default_model(X.shape[1] * len(classes), asked.seed)
+        model = model if asked.model is None else asked.model
         check_classifier(model, asked.fit)
-        problem = replace(problem, X=token_rows([*words, *more]))
+        problem = replace(problem, X=X)
         evidence = Evidence(Learner(model, classes), problem, seed=asked.seed)
         evidence.neighbours = None
         found = evidence.assess()
@@ -118,8 +123,17 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     )
 
 
+def _default_model(n_weights: int, seed: int) -> Any:
+    """Return logistic regression, or its version in bounded memory if there are many weights."""
+    if n_weights > _MAX_LBFGS_WEIGHTS:
+        return SoftmaxRegression(random_state=seed)
+    return LogisticRegression(tol=1e-3, max_iter=200)
+
+
 def _bytes(tokens: int, classes: int) -> float:
-    return 2 * _BYTES * tokens + view_bytes(tokens, classes) + weight_bytes(WIDTH, classes)
+    fitting = min(_LBFGS_BYTES * _MAX_LBFGS_WEIGHTS, _LBFGS_BYTES * WIDTH * classes)
+    fitting = max(fitting, weight_bytes(WIDTH, classes))
+    return 2 * _BYTES * tokens + view_bytes(tokens, classes) + fitting
 
 
 def _groups(sentences: Sequence[Sequence[str]], start: int) -> np.ndarray:
