@@ -51,10 +51,10 @@ def test_a_flip_is_as_likely_as_its_rate_and_falls_on_every_other_class_alike():
     columns = Columns.all_classes(np.zeros(3, dtype=int), 4)
     stack = Stack(np.ones(1), np.zeros(4), np.full(4, 0.1), 0.0)
     odds, given = stack.odds(np.log(q), columns)
-    np.testing.assert_allclose(odds, logit(1 - q[:, 0]) + logit(0.1) - np.log(3))
+    np.testing.assert_allclose(odds + stack.prior, logit(1 - q[:, 0]) + logit(0.1) - np.log(3))
     np.testing.assert_allclose(given, 0.9 * q[:, 0] + 0.1 * (1 - q[:, 0]) / 3)
-    p = _probabilities(expit(odds), odds, q[:, 0])
-    assert (p >= expit(odds)).all()
+    flipped = expit(odds + stack.prior)
+    assert (_probabilities(flipped, odds, q[:, 0]) >= flipped).all()
 
 
 @pytest.mark.parametrize("trusted", [0, 300])

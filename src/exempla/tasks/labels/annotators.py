@@ -201,17 +201,16 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
         probabilities=p,
         score=logit(np.clip(p, 1e-9, 1 - 1e-9)),
         flipped=p,
-        suggested=np.where(p > 0.5, other, majority),
+        given=majority,
         alternative=other,
         given_chance=T[rows, majority],
         alternative_chance=T[rows, other],
         expected_errors=expected,
         interval=(max(expected - off, 0.0), min(expected + off, float(n))),
-        has_signal=True,
         noise_identified=True,
     )
     order = judged.order[:k]
-    said = judged.listed(order, classes, majority) | {"method": "votes"}
+    said = judged.listed(order, classes) | {"method": "votes"}
     return LabelFixes(
         selector="Dawid-Skene with the model as a voter",
         annotators=found,

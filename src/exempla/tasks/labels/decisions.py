@@ -149,10 +149,21 @@ def after_checks(stated: Stated, checked: np.ndarray, wrong: np.ndarray) -> Chec
     p = learn(stated, checked, wrong).probabilities.copy()
     p[checked] = wrong
     rest = np.setdiff1d(np.arange(n), checked)
-    left = betabinom(n - m, k + 0.5, m - k + 0.5)
-    low, high = (k + float(left.ppf(level)) for level in (0.05, 0.95))
-    expected = k + (n - m) * (k + 0.5) / (m + 1.0)
-    return CheckedLabels(p, rest[np.argsort(-p[rest], kind="stable")], expected, (low, high))
+    expected, (low, high) = count_by_sample(n - m, m, k)
+    order = rest[np.argsort(-p[rest], kind="stable")]
+    return CheckedLabels(p, order, k + expected, (k + low, k + high))
+
+
+def count_by_sample(n: int, m: int, wrong: int) -> tuple[float, tuple[float, float]]:
+    """Return the expected number of wrong ones among n labels and its 90 % interval.
+
+    `wrong` of m others, drawn at random, were wrong.
+
+    >>> count_by_sample(1000, 50, 5)[0].round()
+    np.float64(108.0)
+    """
+    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
+    return count.mean(), (float(count.ppf(0.05)), float(count.ppf(0.95)))
 
 
 @dataclass(frozen=True)

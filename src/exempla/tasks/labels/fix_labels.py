@@ -35,9 +35,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_regressor
 
-from exempla import __version__
 from exempla.arrays import is_sparse
-from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
+from exempla.checks import check_choice, check_flag, check_folder, check_seed
 from exempla.data import plain_labels
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
@@ -300,8 +299,8 @@ def fix_labels_from(
     check_damping("auto" if damping is None else damping)
     check_noise(noise)
     problem, n = evidence.problem, evidence.problem.n_train
-    k = None if k is None else check_k(k, n, "training rows")
-    names = check_ids(problem.ids if ids is None else ids, n)
+    asked = LabelRequest(None, None, None, k, None, evidence.seed, ids, None)
+    k, names = asked.listed(n, "training rows"), asked.names(n, problem.ids)
     original = None if original_labels is None else problem.original_codes(original_labels)
     what = f"{len(problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
     with announce(expected_peak(evidence, method, k), what):
@@ -310,18 +309,15 @@ def fix_labels_from(
         else:
             found, order, seen = _by_predictions(evidence, k, original)
         conflicts = tuple(evidence.conflicts)
+    fields = asked.fields(order, names, n, n) | {
+        "n_trusted": len(evidence.calibration_rows),
+        "trusted": evidence.trusted,
+    }
     return LabelFixes(
-        indices=order.astype(np.int64),
-        ids=None if names is None else names[order],
-        k=n if k is None else int(k),
-        n_train=n,
-        n_trusted=len(evidence.calibration_rows),
-        trusted=evidence.trusted,
-        seed=evidence.seed,
-        version=__version__,
         conflicts=conflicts,
         contradicting=ContradictingExamples(evidence, order),
-        **found.listed(order, problem.classes, problem.codes) | seen,
+        **fields,
+        **found.listed(order, problem.classes) | seen,
     )
 
 
@@ -386,7 +382,7 @@ def _from_probabilities(asked: LabelRequest) -> LabelFixes:
     found = assess_predictions(asked.probabilities, problem)
     order = found.order[:k]
     return LabelFixes(
-        **found.listed(order, problem.classes, problem.codes),
+        **found.listed(order, problem.classes),
         **asked.fields(order, names, n, n),
     )
 

@@ -78,7 +78,7 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
         parts="labels",
         task="multi-label",
         warnings=tuple(warnings),
-        **joined.listed(order, np.array([0, 1]), Y[:n].ravel()),
+        **joined.listed(order, np.array([0, 1])),
         **asked.fields(row, row_names, n, n * L, len(Y) - n),
     )
 
@@ -99,14 +99,12 @@ def _joined(found: dict[int, Assessment], Y: np.ndarray) -> Assessment:
         probabilities=p,
         score=table("score", -np.inf),
         flipped=table("flipped", 0.0),
-        suggested=np.where(p > 0.5, 1 - given, given),
+        given=given,
         alternative=1 - given,
         given_chance=table("given_chance", np.nan),
         alternative_chance=table("alternative_chance", np.nan),
         expected_errors=float(p.sum()),
         interval=(float(low), float(min(high, Y.size))),
-        has_signal=True,
-        noise_identified=False,
         used=tuple(dict.fromkeys(name for one in found.values() for name in one.used)),
     )
 

@@ -118,7 +118,7 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
         name=np.array(tokens, dtype=str),
         parts="tokens",
         task="tokens",
-        **found.listed(order, classes, codes),
+        **found.listed(order, classes),
         **asked.fields(sentence[order], names, len(words), n, len(flat) - n),
     )
 
@@ -127,7 +127,7 @@ def _default_model(n_weights: int, seed: int) -> Any:
     """Return logistic regression, or its version in bounded memory if there are many weights."""
     if n_weights > _MAX_LBFGS_WEIGHTS:
         return SoftmaxRegression(random_state=seed)
-    return LogisticRegression(tol=1e-3, max_iter=200)
+    return LogisticRegression(C=10.0, tol=1e-3, max_iter=200)
 
 
 def _bytes(tokens: int, classes: int) -> float:

@@ -7,20 +7,21 @@ Stack
     Without them, w, b and the flip rate π are fitted together to the given labels j, whose
     likelihood is (1 − π_j)·q_j + Σ_{c ≠ j} π_c·q_c/(C − 1).
 Flip rates
-    One rate for all classes, unless rates that differ are more likely by `_MIN_CLASS_GAIN` nats.
-    Mistakes of one class (20 % of the spam called ham) are found by that, where models are good.
-    Where classes overlap, a smaller gain also comes from the shape of q, and its direction is
-    often wrong; see `benchmarks/label_variants.md`.
+    One rate for all classes, unless rates that differ are more likely by 5 nats (15 with trusted
+    rows). That finds mistakes of one class, such as a fifth of the spam called ham. Where classes
+    overlap, smaller gains come from the shape of q, and their direction is often wrong; see
+    `benchmarks/label_variants.md`.
 Order
     z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j, plus half as much of the log-odds by the
     model that learned the label. The latter is calibrated to z class by class, and counts in
     proportion to the share of contradicted labels that the model has not memorised.
 Probability
     Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z). And people who hesitate
-    where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the sum is 0.45 of the
-    expected disagreement Σ(1 − q(given)). Labels alone do not tell mistakes of the second kind
-    from classes that overlap. On the sets of `benchmarks/label_variants.md`, mistakes were 0.2 to
-    0.9 of the expected disagreement, and the slope was 0.4 to 1. P is the larger one.
+    where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the sum is a share of
+    the expected disagreement Σ(1 − q(given)). Labels alone do not tell mistakes of the second kind
+    from classes that overlap. On the sets of `benchmarks/label_variants.md` the share was 0.16 to
+    1, larger where models are weaker: 0.55 times the fourth root of the mean disagreement. P is
+    the larger one.
 Count
     Without trusted rows the interval reaches from half of what flips explain up to the whole
     expected disagreement. Where the first labels of trusted rows are known, the number of wrong
@@ -29,19 +30,19 @@ Count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_softmax, logit, logsumexp
-from scipy.stats import betabinom, rankdata
+from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits
 
 from exempla.arrays import TIE, first_largest, levels
 from exempla.tasks.labels.crossfit import Columns
-from exempla.tasks.labels.decisions import Stated, learn
+from exempla.tasks.labels.decisions import Stated, count_by_sample, learn
 
 MAX_LOG_ODDS = 12.0
 """Log-odds beyond this all mean "certain"."""
@@ -55,15 +56,17 @@ _MAX_FLIP_LOGIT = -0.2
 _MAX_CLASS_LOGIT = 0.4
 _NO_FLIPS = -40.0
 _CLASS_PENALTY, _MIN_CLASS_GAIN = 4.0, 5.0
-"""Prior precision of a class's rate around the common one, and the gain in nats it must bring."""
+_TRUSTED_CLASS_PENALTY, _MIN_TRUSTED_CLASS_GAIN = 0.25, 15.0
+"""Prior precision of a class's rate around the common one, and the gain in nats that it must
+bring, where q is fitted to the same labels and where trusted rows decide it."""
 _MAX_RATED_CLASSES = 30
 """With more classes, all have the same flip rate."""
 _FIT_ROWS = 20_000
 """Rows the stack is fitted to; a random part of larger sets."""
 _LEARNED_SHARE = 0.5
-_HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.675
+_HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.55
 """Of mistakes where models hesitate: slope of log-odds, and their share of the expected
-disagreement, in units of the root of its mean."""
+disagreement, times the fourth root of its mean."""
 Z90 = 1.645
 """90 % of a normal distribution lie within this many standard deviations."""
 _CHANCE_SDS = 3.0
@@ -91,13 +94,18 @@ class Stack:
             total = total + weight * np.maximum(view, -MAX_LOG_ODDS)
         return log_softmax(total, axis=1)
 
+    @property
+    def prior(self) -> float:
+        """Log-odds of a flip to one label; left out of `odds`, so several labels compare."""
+        return float(logit(self.flip_rates.mean()) - np.log(len(self.biases) - 1))
+
     def odds(self, log_q: np.ndarray, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-odds that the given labels are wrong, and their probability."""
+        """Return log-odds that the given labels are wrong, less `prior`, and their probability."""
         rows, own, rates = np.arange(len(log_q)), columns.own, self.flip_rates[columns.codes]
         other = log_q + np.log(np.maximum(rates, 1e-12) / (columns.n_classes - 1))
         other[rows, own] = -np.inf
         wrong, right = logsumexp(other, axis=1), log_q[rows, own] + np.log1p(-rates[rows, own])
-        odds = np.clip(wrong - right, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+        odds = np.clip(wrong - right - self.prior, -MAX_LOG_ODDS, MAX_LOG_ODDS)
         return odds, np.exp(np.logaddexp(wrong, right))
 
 
@@ -111,21 +119,20 @@ class Assessment:
     """Log-odds that the order follows."""
     flipped: np.ndarray
     """P(the label was flipped whatever x is): P₁, without mistakes where models hesitate."""
-    suggested: np.ndarray
-    """Class code: the alternative where the label is more likely wrong than right, else given."""
+    given: np.ndarray
     alternative: np.ndarray
-    """Class code of the most likely other label."""
+    """Class codes of the given label and of the most likely other one."""
     given_chance: np.ndarray
     alternative_chance: np.ndarray
     """q of the given label and of the alternative."""
     expected_errors: float
     interval: tuple[float, float]
     """90 % interval of the number of wrong labels."""
-    has_signal: bool
+    has_signal: bool = True
     """False if no view predicts labels better than chance."""
-    noise_identified: bool
+    noise_identified: bool = False
     """True if the first labels of trusted rows determined the count."""
-    used: tuple[str, ...] = field(default=())
+    used: tuple[str, ...] = ()
     """Names of the views with a positive weight."""
 
     @property
@@ -139,14 +146,15 @@ class Assessment:
         likely = np.minimum(self.given_chance, self.alternative_chance) >= _AMBIGUOUS
         return likely & (self.probabilities <= 0.5)
 
-    def listed(self, order: np.ndarray, classes: np.ndarray, codes: np.ndarray) -> dict[str, Any]:
+    def listed(self, order: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
         """Return the fields of `LabelFixes` for the labels listed."""
         p = self.probabilities[order]
         verdict = np.where(self.ambiguous[order], "ambiguous", "right")
+        suggested = np.where(self.probabilities > 0.5 + TIE, self.alternative, self.given)
         return {
             "probabilities": p,
-            "given": classes[codes[order]],
-            "suggested": classes[self.suggested[order]],
+            "given": classes[self.given[order]],
+            "suggested": classes[suggested[order]],
             "alternative": classes[self.alternative[order]],
             "alternative_chance": self.alternative_chance[order],
             "given_chance": self.given_chance[order],
@@ -200,7 +208,7 @@ def assess(
     rest[rows, own] = -np.inf
     best = first_largest(rest)
     alternative = columns.codes[rows, best]
-    flipped = expit(score)
+    flipped = expit(score + stack.prior)
     flips, disagreement = float(flipped.sum()), float(np.sum(1.0 - predictive))
     p = _probabilities(flipped, score, q)
     if not has_signal:
@@ -213,32 +221,27 @@ def assess(
             p = shifted(logit(np.clip(p, _EDGE, 1 - _EDGE)), least)
     m = N - n if trusted else n
     p = np.minimum(p, m / (m + 3.0))  # rule of three: m rows cannot show more certainty than this
-    identified = original is not None and has_signal
     expected = float(p.sum())
     low, high = _interval(p, flips, disagreement, (n, N - n), columns, log_q)
-    if identified:
-        assert original is not None
-        checked = _checked(stack, log_q[n:], columns.part(np.arange(n, N)), original)
-        p, score, expected, (low, high) = _from_originals(
-            p, score, given, alternative, checked, original
-        )
-    elif not has_signal:
+    if not has_signal:
         shares = np.bincount(given, minlength=C) / n
         low, high = 0.0, n * float(1.0 - np.sum(shares**2))
-    return Assessment(
+    found = Assessment(
         probabilities=p,
         score=score,
         flipped=np.minimum(flipped, m / (m + 3.0)) if has_signal else p,
-        suggested=np.where(p > 0.5 + TIE, alternative, given),
+        given=given,
         alternative=alternative,
         given_chance=q,
         alternative_chance=np.exp(log_q[rows, best]),
         expected_errors=expected,
         interval=(min(low, expected), max(high, expected)),
         has_signal=has_signal,
-        noise_identified=identified,
         used=tuple(k for k, w in zip(views, stack.weights, strict=True) if w > 1e-6),
     )
+    if original is None or not has_signal:
+        return found
+    return _from_originals(found, stack, log_q[n:], columns.part(slice(n, N)), original)
 
 
 def fit_stack(
@@ -265,25 +268,23 @@ def fit_stack(
     some = columns.part(rows)
     if trusted is not None:
         return _maximised(V, some, limits, biases=True, flips=False)
-    return _one_rate_or_several(lambda several: _maximised(V, some, limits, several=several), some)
+    one = _maximised(V, some, limits)
+    if some.n_classes > _MAX_RATED_CLASSES:
+        return one
+    several = _maximised(V, some, limits, class_penalty=_CLASS_PENALTY)
+    return several if one.objective - several.objective > _MIN_CLASS_GAIN else one
 
 
 def fit_rates(log_q: np.ndarray, columns: Columns, seed: int = 0) -> np.ndarray:
     """Return the most likely flip rates of all classes, given q."""
     rows = _sampled(np.arange(len(log_q)), seed)
-    V, some = log_q[rows][:, :, None], columns.part(rows)
-    return _one_rate_or_several(
-        lambda several: _maximised(V, some, [(1.0, 1.0)], biases=False, several=several), some
-    ).flip_rates
-
-
-def _one_rate_or_several(fit: Callable[[bool], Stack], columns: Columns) -> Stack:
-    """Return the fit with one flip rate, or that with one for each class if it is worth it."""
-    one = fit(False)
-    if columns.n_classes > _MAX_RATED_CLASSES:
-        return one
-    several = fit(True)
-    return several if one.objective - several.objective > _MIN_CLASS_GAIN else one
+    V, some, fixed = log_q[rows][:, :, None], columns.part(rows), [(1.0, 1.0)]
+    one = _maximised(V, some, fixed, biases=False)
+    if some.n_classes > _MAX_RATED_CLASSES:
+        return one.flip_rates
+    several = _maximised(V, some, fixed, biases=False, class_penalty=_TRUSTED_CLASS_PENALTY)
+    worth = one.objective - several.objective > _MIN_TRUSTED_CLASS_GAIN
+    return several.flip_rates if worth else one.flip_rates
 
 
 def _sampled(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -299,7 +300,7 @@ def _maximised(
     *,
     biases: bool = True,
     flips: bool = True,
-    several: bool = False,
+    class_penalty: float | None = None,
 ) -> Stack:
     """Return the most likely stack: weights within limits, and what else is free to vary."""
     K, C, codes, own = V.shape[-1], columns.n_classes, columns.codes, columns.own
@@ -308,12 +309,12 @@ def _maximised(
     center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [start], np.zeros(C)])
     penalty = np.concatenate([
         np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY],
-        np.full(C, _CLASS_PENALTY),
+        np.full(C, class_penalty or 0.0),
     ])  # fmt: skip
     bounds: list[tuple[float | None, float | None]] = [*limits]
     bounds += [(None, None) if biases else (0.0, 0.0)] * C
     bounds += [(-9.0, _MAX_FLIP_LOGIT) if flips else (start, start)]
-    bounds += [(-5.0, 5.0) if several else (0.0, 0.0)] * C
+    bounds += [(0.0, 0.0) if class_penalty is None else (-5.0, 5.0)] * C
 
     def rates(v: np.ndarray) -> np.ndarray:
         return expit(np.minimum(v[K + C] + v[K + C + 1 :], _MAX_CLASS_LOGIT))
@@ -402,7 +403,7 @@ def _with_learned(
 def _probabilities(flipped: np.ndarray, score: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Return P(wrong): by flips, or by hesitation where that is more likely."""
     doubt = (1.0 - flipped) * (1.0 - q)
-    hesitant = _HESITANT_SHARE * float(np.sqrt(doubt.mean()) * doubt.sum())
+    hesitant = _HESITANT_SHARE * float(doubt.mean() ** 0.25 * doubt.sum())
     return np.maximum(flipped, shifted(_HESITANT_SLOPE * score, hesitant))
 
 
@@ -445,54 +446,33 @@ def _model_error(log_q: np.ndarray, own: np.ndarray) -> tuple[float, float]:
     return e, float(np.sqrt(e * (1 - e) / m) / (1 - 2 * e))
 
 
-@dataclass(frozen=True)
-class _CheckedRows:
-    """Trusted rows under their first labels."""
+def _from_originals(
+    found: Assessment, stack: Stack, log_q: np.ndarray, columns: Columns, original: np.ndarray
+) -> Assessment:
+    """Return the assessment after the trusted rows: it is known which first labels were wrong.
 
-    score: np.ndarray
-    alternative: np.ndarray
-    wrong: np.ndarray
-
-
-def _checked(
-    stack: Stack, log_q: np.ndarray, columns: Columns, original: np.ndarray
-) -> _CheckedRows:
-    rows = np.arange(len(original))
-    found = columns.codes == original[:, None]
-    own = np.argmax(found, axis=1)
+    `log_q` and `columns` are those of the trusted rows, `original` their first labels.
+    """
+    rows, known = np.arange(len(original)), columns.codes == original[:, None]
+    own = np.argmax(known, axis=1)
     odds, _ = stack.odds(log_q, replace(columns, own=own))
-    score = np.where(found.any(axis=1), odds, MAX_LOG_ODDS)
+    checked_score = np.where(known.any(axis=1), odds, MAX_LOG_ODDS)
     rest = log_q.copy()
     rest[rows, own] = -np.inf
-    alternative = columns.codes[rows, first_largest(rest)]
-    return _CheckedRows(score, alternative, original != columns.codes[rows, columns.own])
-
-
-def _from_originals(
-    p: np.ndarray,
-    score: np.ndarray,
-    given: np.ndarray,
-    alternative: np.ndarray,
-    checked: _CheckedRows,
-    original: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, float, tuple[float, float]]:
-    """Return probabilities, order score, count and interval, learned from trusted rows.
-
-    The trusted rows are checked rows: whether their first label was wrong is known.
-    """
-    n, m = len(p), len(original)
-    odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
+    others = columns.codes[rows, first_largest(rest)]
+    wrong = original != columns.codes[rows, columns.own]
+    p, score, n, m = found.probabilities, found.score, len(found.score), len(original)
+    stated_odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
     order = np.argsort(score, kind="stable")
-    their = expit(np.interp(checked.score, score[order], odds[order]))
     stated = Stated(
-        np.concatenate([p, their]),
-        [str(code) for code in (*given, *original)],
-        [str(code) for code in (*alternative, *checked.alternative)],
+        np.concatenate([p, expit(np.interp(checked_score, score[order], stated_odds[order]))]),
+        [str(code) for code in (*found.given, *original)],
+        [str(code) for code in (*found.alternative, *others)],
     )
-    after = learn(stated, np.arange(n, n + m), checked.wrong).probabilities[:n]
-    wrong = float(checked.wrong.sum())
-    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
-    expected = n * (wrong + 0.5) / (m + 1.0)
-    after_odds = logit(np.clip(after, _EDGE, 1 - _EDGE))
-    low, high = (float(count.ppf(level)) for level in (0.05, 0.95))
-    return shifted(after_odds, expected), after_odds, expected, (low, high)
+    after = learn(stated, np.arange(n, n + m), wrong).probabilities[:n]
+    score = logit(np.clip(after, _EDGE, 1 - _EDGE))
+    expected, interval = count_by_sample(n, m, int(wrong.sum()))
+    return replace(
+        found, probabilities=shifted(score, expected), score=score, expected_errors=expected,
+        interval=interval, noise_identified=True,
+    )  # fmt: skip
