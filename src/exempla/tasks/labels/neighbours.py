@@ -13,7 +13,6 @@ spaces), nearly equal ones among the nearest neighbours. One of the two labels m
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from exempla.arrays import is_sparse, is_tensor, to_numpy
+from exempla.tasks.copies import row_hashes
 from exempla.tasks.labels.crossfit import Columns
 
 _COUNT = 10
@@ -131,9 +131,12 @@ def conflicts(
 
 def _equal(X: Any, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
     """Each row and the first equal one with another label."""
-    first: dict[bytes, dict[Any, int]] = {}
+    first: dict[int, dict[Any, int]] = {}
     pairs = []
-    for row, key in enumerate(_keys(X, len(labels))):
+    if isinstance(X, pd.Series | list) and all(isinstance(value, str) for value in X):
+        X = [" ".join(value.split()).casefold() for value in X]
+    keys = row_hashes(X)
+    for row, key in enumerate([] if keys is None else keys.tolist()):
         seen = first.setdefault(key, {})
         label = _plain(labels[row])
         other = next((r for named, r in seen.items() if named != label), None)
@@ -141,33 +144,6 @@ def _equal(X: Any, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
             pairs.append(((other, row), 1.0))
         seen.setdefault(label, row)
     return pairs
-
-
-def _keys(X: Any, n: int) -> Any:
-    """A digest of each row."""
-    if is_tensor(X):
-        X = to_numpy(X)
-    if is_sparse(X):
-        table = X.tocsr()
-        table.sum_duplicates()
-        for row in range(n):
-            part = slice(table.indptr[row], table.indptr[row + 1])
-            yield _digest(table.indices[part].tobytes() + table.data[part].tobytes())
-    elif isinstance(X, pd.DataFrame):
-        for key in pd.util.hash_pandas_object(X, index=False).to_numpy():
-            yield int(key).to_bytes(8, "little")
-    elif isinstance(X, np.ndarray) and X.dtype != object and X.dtype.kind != "U":
-        rows = np.ascontiguousarray(X)
-        for row in range(n):
-            yield _digest(rows[row].tobytes())
-    else:
-        for value in X if not isinstance(X, pd.Series) else X.tolist():
-            text = " ".join(value.split()).casefold() if isinstance(value, str) else repr(value)
-            yield _digest(text.encode("utf-8", "surrogatepass"))
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=12).digest()
 
 
 def _nearly_equal(near: Neighbours, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:

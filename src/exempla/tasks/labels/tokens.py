@@ -86,15 +86,16 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
         more, more_labels = _read(asked.curated, "curated", problems)
     if problems:
         raise ExemplaError(f"the token labels cannot be checked: {'; '.join(problems)}.")
-    sentence = np.repeat(np.arange(len(words)), [len(one) for one in words])
-    place = np.concatenate([np.arange(len(one)) for one in words])
     flat = np.array([label for one in (*labels, *more_labels) for label in one])
+    lengths = [len(one) for one in (*words, *more)]
+    groups = np.repeat(np.arange(len(lengths)), lengths)
+    sentence = groups[groups < len(words)]
+    place = np.concatenate([np.arange(len(one)) for one in words])
     n = len(sentence)
     k, names = asked.listed(n, "tokens"), asked.names(len(words))
     classes, codes = np.unique(flat, return_inverse=True)
     if len(classes) < 2:
         raise ExemplaError(f"all tokens are labelled {flat[0]!r}, and two labels are needed.")
-    groups = np.concatenate([sentence, _groups(more, len(words))])
     announce(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
     problem = LabelProblem(None, codes, classes, n, groups=groups)
     if asked.probabilities is not None:
@@ -134,11 +135,6 @@ def _bytes(tokens: int, classes: int) -> float:
     fitting = min(_LBFGS_BYTES * _MAX_LBFGS_WEIGHTS, _LBFGS_BYTES * WIDTH * classes)
     fitting = max(fitting, weight_bytes(WIDTH, classes))
     return 2 * _BYTES * tokens + view_bytes(tokens, classes) + fitting
-
-
-def _groups(sentences: Sequence[Sequence[str]], start: int) -> np.ndarray:
-    lengths = [len(one) for one in sentences]
-    return np.repeat(np.arange(start, start + len(sentences)), lengths).astype(np.int64)
 
 
 def _stacked(probabilities: Any, words: Sequence[Sequence[str]]) -> np.ndarray:
