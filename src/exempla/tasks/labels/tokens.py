@@ -103,7 +103,7 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
         found = assess_predictions(_stacked(asked.probabilities, words), problem)
     else:
-        X = token_rows([*words, *more])
+        X: Any = token_rows([*words, *more])
         X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token
         model = _default_model(X.shape[1] * len(classes), asked.seed)
         model = model if asked.model is None else asked.model

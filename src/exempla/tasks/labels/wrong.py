@@ -104,7 +104,8 @@ class Stack:
         rows, own, rates = np.arange(len(log_q)), columns.own, self.flip_rates[columns.codes]
         other = log_q + np.log(np.maximum(rates, 1e-12) / (columns.n_classes - 1))
         other[rows, own] = -np.inf
-        wrong, right = logsumexp(other, axis=1), log_q[rows, own] + np.log1p(-rates[rows, own])
+        wrong: Any = logsumexp(other, axis=1)
+        right = log_q[rows, own] + np.log1p(-rates[rows, own])
         odds = np.clip(wrong - right - self.prior, -MAX_LOG_ODDS, MAX_LOG_ODDS)
         return odds, np.exp(np.logaddexp(wrong, right))
 
