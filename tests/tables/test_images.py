@@ -71,7 +71,7 @@ def test_unreadable_files_are_named_and_svg_is_refused(tmp_path):
     images = load_images(table)
     assert len(images) == 2
     assert any("a/broken.png" in note and "b/fake.png" in note for note in images.notes)
-    with pytest.raises(ExemplaError, match="can carry scripts"):
+    with pytest.raises(ExemplaError, match="can contain scripts"):
         thumbnail(root / "b" / "x.svg")
     with pytest.raises(ExemplaError, match="None of the images"):
         load_images(table, rows=[1])

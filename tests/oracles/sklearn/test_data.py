@@ -287,7 +287,7 @@ def holes(rows):
         (("a text", Y), r"X must be an array"),
         ((None, Y), r"X must be an array"),
         (((row for row in X), Y), r"X must be an array"),
-        ((X, [[1], [1, 2]] * 75), r"one label, or as many numbers, for every row"),
+        ((X, [[1], [1, 2]] * 75), r"one label, or the same number of values, for every row"),
         (([*X[:-1].tolist(), [1.0]], Y), r"table of real numbers"),
         (X, r"labels are missing: give \(X, y\)"),
         ((X, None), r"labels are missing: give \(X, y\)"),
