@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 import exempla
-from exempla.cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -30,7 +28,7 @@ def load(name: str) -> Any:
 
 
 run_code, make_notebooks = load("run_code"), load("make_notebooks")
-PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md")])
+PAGES = sorted(DOCS.rglob("*.md"))
 TUTORIALS = sorted(DOCS.glob("tutorials/*.md"))
 
 
@@ -69,39 +67,11 @@ def test_output_is_shown_under_its_block():
     assert shown.index("print(1)") < shown.index('title="prints"') < shown.index("x = 2")
 
 
-def commands() -> list[str]:
-    blocks = [
-        b for p in PAGES for b in re.findall(r"^```sh\n(.*?)^```", p.read_text(), re.S | re.M)
-    ]
-    return sorted({s for b in blocks for s in b.splitlines() if s.startswith("exempla ")})
-
-
-@pytest.mark.parametrize("line", commands())
-def test_commands_are_understood(line):
-    words = shlex.split(line, comments=True)[1:]
-    assert build_parser().parse_args(words).command == words[0]
-
-
 def test_every_command_is_on_the_command_line_page():
     from exempla.cli.main import COMMANDS
 
     page = text_of("command-line.md")
     assert not [c for c in COMMANDS if f"`exempla {c.replace('_', '-')}`" not in page]
-
-
-def test_the_command_line_page_works(tmp_path, monkeypatch, capsys):
-    run_code.run_page(DOCS / "command-line.md", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    lines = [s for s in commands() if "cells.csv" in s]
-    assert len(lines) == 6
-    for line in lines:
-        assert main(shlex.split(line)[1:]) == 0, line
-    assert main(["review", "suspects", "--export"]) == 0
-    capsys.readouterr()
-    before, after = Path("cells.csv").read_bytes(), Path("suspects/corrected.csv").read_bytes()
-    assert before == after, "nothing was decided, so nothing may change"
-    for folder in ("why", "suspects", "harmful", "few"):
-        assert (tmp_path / folder / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", make_notebooks.NAMES)
@@ -122,6 +92,25 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
         if "://" not in target and "images/generated" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_pages_are_short():
+    """At most 16,000 words on the pages of docs/, without the reference and the studies."""
+    pages = [page for page in DOCS.glob("*.md") if not page.name.startswith("reference")]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 16_000
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name_of)
+def test_a_page_begins_with_what_the_reader_can_do(page):
+    text = page.read_text(encoding="utf-8")
+    if not page.name.startswith("reference") and page.stem != "how-do-i":
+        assert "fter this page you" in " ".join(text.split())[:600]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("studies/*.md")), ids=name_of)
+def test_a_study_begins_with_its_question(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.splitlines()[2].startswith("**Question.**")
 
 
 def test_every_page_is_in_the_navigation():
