@@ -1,6 +1,6 @@
 """Measure again the figures of the README that take minutes: docs/experiments/readme.csv.
 
-    EXEMPLA_DATA=folder python docs/measure_readme.py [--only enron]
+    EXEMPLA_DATA=folder PYTHONPATH=. python docs/measure_readme.py [--only enron]
 
 The data and the splits are those of `experiments`; every line carries the commit and the date.
 """
@@ -11,13 +11,9 @@ import argparse
 import csv
 import os
 import subprocess
-import sys
 import time
 from datetime import date
 from pathlib import Path
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 
 import numpy as np
 from sklearn.base import clone
@@ -25,6 +21,7 @@ from sklearn.base import clone
 import exempla
 from experiments import enron, label_errors, summaries
 
+ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("EXEMPLA_DATA", "data"))
 OUT = ROOT / "docs" / "experiments" / "readme.csv"
 HEADER = ("figure", "seed", "method", "value", "seconds", "commit", "date")

@@ -33,7 +33,7 @@ def in_common(
     >>> table = read_table(path)
     >>> columns = infer_columns(table, "y")
     >>> in_common(feature_frame(table, columns), columns, range(10))
-    ["colour is 'red' in 100 % of these rows, in 10 % of the pool"]
+    ["colour is 'red' in 100 % (in the pool: 10 %)"]
     """
     rows, found = np.asarray(rows), []
     for column in columns:
@@ -61,7 +61,7 @@ def _number(name: str, values: np.ndarray, rows: np.ndarray) -> list[tuple[float
     if abs(z) < _MIN_Z:
         return []
     mean, usual = rounded(float(some.mean())), rounded(float(known.mean()))
-    return [(abs(z), f"{name} is {mean} on average, {usual} in the pool")]
+    return [(abs(z), f"{name} is {mean} on average (in the pool: {usual})")]
 
 
 def _share(what: str, has: Any, rows: np.ndarray) -> list[tuple[float, str]]:
@@ -70,9 +70,7 @@ def _share(what: str, has: Any, rows: np.ndarray) -> list[tuple[float, str]]:
     z = (share - usual) / np.sqrt(max(usual * (1 - usual), 1 / len(has)) / len(rows))
     if count < _MIN_ROWS or z < _MIN_Z:
         return []
-    return [
-        (z, f"{what} in {share:.0%} of these rows, in {usual:.0%} of the pool".replace("%", " %"))
-    ]
+    return [(z, f"{what} in {100 * share:.0f} % (in the pool: {100 * usual:.0f} %)")]
 
 
 def _words(name: str, texts: np.ndarray, rows: np.ndarray) -> list[tuple[float, str]]:

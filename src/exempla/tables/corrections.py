@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
-from exempla.io import file_mode, flush_folder, make_folder, write_bytes, write_text
+from exempla.io import file_mode, flush_folder, make_folder, parse_json, write_bytes, write_text
 from exempla.tables.formats.columnar import fingerprint as file_fingerprint
 from exempla.tables.formats.folder import FolderSource
 from exempla.tables.read import read_table
@@ -195,7 +195,7 @@ def _mark(tree: Path, files: dict[str, list[str | int]]) -> None:
 def _marked(tree: Path) -> dict[str, list[str | int]] | None:
     """The files that the marker names; None without a marker of ours."""
     try:
-        marker = json.loads((tree / _MARKER).read_bytes())
+        marker = parse_json((tree / _MARKER).read_bytes())
         return dict(marker["files"]) if marker["format"] == _FORMAT else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -471,7 +471,7 @@ def read_patch(path: str | Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
         try:
             if path.suffix == ".jsonl":
-                lines = [json.loads(line) for line in file if line.strip()]
+                lines = [parse_json(line) for line in file if line.strip()]
             else:
                 lines = list(csv.DictReader(file))
             if missing := {name for line in lines for name in _FIELDS if name not in line}:

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.tables.formats.columnar import JsonSource, OnDisk
 from exempla.tables.formats.dialect import json_spans, json_token
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
@@ -156,7 +157,7 @@ def _listed(cell: str | None) -> list[Any] | None:
     if not cell or not cell.startswith("["):
         return None
     try:
-        return json.loads(cell)
+        return parse_json(cell)
     except ValueError:
         return None
 

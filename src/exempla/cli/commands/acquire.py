@@ -81,7 +81,7 @@ def run(options: Namespace) -> int:
     shared = (
         [] if given.dataset.is_images else in_common(parts.X_test, given.dataset.columns, positions)
     )
-    what_is_shared = f" What they have in common: {'; '.join(shared)}." if shared else ""
+    what_is_shared = f" What sets these rows apart: {'; '.join(shared)}." if shared else ""
     about = About(
         question=f"Which rows would correct these {asked.noun}?",
         answer=what + what_is_shared,

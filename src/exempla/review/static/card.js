@@ -86,7 +86,7 @@ export function showEvidence(card) {
     ...part("Supported by", card.supporters, "supports"),
   ];
   $("evidence").replaceChildren(...(parts.length ? parts
-    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: "No single row contradicts this label; the suspicion comes from the model's probability." })]));
+    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: card.given ? "No single row contradicts this label; the suspicion comes from the model's probability." : "This row has no label yet." })]));
   $("evidence").scrollTop = 0;
 }
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.tables.formats.dialect import json_spans, json_token, lines
 from exempla.tables.formats.encoding import (
     Encoding,
@@ -146,7 +147,7 @@ def read_parquet(path: Path) -> Table:
 def _index(data: pa.Table) -> tuple[str, ...]:
     """Columns that pandas wrote as the index of a frame: names of rows, no measurements."""
     try:
-        told = json.loads((data.schema.metadata or {}).get(b"pandas", b"{}"))
+        told = parse_json((data.schema.metadata or {}).get(b"pandas", b"{}"))
         found = told.get("index_columns", [])
     except (ValueError, AttributeError):
         return ()

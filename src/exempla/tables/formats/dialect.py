@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.tables.formats.encoding import check_limit, limit
 from exempla.tables.table import MISSING, show
 
@@ -414,7 +415,7 @@ def json_token(value: str, old: str) -> str:
     """
     if not old.startswith('"'):
         try:
-            if isinstance(json.loads(value), (int, float, bool)):
+            if isinstance(parse_json(value), (int, float, bool)):
                 return value
         except ValueError:
             pass
