@@ -46,7 +46,7 @@ _MADE_FROM = {
 
 
 def mails(n: int, seed: int = 0) -> pd.DataFrame:
-    """Return short mails: a phrase of their class and two words of either; some labels are wrong."""
+    """Return short mails: a phrase of their class and a few words; some labels are wrong."""
     rng = np.random.default_rng(seed)
     extra = ["invoice", "hello", "please", "friday", "team", "account", "price", "thanks"]
     spam = rng.random(n) < 0.5
