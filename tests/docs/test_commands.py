@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from exempla.cli.main import build_parser, main
@@ -48,7 +50,7 @@ def test_lines_run(group, tmp_path, monkeypatch, capsys, served):
         if "--quiet" in words:
             assert printed == ""
             continue
-        wanted = FIRST.get(words[0], f"Read {words[1].rstrip('/')}" if len(words) > 1 else "")
+        wanted = FIRST.get(words[0], f"Read {Path(words[1]).name}" if len(words) > 1 else "")
         assert printed.splitlines()[0].startswith(wanted), (words, printed.splitlines()[0])
     if group == "mails.csv":
         corrected = (tmp_path / "suspects" / "corrected.csv").read_bytes()
