@@ -90,7 +90,7 @@ dist:
 	$(DIST)/tools/bin/twine check --strict dist/*
 	$(DIST)/tools/bin/check-wheel-contents dist/*.whl
 	for python in $(DIST_PYTHONS); do \
-	  if ! command -v $$python > /dev/null; then echo "$$python is not installed: skipped"; continue; fi; \
+	  if ! $$python -c "" 2> /dev/null; then echo "$$python is not installed: skipped"; continue; fi; \
 	  $$python -m venv --clear $(DIST)/$$python && \
 	  $(DIST)/$$python/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl && \
 	  $(DIST)/$$python/bin/exempla demo --out $(DIST)/$$python/demo && \
