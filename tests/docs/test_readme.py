@@ -27,16 +27,28 @@ def numbers(line: str) -> list[float]:
 
 
 def differences(printed: str, shown: str) -> list[str]:
-    """Return the shown lines that were not printed, with numbers to the stated tolerance."""
-    told = [SECONDS.sub("Done", line).split() for line in printed.splitlines()]
-    lines = [" ".join(words) for words in told]
-    missing = []
-    for line in shown.splitlines():
-        plain = " ".join(SECONDS.sub("Done", line).split())
-        same = [x for x in lines if NUMBER.sub("#", x) == NUMBER.sub("#", plain)]
-        if not any(_close(numbers(x), numbers(plain)) for x in same):
-            missing.append(line)
+    """Return the shown lines that were not printed, with numbers to the stated tolerance.
+
+    A printed line may be shown on several lines.
+    """
+    told = [_plain(line) for line in printed.splitlines()]
+    rest, missing = shown.splitlines(), []
+    while rest:
+        ends = range(len(rest), 0, -1)
+        end = next((n for n in ends if _was_printed(_plain(" ".join(rest[:n])), told)), 0)
+        if not end:
+            missing.append(rest[0])
+        rest = rest[end or 1 :]
     return missing
+
+
+def _plain(line: str) -> str:
+    return " ".join(SECONDS.sub("Done", line).split())
+
+
+def _was_printed(line: str, told: list[str]) -> bool:
+    same = [x for x in told if NUMBER.sub("#", x) == NUMBER.sub("#", line)]
+    return any(_close(numbers(x), numbers(line)) for x in same)
 
 
 def _close(ones: list[float], others: list[float]) -> bool:
@@ -69,6 +81,9 @@ def test_a_changed_number_would_be_seen():
     assert differences(shown.replace("27", "28"), shown) == []
     assert differences(shown.replace("27", "30"), shown) == [shown]
     assert differences(shown.replace("more", "less"), shown) == [shown]
+    wrapped = shown.replace("rows, ", "rows,\n")
+    assert differences(shown, wrapped) == []
+    assert differences(shown.replace("898", "598"), wrapped) == wrapped.splitlines()
 
 
 def test_it_is_short():
