@@ -15,6 +15,8 @@ MEASURED = re.compile(r"\d\.\d|(?<!\w)\.\d|\d ?%|\d s\b|\d [GM]iB|\d / \d")
 """What looks like a measurement: decimals, shares, seconds, memory."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 EXAMPLES = {
+    "docs/evidence.md": "what a number means",
+    "docs/how-do-i.md": "settings",
     "docs/glossary.md": "what a word means, by an example",
     "docs/limits.md": "what a user may see, by an example",
     "docs/notebooks.md": "versions",
