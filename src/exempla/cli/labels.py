@@ -106,7 +106,10 @@ def announce_review(console: Console, options: Namespace, folder: Path) -> None:
         from exempla.review import read_review
         from exempla.review.integrations import export_review_items
 
-        for tool, path in export_review_items(read_review(folder), folder, options.export).items():
+        written = export_review_items(
+            read_review(folder), folder, options.export, force=options.force
+        )
+        for tool, path in written.items():
             console.say(f"  {path}  the suspects, for {tool}")
     say_review(console, folder)
     if warning := _decisions_elsewhere(folder):
@@ -471,7 +474,7 @@ def judge_tokens(dataset: Dataset, options: Namespace, console: Console) -> tupl
         model, (found.tokens, found.labels), curated, seed=options.seed,
         progress=console.progress, task="tokens",
     )  # fmt: skip
-    described = options.model or "softmax regression on each token's window of words and shapes"
+    described = options.model or "logistic regression on each token's window of words and shapes"
     facts = {"data": plain(dataset.name), "model": described}
     rows = np.arange(len(found.tokens))
     return LabelJob(dataset, rows, dataset.view(), facts, tuple(labels)), fixes

@@ -18,12 +18,20 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.options import add_file_arguments, add_output, add_store, command_line, shard
+from exempla.cli.options import (
+    add_file_arguments,
+    add_output,
+    add_store,
+    command_line,
+    shard,
+    stages,
+)
 
 if TYPE_CHECKING:
     from exempla.cli.fitted import Fitted
 
 HELP = "write the rows of your file as vectors in Fisher space"
+STAGES = stages(("embedding the rows", 4, 2))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
