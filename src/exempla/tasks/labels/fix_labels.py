@@ -268,11 +268,11 @@ def gather(
     recorded: Any = None,
 ) -> Evidence:
     """Return the checked problem, ready to collect evidence; methods and baselines can share it."""
-    problem = read_problem(train, curated)
+    problem, seed = read_problem(train, curated), check_seed(seed)
     if model is None and len(problem.classes) >= MANY_CLASSES:
-        model = SoftmaxRegression(random_state=check_seed(seed))
+        model = SoftmaxRegression(random_state=seed)
     learner = make_learner(model, problem.classes, fit)
-    last, rows = without_unsupervised_steps(model, problem.X, check_seed(seed))
+    last, rows = without_unsupervised_steps(model, problem.X, seed)
     return Evidence(
         replace(learner, model=last),
         replace(problem, X=rows),
