@@ -12,8 +12,6 @@ from exempla.errors import ExemplaError
 from exempla.tasks.labels.annotators import estimate_annotators
 from exempla.tasks.labels.decisions import Stated, after_checks
 
-pytestmark = pytest.mark.usefixtures("few_trainings")
-
 
 def votes(n: int = 500, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, truth, and five annotators: two good, two average, one who calls every third 1 a 0."""

@@ -24,8 +24,6 @@ from exempla.tasks.labels.fix_labels import fix_labels
 from exempla.tasks.labels.result import LabelFixes
 from experiments.simulate_curation import simulate_curation
 
-pytestmark = pytest.mark.usefixtures("few_trainings")
-
 
 def flipped(
     X: Any, y: np.ndarray, share: float = 0.1, seed: int = 0, n_curated: int = 150

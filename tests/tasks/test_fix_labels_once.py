@@ -21,8 +21,6 @@ from exempla.tasks.labels.fix_labels import fix_labels, fix_labels_from, gather
 from exempla.tasks.labels.neighbours import nearest
 from exempla.tasks.labels.problem import without_unsupervised_steps
 
-pytestmark = pytest.mark.usefixtures("few_trainings")
-
 WORDS = ["cheap", "pills", "offer", "meeting", "agenda", "lunch", "report", "winner"]
 
 

@@ -20,8 +20,6 @@ from exempla.tasks.labels.fisher import FisherView
 from exempla.tasks.labels.fix_labels import fix_labels_from, gather
 from exempla.tasks.labels.problem import Learner
 
-pytestmark = pytest.mark.usefixtures("few_trainings")
-
 
 def texts(n: int = 90) -> tuple[list[str], np.ndarray]:
     """Short messages about one of three topics."""

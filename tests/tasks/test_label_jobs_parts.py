@@ -20,8 +20,6 @@ from exempla.tasks.labels.fix_labels import job_of
 from exempla.tasks.labels.result import levels_apart
 from exempla.tasks.labels.softmax import SoftmaxRegression
 
-pytestmark = pytest.mark.usefixtures("few_trainings")
-
 
 def several(rate=0.05, seed=0, n=600):
     X, Y = make_multilabel_classification(n, 20, n_classes=4, n_labels=2, random_state=seed)
