@@ -98,7 +98,7 @@ def test_numbers_of_items_are_stable_and_exact_in_a_browser():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"kind": "pair"}, "not class, number, part"),
+        ({"kind": "pair"}, "must be one of class, number, part"),
         ({"kind": "number"}, "not a number"),
         ({"kind": "number", "expected": float("nan"), "given": "1"}, "not a number"),
         ({"kind": "part"}, "a part needs a name"),

@@ -121,7 +121,7 @@ def test_large_comparisons_use_fewer_rows_and_huge_ones_are_not_made():
     assert compared_rows(frame, two, False) == 20_000
     assert compared_rows(frame, np.arange(30_000) % 4, False) == 10_000
     assert compared_rows(frame, many, False) is None
-    assert compared_rows(frame[:3], two[:3], False) is None
+    assert compared_rows(frame[:2], two[:2], False) is None
     assert compared_rows(frame[:9], np.arange(9), False) is None
     assert compared_rows(frame[:9], np.arange(9.0), True) == 20_000
 
@@ -174,7 +174,8 @@ class BlackBox:
         return self.tree.predict(X)
 
 
-def test_a_surrogate_is_fitted_to_the_answers_and_its_agreement_measured():
+def test_a_surrogate_is_fitted_to_the_answers_and_its_agreement_measured(monkeypatch):
+    monkeypatch.setattr(choose, "_FOLDS", 5)
     box = BlackBox().fit(X, Y)
     found = exempla.surrogate(box, X, Y)
     agreement = np.mean(found.model.predict(X) == box.predict(X))
