@@ -294,8 +294,20 @@ def acquire() -> list[str]:
     ]
 
 
+def quanda() -> list[str]:
+    found = table("quanda")
+    values = found.groupby(["method", "metric"])["value"]
+    mean, half = values.mean(), student.ppf(0.975, 4) * values.std() / np.sqrt(5)
+    metrics = ["class", "cardinality", "shortcut", "mixed", "subclass"]
+    return [
+        line(m, *(f"{mean[m, x]:.2f} ± {half[m, x]:.2f}" for x in metrics))
+        for m in found.method.unique()
+    ]
+
+
 PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/studies/acquire.md": acquire,
+    "docs/studies/quanda.md": quanda,
     "docs/studies/first-hour.md": first_hour,
     "docs/studies/trees.md": trees,
     "docs/studies/speed.md": lambda: speed() + fitting(),
