@@ -20,9 +20,14 @@ from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
 from exempla.kernel.damping import FisherEvidence
-from exempla.kernel.fisher import Metric, estimate_fisher
+from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher, room_for
 from exempla.kernel.residual import residual_eigenvalue, residual_norms2
-from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, auto_width, choose_sketch
+from exempla.kernel.sketch import (
+    SAMPLE_PER_DIRECTION,
+    auto_width,
+    choose_sketch,
+    resolve_budget,
+)
 from exempla.memory import Forecast, announce, explain_bytes
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import track_rows
@@ -96,8 +101,6 @@ def refuse_unusable(rows: Array, whose: str, first: int = 0) -> None:
         )
 
 
-_MAX_GPU_SHARE = 1 / 8
-"""Share of the free GPU memory that rows may take; more rows are kept in main memory."""
 _TRANSFER_BYTES = 2**26
 """Bytes of rows moved to main memory at a time."""
 
@@ -110,25 +113,13 @@ def in_one_array(batches: Iterable[Array], count: int) -> Array:
     start = 0
     for rows in batches:
         if out is None:
-            out = _room_for(rows, count)
+            out = room_for(rows, count)
         waiting.append(rows)
         there = isinstance(rows, np.ndarray) or rows.device == out.device
         if there or sum(r.nbytes for r in waiting) >= _TRANSFER_BYTES:
             start = _put(out, start, waiting)
     _put(out, start, waiting)
     return out
-
-
-def _room_for(rows: Array, count: int) -> Array:
-    """Return an empty array for `count` rows like these."""
-    if isinstance(rows, np.ndarray):
-        return np.empty((count, rows.shape[1]), rows.dtype)
-    import torch
-
-    needed = count * rows.shape[1] * rows.element_size()
-    on_gpu = rows.is_cuda and needed < _MAX_GPU_SHARE * torch.cuda.mem_get_info(rows.device)[0]
-    where = rows.device if on_gpu else "cpu"
-    return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
 
 
 def _put(out: Array, start: int, waiting: list[Array]) -> int:
@@ -162,34 +153,51 @@ class Preparing:
     """
 
     def __init__(
-        self, oracle: Oracle, train: Examples, fisher: str, sketch: str | int, seed: int
+        self,
+        oracle: Oracle,
+        train: Examples,
+        fisher: str,
+        sketch: str | int,
+        seed: int,
+        budget: str | float = "auto",
     ) -> None:
         self.oracle, self.train = oracle, train
         self.fisher = "identity" if oracle.whitened else fisher
-        self.sample = _fisher_sample(train, sketch, seed)
+        self.positions = _fisher_sample(len(train), sketch, seed)
+        whole = len(self.positions) == len(train)
+        self.sample = train if whole else train.take(self.positions)
         start = perf_counter()
         self.basis = choose_sketch(
-            oracle, train, sketch, self.sample, dual=self.fisher != "diagonal"
+            oracle,
+            train,
+            sketch,
+            self.sample,
+            dual=self.fisher != "diagonal",
+            budget=resolve_budget(budget, oracle),
         )
+        wanted = SAMPLE_PER_DIRECTION * self.basis.width
+        if self.basis.given_up and len(self.positions) > wanted:
+            some = np.linspace(0, len(self.positions) - 1, wanted).astype(np.int64)
+            self.positions = self.positions[some]
+            self.sample = train.take(self.positions)
         self.seconds = perf_counter() - start
 
-    def done(self) -> Prepared:
-        """Estimate the Fisher matrix in the basis."""
+    def done(self, rows: TrainingRows | None = None) -> Prepared:
+        """Estimate the Fisher matrix in the basis; `rows` collects training rows on the way."""
         start, basis = perf_counter(), self.basis
         examples = self.train if basis.exact else self.sample
-        metric, evidence = estimate_fisher(self.oracle, examples, basis, self.fisher)
+        metric, evidence = estimate_fisher(self.oracle, examples, basis, self.fisher, rows)
         took = {"basis": self.seconds, "fisher": perf_counter() - start}
         return Prepared(basis, metric, evidence, took)
 
 
-def _fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
-    """Return the part of a large training set that basis and Fisher are estimated from."""
-    width = sketch if isinstance(sketch, int) else auto_width(len(train))
+def _fisher_sample(count: int, sketch: str | int, seed: int) -> np.ndarray:
+    """Return the positions of the training examples that basis and Fisher are estimated from."""
+    width = sketch if isinstance(sketch, int) else auto_width(count)
     wanted = SAMPLE_PER_DIRECTION * width
-    if len(train) <= wanted:
-        return train
-    chosen = np.random.default_rng(seed).choice(len(train), wanted, replace=False)
-    return train.take(np.sort(chosen))
+    if count <= wanted:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
 
 
 def check_fisher(wanted: str) -> str:
@@ -265,6 +273,7 @@ def embed_training_set(
     fisher: str,
     sketch: str | int,
     seed: int,
+    budget: str | float = "auto",
     models: int = 1,
     forecast: Forecast = explain_bytes,
 ) -> Embedding:
@@ -274,7 +283,7 @@ def embed_training_set(
     all, which the memory `forecast` depends on.
     """
     train = data if isinstance(data, Examples) else oracle.read(data, role="train")
-    begun = Preparing(oracle, train, fisher, sketch, seed)
+    begun = Preparing(oracle, train, fisher, sketch, seed, budget)
     basis = begun.basis
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
@@ -282,10 +291,19 @@ def embed_training_set(
         forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
     )
-    prepared = begun.done()
+    positions = np.arange(len(train)) if basis.exact else begun.positions
+    found = TrainingRows(len(train), positions)
+    prepared = begun.done(found)
     start = perf_counter()
     if basis.score_rows is not None:
         rows, basis.score_rows = basis.score_rows, None
+    elif found.rows is not None:
+        missing = found.missing
+        if len(missing):
+            rest = oracle.scores(train.take(missing))
+            for batch in track_rows(rest, "scoring the training set", len(missing)):
+                found.put(missing[batch.sample], basis.project(batch))
+        rows = found.rows
     else:
         batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
         rows = in_one_array((basis.project(batch) for batch in batches), len(train))

@@ -289,14 +289,70 @@ MEASURED_LONG = 64
 """… and of examples with `MANY` positions in every layer."""
 
 
+_MAX_GPU_SHARE = 1 / 8
+"""Share of the free GPU memory that rows may take; more rows are kept in main memory."""
+
+
+def room_for(rows: Array, count: int) -> Array:
+    """Return an empty array for `count` rows like these."""
+    if isinstance(rows, np.ndarray):
+        return np.empty((count, rows.shape[1]), rows.dtype)
+    import torch
+
+    needed = count * rows.shape[1] * rows.element_size()
+    on_gpu = rows.is_cuda and needed < _MAX_GPU_SHARE * torch.cuda.mem_get_info(rows.device)[0]
+    where = rows.device if on_gpu else "cpu"
+    return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
+
+
+class TrainingRows:
+    """Training rows that a pass over Fisher rows yields on the way.
+
+    The Fisher row of an example's given label is a multiple of its score (`ScoreRows.to_score`), so
+    a pass over the Fisher rows of examples at these `positions` of the training set also gives
+    their rows.
+    """
+
+    def __init__(self, count: int, positions: np.ndarray) -> None:
+        self.positions = positions
+        self.found = np.zeros(count, dtype=bool)
+        self.rows: Any = None
+
+    def add(self, batch: ScoreRows, projected: Array) -> None:
+        """Keep the rows that are multiples of scores."""
+        some = np.flatnonzero(0 if batch.to_score is None else batch.to_score)
+        if batch.to_score is not None and len(some):
+            scale = as_like(batch.to_score[some], projected)
+            self.put(self.positions[batch.sample[some]], projected[some] * scale[:, None])
+
+    def put(self, positions: np.ndarray, rows: Array) -> None:
+        """Set the rows of these training examples."""
+        if self.rows is None:
+            self.rows = room_for(rows, len(self.found))
+        self.rows[positions] = rows if isinstance(rows, np.ndarray) else rows.to(self.rows.device)
+        self.found[positions] = True
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Positions of the training examples without a row."""
+        return np.flatnonzero(~self.found)
+
+
 def estimate_fisher(
-    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str
+    oracle: Oracle,
+    examples: Examples,
+    basis: Sketch,
+    fisher: str,
+    rows: TrainingRows | None = None,
 ) -> tuple[Metric, FisherEvidence]:
-    """The mean Fisher in sketch space with the model's own penalty added."""
+    """Estimate the mean Fisher matrix in the basis; add the model's own penalty to it.
+
+    `rows` collects the training rows that the pass gives.
+    """
     found = basis.fisher_sum if fisher in ("true", "identity") else None
     basis.fisher_sum = None
     if found is None:
-        found = _sum_of_rows(oracle, examples, basis, fisher)
+        found = _sum_of_rows(oracle, examples, basis, fisher, rows)
     n = len(examples)
     mean = found.matrix
     mean /= n
@@ -327,8 +383,10 @@ def _metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
     return FullMetric(mean)
 
 
-def _sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> FisherSum:
-    """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
+def _sum_of_rows(
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, found: TrainingRows | None
+) -> FisherSum:
+    """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher."""
     batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
     total = SumOfSquares(diagonal=fisher == "diagonal")
     norms: _Norms | None = None
@@ -341,6 +399,8 @@ def _sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str)
         rows = basis.project(batch)
         norms.add(batch, rows)
         total.add(rows)
+        if found is not None:
+            found.add(batch, rows)
     assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
     return FisherSum(total.done(), energy, energy2, norms.rows)

@@ -70,6 +70,7 @@ def embed_models(
     fisher: str,
     sketch: str | int,
     seed: int,
+    budget: str | float = "auto",
     store: Path | None = None,
     part: tuple[int, int] | None = None,
     forecast: Forecast = explain_bytes,
@@ -83,7 +84,7 @@ def embed_models(
         Each model, its oracle, and the training set as the oracle read it.
     data : Any
         The training data as given, for the identity of a store.
-    fisher, sketch, seed
+    fisher, sketch, seed, budget
         As for `Explainer`.
     store : Path, optional
         A folder for the rows.
@@ -94,7 +95,7 @@ def embed_models(
     **options
         What else the scores depend on, for the identity of a store.
     """
-    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed}
+    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
     if store is not None:
         # a saved Explainer names the folder, and may be loaded from elsewhere
         fitted = _embed_into_store(
@@ -332,15 +333,13 @@ class _SavedBasis:
     """Rows of a few examples."""
 
 
-def _load_or_prepare(
-    path: Path, oracle: Oracle, train: Examples, *, fisher: str, sketch: str | int, seed: int
-) -> _SavedBasis:
+def _load_or_prepare(path: Path, oracle: Oracle, train: Examples, **chosen: Any) -> _SavedBasis:
     """Read basis and metric from the store, or compute them and write the file if it is missing."""
     if not path.exists():
-        prepared = Preparing(oracle, train, fisher, sketch, seed).done()
+        prepared = Preparing(oracle, train, **chosen).done()
         with disk_errors(path.parent):
             _save_basis(path, prepared, oracle, train)
-    saved = _load_basis(path, oracle, lambda: Preparing(oracle, train, fisher, sketch, seed).done())
+    saved = _load_basis(path, oracle, lambda: Preparing(oracle, train, **chosen).done())
     # hashes do not see everything that may differ: compare the scores of a few examples
     rows = _probe_rows(saved.prepared.basis, oracle, train)
     scale = np.abs(saved.probes).max(initial=0.0)
@@ -364,6 +363,7 @@ def _save_basis(path: Path, prepared: Prepared, oracle: Oracle, train: Examples)
     arrays["probes"] = _probe_rows(basis, oracle, train)
     about = {
         "basis": next(name for name, kind in _BASES.items() if isinstance(basis, kind)),
+        "given_up": basis.given_up,
         "metric": metric.name,
         "evidence": asdict(prepared.evidence),
     }
@@ -399,6 +399,7 @@ def _load_basis(path: Path, oracle: Oracle, prepare: Callable[[], Prepared]) -> 
             basis: Sketch = KroneckerSketch.from_arrays(oracle.layers, own, like)
         else:
             basis = IdentitySketch(oracle.layers)
+        basis.given_up = str(about.get("given_up", ""))
         prepared = Prepared(basis, _metric(about["metric"], arrays), evidence)
     return _SavedBasis(prepared, about["sha256"], probes)
 

@@ -18,7 +18,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.cli.options import add_file_arguments, add_output, add_store, command_line, shard
+from exempla.cli.options import (
+    add_budget,
+    add_file_arguments,
+    add_output,
+    add_store,
+    command_line,
+    shard,
+)
 
 if TYPE_CHECKING:
     from exempla.cli.fitted import Fitted
@@ -31,6 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_file_arguments(parser)
     large = parser.add_argument_group("large files")
     add_store(large)
+    add_budget(large)
     large.add_argument(
         "--shard",
         metavar="I/N",
@@ -69,7 +77,11 @@ def run(options: Namespace) -> int:
         )
     with reading(options, 0.0, _FILES.values()) as (given, console, folder):
         explainer = Explainer(
-            given.model, store=options.store, seed=options.seed, progress=console.progress
+            given.model,
+            store=options.store,
+            budget=options.budget,
+            seed=options.seed,
+            progress=console.progress,
         )
         if options.ray is not None:
             from exempla.distributed import OnRay, fit_on_ray

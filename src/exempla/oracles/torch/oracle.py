@@ -149,6 +149,8 @@ def torch_oracle(
 class TorchOracle(Oracle):
     """Scores of one torch network, over whole data sets."""
 
+    default_budget = 3.0
+
     def __init__(
         self,
         model: nn.Module,
@@ -407,7 +409,7 @@ class TorchOracle(Oracle):
             if isinstance(self.head, Custom):
                 yield from scorer.in_memory(scorer.custom_fisher, batch, generator)
             else:
-                yield from scorer.fisher(batch, generator)
+                yield from scorer.fisher(batch, generator, check=not examples.checked)
 
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
         scorer = self.scorer
