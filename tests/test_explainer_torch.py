@@ -251,7 +251,7 @@ def test_rows_of_the_fisher_pass_are_those_of_a_scoring_pass(likelihood, sketch,
     outputs = {"categorical": 4, "multilabel": 3}.get(likelihood, 1)
     model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, outputs))
     with torch.no_grad():
-        model[2].weight *= 6  # some labels get a probability below the cut
+        model[2].weight *= 40  # some labels get a probability below the cut
     y = {
         "categorical": torch.arange(40) % 4,
         "bernoulli": (torch.arange(40) % 2).float()[:, None],
@@ -265,7 +265,7 @@ def test_rows_of_the_fisher_pass_are_those_of_a_scoring_pass(likelihood, sketch,
     batches = embedding.oracle.scores(embedding.train)
     expected = np.concatenate([to_numpy(embedding.sketch.project(b)) for b in batches])
     rows = to_numpy(embedding.rows)
-    np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
     batches = embedding.oracle.fisher_rows(embedding.train)
     known = {int(i) for b in batches for i in b.sample[b.to_score != 0]}
     assert len(known) == {"categorical": len(known), "multilabel": 0}.get(likelihood, 40)

@@ -32,8 +32,7 @@ from exempla.influence import (
 )
 from exempla.kernel.damping import check_damping
 from exempla.kernel.embed import Embedding, check_fisher
-from exempla.kernel.kernel import Kernel, KernelUse
-from exempla.kernel.query import Query, shares
+from exempla.kernel.kernel import Kernel, KernelUse, Query, shares
 from exempla.kernel.sketch import check_budget, check_sketch
 from exempla.kernel.solve import Solve
 from exempla.kernel.stored import check_part, embed_models

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, concatenate, is_tensor, row_squares, to_numpy
+from exempla.arrays import Array, as_like, concatenate, is_tensor, row_squares, to_numpy
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
@@ -99,6 +99,27 @@ def refuse_unusable(rows: Array, whose: str, first: int = 0) -> None:
             f"{len(bad)} of {whose} have a score that is not finite (rows {named}): "
             "check those inputs and the model's weights for NaN and infinity."
         )
+
+
+def unit_rows(rows: Array, residual: np.ndarray | None = None, *, overwrite: bool = False) -> Array:
+    """Divide each row by its norm; a zero row stays zero.
+
+    `residual` is the squared norm of each row in directions that the rows do not show. The rows are
+    modified in place with `overwrite`.
+    """
+    scale = as_like(unit_scale(rows, residual), rows)[:, None]
+    if overwrite:
+        rows *= scale
+        return rows
+    return rows * scale
+
+
+def unit_scale(rows: Array, residual: np.ndarray | None = None) -> np.ndarray:
+    """Return the factor that brings each row to unit length; 0 for a zero row."""
+    norm2 = row_squares(rows).astype(np.float64)
+    if residual is not None:
+        norm2 = norm2 + residual
+    return np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
 
 
 _TRANSFER_BYTES = 2**26

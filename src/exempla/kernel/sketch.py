@@ -383,7 +383,7 @@ class Price:
         width = widest = auto_width(count)
         least = WIDTH if self.budget is None else min(BUDGET_WIDTH, WIDTH)
         while width > least and not self._accepts(self._sketch(width), say_so=False):
-            width //= 2
+            width = max(width // 2, least)
         if width < min(widest, WIDTH) and self.budget is not None:
             self.given_up = self.given_up or f"{widest - width:,} of {widest:,} K-FAC directions"
         return fitting(width, count, self.oracle.itemsize)

@@ -39,10 +39,10 @@ from exempla.kernel.embed import (
     Preparing,
     embed_training_set,
     refuse_unusable,
+    unit_rows,
     with_rows,
 )
 from exempla.kernel.fisher import DiagonalMetric, FullMetric, IdentityMetric, Metric
-from exempla.kernel.query import unit_rows
 from exempla.memory import Forecast, announce, explain_bytes, stored_bytes
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Oracle

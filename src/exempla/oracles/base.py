@@ -216,6 +216,8 @@ class Oracle(ABC):
     """How `fisher_rows` computes the expectation over the model's labels, in words."""
     notes: tuple[str, ...] = ()
     """Remarks that every explanation of this model includes."""
+    trees: bool = False
+    """True for an ensemble of trees."""
     whitened: bool = False
     """True if dot products of scores already are the kernel; the metric is then the identity,
     whichever one was requested."""

@@ -21,7 +21,6 @@ from scipy.stats import t as student
 from exempla.data import absent_labels, arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.oracles import is_checkpoint
-from exempla.oracles.trees import is_trees
 from exempla.progress import waiting
 from exempla.results import Explanation
 from exempla.tasks.retrain import check_fit, refit
@@ -62,7 +61,7 @@ SIZE = {
 def kind_of(explainer: Any) -> str:
     """Return "linear", "trees" or "network": what decides how a removal is predicted."""
     oracle = explainer.embeddings[0].oracle
-    if is_trees(explainer.models[0]):
+    if oracle.trees:
         return "trees"
     return "network" if len(oracle.layers) > 1 else "linear"
 

@@ -138,7 +138,7 @@ def _write_page(
     import numpy as np
 
     from exempla.arrays import row_squares
-    from exempla.kernel.query import unit_rows
+    from exempla.kernel.embed import unit_rows
     from exempla.report import About, Listed, write_listing
     from exempla.report.words import percent
 

@@ -252,7 +252,7 @@ def _multiples(score: Tensor, rows: Tensor) -> np.ndarray:
     array([2., 0.])
     """
     wide = torch.float32 if score.device.type == "mps" else torch.float64
-    a, b = (t.flatten(1).to(wide) for t in (score, rows))
+    a, b = (t.reshape(len(t), -1).to(wide) for t in (score, rows))
     k = (a * b).sum(1) / (b * b).sum(1).clamp_min(torch.finfo(wide).tiny)
     rounding = 16 * torch.finfo(score.dtype).eps
     parallel = (a - k[:, None] * b).norm(dim=1) <= rounding * a.norm(dim=1)

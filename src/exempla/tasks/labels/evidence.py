@@ -49,8 +49,7 @@ from exempla.arrays import TIE, as_like, concatenate, first_largest, row_squares
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.kernel.damping import resolve_damping
-from exempla.kernel.embed import Embedding, embed_training_set
-from exempla.kernel.query import unit_rows
+from exempla.kernel.embed import Embedding, embed_training_set, unit_rows
 from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
 from exempla.kernel.stored import embed_models
 from exempla.oracles import make_oracle, make_oracles, with_runs
