@@ -145,7 +145,7 @@ def main() -> None:
         return
     torch.manual_seed(0)
     data, test = digits()
-    report(train(small_network(), data, 12), data, test, lambda _: "")
+    report(train(small_network(), data, 40), data, test, lambda _: "")
 
 
 if __name__ == "__main__":

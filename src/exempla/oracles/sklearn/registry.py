@@ -164,11 +164,8 @@ def _oracle_class(model: Any) -> Callable[..., Oracle] | None:
 def _refusal(model: Any) -> UnsupportedModelError:
     """Return the error for an unsupported model: the reason, and what to use instead."""
     name = type(model).__name__
-    if (
-        not isinstance(model, type)
-        and not hasattr(model, "fit")
-        and not hasattr(model, "get_params")
-    ):
+    estimator = hasattr(model, "fit") or hasattr(model, "get_params")
+    if not isinstance(model, type) and not estimator:
         return UnsupportedModelError(
             f"{name} is not a model exempla can score. It supports torch.nn.Module, boosted trees "
             "of LightGBM, XGBoost, CatBoost and scikit-learn, scikit-learn's forests, "
