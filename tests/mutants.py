@@ -133,8 +133,8 @@ MUTANTS = [
     # ---- likelihoods and trees
     Mutant("oracles/likelihoods.py", "root * xp.sqrt(p[rows, classes])[:, None]",
            "root * p[rows, classes][:, None]", "test_likelihoods.py"),
-    Mutant("oracles/likelihoods.py", "_log_sigmoid((2 * _column(outputs, y) - 1) * outputs)",
-           "_log_sigmoid(_column(outputs, y) * outputs)", "test_likelihoods.py"),
+    Mutant("oracles/likelihoods.py", "_log_sigmoid((2 * self._answers(outputs, y) - 1) * outputs)",
+           "_log_sigmoid(self._answers(outputs, y) * outputs)", "test_likelihoods.py"),
     Mutant("oracles/likelihoods.py", "return (_column(outputs, y) - outputs) / self._sigma2",
            "return _column(outputs, y) - outputs", "test_likelihoods.py"),
     Mutant("oracles/likelihoods.py", "_diagonal_rows(array_namespace(outputs).exp(outputs / 2))",

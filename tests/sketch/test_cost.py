@@ -221,9 +221,11 @@ def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
     oracle = make_oracle(model)
     train = oracle.read((torch.randn(6, 1, 4, 4), torch.arange(6) % 3), role="train")
     calls = []
-    plain = ConvFactors.input_moment
-    monkeypatch.setattr(ConvFactors, "input_moment", lambda self: calls.append(1) or plain(self))
+    plain = ConvFactors.moment
+    monkeypatch.setattr(
+        ConvFactors, "moment", lambda self, side: calls.append(side) or plain(self, side)
+    )
     found = Moments.of(oracle.layers, oracle.fisher_rows(train))[0]
-    assert len(calls) == 1
-    expected = sum(plain(batch.factors[0]) for batch in oracle.fisher_rows(train))
+    assert calls.count("inputs") == 1
+    expected = sum(plain(batch.factors[0], "inputs") for batch in oracle.fisher_rows(train))
     torch.testing.assert_close(found.inputs.total, expected)

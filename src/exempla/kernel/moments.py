@@ -22,7 +22,7 @@ import numpy as np
 from exempla.arrays import Array, is_tensor
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Layer, ScoreRows, in_float64
-from exempla.oracles.factors import MANY, Factors
+from exempla.oracles.factors import MANY, Factors, Side
 
 WHOLE = 2048
 """Coordinates of a side up to which its moment is summed in full."""
@@ -64,8 +64,11 @@ class _StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its product with a few random directions."""
 
     def __init__(
-        self, width: int, other: int, seed: int, directions: int, layers: int, whole: int
+        self, side: Side, layer: Layer, seed: int, directions: int, layers: int, whole: int
     ) -> None:
+        width, other = layer.d_in, layer.d_out
+        width, other = (width, other) if side == "inputs" else (other, width)
+        self.side: Side = side
         self.width, self.columns, self.seed = width, columns(other, directions), seed
         self.whole = width <= whole
         few = few_columns(other, directions, layers) if layers else width
@@ -78,26 +81,27 @@ class _StreamedMoment:
         self.repeats: bool | None = None
         """Whether the same vectors come several times; if not, they are not kept."""
 
-    def add(self, moment: Any, action: Any, like: Array, vectors: Array | None = None) -> None:
-        """Add a batch: `moment()` returns its Σ v vᵀ, and `action(Ω)` its Σ v (vᵀΩ).
+    def add(self, factors: Factors, like: Array, vectors: Array | None = None) -> None:
+        """Add a batch.
 
-        If the same `vectors` come again (another class of the same examples), neither is called.
+        If the same `vectors` come again (another class of the same examples), their moment is not
+        computed again. Random directions have the type and device of `like`.
         """
         if self.last is not None and _same_memory(self.last[0], vectors):
             fresh, self.repeats = self.last[1], True
         else:
-            fresh = self._fresh(moment, action, like)
+            fresh = self._fresh(factors, like)
             self.repeats = False if self.last is not None and not self.repeats else self.repeats
         keep = vectors is not None and self.repeats is not False
         self.last = (vectors, fresh) if keep else None
         self.total = fresh if self.total is None else self.total + fresh
 
-    def _fresh(self, moment: Any, action: Any, like: Array) -> Array:
+    def _fresh(self, factors: Factors, like: Array) -> Array:
         if self.whole:
-            return moment()
+            return factors.moment(self.side)
         if self.omega is None:
             self.omega = _random_directions(self.width, self.columns, self.seed, like)
-        return action(self.omega)
+        return factors.action(self.side, self.omega)
 
     def eigenbasis(self) -> Spectrum:
         if self.few:
@@ -148,8 +152,8 @@ class Moments:
         kind = (directions, len(layers) if large else 0, whole or WHOLE)
         total = [
             Moments(
-                _StreamedMoment(layer.d_in, layer.d_out, 2 * i, *kind),
-                _StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1, *kind),
+                _StreamedMoment("inputs", layer, 2 * i, *kind),
+                _StreamedMoment("outputs", layer, 2 * i + 1, *kind),
             )
             for i, layer in enumerate(layers)
         ]
@@ -164,8 +168,8 @@ class Moments:
         step = MEASURED if factors.work.positions >= MANY else 1
         some = factors if step == 1 else factors.take(np.arange(0, len(factors), step))
         energy = some.norm2()
-        self.inputs.add(factors.input_moment, factors.input_action, energy, factors.given_inputs)
-        self.outputs.add(factors.output_moment, factors.output_action, energy)
+        self.inputs.add(factors, energy, factors.given_inputs)
+        self.outputs.add(factors, energy)
         # stays on its device, so that no batch waits for a transfer
         self.trace = self.trace + energy.mean() * len(factors) if len(some) else self.trace
 

@@ -119,18 +119,20 @@ class Bernoulli(Likelihood):
     name = "bernoulli"
     discrete = True
 
+    def _answers(self, outputs: Array, y: Array) -> Array:
+        """Return 1 for yes and 0 for no, in the shape of the outputs."""
+        return _column(outputs, y)
+
     def log_prob(self, outputs: Array, y: Array) -> Array:
         xp = array_namespace(outputs)
-        return xp.sum(_log_sigmoid((2 * _column(outputs, y) - 1) * outputs), axis=1)
+        return xp.sum(_log_sigmoid((2 * self._answers(outputs, y) - 1) * outputs), axis=1)
 
     def score(self, outputs: Array, y: Array) -> Array:
-        return _column(outputs, y) - _sigmoid(outputs)
+        return self._answers(outputs, y) - _sigmoid(outputs)
 
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
         # y has variance p(1 − p); the only row is never dropped
-        xp = array_namespace(outputs)
-        root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
-        return _arange(outputs, outputs.shape[0]), root
+        return _arange(outputs, outputs.shape[0]), _root_variance(outputs)
 
     def predict(self, outputs: Array) -> Array:
         xp = array_namespace(outputs)
@@ -143,7 +145,7 @@ class Bernoulli(Likelihood):
 
 
 @dataclass(frozen=True)
-class OneVsRest(Likelihood):
+class OneVsRest(Bernoulli):
     """C independent binary problems, "is it class c?": the product of C Bernoulli likelihoods.
 
     scikit-learn's one-vs-rest classifiers fit this model. Not every draw from it is a class (all C
@@ -156,19 +158,13 @@ class OneVsRest(Likelihood):
     """
 
     name = "one-vs-rest"
-    discrete = True
 
-    def log_prob(self, outputs: Array, y: Array) -> Array:
-        xp = array_namespace(outputs)
-        return xp.sum(_log_sigmoid((2 * _one_hot(outputs, y) - 1) * outputs), axis=1)
-
-    def score(self, outputs: Array, y: Array) -> Array:
-        return _one_hot(outputs, y) - _sigmoid(outputs)
+    def _answers(self, outputs: Array, y: Array) -> Array:
+        return _one_hot(outputs, y)
 
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
         # the answers are independent: E[g gᵀ] is diagonal, p_c(1 − p_c)
-        xp = array_namespace(outputs)
-        root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
+        root = _root_variance(outputs)
         return _diagonal_rows(root, root**2 > cut)
 
     def predict(self, outputs: Array) -> Array:
@@ -358,6 +354,11 @@ def _log_sigmoid(x: Array) -> Array:
 
 def _sigmoid(x: Array) -> Array:
     return array_namespace(x).exp(_log_sigmoid(x))
+
+
+def _root_variance(x: Array) -> Array:
+    """Return √(p(1 − p)) with p = σ(x)."""
+    return array_namespace(x).exp((_log_sigmoid(x) + _log_sigmoid(-x)) / 2)
 
 
 def _arange(like: Array, n: int) -> Any:
