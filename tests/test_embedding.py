@@ -45,9 +45,9 @@ print((kilobytes("VmHWM") - before) / 2**20)
     "size",
     [
         (100_000, 30, "plain"),
-        (250_000, 40, "plain"),
-        (100_000, 50, "scaled"),
-        (100_000, 40, "several"),
+        (40_000, 100, "plain"),
+        (80_000, 50, "scaled"),
+        (60_000, 40, "several"),
     ],
 )
 def test_the_memory_said_is_the_memory_taken(size):

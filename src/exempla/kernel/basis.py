@@ -17,7 +17,7 @@ A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are thr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -117,6 +117,8 @@ class SpanSketch(Sketch):
         rows times their `to_score`.
     scored : array of int
     n_train : int
+    score : callable
+        Returns the scores of training examples at other positions.
     """
 
     exact = True
@@ -129,6 +131,7 @@ class SpanSketch(Sketch):
         scores: ScoreRows | None,
         scored: np.ndarray,
         n_train: int,
+        score: Callable[[np.ndarray], ScoreRows],
     ) -> None:
         # Directions without a penalty must lie inside the basis: then the metric outside it is a
         # multiple of the identity, and the two parts do not mix.
@@ -148,14 +151,20 @@ class SpanSketch(Sketch):
         self.score_rows = np.zeros((n_train, rank))
         known, given = fisher.to_score, start.nbytes
         if known is not None:
-            place = np.flatnonzero(order < len(fisher))
-            place = place[known[order[place]] != 0]
-            at = order[place]
-            self.score_rows[fisher.sample[at]] = known[at, None] * factor[place]
-            short = np.setdiff1d(np.flatnonzero(known), used)
+            place = np.full(len(start), -1)
+            place[order] = np.arange(len(order))
+            found = np.flatnonzero(known)
+            short = found[place[found] < 0]
+            found = found[place[found] >= 0]
+            again = self._scale_rows(fisher, found, factor[place[found]], energy)
             if len(short):
                 rows = self.project(fisher.take(short))
-                self.score_rows[fisher.sample[short]] = known[short, None] * rows
+                again = np.union1d(again, self._scale_rows(fisher, short, rows, energy))
+            again = np.setdiff1d(again, scored)
+            if len(again):
+                more = score(again)
+                scores = more if scores is None else ScoreRows.join([scores, more])
+                scored = np.concatenate([scored, again])
         del factor, own
         if scores is not None:
             self._add_scores(scores, scored, tolerance * float(energy.max()))
@@ -172,6 +181,23 @@ class SpanSketch(Sketch):
         """Return the pivoted Cholesky factor of the Gram matrix, and the order of its rows."""
         products = _dot_products(rows, rows, f"dot products of {len(rows)} scores")
         return pivoted_cholesky(products, _TOLERANCES[self.double])
+
+    def _scale_rows(
+        self, fisher: ScoreRows, at: np.ndarray, rows: np.ndarray, energy: np.ndarray
+    ) -> np.ndarray:
+        """Set the scores that are multiples of Fisher rows with these coordinates.
+
+        The row of an improbable label is short, and the tolerance may have cut off what matters in
+        its score, which is longer. Returns the examples for which this is so.
+        """
+        assert self.score_rows is not None
+        assert fisher.to_score is not None
+        scale, tolerance = fisher.to_score[at], _TOLERANCES[self.double]
+        self.score_rows[fisher.sample[at]] = scale[:, None] * rows
+        long = scale**2 * energy[at]
+        left = long - scale**2 * np.einsum("ij,ij->i", rows, rows)
+        cut = (left > 100 * tolerance * long) & (left > tolerance * energy.max())
+        return np.unique(fisher.sample[at[cut]])
 
     def _add_scores(self, scores: ScoreRows, scored: np.ndarray, smallest: float) -> None:
         """Set the rows of these scores; extend the basis by those outside its span.

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -276,7 +276,8 @@ def choose_sketch(
                 some = examples if len(missing) == count else examples.take(missing)
                 scores = collect(oracle.scores(some), "scoring the training set", len(some), room)
             if scores is not None or not len(missing):
-                return SpanSketch(oracle.layers, fisher, scores, missing, count)
+                score = partial(_scores_at, oracle, examples)
+                return SpanSketch(oracle.layers, fisher, scores, missing, count, score)
     if primal:
         return IdentitySketch(oracle.layers)
     if wanted == "exact":
@@ -504,6 +505,11 @@ def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
     if fisher.to_score is not None:
         has[fisher.sample[fisher.to_score != 0]] = True
     return np.flatnonzero(~has)
+
+
+def _scores_at(oracle: Oracle, examples: Examples, positions: np.ndarray) -> ScoreRows:
+    """Return the scores of the examples at these positions."""
+    return ScoreRows.join([b.compact() for b in oracle.scores(examples.take(positions))])
 
 
 def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
