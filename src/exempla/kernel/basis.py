@@ -53,6 +53,14 @@ class FisherSum:
     """Number of rows with a probability above the cut."""
 
 
+class HeldRows(NamedTuple):
+    """Fisher rows of some examples, held from the pass that found a basis until the next one."""
+
+    positions: np.ndarray
+    """Positions of these examples in the sample from which the Fisher is estimated."""
+    batches: list[ScoreRows]
+
+
 class Sketch(ABC):
     """A basis of a part of parameter space, and the projection of score rows onto it."""
 
@@ -71,6 +79,8 @@ class Sketch(ABC):
     scores can have a residual; None for other bases."""
     fisher_sum: FisherSum | None = None
     """The Fisher rows of the training set in this basis, if building the basis computed them."""
+    held: HeldRows | None = None
+    """Fisher rows that need not be computed again."""
     score_rows: np.ndarray | None = None
     """The training scores in this basis, if building the basis computed them."""
     in_double: bool = False

@@ -200,7 +200,7 @@ class Preparing:
         if self.basis.given_up and len(self.positions) > wanted:
             some = np.linspace(0, len(self.positions) - 1, wanted).astype(np.int64)
             self.positions = self.positions[some]
-            self.sample = train.take(self.positions)
+            self.sample, self.basis.held = train.take(self.positions), None
         self.seconds = perf_counter() - start
 
     def done(self, rows: TrainingRows | None = None) -> Prepared:

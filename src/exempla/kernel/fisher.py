@@ -375,11 +375,10 @@ def _sum_of_rows(
     oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, found: TrainingRows | None
 ) -> FisherSum:
     """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher."""
-    batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+    batches = _batches(oracle, examples, basis, fisher)
     total = SumOfSquares(diagonal=fisher == "diagonal")
     norms: _Norms | None = None
-    watched = track_rows(batches, "estimating the Fisher", len(examples))
-    for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
+    for batch in (piece for whole in batches for piece in pieces(whole, 8 * basis.width)):
         if norms is None:
             long = batch.thinnest(oracle.layers) >= MANY
             stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
@@ -392,6 +391,21 @@ def _sum_of_rows(
     assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
     return FisherSum(total.done(), energy, energy2, norms.rows)
+
+
+def _batches(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> Iterator[ScoreRows]:
+    """Yield Fisher rows (or scores): those that the basis holds, then those of other examples."""
+    held, basis.held = basis.held, None
+    what = "estimating the Fisher"
+    if held is None or fisher == "empirical":
+        rows = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+        yield from track_rows(rows, what, len(examples))
+        return
+    yield from held.batches
+    rest = np.setdiff1d(np.arange(len(examples)), held.positions)
+    if len(rest):
+        for batch in track_rows(oracle.fisher_rows(examples.take(rest)), what, len(rest)):
+            yield replace(batch, sample=rest[batch.sample])
 
 
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:

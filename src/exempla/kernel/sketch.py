@@ -20,7 +20,7 @@ same sketch on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -29,7 +29,7 @@ import numpy as np
 
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
+from exempla.kernel.basis import HeldRows, IdentitySketch, KroneckerSketch, Sketch, SpanSketch
 from exempla.kernel.moments import (
     LARGE,
     LONG_SIDE,
@@ -89,6 +89,8 @@ _BASIS_EXAMPLES = 32, 512
 """Smallest and largest number of examples from which a basis is computed."""
 _BASIS_PER_SIDE = 4
 """Between the two: positions that each layer sees per coordinate of its wider side."""
+_HELD_BYTES = 2**26
+"""Memory that the Fisher rows of a basis may take until the Fisher has been estimated from them."""
 _EIGEN = 10.0
 """Operations of an eigenbasis of a d × d matrix, in units of d³."""
 
@@ -448,12 +450,27 @@ def resolve_budget(wanted: str | float, oracle: Oracle) -> float | None:
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     """Return the leading K-FAC directions, computed from some of the sample."""
     whole, needed = _moments_plan(oracle, width)
-    part = basis_sample(oracle, sample)
+    positions = basis_sample(oracle, sample)
+    part = sample if len(positions) == len(sample) else sample.take(positions)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    moments = Moments.of(oracle.layers, rows, width, whole)
+    held = HeldRows(positions, [])
+    moments = Moments.of(oracle.layers, _hold(rows, held), width, whole)
     found = KroneckerSketch.of(oracle.layers, moments, width)
     found.built_bytes = needed
+    found.held = held if held.batches else None
     return found
+
+
+def _hold(batches: Iterable[ScoreRows], held: HeldRows) -> Iterator[ScoreRows]:
+    """Yield the batches and hold them, unless all together take more than `_HELD_BYTES`."""
+    size = 0
+    for batch in batches:
+        yield batch
+        size += batch.nbytes
+        if size <= _HELD_BYTES:
+            held.batches.append(replace(batch, sample=held.positions[batch.sample]))
+        else:
+            held.batches.clear()
 
 
 def _moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
@@ -482,8 +499,8 @@ def _free_memory(oracle: Oracle) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
-    """Return the examples from which the moments are computed.
+def basis_sample(oracle: Oracle, sample: Examples) -> np.ndarray:
+    """Return the positions of the examples from which the moments are computed.
 
     Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
     which the first one shows.
@@ -495,8 +512,8 @@ def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
                 wanted = basis_examples(oracle.layers, [f.work for f in rows.factors])
                 break
     if len(sample) <= wanted:
-        return sample
-    return sample.take(np.linspace(0, len(sample) - 1, wanted).astype(np.int64))
+        return np.arange(len(sample))
+    return np.linspace(0, len(sample) - 1, wanted).astype(np.int64)
 
 
 def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
