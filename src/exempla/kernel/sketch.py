@@ -175,7 +175,8 @@ class Job:
             layers = len(self.work) if self.parameters >= LARGE else 0
             eigen += eigenbasis(d_in, d_out, p, layers) + eigenbasis(d_out, d_in, p, layers)
             project += 2.0 * s * (d_in * r_in + d_out * r_out + r_in * r_out)
-        passes = self.passes(basis_rows + sample_rows + scored)
+        twice = 0.0 if basis_rows * self.row_bytes <= _HELD_BYTES else basis_rows
+        passes = self.passes(twice + sample_rows + scored)
         fisher = 2.0 * sample_rows * p**2 + p**3 / 3 + 2.0 * n * p**2
         return Cost(passes + moments + (sample_rows + scored) * project, eigen + fisher)
 
