@@ -55,6 +55,23 @@ def trees() -> list[str]:
     models = [(n, m) for n in (2000, 10000) for m in ("LightGBM", "logistic regression")]
     for title, method in names.items():
         out.append(line(title, *(f"{shares[(method, *one)]:.3f}" for one in models)))
+    return out + through_boosting()
+
+
+def through_boosting() -> list[str]:
+    """Return the lines of `boosting_influence`, with five stages where the model is saturated."""
+    runs = table("trees_axil")
+    runs = runs[runs.split < 1000]  # the splits from 1000 chose the combination
+    wanted = np.where(runs.saturated, "five stages + derivative", "exempla + derivative")
+    out = []
+    for title, data in (TREES | {"digits (split 0)": "digits"}).items():
+        mine = runs.table == data
+        means = runs[mine].groupby("method").lds.mean()
+        if means.empty:
+            continue
+        combination = runs[mine & (runs.method == wanted)].lds.mean()
+        cells = (means["exempla"], combination, means["derivative"], means["BoostIn"])
+        out.append(line(title, *(f"{value:.3f}" for value in cells)))
     return out
 
 

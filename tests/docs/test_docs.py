@@ -180,5 +180,8 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path):
         r"|<link[^>]+(?:stylesheet|preconnect)[^>]+https?:"
     )
     assert not [found for page in pages for found in re.findall(fetched, page)]
-    assert "of 900 training examples is predicted to" in (tmp_path / "quickstart.html").read_text()
+    assert (
+        "of 900 training rows, the correct answers become"
+        in (tmp_path / "quickstart.html").read_text()
+    )
     assert "prints" in (tmp_path / "tutorials/clean.html").read_text()

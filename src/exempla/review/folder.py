@@ -446,7 +446,8 @@ def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
     seen.add(suspect.item)
     if suspect.kind == "number":
         return
-    for label in (suspect.given, suspect.suggested):
+    stated = (suspect.given, suspect.suggested) if suspect.given else (suspect.suggested,)
+    for label in stated:
         if label not in classes:
             raise ExemplaError(f"Row {suspect.row}: {label!r} is not among the classes given.")
 

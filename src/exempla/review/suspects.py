@@ -118,6 +118,8 @@ class Suspect:
 
     Attributes
     ----------
+    given : str
+        The label in the file; empty if the row has none yet.
     probability : float
         Probability that the given label is wrong.
     model_probability : float

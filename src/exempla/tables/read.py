@@ -35,6 +35,7 @@ def read_table(
     header: bool | None = None,
     names: Sequence[str] | None = None,
     expected: Collection[str] = (),
+    labelled: bool = True,
 ) -> Table:
     """Read a CSV, TSV, JSONL, Parquet, Excel or NPZ file or a folder of images.
 
@@ -52,6 +53,9 @@ def read_table(
     expected
         Columns you expect to find. A first row that contains one of them is a header, even if the
         same word is also a value below it.
+    labelled
+        Whether images need labels. If not, an NPZ may lack `y`, and images may lie in the folder
+        itself; the table then has no label column.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tsv"
@@ -63,7 +67,7 @@ def read_table(
     _refuse_address(path)
     path = _plain_path(Path(path))
     if path.is_dir():
-        return read_folder(path)
+        return read_folder(path, labelled)
     if path.exists() and not path.is_file():
         raise ExemplaError(
             f"{str(path)!r} is a pipe or a device, not a file; save what it gives to a file first."
@@ -79,7 +83,7 @@ def read_table(
     if magic.startswith(b"PAR1"):
         return read_parquet(path)
     if named == ".npz":
-        return read_npz(path)
+        return read_npz(path, labelled)
     for start, what in _FOREIGN.items():
         if magic.startswith(start):
             raise ExemplaError(f"{path.name} is {what}.")

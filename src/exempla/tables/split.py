@@ -340,6 +340,8 @@ class _ImageRows:
             images = load_images(table, size=size)
             self.notes.extend(images.notes)
             return images.pixels, images.labels, images.rows
+        if self.label.name not in table.names:
+            return table.images, np.zeros(len(table), dtype=str), np.arange(len(table))
         rows = np.flatnonzero(~table.missing(self.label.name))
         pixels = table.images if len(rows) == len(table) else table.images[rows]
         return pixels, label_values(table, self.label.name, "classes", rows), rows
@@ -364,15 +366,17 @@ class _ImageRows:
                 else (rows, None, None, None)
             )
         pixels, labels, rows = self._loaded(other, X_train.shape[1:3])
-        y, known, notes = known_labels(labels, y_train, other.path.name)
-        self.notes.extend(notes)
+        y, known = None, np.ones(len(rows), dtype=bool)
+        if self.label.name in other.names:
+            y, known, notes = known_labels(labels, y_train, other.path.name)
+            self.notes.extend(notes)
         pixels = _in_colour_mode(pixels, grey=X_train.ndim == 3)
         if pixels.shape[1:] != X_train.shape[1:]:
             raise ExemplaError(
                 f"Images of {other.path.name} have shape {pixels.shape[1:]}, the training images "
                 f"{X_train.shape[1:]}; give images of one shape."
             )
-        return rows[known], pixels[known], y[known], other
+        return rows[known], pixels[known], None if y is None else y[known], other
 
 
 def _in_colour_mode(pixels: np.ndarray, grey: bool) -> np.ndarray:

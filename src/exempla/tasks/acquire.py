@@ -305,7 +305,7 @@ def _acquire(
         gains=gains,
         helps=used[np.argsort(-bearing, axis=1, kind="stable")[:, :3]],
         predicted=_predicted(
-            rows, order, target, explainer.n_train, _gap(explainer, query), labelled, rng
+            rows, order, target, explainer.n_train, *_gap(explainer, query), labelled, rng
         ),
         labelled=labelled,
         n_train=explainer.n_train,
@@ -483,14 +483,15 @@ def _with_breadth(
 
 
 def _predicted(
-    rows: np.ndarray, order: np.ndarray, target: np.ndarray, n: int, gap: float, labelled: bool,
-    rng: np.random.Generator,
+    rows: np.ndarray, order: np.ndarray, target: np.ndarray, n: int, gap: float, most: float,
+    labelled: bool, rng: np.random.Generator,
 ) -> dict[str, float]:  # fmt: skip
     """Expected change of the queried examples' mean log-likelihood, and that of random rows.
 
     Labels known: the Newton step that the rows' scores make. Unknown: the rows resolve a share of
     the variance of the queried log-likelihood; the gain is that share of `gap`, by which the true
-    labels are less likely than the predicted ones.
+    labels are less likely than the predicted ones. No gain exceeds `most`, where the true labels
+    are certain.
     """
     before = float(target @ target) / n
 
@@ -511,21 +512,24 @@ def _predicted(
     ]
     spread = 1.645 * variance**0.5
     return {
-        "gain": gain, "low": gain - spread, "high": gain + spread,
-        "random": float(np.mean(others)), "random_sd": float(np.std(others)),
+        "gain": min(gain, most), "low": min(gain, most) - spread, "high": min(gain + spread, most),
+        "random": min(float(np.mean(others)), most), "random_sd": float(np.std(others)),
     }  # fmt: skip
 
 
-def _gap(explainer: Explainer, query: Any) -> float:
-    """How much less likely the true labels are than the predicted ones, in mean log-likelihood."""
+def _gap(explainer: Explainer, query: Any) -> tuple[float, float]:
+    """Return by how much the true labels are less likely than the predicted ones, and than certain.
+
+    Both are differences of the mean log-likelihood.
+    """
     oracle = explainer.embeddings[0].oracle
     examples = oracle.read(query, role="test")
     likelihood = np.maximum(oracle.log_likelihood(examples), np.log(1e-12))
     X = unpack(query, []).X if isinstance(query, tuple) else None
     if X is None:
-        return float(-likelihood.mean())
+        return float(-likelihood.mean()), float(-likelihood.mean())
     best = oracle.log_likelihood(oracle.read((X, oracle.predict(examples)), role="test"))
-    return float(np.mean(best - likelihood))
+    return float(np.mean(best - likelihood)), float(-likelihood.mean())
 
 
 def _verify(found: Acquisition, labels: Any, fit: Any, seeds: int) -> AcquisitionCheck:

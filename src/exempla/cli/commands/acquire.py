@@ -3,8 +3,9 @@
 FILE holds the training rows, POOL the candidates, with the same columns. If the pool has no labels,
 the rows most worth labelling are chosen; if it has, the rows most worth training on.
 
-The results hold the chosen rows (acquired.csv, and tasks.json for Label Studio). Fill in the label
-column of acquired.csv and pass it back with --labels to see what really changed.
+The results hold the chosen rows (acquired.csv, and tasks.json for Label Studio). Label them with
+`exempla review DIR`, or fill in the label column of acquired.csv, and pass the labelled file back
+with --labels to see what really changed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from exempla.cli.options import add_file_arguments, add_output, command_for, com
 
 HELP = "which rows should you label or add next?"
 _FILES = ("acquired.csv", "tasks.json")
+_REVIEW = ("review.json", "suspects.jsonl", "images")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,7 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--costs", metavar="COLUMN", help="a column of POOL: the cost of each row")
     labels = parser.add_argument(
-        "--labels", metavar="FILE", help="acquired.csv with its label column filled in"
+        "--labels",
+        metavar="FILE",
+        help="acquired.csv with its label column filled in (corrected.csv of `exempla review`)",
     )
     completed(labels, "FILE")
     add_output(parser)
@@ -41,19 +45,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Choose the rows, write them, and with --labels retrain with them."""
     from exempla.cli.fitted import reading, spread
-    from exempla.cli.output import contract, published, say_files, write_tables
+    from exempla.cli.output import contract, published, say_files, say_review, write_tables
     from exempla.cli.query import choose_query
     from exempla.data import take_rows
     from exempla.errors import ExemplaError
     from exempla.io import write_text
     from exempla.report import About, Listed, write_listing
     from exempla.tables import read_table
+    from exempla.tables.common import in_common
     from exempla.tasks.acquire import acquire
 
-    with reading(options, 0.2, _FILES) as (given, console, folder):
+    with reading(options, 0.2, _FILES, _REVIEW) as (given, console, folder):
         pool = read_table(
             options.pool, expected=[given.dataset.label.name],
-            encoding=options.encoding, delimiter=options.delimiter,
+            encoding=options.encoding, delimiter=options.delimiter, labelled=False,
         )  # fmt: skip
         parts = given.dataset.split(test=pool)
         asked = choose_query(given, options.ask, None)
@@ -73,15 +78,20 @@ def run(options: Namespace) -> int:
     positions, answer = found.indices, found.renumbered(parts.test)
     predicted = given.model.predict(take_rows(parts.X_test, positions))
     view = given.dataset.view(pool, predicted=spread(predicted, answer.indices, len(pool)))
+    shared = (
+        [] if given.dataset.is_images else in_common(parts.X_test, given.dataset.columns, positions)
+    )
+    what_is_shared = f" What sets these rows apart: {'; '.join(shared)}." if shared else ""
     about = About(
         question=f"Which rows would correct these {asked.noun}?",
-        answer=what,
+        answer=what + what_is_shared,
         **given.facts(),
         command=command_line(options),
         noun=asked.noun,
         steps=() if check is not None else ((
-            "Fill in the label column of acquired.csv, then see what the labels change:",
-            command_for(options, "acquire", options.pool, "--labels", "acquired.csv"),
+            "Label the rows (exempla review, or the label column of acquired.csv), then see what "
+            "the labels change:",
+            command_for(options, "acquire", options.pool, "--labels", "corrected.csv"),
         ),),
     )  # fmt: skip
     test_rows = given.parts.test
@@ -89,7 +99,7 @@ def run(options: Namespace) -> int:
         Listed(int(row), f"should help with test rows {', '.join(map(str, test_rows[helps]))}")
         for row, helps in zip(answer.indices, found.helps, strict=True)
     ]
-    extra = contract(options, answer.indices.tolist())
+    extra = contract(options, answer.indices.tolist(), in_common=shared)
     if check is not None:
         arms = ("before", "with", "random")  # without labels of the whole pool, no random rows
         extra["verified"] = {
@@ -111,8 +121,38 @@ def run(options: Namespace) -> int:
             ),
         }  # fmt: skip
     console.say(what)
+    for sentence in shared:
+        console.say(f"  {sentence}")
+    if not found.labelled and check is None:
+        chances = given.model.predict_proba(take_rows(parts.X_test, positions)).max(axis=1)
+        _write_review(folder, given, view, answer.indices, predicted, chances)
     say_files(console, folder, paths)
+    if not found.labelled and check is None:
+        say_review(console, folder)
     return 0
+
+
+def _write_review(
+    folder: Path, given: Any, view: Any, rows: Any, predicted: Any, chances: Any
+) -> None:
+    """Write what the review page needs to label the rows of acquired.csv."""
+    from dataclasses import replace
+
+    from exempla.review import ReviewedFile, Suspect, write_review
+
+    items = [
+        Suspect(
+            place, "", str(label), 1.0, float(chance), content=replace(view.show(int(row)), name="")
+        )
+        for place, (row, label, chance) in enumerate(zip(rows, predicted, chances, strict=True))
+    ]
+    write_review(
+        folder,
+        items,
+        source=ReviewedFile(folder / "acquired.csv", "csv", label=given.dataset.label.name),
+        classes=[str(name) for name in given.model.classes_],
+        question="Which label does each row have?",
+    )
 
 
 def _costs(pool: Any, name: str, rows: Any) -> Any:

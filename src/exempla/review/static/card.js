@@ -42,6 +42,10 @@ function labels(card, suspect) {
     const expected = within(card.expected, card.spread);
     return el("div", { class: "labels" }, ...part, box("given number", card.given, "given"), box("expected", expected, suggests(suspect)), doubt);
   }
+  if (!card.given) {
+    const said = `model says, ${chance(card.model_probability)}`;
+    return el("div", { class: "labels" }, ...part, box("label", "none yet", "given"), box(said, card.suggested, "suggested"));
+  }
   const other = chance(card.model_probability).replaceAll(" ", "\u00a0");
   const model = agrees(card)
     ? [box("model agrees", card.given, "other"), box(`next best label, ${other}`, card.suggested, "other")]
@@ -82,7 +86,7 @@ export function showEvidence(card) {
     ...part("Supported by", card.supporters, "supports"),
   ];
   $("evidence").replaceChildren(...(parts.length ? parts
-    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: "No single row contradicts this label; the suspicion comes from the model's probability." })]));
+    : [el("h2", { text: "Evidence" }), el("p", { class: "dim", text: card.given ? "No single row contradicts this label; the suspicion comes from the model's probability." : "This row has no label yet." })]));
   $("evidence").scrollTop = 0;
 }
 

@@ -11,7 +11,7 @@ export function showLeft(store) {
   const mean = count(left.mean);
   $("estimate").textContent = left.checks
     ? `≈ ${mean} still wrong (${count(left.low)}–${count(left.high)})${store.contradictions.length ? " ⚠" : ""}`
-    : `≈ ${mean} still wrong (model estimate)`;
+    : store.unlabelled ? `${mean} without a label` : `≈ ${mean} still wrong (model estimate)`;
   $("estimate").title = left.checks ? `90 % interval from ${left.checks} spot checks` : "Estimated by the model, not checked yet";
   $("estimate-text").replaceChildren(...explained(store).map((words) => el("p", { text: words })));
   $("stop-share").value = String(Number((100 * left.stop_below).toPrecision(6)));

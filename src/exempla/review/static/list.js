@@ -24,9 +24,9 @@ export class List {
   refresh() {
     const { shown, sequence, renewed } = this.store;
     this.space.style.height = `${shown.length * HEIGHT}px`;
-    const order = renewed ? `order updated after ${renewed} decisions` : "most suspicious first";
+    const order = this.store.unlabelled ? "most useful first" : renewed ? `order updated after ${renewed} decisions` : "most suspicious first";
     $("list-count").textContent = shown.length === sequence.length
-      ? `${shown.length} suspects, ${order}` : `${shown.length} of ${sequence.length} suspects`;
+      ? `${shown.length} ${this.store.noun}, ${order}` : `${shown.length} of ${sequence.length} ${this.store.noun}`;
     for (const node of this.nodes.values()) node.remove();
     this.nodes.clear();
     this.draw();
@@ -74,9 +74,9 @@ export class List {
     el("span", { class: "mark", "aria-hidden": "true", text: MARKS[state.action] }),
     el("span", { class: "name" },
       el("b", {}, String(suspect.row), ...(suspect.id ? [" · ", data(suspect.id)] : []), state.note ? " ✎" : ""),
-      el("span", {}, ...(suspect.part ? [data(suspect.part), ": "] : []), data(suspect.given), " → ", data(change)),
+      el("span", {}, ...(suspect.part ? [data(suspect.part), ": "] : []), data(suspect.given || "?"), " → ", data(change)),
       suspect.snippet === suspect.id ? null : el("span", { class: "snippet" }, data(suspect.snippet))),
-    el("span", { class: "p" }, chance(suspect.chance), this.store.spots.has(suspect.item) ? el("small", { class: "tag", text: "spot" }) : null),
+    el("span", { class: "p" }, suspect.given || suspect.kind === "number" ? chance(suspect.chance) : "", this.store.spots.has(suspect.item) ? el("small", { class: "tag", text: "spot" }) : null),
     el("span", { class: "hidden", text: describe(state) }));
     node.style.transform = `translateY(${place * HEIGHT}px)`;
     return node;

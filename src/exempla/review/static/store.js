@@ -15,6 +15,8 @@ export class Store {
     this.digits = digitKeys(review.classes);
     this.byItem = new Map();
     this.sequence = review.suspects.map((values) => this.add(values));
+    this.unlabelled = this.sequence.length > 0 && this.sequence.every((suspect) => suspect.given === "");
+    this.noun = this.unlabelled ? "rows" : "suspects";
     this.places = new Map();
     this.number();
     this.states = new Map();

@@ -218,10 +218,15 @@ def _npz_value(label: str, kind: np.dtype) -> Any:
         raise ExemplaError(f"The label {label!r} does not fit y, which holds {kind}.") from None
 
 
-def read_npz(path: Path) -> Table:
-    """Read an NPZ with arrays `X` (n, d) or (n, h, w[, c]) and `y` (n,); pickles are refused."""
-    arrays = _arrays(path)
-    x, y = _usable(arrays["X"], "X", path), _usable(arrays["y"], "y", path)
+def read_npz(path: Path, labelled: bool = True) -> Table:
+    """Read an NPZ with arrays `X` (n, d) or (n, h, w[, c]) and `y` (n,); pickles are refused.
+
+    If `labelled` is False, `y` may be missing.
+    """
+    arrays = _arrays(path, labelled)
+    x, y = _usable(arrays["X"], "X", path), np.zeros(len(arrays["X"]))
+    if "y" in arrays:
+        y = _usable(arrays["y"], "y", path)
     if y.ndim != 1 or x.ndim not in (2, 3, 4) or len(x) != len(y) or len(y) == 0:
         raise ExemplaError(
             f"{path.name} needs X of shape (rows, columns) or (rows, height, width[, channels]) "
@@ -247,13 +252,17 @@ def read_npz(path: Path) -> Table:
         if len(set(names)) < len(names) or "y" in names or not names:
             names = [f"x{place}" for place in range(x.shape[1])]
         columns = {name: pa.array(np.ascontiguousarray(x[:, i])) for i, name in enumerate(names)}
-    columns["y"] = pa.array(y)
+    if "y" in arrays:
+        columns["y"] = pa.array(y)
+    elif x.ndim > 2:
+        columns["image"] = pa.array(np.arange(len(x)))
+    about_y = f"y {y.shape} {y.dtype}" if "y" in arrays else "no labels"
     return Table(
         path=path,
         format="npz",
         data=pa.table(columns),
         source=_NpzSource(path, fingerprint(path)),
-        notes=(f"Read {path.name}: X {x.shape} {x.dtype}, y {y.shape} {y.dtype}.",),
+        notes=(f"Read {path.name}: X {x.shape} {x.dtype}, {about_y}.",),
         images=None if x.ndim == 2 else x,
     )
 
@@ -290,11 +299,12 @@ def _usable(array: np.ndarray, name: str, path: Path) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _arrays(path: Path, labelled: bool) -> dict[str, np.ndarray]:
     _check_unpacked(path)
     try:
         with np.load(path, allow_pickle=False) as file:
-            absent = [name for name in ("X", "y") if name not in file.files]
+            needed = ("X", "y") if labelled else ("X",)
+            absent = [name for name in needed if name not in file.files]
             if absent:
                 raise ExemplaError(
                     f"{path.name} has no array {show(absent)}, only {show(file.files)}; "

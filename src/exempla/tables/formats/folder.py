@@ -113,8 +113,10 @@ class FolderSource:
             shutil.copyfile(safe_path(self.root, self.files[row]), place)
 
 
-def read_folder(path: str | Path) -> Table:
+def read_folder(path: str | Path, labelled: bool = True) -> Table:
     """List an image folder: columns `file` (relative path) and `label` (its first folder).
+
+    If `labelled` is False, images may also lie in the folder itself; there is no label column then.
 
     >>> import tempfile, pathlib
     >>> root = pathlib.Path(tempfile.mkdtemp())
@@ -128,6 +130,9 @@ def read_folder(path: str | Path) -> Table:
     if not root.is_dir():
         raise ExemplaError(f"There is no folder {str(root)!r}.")
     files, stray, svg = _listed(root)
+    loose = [] if labelled else [f for f in stray if Path(f).suffix.lower() in _IMAGE_SUFFIXES]
+    if loose:
+        files, stray = files + loose, [name for name in stray if name not in loose]
     if not files:
         raise ExemplaError(
             f"{root.name} has no images in class folders; arrange them as CLASS/image.png "
@@ -140,7 +145,8 @@ def read_folder(path: str | Path) -> Table:
             f"{root.name} holds the parts {show(classes)}, not classes; give "
             f"{root.name}/{classes[0]} as the data and the other as the test."
         )
-    notes = [f"Read {root.name}: {len(files):,} images in {len(classes)} classes."]
+    kinds = "without labels" if loose else f"in {len(classes)} classes"
+    notes = [f"Read {root.name}: {len(files):,} images {kinds}."]
     if stray:
         notes.append(f"{len(stray)} file(s) are no images in a class folder: {show(stray, 3)}.")
     if svg:
@@ -151,8 +157,8 @@ def read_folder(path: str | Path) -> Table:
     return Table(
         path=root,
         format="images",
-        data=pa.table({"file": files, "label": labels}),
-        source=FolderSource(root, tuple(files), classes),
+        data=pa.table({"file": files} if loose else {"file": files, "label": labels}),
+        source=FolderSource(root, tuple(files), () if loose else classes),
         notes=tuple(notes),
     )
 
@@ -251,7 +257,8 @@ def load_images(
         )
     notes = [f"{len(broken)} image(s) cannot be read: {show(broken, 5)}."] if broken else []
     pixels, said = _stacked(pictures)
-    labels = np.array(table.strings("label", read))
+    known = "label" in table.names
+    labels = np.array(table.strings("label", read) if known else [""] * len(read))
     return Images(
         pixels=pixels,
         labels=labels,
