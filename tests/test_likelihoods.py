@@ -1,5 +1,5 @@
-"""Each likelihood against itself: its score is the slope of its log-probability, and its Fisher root
-squares to the expectation over its own labels."""
+"""Each likelihood against itself: its score is the slope of its log-probability, and its Fisher
+root squares to the expectation over its own labels."""
 
 from __future__ import annotations
 

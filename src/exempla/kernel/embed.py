@@ -7,7 +7,6 @@ Rows are kept unwhitened, so that the damping can be chosen per query without em
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
@@ -20,7 +19,7 @@ from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
 from exempla.kernel.damping import FisherEvidence
-from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher, room_for
+from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
 from exempla.kernel.residual import residual_eigenvalue, residual_norms2
 from exempla.kernel.sketch import (
     SAMPLE_PER_DIRECTION,
@@ -120,37 +119,6 @@ def unit_scale(rows: Array, residual: np.ndarray | None = None) -> np.ndarray:
     if residual is not None:
         norm2 = norm2 + residual
     return np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
-
-
-_TRANSFER_BYTES = 2**26
-"""Bytes of rows moved to main memory at a time."""
-
-
-def in_one_array(batches: Iterable[Array], count: int) -> Array:
-    """Collect rows in one array: on their GPU if they take little of its memory, otherwise in main
-    memory, moved there many batches at a time (each transfer waits for the GPU)."""
-    out: Any = None
-    waiting: list[Array] = []
-    start = 0
-    for rows in batches:
-        if out is None:
-            out = room_for(rows, count)
-        waiting.append(rows)
-        there = isinstance(rows, np.ndarray) or rows.device == out.device
-        if there or sum(r.nbytes for r in waiting) >= _TRANSFER_BYTES:
-            start = _put(out, start, waiting)
-    _put(out, start, waiting)
-    return out
-
-
-def _put(out: Array, start: int, waiting: list[Array]) -> int:
-    """Move waiting rows to their place; return where the next ones go."""
-    if waiting:
-        rows = concatenate(waiting)
-        out[start : start + len(rows)] = rows
-        start += len(rows)
-        waiting.clear()
-    return start
 
 
 _FISHERS = ("true", "empirical", "diagonal", "identity")
@@ -318,16 +286,13 @@ def embed_training_set(
     start = perf_counter()
     if basis.score_rows is not None:
         rows, basis.score_rows = basis.score_rows, None
-    elif found.rows is not None:
-        missing = found.missing
-        if len(missing):
-            rest = oracle.scores(train.take(missing))
-            for batch in track_rows(rest, "scoring the training set", len(missing)):
-                found.put(missing[batch.sample], basis.project(batch))
-        rows = found.rows
     else:
-        batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
-        rows = in_one_array((basis.project(batch) for batch in batches), len(train))
+        missing = found.missing
+        rest = train if len(missing) == len(train) else train.take(missing)
+        batches = oracle.scores(rest) if len(missing) else ()
+        for batch in track_rows(batches, "scoring the training set", len(missing)):
+            found.put(missing[batch.sample], basis.project(batch))
+        rows = found.rows
     refuse_unusable(rows, "the training examples")
     evidence = with_rows(prepared.evidence, oracle, basis, rows)
     seconds = {**prepared.seconds, "scores": perf_counter() - start}

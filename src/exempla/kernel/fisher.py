@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import get_blas_funcs
 from scipy.linalg.lapack import dpotrf, dtrtri
 
-from exempla.arrays import Array, as_like, is_tensor, matmul_as, solve_lower, to_numpy
+from exempla.arrays import Array, as_like, concatenate, is_tensor, matmul_as, solve_lower, to_numpy
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, Sketch
 from exempla.kernel.damping import FisherEvidence
@@ -281,7 +281,7 @@ _MAX_GPU_SHARE = 1 / 8
 """Share of the free GPU memory that rows may take; more rows are kept in main memory."""
 
 
-def room_for(rows: Array, count: int) -> Array:
+def _room_for(rows: Array, count: int) -> Array:
     """Return an empty array for `count` rows like these."""
     if isinstance(rows, np.ndarray):
         return np.empty((count, rows.shape[1]), rows.dtype)
@@ -293,21 +293,28 @@ def room_for(rows: Array, count: int) -> Array:
     return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
 
 
-class TrainingRows:
-    """Training rows that a pass over Fisher rows yields on the way.
+_TRANSFER_BYTES = 2**26
+"""Bytes of rows moved to main memory at a time."""
 
-    The Fisher row of an example's given label is a multiple of its score (`ScoreRows.to_score`), so
-    a pass over the Fisher rows of examples at these `positions` of the training set also gives
-    their rows.
+
+class TrainingRows:
+    """The rows of a training set, collected in any order.
+
+    They are kept on their GPU if they take little of its memory, otherwise in main memory; rows are
+    moved there many batches at a time, because each transfer waits for the GPU.
+
+    The Fisher row of an example's given label is a multiple of its score (`ScoreRows.to_score`). A
+    pass over the Fisher rows of examples at these `positions` therefore yields their rows as well.
     """
 
     def __init__(self, count: int, positions: np.ndarray) -> None:
         self.positions = positions
-        self.found = np.zeros(count, dtype=bool)
-        self.rows: Any = None
+        self._found = np.zeros(count, dtype=bool)
+        self._out: Any = None
+        self._waiting: list[tuple[np.ndarray, Array]] = []
 
     def add(self, batch: ScoreRows, projected: Array) -> None:
-        """Keep the rows that are multiples of scores."""
+        """Set the rows of examples whose score is a multiple of one of these Fisher rows."""
         some = np.flatnonzero(0 if batch.to_score is None else batch.to_score)
         if batch.to_score is not None and len(some):
             scale = as_like(batch.to_score[some], projected)
@@ -315,15 +322,32 @@ class TrainingRows:
 
     def put(self, positions: np.ndarray, rows: Array) -> None:
         """Set the rows of these training examples."""
-        if self.rows is None:
-            self.rows = room_for(rows, len(self.found))
-        self.rows[positions] = rows if isinstance(rows, np.ndarray) else rows.to(self.rows.device)
-        self.found[positions] = True
+        if self._out is None:
+            self._out = _room_for(rows, len(self._found))
+        self._found[positions] = True
+        self._waiting.append((positions, rows))
+        there = isinstance(rows, np.ndarray) or rows.device == self._out.device
+        if there or sum(r.nbytes for _, r in self._waiting) >= _TRANSFER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            positions, rows = zip(*self._waiting, strict=True)
+            joined = concatenate(list(rows))
+            there = isinstance(joined, np.ndarray) or joined.device == self._out.device
+            self._out[np.concatenate(positions)] = joined if there else joined.to(self._out.device)
+            self._waiting.clear()
+
+    @property
+    def rows(self) -> Any:
+        """All rows, (count, p)."""
+        self._flush()
+        return self._out
 
     @property
     def missing(self) -> np.ndarray:
         """Positions of the training examples without a row."""
-        return np.flatnonzero(~self.found)
+        return np.flatnonzero(~self._found)
 
 
 def estimate_fisher(
