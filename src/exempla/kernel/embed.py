@@ -288,10 +288,11 @@ def embed_training_set(
         rows, basis.score_rows = basis.score_rows, None
     else:
         missing = found.missing
-        rest = train if len(missing) == len(train) else train.take(missing)
-        batches = oracle.scores(rest) if len(missing) else ()
-        for batch in track_rows(batches, "scoring the training set", len(missing)):
-            found.put(missing[batch.sample], basis.project(batch))
+        if len(missing):
+            rest = train if len(missing) == len(train) else train.take(missing)
+            batches = track_rows(oracle.scores(rest), "scoring the training set", len(rest))
+            for batch in batches:
+                found.put(missing[batch.sample], basis.project(batch))
         rows = found.rows
     refuse_unusable(rows, "the training examples")
     evidence = with_rows(prepared.evidence, oracle, basis, rows)

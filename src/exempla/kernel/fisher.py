@@ -333,9 +333,11 @@ class TrainingRows:
     def _flush(self) -> None:
         if self._waiting:
             positions, rows = zip(*self._waiting, strict=True)
-            joined = concatenate(list(rows))
+            joined, at = concatenate(list(rows)), np.concatenate(positions)
+            if (np.diff(at) == 1).all():  # consecutive, as they mostly are
+                at = slice(int(at[0]), int(at[-1]) + 1)
             there = isinstance(joined, np.ndarray) or joined.device == self._out.device
-            self._out[np.concatenate(positions)] = joined if there else joined.to(self._out.device)
+            self._out[at] = joined if there else joined.to(self._out.device)
             self._waiting.clear()
 
     @property
