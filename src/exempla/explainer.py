@@ -31,11 +31,10 @@ from exempla.influence import (
     relative_influence,
 )
 from exempla.kernel.damping import check_damping
-from exempla.kernel.embed import Embedding, check_fisher
+from exempla.kernel.embed import Embedding, check_fisher, check_part, embed_models
 from exempla.kernel.kernel import Kernel, KernelUse, Query, shares
 from exempla.kernel.sketch import check_budget, check_sketch
 from exempla.kernel.solve import Solve
-from exempla.kernel.stored import check_part, embed_models
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Labels

@@ -18,10 +18,9 @@ from exempla.arrays import Array, as_like, on_device_of, real_numbers, row_squar
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import Damping, resolve_damping
-from exempla.kernel.embed import Embedding, unit_rows, unit_scale
+from exempla.kernel.embed import Embedding, concatenate_models, unit_rows, unit_scale
 from exempla.kernel.residual import EmbeddedExamples, ResidualKernel, has_residual
 from exempla.kernel.solve import SetInfluence, Solve, query_influence
-from exempla.kernel.stored import concatenate_models, whiten_on_disk
 from exempla.oracles.base import Examples, Labels
 from exempla.results import Features
 from exempla.store import StoredRows
@@ -165,6 +164,8 @@ class Kernel:
     def _whiten_training_rows(self) -> Features:
         lengths = None
         if isinstance(self.embeddings[0].rows, StoredRows):
+            from exempla.kernel.stored import whiten_on_disk
+
             rows: Any = whiten_on_disk(self.embeddings, self._values, unit=self.use == "selection")
         else:
             pairs = zip(self.embeddings, self._values, strict=True)

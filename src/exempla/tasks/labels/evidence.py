@@ -49,9 +49,8 @@ from exempla.arrays import TIE, as_like, concatenate, first_largest, row_squares
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.kernel.damping import resolve_damping
-from exempla.kernel.embed import Embedding, embed_training_set, unit_rows
+from exempla.kernel.embed import Embedding, embed_models, embed_training_set, unit_rows
 from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
-from exempla.kernel.stored import embed_models
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
 from exempla.store import StoredRows
