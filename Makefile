@@ -40,12 +40,13 @@ lint: $(VENV)/.all
 	$(BIN)/vulture
 	$(BIN)/pyright
 
-# Strange input at every door, a fault at every write and flipped bits, without sampling: about half
-# an hour. The last line says how much was tried.
+# Strange input at every public call, a fault at every write, and kills, without sampling:
+# about an hour. The last line says how much was tried.
 fuzz: $(VENV)/.all
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
-	  EXEMPLA_FUZZ_FLIPS=2000 EXEMPLA_FAULTS=100000 EXEMPLA_KILLS=200 $(BIN)/python -m pytest -n auto \
-	  tests/fuzz tests/faults tests/review/test_killed.py
+	  EXEMPLA_FAULTS=100000 EXEMPLA_KILLS=250 EXEMPLA_SERVER_KILLS=40 EXEMPLA_RAY_KILLS=12 \
+	  EXEMPLA_KILL_STRIDE=1 $(BIN)/python -m pytest -n auto --dist loadgroup \
+	  tests/fuzz tests/faults tests/review/test_killed.py tests/distributed/test_ray.py
 
 # Small changes to important lines, one at a time: the tests named for each must fail. The list is
 # tests/mutants.py; the exit status is 1 if a change survives.

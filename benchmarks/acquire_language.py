@@ -34,9 +34,9 @@ DATA = Path(os.environ.get("EXEMPLA_DATA", "shared/data"))
 OUT = Path(os.environ.get("OUT", "docs/experiments"))
 DOMAINS = ("mails", "reviews", "news", "posts")
 METHODS = ("acquire", "random", "similar hidden states (RDS+)", "gradient cosine (LESS)")
-START, POOL, TARGET, TEST = 100, 500, 100, 300
+START, POOL, TARGET, TEST = 60, 250, 60, 300
 """Texts per domain to begin with and in the pool; texts of the target domain to choose and test."""
-SHARE, LENGTH, WORDS, EPOCHS, SEEDS = 0.05, 40, 1500, 12, 5
+SHARE, LENGTH, WORDS, EPOCHS, SEEDS = 0.05, 40, 1500, 12, 3
 
 
 def texts(domain: str) -> list[str]:

@@ -108,7 +108,7 @@ def diabetes(folder: Path) -> Iterator[Figure]:
 def phrases(folder: Path) -> Iterator[Figure]:
     found, rows, said = run(folder, "fix-labels", "sst.csv", "--label", "label")
     yield "accuracy", float(said.partition("% ±")[0].split()[-1]) / 100
-    commonest = said.partition("the commonest class alone gets ")[2].split("%")[0]
+    commonest = said.partition("majority-class baseline ")[2].split("%")[0]
     yield "commonest", float(commonest) / 100
     yield "expected", found["expected_errors"]
     yield "fourteenth", rows.probability[13]

@@ -1,4 +1,4 @@
-"""A last line that counts what was tried: strange calls, broken files, kills, flipped bits."""
+"""A last line that counts what was tried: strange calls, broken files, kills and disk faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 if shutil.which("nvidia-smi") is None:  # before Triton is imported: its kernels then run on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-COUNTED = ("API cases", "files read", "command runs", "kills", "disk faults", "log flips")
+COUNTED = (
+    "API cases", "files read", "command runs", "kills", "confirmed decisions", "Ray kills",
+    "disk faults",
+)  # fmt: skip
 """What tests report with `record_property`."""
 
 

@@ -89,8 +89,7 @@ MUTANTS = [
     Mutant("selection/nnls.py", "return self._w / self._norms", "return self._w",
            "selection/test_nnls.py"),
     # ---- kernel: the query, damping, the Fisher, the residual
-    Mutant("kernel/embed.py", "concatenate(parts, axis=1) / np.sqrt(len(parts))",
-           "concatenate(parts, axis=1)",
+    Mutant("kernel/embed.py", "joined /= np.sqrt(len(parts))", "joined /= 1.0",
            f"{_KERNEL}::test_features_of_several_models_average_their_kernels"),
     Mutant("kernel/kernel.py", "return w / np.abs(w).sum(-1, keepdims=True)",
            "return w / w.sum(-1, keepdims=True)", "test_target.py"),

@@ -43,7 +43,7 @@ def test_two_classes_exchanged_among_several() -> None:
 
 def test_labels_of_chance() -> None:
     labels = RNG.integers(0, 3, 240)
-    assert "hardly better than always giving the commonest" in first_warning(fitted(Y), labels)
+    assert "hardly better than the majority-class baseline" in first_warning(fitted(Y), labels)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.bool])
@@ -69,7 +69,7 @@ def test_labels_of_pixels_are_compared_where_they_count() -> None:
     with torch.no_grad():
         model.weight.copy_(torch.tensor([-3.0, 3.0]).reshape(2, 1, 1, 1))
     good = exempla.explain(model, (x, y), (x[:2], y[:2]), k=2, progress=False)
-    assert not any("classes" in said or "commonest" in said for said in good.warnings)
+    assert not any("classes" in said or "baseline" in said for said in good.warnings)
     turned = torch.where(y == 255, 255, 1 - y)
     bad = exempla.explain(model, (x, turned), (x[:2], turned[:2]), k=2, progress=False)
     assert "what it calls 0 is 1, 1 is 0" in bad.warnings[0]

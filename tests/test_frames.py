@@ -94,3 +94,10 @@ def test_rows_are_taken_and_stacked(made):
     np.testing.assert_array_equal(as_matrix(mixed), FRAME.to_numpy()[[5, 2, 0]])
     labels = take_rows(made(pd.Series(Y)), np.array([1, 0]))
     assert list(stack_rows(labels, made(pd.Series(["new"])))) == [Y[1], Y[0], "new"]
+
+
+def test_two_columns_of_one_name_get_a_sentence() -> None:
+    X = FRAME.set_axis(["a", "b", "a"], axis=1)
+    model = LogisticRegression().fit(FRAME.to_numpy(), Y)
+    with pytest.raises(exempla.ExemplaError, match=r"several columns called 'a'.*rename them"):
+        exempla.explain(model, (X, Y), (X[:5], Y[:5]), k=3, progress=False)

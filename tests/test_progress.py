@@ -78,3 +78,77 @@ def test_long_work_is_announced_with_an_estimate(monkeypatch, capsys):
         assert capsys.readouterr().err == ""
         lines.update()
         assert "3 of 40" in capsys.readouterr().err
+
+
+STAGES = [
+    progress.Stage("reading", 1, 0),
+    progress.Stage("scoring", 3),
+    progress.Stage("writing", 1),
+]
+
+
+def test_a_command_shows_one_overall_share(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0)
+    with showing(True), progress.overall("explain", STAGES):
+        progress.stage()
+        list(track(range(3), "scoring rows", 3))
+        progress.stage("writing")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "scoring rows" in line]
+    assert [re.match(r"exempla: (\d+) %, scoring rows", line)[1] for line in lines] == [
+        "40", "60", "80",
+    ]  # fmt: skip
+
+
+def test_the_overall_share_never_falls_and_ends_with_the_stages(monkeypatch):
+    clock = iter(np.arange(0.0, 1000.0, 10.0))
+    monkeypatch.setattr(progress, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(progress, "_print", lambda text: None)
+    whole, seen = progress._Overall("explain", STAGES), []
+    for name in (None, "no such stage", "writing"):
+        whole.enter(name)
+        for _ in range(3):  # more counters than the stage announced
+            with whole.counting("step", 4) as step:
+                for _ in range(4):
+                    step.update()
+                    seen.append(whole.fraction())
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_the_time_left_follows_the_speed_of_the_stage(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "_print", lambda text: None)
+    whole = progress._Overall("explain", STAGES)
+    assert whole.seconds_left(0.0) is None
+    now[0] = 10.0
+    whole.enter("scoring")
+    with whole.counting("step", 10) as step:
+        now[0] = 20.0
+        step.update(5)
+        # 10 s for half of the stage; "writing" is a fifth of the whole, which takes 20 s / 0.5.
+        assert whole.seconds_left(20.0) == 10.0 + 8.0
+        assert whole.line(20.0) == "50 %, step, about 20 s left"
+
+
+def test_a_terminal_gets_one_line_that_is_cleared(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with showing(True), progress.overall("explain", STAGES):
+        progress.stage("scoring")
+        list(track(range(3), "scoring rows", 3))
+        say("a message")
+    shown = capsys.readouterr().err
+    assert "explain [" in shown
+    assert "exempla: a message\n" in shown
+    assert shown.count("\n") == 1
+    assert not shown.rpartition("\n")[2].strip(), "nothing of the bar is left"
+
+
+def test_quiet_commands_show_no_overall_bar(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "DELAY", 0)
+    with showing(False), progress.overall("explain", STAGES):
+        list(track(range(3), "scoring rows", 3))
+    assert capsys.readouterr().err == ""

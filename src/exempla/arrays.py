@@ -1,6 +1,6 @@
-"""NumPy or torch, where they are: the few steps that the two spell differently.
+"""NumPy arrays and torch tensors behind the same few functions.
 
-Everything after the oracles speaks of an `Array`; only this file asks which kind it is.
+Code after the oracles works with an `Array`; only this file asks which kind it is.
 """
 
 from __future__ import annotations
@@ -14,46 +14,44 @@ from scipy.linalg.lapack import dpstrf
 
 from exempla.errors import ExemplaError
 
-__all__ = [
-    "Array",
-    "as_like",
-    "concatenate",
-    "is_sparse",
-    "is_tensor",
-    "matmul_as",
-    "native",
-    "on_device_of",
-    "pivoted_cholesky",
-    "products",
-    "real_numbers",
-    "row_squares",
-    "refuse_masked",
-    "solve_lower",
-    "to_numpy",
-]
-
 Array = Any
 """A NumPy array or a torch tensor."""
 
-SOLVED = 16_384
-"""Rows solved at a time where they are of another precision than the factor."""
+_SOLVE_ROWS = 16_384
+"""Rows solved at a time if their precision is not the factor's."""
+_SQUARE_BYTES = 2**22
+"""Bytes of the rows squared at a time."""
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether this is a torch tensor, without importing torch."""
+    """Return True for a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")  # a tensor cannot exist unless torch has been imported
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_sparse(array: Any) -> bool:
-    """Whether this is a SciPy sparse matrix or array (then SciPy's part for them is loaded: a job
-    without any is spared its 13 MB)."""
+    """Return True for a SciPy sparse matrix or array, without importing `scipy.sparse` (13 MB)."""
     loaded = sys.modules.get("scipy.sparse")
     return loaded is not None and bool(loaded.issparse(array))
 
 
+def nbytes_of(values: Any) -> int:
+    """Return the memory of an array, a sparse matrix or a table in bytes; 0 if it is not known.
+
+    >>> nbytes_of(np.zeros((10, 2))), nbytes_of("text")
+    (160, 0)
+    """
+    if is_sparse(values):
+        parts = (getattr(values, name, None) for name in ("data", "indices", "indptr", "coords"))
+        arrays = (a for part in parts for a in (part if isinstance(part, tuple) else (part,)))
+        return sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
+    if hasattr(values, "iloc"):
+        return int(np.sum(values.memory_usage(index=False)))
+    return int(getattr(values, "nbytes", 0))
+
+
 def refuse_masked(values: Any, what: str) -> None:
-    """Refuse an array with hidden entries: NumPy would quietly compute with what lies under them.
+    """Raise if an array has masked entries: NumPy would compute with the values under the mask.
 
     >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, False]), "X")
     >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, True]), "X")
@@ -70,7 +68,7 @@ def refuse_masked(values: Any, what: str) -> None:
 
 
 def real_numbers(values: Any, what: str) -> np.ndarray:
-    """What the user gave as an array of float64, if it is one of real numbers.
+    """Return the values as an array of float64; raise if they are not real numbers.
 
     >>> real_numbers([1, 2], "weights")
     array([1., 2.])
@@ -88,7 +86,7 @@ def real_numbers(values: Any, what: str) -> np.ndarray:
 
 
 def to_numpy(array: Array) -> np.ndarray:
-    """The array in NumPy, copied off its device if need be."""
+    """Return a NumPy array, copied from its device if necessary."""
     if isinstance(array, np.ndarray):
         return array
     if not is_tensor(array):
@@ -101,7 +99,7 @@ def to_numpy(array: Array) -> np.ndarray:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The array in this machine's byte order: pandas and numba take no other.
+    """Return the array in this machine's byte order, which pandas and numba require.
 
     >>> native(np.array([1, 2], dtype=">i4")).dtype.isnative
     True
@@ -110,26 +108,26 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def as_like(values: Array, like: Array) -> Array:
-    """`values` as an array of the same kind, on the same device and of the same type as `like`."""
+    """Return `values` as an array of the kind, device and type of `like`."""
     if isinstance(like, np.ndarray) or is_sparse(like):
         return np.asarray(values, dtype=like.dtype)
     return like.new_tensor(values) if isinstance(values, np.ndarray) else values.to(like)
 
 
 def on_device_of(rows: Array, others: Array) -> Array:
-    """The rows on the device of the others: few rows move, many stay."""
+    """Return the rows on the device of the others."""
     if isinstance(rows, np.ndarray):
         return rows
     return rows.to(others.device) if is_tensor(others) else to_numpy(rows)
 
 
 def products(many: Array, few: Array) -> np.ndarray:
-    """Dot products of the many rows with the few, (many, few), taken where the many are."""
+    """Return dot products, (many, few), computed on the device of the many rows."""
     return to_numpy(many @ on_device_of(few, many).T)
 
 
 def concatenate(arrays: list[Array], axis: int = 0) -> Array:
-    """Join arrays, in NumPy if one of them is (models of one list may have different sketches)."""
+    """Join arrays, in NumPy if one of them is: models of one list may have different sketches."""
     if len(arrays) == 1:
         return arrays[0]
     if any(isinstance(array, np.ndarray) for array in arrays):
@@ -140,11 +138,11 @@ def concatenate(arrays: list[Array], axis: int = 0) -> Array:
 
 
 def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rank-revealing factor of a positive semidefinite matrix.
+    """Return a rank-revealing Cholesky factor of a positive semidefinite matrix.
 
-    Returns (L, order): L (n, r), its first r rows lower triangular, and the order the rows were
-    taken in, with gram[order][:, order] = L Lᵀ. Pivoting stops when no diagonal entry left exceeds
-    tolerance × the largest one of the start. The matrix is used up: L lies in its memory.
+    The result is (L, order) with gram[order][:, order] = L Lᵀ. L is (n, r), and its first r rows
+    are lower triangular. Pivoting stops when no remaining diagonal entry exceeds tolerance × the
+    largest initial one. The matrix is overwritten: L uses its memory.
     """
     if not gram.size or not np.max(np.diag(gram)) > 0:
         raise ExemplaError(
@@ -156,7 +154,7 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
     for column in range(1, rank):
         factor[:column, column] = 0.0
     if gram.flags.owndata and np.shares_memory(factor, gram):
-        # what lies behind L is given back at once: the caller's next matrices are as large
+        # free the memory behind L at once: the caller's next matrices are as large
         del factor
         gram.resize((rank, len(pivot)), refcheck=False)
         return gram.T, pivot - 1
@@ -166,13 +164,16 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
 def solve_lower(
     lower: np.ndarray, rows: np.ndarray, *, transposed: bool = False, overwrite: bool = False
 ) -> np.ndarray:
-    """rows · L⁻ᵀ, row by row the solution of L x = row (of Lᵀ x = row if transposed), in the rows'
-    precision. Only the lower triangle is read; the rows are used up if they may be overwritten."""
-    if rows.dtype != lower.dtype and len(rows) > SOLVED:
-        # LAPACK works on copies in the factor's precision: a few of them at a time
+    """Return rows · L⁻ᵀ: for each row the solution of L x = row, or of Lᵀ x = row if `transposed`.
+
+    The result has the precision of the rows. Only the lower triangle is read. With `overwrite`, the
+    memory of the rows may be used.
+    """
+    if rows.dtype != lower.dtype and len(rows) > _SOLVE_ROWS:
+        # LAPACK copies the rows in the factor's precision: a few of them at a time
         out = np.empty(rows.shape, rows.dtype)
-        for start in range(0, len(rows), SOLVED):
-            here = slice(start, start + SOLVED)
+        for start in range(0, len(rows), _SOLVE_ROWS):
+            here = slice(start, start + _SOLVE_ROWS)
             out[here] = solve_lower(lower, rows[here], transposed=transposed)
         return out
     side: Any = "T" if transposed else "N"
@@ -183,12 +184,8 @@ def solve_lower(
 
 
 def matmul_as(rows: Array, matrix: np.ndarray) -> Array:
-    """rows @ matrix on the rows' device and in the rows' precision."""
+    """Return rows @ matrix, on the device and in the precision of the rows."""
     return rows @ as_like(matrix, rows)
-
-
-SQUARED = 65_536
-"""Rows squared at a time."""
 
 
 def row_squares(rows: Array) -> np.ndarray:
@@ -201,7 +198,8 @@ def row_squares(rows: Array) -> np.ndarray:
     """
     if hasattr(rows, "shards"):
         return rows.squares()
-    blocks = (rows[start : start + SQUARED] for start in range(0, len(rows), SQUARED))
+    step = max(1, _SQUARE_BYTES // max(1, rows[:1].nbytes))
+    blocks = (rows[i : i + step] for i in range(0, len(rows), step))
     return np.concatenate([to_numpy((x * x).sum(1)) for x in blocks] or [np.zeros(0)])
 
 

@@ -1,4 +1,4 @@
-"""The one check for each plain option that many doors share, and options under older names."""
+"""Validation of options that several public functions share."""
 
 from __future__ import annotations
 
@@ -12,40 +12,25 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = [
-    "check_choice",
-    "check_flag",
-    "check_folder",
-    "check_ids",
-    "check_k",
-    "check_number",
-    "check_rows",
-    "check_seed",
-    "check_times",
-    "is_real",
-    "whole_number",
-]
-
-
 _LARGEST_SEED = 2**32 - 1
-"""What NumPy, torch and scikit-learn all accept."""
-_MOST_TIMES = 1_000_000
-"""Steps, rounds or trainings that somebody may have meant."""
+"""The largest seed that NumPy, torch and scikit-learn all accept."""
+_MAX_TIMES = 1_000_000
+"""Most steps, rounds or trainings that can be asked for."""
 
 
 def whole_number(value: Any) -> bool:
-    """Whether this is a whole number; True and False are not."""
+    """Return True for a whole number; booleans are not numbers."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
 
 
 def is_real(value: Any) -> bool:
-    """Whether this is one real number; True and False are not."""
+    """Return True for one real number; booleans are not numbers."""
     real = isinstance(value, int | float | np.integer | np.floating)
     return real and not isinstance(value, bool)
 
 
 def check_number(name: str, value: Any) -> float:
-    """A positive, finite number.
+    """Return a positive, finite number as a float.
 
     >>> check_number("budget", 0.1)
     0.1
@@ -56,20 +41,20 @@ def check_number(name: str, value: Any) -> float:
 
 
 def check_times(name: str, value: Any) -> int:
-    """How often to do something: at least once.
+    """Return how often something is done: at least once.
 
     >>> check_times("seeds", 5)
     5
     """
-    if not whole_number(value) or not 1 <= value <= _MOST_TIMES:
+    if not whole_number(value) or not 1 <= value <= _MAX_TIMES:
         raise ExemplaError(
-            f"{name} is {value!r}: give a whole number of at least 1 and at most {_MOST_TIMES}."
+            f"{name} is {value!r}: give a whole number of at least 1 and at most {_MAX_TIMES}."
         )
     return int(value)
 
 
 def check_k(k: Any, n: int, what: str = "rows") -> int:
-    """k as an int from 1 to n, or an error.
+    """Return k as an int from 1 to n.
 
     >>> check_k(3, 10)
     3
@@ -84,7 +69,7 @@ def check_k(k: Any, n: int, what: str = "rows") -> int:
 
 
 def check_seed(seed: Any) -> int:
-    """A seed that every library accepts.
+    """Return a seed that every library accepts.
 
     >>> check_seed(7)
     7
@@ -97,7 +82,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """One of a few words.
+    """Return the value if it is one of a few words.
 
     >>> check_choice("side", "both", ("both", "opponents"))
     'both'
@@ -108,14 +93,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that merely looks like it."""
+    """Return True or False; nothing else is accepted, not even 0 or 1."""
     if not isinstance(value, bool | np.bool_):
         raise ExemplaError(f"{name} is {value!r}: give True or False.")
     return bool(value)
 
 
 def check_folder(name: str, value: Any) -> Path | None:
-    """A path, or None."""
+    """Return a path, or None."""
     if value is None:
         return None
     path = str(value) if isinstance(value, str | PathLike) else ""
@@ -129,7 +114,7 @@ def check_folder(name: str, value: Any) -> Path | None:
 
 
 def check_ids(ids: Any, n: int) -> np.ndarray | None:
-    """The user's own names of the rows, one each."""
+    """Return the user's names of the rows as an array, one per row."""
     if ids is None:
         return None
     try:
@@ -142,7 +127,7 @@ def check_ids(ids: Any, n: int) -> np.ndarray | None:
 
 
 def check_rows(rows: Any, n: int, name: str, what: str = "examples") -> np.ndarray:
-    """Positions of rows, given as such or as a boolean mask.
+    """Return row positions, given as positions or as a boolean mask.
 
     >>> check_rows([True, False, True], 3, "ask").tolist(), check_rows([2], 3, "ask").tolist()
     ([0, 2], [2])

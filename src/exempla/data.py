@@ -84,6 +84,7 @@ def unpack(data: Any, problems: list[str]) -> _Unpacked:
         )
     if isinstance(X, np.ndarray):
         X = np.asarray(X)  # a matrix, or an array with a mask of nothing, as a plain array
+    _refuse_repeated_columns(X)
     n = n_rows(X)
     if n == 0:
         raise ExemplaError("The data has no rows: give at least one example.")
@@ -95,6 +96,19 @@ def unpack(data: Any, problems: list[str]) -> _Unpacked:
     if weights is not None:
         weights = _check_weights(weights, n, problems)
     return _Unpacked(X, y, weights, index_of(X, y))
+
+
+def _refuse_repeated_columns(X: Any) -> None:
+    """Refuse a data frame in which two columns have the same name."""
+    columns = getattr(X, "columns", None)
+    if not hasattr(columns, "duplicated") or columns.is_unique:
+        return
+    names = sorted({str(name) for name in columns[columns.duplicated()]})
+    raise ExemplaError(
+        f"X has several columns called {', '.join(map(repr, names[:5]))}, so a name does not "
+        "identify a column; rename them, or drop the copies with "
+        "X.loc[:, ~X.columns.duplicated()]."
+    )
 
 
 def _label_array(y: Any) -> np.ndarray:

@@ -33,6 +33,15 @@ _STAGE, _PART = ".exempla-", ".part"
 
 
 @contextmanager
+def os_errors(what: str, more: str = "") -> Iterator[None]:
+    """Turn an OSError into an ExemplaError that says `what` happened, why, and `more`."""
+    try:
+        yield
+    except OSError as problem:
+        raise ExemplaError(f"{what}: {problem.strerror or problem}{more}.") from None
+
+
+@contextmanager
 def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends without an error.
 
@@ -113,15 +122,15 @@ def publishing(
     >>> place.cleanup()
     """
     folder = Path(folder)
-    with alone_in(folder):  # nobody takes the new stage for a dead one before it is locked
-        known = _owned(folder)  # dead stages know files too; ask them before they are removed
+    with alone_in(folder):  # so that no other run takes the new stage for a dead one
+        known = _owned(folder)  # includes the lists in dead stages, which are removed next
         _remove_dead_stages(folder)
         stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
         alive = _lock(stage, wait=True)
     try:
         yield stage
         names = sorted(path.name for path in stage.iterdir())
-        with alone_in(folder):  # two runs into one folder: one after the other
+        with alone_in(folder):  # two runs into one folder publish one after the other
             check_targets(folder, names, force=force, known=known)
             _seal(stage, names, folder, dict(about or {}))
             _move(stage, folder, names)
@@ -188,15 +197,15 @@ def _owned(folder: Path) -> dict[str, str | None]:
 
 
 def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
+    found = read_json(manifest)
     try:
-        found = json.loads(manifest.read_bytes())
         if found["format"] != _FORMAT:
             return {}
         return {
             str(name): {"size": int(file["size"]), "sha256": str(file["sha256"])}
             for name, file in found["files"].items()
         }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return {}
 
 
@@ -207,21 +216,10 @@ def check_targets(
     force: bool = False,
     known: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Refuse to publish if that would replace a file that exempla did not write.
+    """Raise ExemplaError if publishing would replace a folder or a file exempla did not write.
 
-    Parameters
-    ----------
-    folder, names
-        Where the files will be published.
-    force
-        Replace such files all the same. A folder is never replaced.
-    known
-        Further files that exempla wrote, with their checksums.
-
-    Raises
-    ------
-    ExemplaError
-        If a folder, or a file that is not listed in the manifest, has one of the names.
+    `force` allows such files to be replaced, but never a folder. `known` lists further files that
+    exempla wrote, with their checksums.
     """
     names = list(names)
     for name in names:
@@ -229,7 +227,9 @@ def check_targets(
         if place.is_dir() and not place.is_symlink():
             raise ExemplaError(f"{place} is a folder, and a file of that name is to be written.")
     manifest = folder / MANIFEST
-    if manifest.exists() and not _is_ours(manifest):
+    listing = read_json(manifest)
+    ours = isinstance(listing, dict) and listing.get("format") == _FORMAT
+    if manifest.exists() and not ours:
         raise ExemplaError(
             f"{manifest} was not written by exempla and would be replaced; move it, or choose "
             "another folder."
@@ -240,13 +240,6 @@ def check_targets(
             f"{folder} already holds {', '.join(foreign)}, which exempla did not write or which "
             "changed since. Choose another folder with --out, or overwrite with --force."
         )
-
-
-def _is_ours(manifest: Path) -> bool:
-    try:
-        return parse_json(manifest.read_bytes())["format"] == _FORMAT
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
 
 
 def _move(stage: Path, folder: Path, names: list[str]) -> None:
@@ -260,22 +253,23 @@ def _move(stage: Path, folder: Path, names: list[str]) -> None:
 
 
 def _remove_dead_stages(folder: Path) -> None:
-    """What killed runs left: stages that no living process holds."""
+    """Remove the stages that killed runs left: those that no living process has locked."""
     for stage in folder.glob(f"{_STAGE}*{_PART}"):
         if stage.is_symlink():
             continue
-        if stage.is_file():  # of a probe
+        if stage.is_file():  # left by a probe
             stage.unlink(missing_ok=True)
             continue
-        with suppress(BlockingIOError):  # of a run that lives
+        with suppress(BlockingIOError):  # its run is alive
             if (held := _lock(stage, wait=False)) is not None:
                 shutil.rmtree(stage, ignore_errors=True)
                 _unlock(held)
 
 
 def make_folder(path: str | Path) -> Path:
-    """The folder, made if it is not there with all above it, for its owner alone; for the group
-    too where the folder above is shared with one.
+    """Make the folder and its parents if they do not exist, and return its path.
+
+    Only the owner may enter it, or also the group if the parent is shared with one.
 
     >>> place = tempfile.TemporaryDirectory()
     >>> oct(make_folder(Path(place.name) / "a" / "b").stat().st_mode & 0o777)
@@ -287,17 +281,17 @@ def make_folder(path: str | Path) -> Path:
         return path
     above = make_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
-    if _shared(above):  # after mkdir, which heeds the umask; bits it inherited stay
+    if _is_shared(above):  # after mkdir, which applies the umask; inherited bits stay
         path.chmod((path.stat().st_mode & 0o7777) | 0o070)
     return path
 
 
 def probe(folder: Path) -> None:
-    """Raise the OSError now that writing into this folder would raise later."""
+    """Raise now the OSError that writing into this folder would raise later."""
     handle, name = tempfile.mkstemp(dir=folder, prefix=_STAGE, suffix=_PART)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(bytes(4096))  # something, or a full disk is not noticed
+            file.write(bytes(4096))  # an empty file would not show that the disk is full
             file.flush()
             os.fsync(file.fileno())
     finally:
@@ -305,20 +299,19 @@ def probe(folder: Path) -> None:
 
 
 def file_mode(folder: Path) -> int:
-    """Readable by the owner alone, as results hold private data; in a folder that its owner made
-    writable for a group, by that group too."""
-    return 0o660 if _shared(folder) else 0o600
+    """Return the mode of new files in this folder: private, or shared with the group of a folder
+    that is writable for its group."""
+    return 0o660 if _is_shared(folder) else 0o600
 
 
-def _shared(folder: Path) -> bool:
-    """Writable for a group on purpose; what all the world may write to, such as /tmp, is no sign
-    of that."""
+def _is_shared(folder: Path) -> bool:
+    """Return True if the folder is writable for its group, but not for everybody as /tmp is."""
     return folder.stat().st_mode & 0o022 == 0o020
 
 
 def flush_folder(folder: Path) -> None:
-    """Make a rename in this folder outlast a power cut, where the system can."""
-    if os.name == "nt":  # a folder cannot be opened there
+    """Flush the folder, so that a rename in it survives a power cut."""
+    if os.name == "nt":  # Windows cannot open a folder
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -329,10 +322,10 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[None]:
-    """The only one in this folder for the time of the block, where the system has locks.
+    """Hold a lock on this folder (or file) inside the block, where the system has locks.
 
-    Who comes second waits, or raises `busy` if that is given. The lock is on the folder itself and
-    ends with its process, however that ends.
+    A second process waits, or raises `busy` if it is given. The operating system releases the lock
+    when the process ends.
     """
     try:
         held = _lock(folder, wait=busy is None)
@@ -345,8 +338,10 @@ def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[None]:
 
 
 def _lock(folder: Path, wait: bool) -> int | None:
-    """The lock on a folder; None where there are none. BlockingIOError if somebody holds it and
-    this one does not wait."""
+    """Return a lock on a folder, or None where the system has no locks.
+
+    Raises BlockingIOError if another process holds it and `wait` is False.
+    """
     try:
         import fcntl
 
@@ -392,7 +387,7 @@ class _HashingFile:
     def flush(self) -> None:
         self.file.flush()
 
-    def read(self, *_: Any) -> bytes:  # np.savez takes only what looks readable for a file
+    def read(self, *_: Any) -> bytes:  # np.savez requires this method of a file
         raise UnsupportedOperation("the file is open for writing")
 
 
@@ -405,15 +400,8 @@ def write_sealed(
 ) -> None:
     """Write a file with its description and checksum at the end.
 
-    Parameters
-    ----------
-    path : Path
-    write : callable
-        Writes the content into the file it is given.
-    about : mapping
-        The description, as JSON can hold it.
-    keep_existing : bool
-        Leave a file that another process has written meanwhile.
+    `write` writes the content into the file it is given; `about` is the description, as JSON can
+    hold it. With `keep_existing`, a file that another process has written meanwhile stays.
     """
     with replacing(path, keep_existing=keep_existing) as file:
         sink = _HashingFile(file)
@@ -440,9 +428,22 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("JSON is nested too deeply") from None
 
 
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds; None if it is no such file, or none that can be parsed.
+
+    A pipe or a device is not opened: reading one could wait forever.
+    """
+    try:
+        return parse_json(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
 def read_seal(path: Path) -> dict[str, Any] | None:
     """Return the description in the tail of a file, with its `sha256` and `bytes`; None if the file
     has no such tail because it was cut short or not written by exempla."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return None  # a pipe or a device: reading one could wait forever
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _TAIL:
@@ -464,7 +465,7 @@ def read_seal(path: Path) -> dict[str, Any] | None:
 
 def verified(path: Path) -> dict[str, Any]:
     """Return the description in the tail after checking every byte against the checksum."""
-    try:
+    with os_errors(f"{path} cannot be read"):
         about = read_seal(path)
         if about is None:
             raise ExemplaError(f"{path} is cut short or was not written by exempla.")
@@ -477,8 +478,6 @@ def verified(path: Path) -> dict[str, Any]:
                     break
                 digest.update(buffer[:got])
                 left -= got
-    except OSError as problem:
-        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
     if digest.hexdigest() != about["sha256"]:
         raise ExemplaError(f"{path} has changed since it was written: its checksum does not match.")
     return about

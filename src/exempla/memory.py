@@ -3,14 +3,17 @@
 A job that may need much memory says so before it begins, so that you can stop it, choose a smaller
 `sketch=`, or keep rows on disk with `store=`. There is one mechanism for all jobs:
 
-* a function that computes the peak in bytes (`explain_bytes`, `stored_bytes`, `clean_bytes`, or
-  one that belongs to another job), and
+* a function that computes the peak in bytes (`explain_bytes`, `stored_bytes`, or one that belongs
+  to another job), and
 * `announce(needed, what)`, which prints one line if the peak is large. A job that calls other jobs
   uses it as a context manager: ``with announce(needed, what): …``. Announcements made inside the
   block are silent, because the outer forecast already includes them.
 
 Every forecast counts bytes beyond the model and the data as given, and is tested against the
-measured peak (`benchmarks.memory`).
+measured peak (`benchmarks.memory`). In the formulas below, rows of `width` numbers of `itemsize`
+bytes take R = examples·width·itemsize bytes, a Fisher matrix in double precision S = 8·width², and
+B is one batch of rows. `kept` is the size of the basis and of inputs that are transformed once;
+`built` is the peak while the basis is computed.
 """
 
 from __future__ import annotations
@@ -22,28 +25,19 @@ from contextvars import ContextVar
 
 from exempla.progress import say
 
-__all__ = [
-    "COMPILER_BYTES",
-    "IMPORT_BYTES",
-    "PIECE_BYTES",
-    "Forecast",
-    "announce",
-    "available_memory",
-    "clean_bytes",
-    "explain_bytes",
-    "stored_bytes",
-]
-
 MIN_ANNOUNCED_BYTES = 2**28
 """Forecasts below this many bytes are not printed."""
-IMPORT_BYTES, COMPILER_BYTES = 40 * 2**20, 100 * 2**20
-"""Memory taken by modules imported during an explanation, and by compiling the selection loop."""
+IMPORT_BYTES, COMPILER_BYTES = 16 * 2**20, 124 * 2**20
+"""Memory taken by modules imported during a job; by importing numba and compiling the loop."""
 PIECE_BYTES = 2**26
 """Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
 take far more memory than the factors of the batch."""
 _READ_BUFFER_BYTES = 2**27
 """Buffers through which stored rows are read."""
-_CLEAN_IMPORT_BYTES, _CLEAN_BATCH_ROWS = 13 * 2**20, 4096
+_MAX_NUMPY_ENTRIES = 2**29 // 50
+"""Entries of the rows up to which 50 picks, the default, are made in NumPy instead of numba."""
+_COPY_BLOCK_ROWS = 8192
+"""Rows that are compared at a time when copies of an example are sought."""
 _UNKNOWN_MEMORY = 2**32
 """Bytes assumed to be free where the system does not report it."""
 
@@ -104,40 +98,52 @@ def available_memory() -> int:
 
 
 def explain_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
+    examples: int,
+    width: int,
+    itemsize: int = 8,
+    kept: int = 0,
+    built: int = 0,
+    models: int = 1,
+    inputs: int = 0,
+    whitened: bool = True,
 ) -> int:
     """Return the peak memory of an explanation whose rows are in memory.
 
-    Rows of `width` numbers of `itemsize` bytes take R = examples·width·itemsize bytes, and a Fisher
-    matrix in double precision S = 8·width². `kept` is the size of the basis and of inputs that are
-    transformed once; `built` is the peak while the basis is computed. B is one batch of rows. The
-    peak is the largest of
+    `inputs` is the size of the training inputs if the model is retrained without the examples
+    found, which takes a copy of them. The peak is the largest of
 
         basis       built
         fit         kept + R + 2S + 2B         rows, the Fisher sum, one batch's share of it, and
                                                two copies of a batch of rows
-        explain     kept + 3R + S (or 3S)      rows, whitened rows, unit rows; for torch also the
+        selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and, for
+                                               many rows, the compiler; for torch 2S more, the
                                                inverse of the Cholesky factor
-        selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and the
-                                               compiler
+        retraining  kept + 2R + S + 90n + inputs
 
     Bases, rows and Fisher matrices of several models are held together, and their whitened rows
-    are concatenated, which takes one more copy in torch.
+    are concatenated, which takes one more copy, in torch two.
+
+    `clean` does not whiten the training rows (`whitened=False`): only the queried rows are
+    multiplied by M⁻¹. Instead of the selection it needs kept + R + 2S + 3B + 58n, where B is a
+    block of rows that is compared with the examples found.
 
     >>> round(explain_bytes(400_000, 41) / 2**20)
-    415
+    409
     """
     rows, square = examples * width * itemsize, 8 * width**2
-    batch = min(rows, PIECE_BYTES)
     before = (models - 1) * (kept + rows + square)
-    metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
-    rows *= models
-    return IMPORT_BYTES + max(
-        before + built,
-        before + kept + rows // models + 2 * square + 2 * batch,
-        metric + (4 if models > 1 and itemsize < 8 else 3) * rows,
-        metric + 2 * rows + 48 * examples + COMPILER_BYTES,
-    )
+    fit = kept + rows + 2 * square + 2 * min(rows, PIECE_BYTES)
+    retraining = inputs + 42 * examples if inputs else 0
+    if whitened:
+        metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
+        joined = (0 if models == 1 else 1 if itemsize == 8 else 2) * models * rows
+        compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
+        extra = max(joined, compiler, retraining)
+        use = metric + 2 * models * rows + 48 * examples + extra
+    else:
+        block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
+        use = before + kept + rows + 2 * square + 3 * block + 58 * examples + retraining
+    return IMPORT_BYTES + max(before + built, before + fit, use)
 
 
 def stored_bytes(
@@ -168,32 +174,3 @@ def stored_bytes(
         metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row) + COMPILER_BYTES,
     )
     return memory, 2 * models * examples * row
-
-
-def clean_bytes(
-    examples: int, width: int, itemsize: int = 8, kept: int = 0, built: int = 0, models: int = 1
-) -> int:
-    """Return the peak memory of `clean`, which needs less than an explanation.
-
-    Training rows are neither whitened nor normalised; only the queried rows are multiplied by M⁻¹.
-    With the symbols of `explain_bytes`, the peak is the largest of
-
-        basis      built
-        Fisher     kept + 2S + one piece of Fisher rows
-        rows       kept + R + 2S + 3B + 58n
-
-    >>> round(clean_bytes(400_000, 41) / 2**20)
-    164
-    """
-    rows, square = examples * width * itemsize, 8 * width**2
-    batch = min(examples, _CLEAN_BATCH_ROWS) * width * itemsize
-    before = (models - 1) * (kept + rows + square)
-    return (
-        _CLEAN_IMPORT_BYTES
-        + before
-        + max(
-            built,
-            kept + 2 * square + min(rows, PIECE_BYTES),
-            kept + rows + 2 * square + 3 * batch + 58 * examples,
-        )
-    )

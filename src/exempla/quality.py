@@ -57,8 +57,8 @@ class Judged(NamedTuple):
         return 1 - float(np.mean((self.said - self.labels) ** 2)) / spread if spread > 0 else 1.0
 
     @property
-    def commonest(self) -> float:
-        """The score of the best answer that looks at no row; its spread is `spread`."""
+    def baseline(self) -> float:
+        """The accuracy of the majority class, or the R² of the mean."""
         if not self.classes:
             return 0.0
         return float(np.unique(self.labels, return_counts=True)[1].max() / len(self.labels))
@@ -75,22 +75,22 @@ class Judged(NamedTuple):
 
     @property
     def poor(self) -> bool:
-        """Whether it is hardly better than an answer that looks at no row."""
+        """Whether it is hardly better than the baseline."""
         if self.classes:
-            return self.score <= self.commonest + 2 * self.spread
+            return self.score <= self.baseline + 2 * self.spread
         return self.score <= _LEAST_R2
 
 
 def poor_sentence(found: Judged, where: str, but: str = "") -> str:
-    """That the model is no better, `where`, than an answer that looks at no row."""
+    """Return a sentence: the model is no better than the baseline, and where that was measured."""
     if found.classes:
-        nothing = "the commonest answer"
-        figures = f"{found.score:.1%} right against {found.commonest:.1%}"
+        baseline = "the majority-class baseline"
+        figures = f"accuracy {found.score:.1%} against {found.baseline:.1%}"
     else:
-        nothing, figures = "the mean", f"R² {found.score:.2f}"
+        baseline, figures = "predicting the mean", f"R² {found.score:.2f}"
     return (
-        f"The model is hardly better than always giving {nothing}, {where} ({figures}): {but}what "
-        "it blames says little about the data."
+        f"The model is hardly better than {baseline}, {where} ({figures}): {but}its explanations "
+        "say little about the data."
     )
 
 

@@ -137,5 +137,5 @@ def test_a_file_name_that_is_no_text(tmp_path):
     command = [sys.executable, "-m", "exempla.cli.main", "explain", file, "--label", "y"]
     done = subprocess.run([*command, "-k", "3", "--out", tmp_path / "out"], capture_output=True)
     assert done.returncode == 2, done.stderr
-    assert b"caf\\udce9.csv' is not UTF-8" in done.stderr
+    assert b"caf\\udce9.csv' is not valid UTF-8" in done.stderr
     assert not (tmp_path / "out").exists()

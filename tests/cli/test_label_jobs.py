@@ -167,10 +167,10 @@ def test_decisions_come_back_by_import(tmp_path: Path, capsys) -> None:
     back = tmp_path / "back.csv"
     back.write_text("exempla_item,label,tags\n7,63,\n50,,keep\n")
     assert run("review", out, "--import", back) == 0
-    assert "2 decisions were taken over" in capsys.readouterr().out
+    assert "Imported 2 decisions" in capsys.readouterr().out
     back.write_text("exempla_item,label,tags\n7,many,\n")
     assert run("review", out, "--import", back) == 2
-    assert "'many' of row 7 is none of the labels" in capsys.readouterr().err
+    assert "'many' of row 7 is not one of the labels" in capsys.readouterr().err
 
 
 def test_fail_above_follows_the_numbers(tmp_path: Path) -> None:

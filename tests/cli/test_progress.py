@@ -1,4 +1,4 @@
-"""Each long step of a command says how far it is, also where the output is no terminal."""
+"""A command shows one overall progress: its stages, the running step and the time left."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from tests.cli.case import pictures, run
 
 @pytest.fixture
 def told(monkeypatch, capsys):
-    """The steps told on standard error, once nothing is too quick to be told."""
+    """Return the steps printed on standard error, with nothing too quick to be printed."""
     monkeypatch.setattr(progress, "DELAY", 0)
     monkeypatch.setattr(progress, "BETWEEN_LINES", 0)
     monkeypatch.setattr(engine, "_MIN_PROGRESS_WORK", 0)
 
     def steps() -> set[str]:
-        return set(re.findall(r"^exempla: ([^:]+): \d", capsys.readouterr().err, re.M))
+        lines = capsys.readouterr().err.splitlines()
+        shares = [int(share) for share in re.findall(r"^exempla: (\d+) %", "\n".join(lines), re.M)]
+        assert shares == sorted(shares), "the overall share never falls"
+        return {found[1] for line in lines if (found := re.match(r"exempla: \d+ %, ([^,]+)", line))}
 
     return steps
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,7 +22,12 @@ from sklearn.datasets import load_breast_cancer
 import exempla
 from exempla.cli.main import main
 from exempla.distributed import OnRay, in_files
-from exempla.distributed.ray_backend import RayTransport, _largest_fraction
+from exempla.distributed.ray_backend import (
+    RayTransport,
+    _check_reachable,
+    _largest_fraction,
+    _max_tasks,
+)
 from exempla.errors import ExemplaError
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows
@@ -29,11 +36,14 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.xdist_group("ray")
 STORE = 80 * 2**20
+KILLS = int(os.environ.get("EXEMPLA_RAY_KILLS", "2"))
+"""How many workers are killed, besides a node; `make fuzz` sets 12."""
 LITTLE = 0.25  # processors of an actor, so that those of a lost node find room
 QUICK = {  # a lost node is noticed within seconds, a slow one is not taken for lost
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 200,
     "health_check_failure_threshold": 10,
+    "worker_niceness": 0,  # by default workers give way to everything else on the machine
 }
 
 
@@ -67,10 +77,18 @@ def problem():
     return rows, rows[:60].astype(np.float64).mean(axis=0)
 
 
-def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path):
+def _home(worker):
+    """Of the actor it is sent to: its node and its process."""
+    return ray.get_runtime_context().get_node_id(), os.getpid()
+
+
+def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path, monkeypatch):
     rows, target = problem
     whole = select(rows, target, 12, SBQ(10))
-    parts = select(rows, target, 12, Sharded(SBQ(10), 2, backend="ray"))
+    notes = []
+    monkeypatch.setattr("exempla.distributed.ray_backend.say", notes.append)
+    parts = select(rows, target, 12, Sharded(SBQ(10), 3, backend="ray"))
+    assert any("3 shards share 2 CPUs: each worker gets 0.5 CPUs" in note for note in notes)
     assert np.array_equal(whole.indices, parts.indices)
     np.testing.assert_allclose(whole.weights, parts.weights, rtol=1e-9)
 
@@ -117,15 +135,6 @@ def test_what_a_user_can_do_wrong_is_said(cluster, problem, tmp_path):
         OnRay(restarts=-1)
 
 
-def test_more_shards_than_processors_share_them(cluster, problem, monkeypatch):
-    notes = []
-    monkeypatch.setattr("exempla.distributed.ray_backend.say", notes.append)
-    rows, target = problem
-    found = select(rows, target, 12, Sharded(SBQ(10), 3, backend="ray"))
-    assert np.array_equal(found.indices, select(rows, target, 12, SBQ(10)).indices)
-    assert any("3 shards share 2 CPUs: each worker gets 0.5 CPUs" in note for note in notes)
-
-
 def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
     X, y = load_breast_cancer(return_X_y=True)
     frame = pd.DataFrame(X).assign(y=y)
@@ -143,37 +152,63 @@ def test_embedding_by_tasks_is_embedding(cluster, tmp_path, monkeypatch):
     assert main([*words, "--ray", "--out", str(tmp_path / "none")]) != 0  # without a store
 
 
-def test_a_killed_worker_comes_back_and_the_picks_are_the_same(cluster, problem, monkeypatch):
+def _kill(actor, by_signal):
+    """End its process with SIGKILL, or through Ray, which also works while it is restarted."""
+    if by_signal:
+        with suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            os.kill(ray.get(actor.__ray_call__.remote(_home), timeout=30)[1], signal.SIGKILL)
+            return
+    ray.kill(actor, no_restart=False)
+
+
+def test_killed_workers_come_back_and_the_picks_are_the_same(
+    cluster, problem, monkeypatch, record_property
+):
+    """Actors are killed by Ray or by SIGKILL, at other messages each time, also while replaying."""
     rows, target = problem
-    sent, deliver = [], RayTransport._sent
+    expected = select(rows, target, 40, SBQ(10)).indices
+    sent, killed, deliver = [], [], RayTransport._sent
+    rng, moments = np.random.default_rng(0), set()
 
     def killing(self, messages, effect):
         sent.append(len(messages))
-        if len(sent) in (6, 9):  # twice, so that a replay is replayed
-            ray.kill(self.actors[0], no_restart=False)
+        if len(sent) in moments and len(killed) < KILLS:
+            place = int(rng.integers(len(self.actors)))
+            _kill(self.actors[place], by_signal=len(killed) % 2 == 1)
+            killed.append(place)
         return deliver(self, messages, effect)
 
     monkeypatch.setattr(RayTransport, "_sent", killing)
-    with OnRay(cpus=LITTLE, patience=300).opened(rows, 2) as placed:
-        found = select(placed, target, 40, SBQ(10))
+    with OnRay(cpus=LITTLE, restarts=KILLS, patience=120).opened(rows, 2) as placed:
+        while len(killed) < KILLS:
+            sent.clear()
+            moments.clear()
+            moments.update(rng.integers(2, 12, 3).tolist())
+            found = select(placed, target, 40, SBQ(10))
+            assert np.array_equal(found.indices, expected), moments
         assert placed.transport.traffic.restarts >= 2
-    assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
+    record_property("Ray kills", len(killed))
 
 
-def test_a_worker_that_may_not_come_back_is_named(cluster, problem):
+def test_a_cluster_without_room_is_not_waited_for_and_a_dead_worker_is_named(cluster, problem):
+    """Another job has all processors; no machine is as large as one worker; a worker may not be
+    restarted."""
     rows, target = problem
     with OnRay(restarts=0).opened(rows, 2) as placed:
+        with pytest.raises(ExemplaError, match=r"did not start within 1 s"):
+            select(rows, target, 3, Sharded(SBQ(10), 2, backend=OnRay(patience=1)))
         ray.kill(placed.transport.actors[1])
         with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be restarted"):
             select(placed, target, 5, SBQ(10))
+    with pytest.raises(ExemplaError, match=r"did not start within 1 s.*OnRay\(cpus=…\) less"):
+        select(rows, target, 3, Sharded(SBQ(10), 1, backend=OnRay(cpus=2, patience=1)))
+    with pytest.raises(ExemplaError, match="no machine of the Ray cluster has that"):
+        _max_tasks(OnRay(cpus=2), ray)
+    assert _max_tasks(OnRay(cpus=0.5), ray) == 4
+    _check_reachable(cluster.address)  # a running cluster answers
 
 
-def _home(worker):
-    """Of the actor it is sent to: its node and its process."""
-    return ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
+def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch, record_property):
     """Last: the node does not come back."""
     rows, target = problem
     sent, deliver = [], RayTransport._sent
@@ -199,6 +234,7 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch):
         monkeypatch.setattr(RayTransport, "_sent", losing)
         found = select(placed, target, 40, SBQ(10))
         assert placed.transport.traffic.restarts >= len(lost)
+    record_property("Ray kills", 1)
     assert np.array_equal(found.indices, select(rows, target, 40, SBQ(10)).indices)
 
 
@@ -211,6 +247,25 @@ def test_without_ray_or_a_cluster_it_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ExemplaError, match=r"exempla\[ray\]"):
         exempla.select(rows, np.ones(4), 2, Sharded(SBQ(), 2, backend="ray"))
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_not_ray_is_not_waited_for(monkeypatch, said):
+    """A port that accepts connections and says nothing, or something else."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr("exempla.distributed.ray_backend._CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer():
+            connection, _ = server.accept()
+            connection.sendall(said)
+            connection.recv(100)
+            sleep(2)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ExemplaError, match=f"no Ray cluster answers at '{address}'"):
+            select(np.eye(4), np.ones(4), 2, Sharded(SBQ(), 2, backend=OnRay(address)))
 
 
 def test_jobs_that_share_a_folder_keep_their_rows_apart(tmp_path):

@@ -1,10 +1,10 @@
 """Repeat a scenario with a fault at each of its file calls (run under the preloaded shim).
 
-    LD_PRELOAD=shim.so python -m tests.faults.runner SCENARIO KIND MOST
-    python -m tests.faults.runner SCENARIO moment MOST
+    LD_PRELOAD=shim.so python -m tests.faults.runner SCENARIO TRIALS KILLS
 
-Everything heavy is imported once; each trial is a fork that is armed, acts, and ends. What does not
-hold afterwards is printed, one JSON line each, and a last line counts the trials.
+Everything heavy is imported once; each trial is a fork that is armed, acts, and ends. At most
+TRIALS calls are tried for each kind of fault, and KILLS random moments. What does not hold
+afterwards is printed, one JSON line each; a last line counts the trials.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-MOMENT = "moment"
-"""Killed from outside, at some time between the beginning and the end."""
 KINDS = {"count": 0, "kill": 1, "full": 2, "broken": 3, "short": 4}
 UNEXPECTED = 70
 """Exit code of a child that ended with something else than one of our errors."""
@@ -86,7 +84,7 @@ def at_moment(scenario, folder: Path, seconds: float | None) -> int:
 
 
 def moments(scenario, base: Path, most: int) -> tuple[int, int]:
-    """Kill it at so many random moments before its end; how often that was, and of how many."""
+    """Kill it at up to `most` random moments before its end; return the kills and the runs."""
     took = []
     for _ in range(2):  # the first one warms caches up
         start = time.perf_counter()
@@ -103,42 +101,49 @@ def moments(scenario, base: Path, most: int) -> tuple[int, int]:
         if code not in (0, -signal.SIGKILL):
             problems.append(f"ended with {code}")
         for problem in problems:
-            print(json.dumps({"kind": MOMENT, "seconds": at, "code": code, "problem": problem}))
+            print(json.dumps({"kind": "moment", "seconds": at, "code": code, "problem": problem}))
     return killed, runs
+
+
+def faults(scenario, base: Path, kind: str, most: int) -> tuple[int, int]:
+    """Fail at up to `most` of its calls, one per run; return the runs and the number of calls."""
+    _, calls = trial(scenario, fresh(base / "ready", base / "counted"), "count", 0)
+    assert calls > 0, "the scenario makes no file call that the shim sees"
+    places = np.arange(1, calls + 1)
+    if kind == "short":
+        places = np.array([0])
+    elif len(places) > most:
+        places = np.unique(np.linspace(1, calls, most).astype(int))
+    for at in places.tolist():
+        folder = fresh(base / "ready", base / "trial")
+        code, _ = trial(scenario, folder, kind, at)
+        problems = scenario.check(folder, code)
+        if code == UNEXPECTED or (code < 0 and -code != signal.SIGKILL):
+            problems.append(f"ended with {code}")
+        for problem in problems:
+            print(json.dumps({"kind": kind, "call": at, "code": code, "problem": problem}))
+    return len(places), calls
 
 
 def main() -> int:
     from tests.faults.scenarios import SCENARIOS
 
-    name, kind, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    name, most, kills = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     scenario = SCENARIOS[name]()
     base = Path(tempfile.mkdtemp(prefix="exempla-faults-")).resolve()
+    counts = {"kills": 0, "disk faults": 0, "calls": 0}
     try:
-        ready = base / "ready"
-        ready.mkdir()
-        scenario.prepare(ready)
-        if kind == MOMENT:
-            killed, runs = moments(scenario, base, most)
-            print(json.dumps({"trials": runs, "kills": killed}))
-            return 0
-        _, calls = trial(scenario, fresh(ready, base / "counted"), "count", 0)
-        assert calls > 0, "the scenario makes no file call that the shim sees"
-        places = np.arange(1, calls + 1)
-        if kind == "short":
-            places = np.array([0])
-        elif len(places) > most:
-            places = np.unique(np.linspace(1, calls, most).astype(int))
-        for at in places.tolist():
-            folder = fresh(ready, base / "trial")
-            code, _ = trial(scenario, folder, kind, at)
-            problems = scenario.check(folder, code)
-            if code == UNEXPECTED or (code < 0 and -code != signal.SIGKILL):
-                problems.append(f"ended with {code}")
-            for problem in problems:
-                print(json.dumps({"kind": kind, "call": at, "code": code, "problem": problem}))
-        print(json.dumps({"trials": len(places), "calls": calls}))
+        (base / "ready").mkdir()
+        scenario.prepare(base / "ready")
+        for kind in KINDS if most else ():
+            if kind != "count":
+                tried, counts["calls"] = faults(scenario, base, kind, most)
+                counts["kills" if kind == "kill" else "disk faults"] += tried
+        if kills:
+            counts["kills"] += moments(scenario, base, kills)[0]
     finally:
         shutil.rmtree(base, ignore_errors=True)
+    print(json.dumps(counts))
     return 0
 
 

@@ -1,11 +1,9 @@
 """Do one thing again and again, each time killed a step later, until it comes to its end.
 
-    python -m tests.review.killed export|decide|recover TEMPLATE WORK STRIDE
-
-Copy n of the folder TEMPLATE in WORK is what was left when the process was killed (SIGKILL, no
-goodbye) at its n-th step: a call that changes files, or a statement of SQLite that is no question.
-n goes up by STRIDE, and the last copy is of the run that reached its end. A run prints what it was
-told was done before it died.
+Copy n of the folder `template` in `work` is what was left when a forked process was killed with
+SIGKILL at its n-th step: a call that changes files, or a statement of SQLite that is no query. n
+goes up by `stride`, and the last copy is of the run that reached its end. said.txt holds what a run
+was told was done before it died.
 """
 
 from __future__ import annotations
@@ -82,8 +80,10 @@ def die_at(step: int) -> None:
     log_module.sqlite3.connect = traced  # type: ignore[assignment]
 
 
-def main(deed: Callable[[Path], None], template: Path, work: Path, stride: int) -> None:
-    """All runs, one after the other."""
+def kill_at_every_step(
+    deed: Callable[[Path], None], template: Path, work: Path, stride: int
+) -> None:
+    """Fork, kill and keep what is left, until a run reaches its end."""
     import exempla.tables.corrections  # once here, not in every child
     import exempla.tables.formats.encoding
     import exempla.tables.read  # noqa: F401
@@ -94,18 +94,17 @@ def main(deed: Callable[[Path], None], template: Path, work: Path, stride: int) 
         said = os.open(copy / "said.txt", os.O_WRONLY | os.O_CREAT, 0o600)
         child = os.fork()
         if child == 0:
-            os.dup2(said, 1)
-            die_at(step)
-            deed(copy / "review")
-            os._exit(0)
+            try:
+                os.dup2(said, 1)
+                sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (not pytest's)
+                die_at(step)
+                deed(copy / "review")
+                os._exit(0)
+            finally:
+                os._exit(1)
         os.close(said)
         _, status = os.waitpid(child, 0)
         if status == 0:
             return
-        if os.WTERMSIG(status) != signal.SIGKILL:
-            sys.exit(f"step {step} ended with {status}")
-
-
-if __name__ == "__main__":
-    main({"export": export, "decide": decide, "recover": recover}[sys.argv[1]],
-         Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))  # fmt: skip
+        assert os.WIFSIGNALED(status), f"step {step} ended with {status}"
+        assert os.WTERMSIG(status) == signal.SIGKILL

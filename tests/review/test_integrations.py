@@ -118,7 +118,7 @@ def test_unknown_labels_and_rows_are_named_and_nothing_is_written(
     tasks[2]["data"]["exempla_item"] = 77777
     tasks[2]["annotations"] = tasks[0]["annotations"]
     (folder / "back.json").write_text(json.dumps(tasks))
-    with pytest.raises(ExemplaError, match="'eggs' of row 3 is none of the labels; item 77777"):
+    with pytest.raises(ExemplaError, match="'eggs' of row 3 is not one of the labels; item 77777"):
         import_decisions(read_review(folder), folder / "back.json")
     assert states(folder) == {}
 
@@ -231,7 +231,7 @@ def test_numbers_and_parts_go_there_and_back(tmp_path: Path) -> None:
     ("name", "text", "said"),
     [
         ("a.txt", "", "neither a Label Studio export"),
-        ("a.json", "{}", "no list of tasks"),
+        ("a.json", "{}", "not a list of tasks"),
         ("a.json", "[{}]", "task 0 has no exempla_item"),
         ("a.json", "[", "cannot be read as JSON"),
         ("a.csv", "label\nspam\n", "lacks the column exempla_item"),
@@ -249,3 +249,14 @@ def test_deeply_nested_json_gets_a_sentence(tmp_path):
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ExemplaError, match="nested too deeply"):
         import_decisions(read_review(folder), tmp_path / "deep.json")
+
+
+def test_a_file_that_exempla_did_not_write_is_not_replaced(folder: Path) -> None:
+    (folder / "cleanlab.csv").write_text("mine")
+    with pytest.raises(ExemplaError, match=r"already holds cleanlab\.csv, which exempla did not"):
+        export_review_items(read_review(folder), folder, TOOLS)
+    assert (folder / "cleanlab.csv").read_text() == "mine"
+    assert not (folder / "fiftyone.csv").exists()
+    export_review_items(read_review(folder), folder, TOOLS, force=True)
+    paths = export_review_items(read_review(folder), folder, TOOLS)  # its own: replaced
+    assert paths["cleanlab"].read_text().startswith("row,")

@@ -133,16 +133,14 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path, monkeypatch):
 
 def test_a_decision_that_does_not_fit_on_the_disk_is_refused_and_can_be_sent_again(tmp_path):
     from exempla.review import read_review
-    from exempla.review.log import DecisionLog, RowDecision
+    from exempla.review.log import DecisionLog, RowDecision, StorageError
 
     folder = make_folder(tmp_path, 3)
     log = DecisionLog(folder / "decisions.sqlite", read_review(folder).key)
     pages = log._db.execute("PRAGMA page_count").fetchone()[0]
     log._db.execute(f"PRAGMA max_page_count = {pages}")
-    import sqlite3
-
     state = RowDecision(0, "keep", None, "x" * 9000)
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(StorageError, match="full"):
         log.decide(state, seen=0, once="first")
     assert log.state(0).action == "pending"
     log._db.execute("PRAGMA max_page_count = 100000")

@@ -81,7 +81,6 @@ def test_products_squares_and_parts(stored):
     np.testing.assert_allclose(some.squares(), (rows.astype(float) ** 2).sum(1))
     part = some.part(200, 700)
     np.testing.assert_array_equal(part[:], rows[200:700])
-    np.testing.assert_array_equal(np.concatenate([p for _, p in part.blocks(64)]), rows[200:700])
     np.testing.assert_array_equal(part.part(100, 300)[:], rows[300:500])
     np.testing.assert_array_equal(part.squares(), some.squares()[200:700])
 

@@ -214,7 +214,7 @@ def test_scores_that_differ_where_no_hash_can_see_it_are_noticed(tmp_path):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     model, data = problem(60)
     np.save(tmp_path / "mine.npy", np.eye(2))
-    with pytest.raises(ExemplaError, match=r"holds \.npy files and no store\.json"):
+    with pytest.raises(ExemplaError, match=r"holds mine\.npy and no store\.json"):
         explainer(model, tmp_path).fit(data)
     (tmp_path / "mine.npy").unlink()
     (tmp_path / "store.json").write_text("[1")

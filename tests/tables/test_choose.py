@@ -182,7 +182,7 @@ def test_a_surrogate_is_fitted_to_the_answers_and_its_agreement_measured():
     assert only.name == "LogisticRegression"
     deaf = LogisticRegression(C=1e-9)
     poor = exempla.surrogate(box, RNG.normal(size=(300, 3)), candidates=[deaf])
-    assert "says nothing about the model" in poor.sentence
+    assert "says nothing about your model" in poor.sentence
 
 
 def test_surrogates_of_frames_numbers_texts_and_rare_classes():
@@ -226,7 +226,7 @@ def test_what_no_surrogate_can_do_is_said():
         def predict(self, X):
             return np.zeros(len(X), dtype=int)
 
-    with pytest.raises(exempla.ExemplaError, match="the same answer"):
+    with pytest.raises(exempla.ExemplaError, match="predicts the same for every row"):
         exempla.surrogate(Same(), X)
     with pytest.raises(exempla.ExemplaError, match="RidgeClassifier"):
         exempla.surrogate(BlackBox().fit(X, Y), X, candidates=[RidgeClassifier()])
@@ -257,11 +257,11 @@ def test_the_command_line_says_the_agreement_first(tmp_path, capsys, monkeypatch
     assert run(*words, "--surrogate", "--out", tmp_path / "out") == 0
     said = capsys.readouterr()
     both = said.out + said.err
-    assert "stands in for Box" in both
-    assert both.index("stands in for Box") < both.index("On 80 test rows")
+    assert "is explained instead of Box" in both
+    assert both.index("is explained instead of Box") < both.index("On 80 test rows")
     kept = json.loads((tmp_path / "out" / "explanation.json").read_text())
     assert kept["surrogate"]["agreement"] > 0.8
-    assert "stands in for Box" in (tmp_path / "out" / "report.html").read_text()
+    assert "is explained instead of Box" in (tmp_path / "out" / "report.html").read_text()
     alone = ("explain", path, "--label", "y", "--surrogate", "--out", tmp_path / "none")
     assert run(*alone) == 2
     assert "give it with --model" in capsys.readouterr().err

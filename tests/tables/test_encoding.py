@@ -111,7 +111,7 @@ def test_a_guess_that_does_not_write_back_its_bytes_is_not_taken(tmp_path):
     "codec", ["rot13", "hex", "zlib", "bz2", "base64", "uu", "quopri", "rot-13"]
 )
 def test_what_is_no_encoding_of_text_is_refused(codec):
-    with pytest.raises(ExemplaError, match="is no encoding of text"):
+    with pytest.raises(ExemplaError, match="is not a text encoding"):
         sniff_encoding(b"a,b\n1,2\n", codec, "a.csv")
 
 

@@ -124,7 +124,7 @@ def test_line_above_the_table_is_passed_over(tmp_path):
     rows = "|1x3 Cross validator\n" + "".join(f"{i}, x{i % 3}, no.\n" for i in range(9))
     table = read_table(write(tmp_path, "adult.test", rows))
     assert len(table) == 9
-    assert any("Passed over 1 line" in note for note in table.notes)
+    assert any("Skipped 1 line" in note for note in table.notes)
 
 
 def test_names_come_from_the_sister_file(tmp_path):
@@ -159,7 +159,7 @@ def test_row_names_as_r_writes_them(tmp_path):
 def test_unpaired_quotes_are_plain_characters(tmp_path):
     table = read_table(write(tmp_path, "a.tsv", 'text\tlabel\n"so good\t1\nbad "\t0\n" hm\t1\n'))
     assert table.strings("text") == ['"so good', 'bad "', '" hm']
-    assert any("Quotation marks are plain" in note for note in table.notes)
+    assert any("Quotation marks are ordinary" in note for note in table.notes)
 
 
 def test_quoted_cells_keep_delimiters_and_lines(tmp_path):
@@ -181,12 +181,12 @@ def test_cells_longer_than_the_csv_modules_limit(tmp_path):
         ("a.jsonl", b"\n", "is empty"),
         ("a.jsonl", b'[{"a": 1}]', "one JSON list"),
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "Line 2 of a.jsonl is not JSON"),
-        ("a.jsonl", b"3\n", "no JSON object"),
+        ("a.jsonl", b"3\n", "not a JSON object"),
         ("a.xlsx", b"PK\x03\x04rest", "Excel workbook"),
         ("a.csv", b"\x89PNG\r\n\x1a\nrest", "an image"),
         ("a.csv", b"a,b\n\x00\x01,c\n" + b"x,y\n" * 9, "zero bytes"),
         ("a.parquet", b"no", "is not"),
-        ("a.npz", b"PK\x03\x04no", "no readable NPZ"),
+        ("a.npz", b"PK\x03\x04no", "cannot be read as an NPZ"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path, name, content, why):

@@ -93,9 +93,9 @@ def test_a_link_made_after_listing_is_refused_too(tmp_path):
     table = read_table(root)
     (root / "b" / "1.png").unlink()
     (root / "b" / "1.png").symlink_to(tmp_path / "secret" / "s" / "1.png")
-    with pytest.raises(ExemplaError, match="leads out of its folder"):
+    with pytest.raises(ExemplaError, match="leads outside its folder"):
         load_images(table)
-    with pytest.raises(ExemplaError, match="leads out of its folder"):
+    with pytest.raises(ExemplaError, match="leads outside its folder"):
         export(table, [], tmp_path / "out", label="label")
 
 
@@ -107,7 +107,7 @@ def test_a_link_made_after_listing_is_refused_too(tmp_path):
     ],
 )  # fmt: skip
 def test_paths_out_of_the_folder_are_refused(tmp_path, name):
-    with pytest.raises(ExemplaError, match="leads out of its folder"):
+    with pytest.raises(ExemplaError, match="leads outside its folder"):
         safe_path(tmp_path, name)
 
 
@@ -142,13 +142,13 @@ def test_export_and_patch_move_images(tmp_path):
         export(table, [Decision(0, "relabel", "../x")], tmp_path / "bad", label="label")
     with pytest.raises(ExemplaError, match="is not empty"):
         export(table, [], tmp_path / "out", label="label")
-    with pytest.raises(ExemplaError, match="inside the folder it is made from"):
+    with pytest.raises(ExemplaError, match="inside the folder that is exported"):
         export(table, [], root / "out", label="label")
 
 
 def test_two_images_never_share_a_name_after_relabelling(tmp_path):
     table = read_table(folder(tmp_path / "d", ["a/1.png", "b/1.png"]))
-    with pytest.raises(ExemplaError, match=r"both be called 'b/1\.png'"):
+    with pytest.raises(ExemplaError, match=r"two images would be called 'b/1\.png'"):
         export(table, [Decision(0, "relabel", "b")], tmp_path / "out", label="label")
 
 

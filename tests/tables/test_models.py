@@ -169,7 +169,7 @@ def test_test_files_that_do_not_fit(tmp_path):
     assert any("no label column" in note for note in bare.notes)
     other = mixed(40, 1)
     saved(tmp_path, other.assign(y=["left", "right"] * 20), "other.csv")
-    with pytest.raises(ExemplaError, match="are none of the training file's"):
+    with pytest.raises(ExemplaError, match="None of the test file's labels"):
         split(table, columns, test=tmp_path / "other.csv")
     saved(tmp_path, other.assign(y=["up", "new"] * 20), "new.csv")
     parts = split(table, columns, test=tmp_path / "new.csv")

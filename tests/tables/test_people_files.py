@@ -231,10 +231,10 @@ def test_a_decimal_comma_in_the_label(tmp_path):
     "address", ["https://example.org/mail.csv", "s3://bucket/mail.csv", "HTTP://x/y.csv"]
 )
 def test_an_address_is_refused_as_such(address, capsys):
-    with pytest.raises(ExemplaError, match="is an address, not a file"):
+    with pytest.raises(ExemplaError, match="is a URL, and exempla downloads nothing"):
         read_table(address)
     assert run("explain", address, "--label", "y") == 2
-    assert "download it first" in capsys.readouterr().err
+    assert "download it with" in capsys.readouterr().err
 
 
 # ---- headers, numbers, chats, spellings
@@ -352,7 +352,7 @@ def test_an_empty_zip_is_called_so(tmp_path):
 def test_arrays_without_values_are_refused(tmp_path, shape, capsys):
     np.savez(tmp_path / "a.npz", X=np.zeros(shape), y=np.arange(20) % 2)
     assert run("explain", tmp_path / "a.npz", "--out", tmp_path / "out") == 2
-    assert "it holds no values" in capsys.readouterr().err
+    assert "so it has no values" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -380,3 +380,11 @@ def test_numbers_around_1e200_are_missing_values(tmp_path, command, form):
 
 def test_lists_in_sentences_have_no_numpy_in_them():
     assert show(["O", np.str_("I")]) == "'O', 'I'"
+
+
+def test_unique_german_numbers_are_numbers_not_ids(tmp_path):
+    prices = [f"{1000 + 7 * i:,}".replace(",", ".") + f",{i:02d}" for i in range(60)]
+    rows = "".join(f"{price};{i % 2}\n" for i, price in enumerate(prices))
+    path = tmp_path / "german.csv"
+    path.write_text("preis;y\n" + rows)
+    assert {c.name: c.kind for c in infer_columns(read_table(path), label="y")}["preis"] == "number"

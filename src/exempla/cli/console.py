@@ -33,6 +33,12 @@ def plain(text: str, stream: TextIO | None = None) -> str:
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
+def _clear_progress() -> None:
+    from exempla.progress import clear_line  # it loads tqdm, which --help does not need
+
+    clear_line()
+
+
 class Console:
     """Print messages to standard output, or to standard error with --json.
 
@@ -59,11 +65,13 @@ class Console:
     def say(self, text: str = "") -> None:
         """Print a message unless --quiet is given."""
         if not self.quiet:
+            _clear_progress()
             stream = sys.stderr if self.as_json else sys.stdout
             print(plain(text, stream), file=stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Print a warning, even with --quiet."""
+        _clear_progress()
         line = " ".join(text.split())
         print(plain(f"warning: {line}", sys.stderr), file=sys.stderr, flush=True)
 

@@ -20,7 +20,7 @@ from exempla.cli.models import blaming, load_model, prepared
 from exempla.cli.output import prepare_folder
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.progress import showing, waiting
+from exempla.progress import showing, stage, waiting
 from exempla.report.evidence import decisive_parts
 from exempla.tables import (
     Chosen,
@@ -240,6 +240,7 @@ def fit_file(
     held_out
         Returns the rows that the query names, which must not be trained on.
     """
+    stage("choosing a model")
     with waiting("inferring the columns"):
         kinds = column_kinds(options, files.table)
         dataset = Dataset.of(files.table, options.label, options.text, kinds, options.task)
@@ -274,8 +275,10 @@ def fit_file(
         console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
         if accuracy.warning:
             console.warn(accuracy.warning)
+        stage("training the model")
         with waiting(f"training the model on {len(y):,} rows"):
             model.fit(X, y)
+    stage()
     return found
 
 

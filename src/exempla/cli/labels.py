@@ -106,7 +106,10 @@ def announce_review(console: Console, options: Namespace, folder: Path) -> None:
         from exempla.review import read_review
         from exempla.review.integrations import export_review_items
 
-        for tool, path in export_review_items(read_review(folder), folder, options.export).items():
+        written = export_review_items(
+            read_review(folder), folder, options.export, force=options.force
+        )
+        for tool, path in written.items():
             console.say(f"  {path}  the suspects, for {tool}")
     say_review(console, folder)
     if warning := _decisions_elsewhere(folder):

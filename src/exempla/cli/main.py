@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, stages=getattr(module, "STAGES", ()))
     return parser
 
 
@@ -83,8 +83,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
     options.arguments, options.started = arguments, started
-    folder = getattr(options, "out", None)
-    return exit_code(lambda: options.run(options), arguments, folder)
+    return exit_code(lambda: _run(options), arguments, getattr(options, "out", None))
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run the command, with one progress bar if it has stages."""
+    if not options.stages:
+        return options.run(options)
+    from exempla.progress import Stage, overall, showing
+
+    stages = [Stage(*each) for each in options.stages]
+    with showing(not options.quiet), overall(options.command, stages):
+        return options.run(options)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,17 @@ from exempla.cli.console import Console, plain
 from exempla.errors import ExemplaError
 from exempla.io import write_text
 
+_Stage = tuple[str, float, int]
+
+
+def stages(*job: _Stage) -> tuple[_Stage, ...]:
+    """Return the stages of a command that fits a model, for its progress bar.
+
+    Each stage has a name, its typical share of the time, and the number of counters it runs.
+    """
+    first = (("reading the file", 3, 0), ("choosing a model", 4, 3), ("training the model", 1, 0))
+    return (*first, *job, ("writing the results", 1, 0))
+
 
 def completed(action: Action, by: Literal["FILE", "DIRECTORY"]) -> None:
     """Let shells complete this argument with paths.

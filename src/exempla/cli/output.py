@@ -30,6 +30,7 @@ from exempla.io import (
     publishing,
     write_text,
 )
+from exempla.progress import stage as start_stage
 from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
@@ -115,6 +116,7 @@ def is_review(folder: Path) -> bool:
 @contextmanager
 def published(folder: Path, options: Namespace) -> Iterator[Path]:
     """Yield a staging folder; its files appear in `folder` when all of them are written."""
+    start_stage("writing the results")
     about = {"command": command_line(options), "version": __version__}
     try:
         with publishing(folder, about, force=getattr(options, "force", False)) as stage:

@@ -1,4 +1,6 @@
-"""Parts on a Ray cluster: one actor for each share of the files.
+"""Selection and embedding on a Ray cluster.
+
+`OnRay` places the parts of a selection in actors, one for each share of the files.
 
 The driver logs every message that changed the state of an actor since its scores were opened. Ray
 restarts a lost actor wherever there is room, and the driver sends it the whole log again. Messages
@@ -7,6 +9,10 @@ are the directions of the picks, so the log is about as large as the basis of th
 A restarted `Worker` has lost its scores. A counter detects this: each message states how many
 changes were answered before it, and a worker that has made a different number answers None. It then
 receives the log and is in the same state again.
+
+`fit_on_ray` embeds a training set into one store with tasks. Each runs
+`Explainer.fit(train, part=(i, n))` with the basis and the Fisher matrix that the first one stored.
+A lost task is repeated and computes what is missing.
 """
 
 from __future__ import annotations
@@ -14,9 +20,9 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -28,17 +34,14 @@ import numpy as np
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
-from exempla.progress import say
+from exempla.explainer import Explainer
+from exempla.io import os_errors
+from exempla.progress import counter, say, showing
 from exempla.selection.rows import ArrayRows
 from exempla.selection.select import refuse_unusable, wrap
 from exempla.selection.sharded import Backend, cuts_of
 from exempla.selection.shards import Effect, Part, Parts, ShardedRows, Transport, packed, unpacked
 from exempla.store import StoredRows
-
-
-def absolute(rows: StoredRows) -> StoredRows:
-    """Return the same rows with absolute paths."""
-    return StoredRows(tuple(replace(s, path=s.path.absolute()) for s in rows.shards))
 
 
 def _check_visible(rows: StoredRows) -> None:
@@ -69,21 +72,21 @@ def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
     """
     folder = Path(folder).absolute()
     paths: list[Path] = []
-    try:
+    with os_errors(f"rows cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
-            with open(folder / f"rows-{i}.npy", "xb") as file:
-                paths.append(folder / f"rows-{i}.npy")
-                np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
-    except OSError as problem:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        if isinstance(problem, FileExistsError):
+        try:
+            for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
+                with open(folder / f"rows-{i}.npy", "xb") as file:
+                    paths.append(folder / f"rows-{i}.npy")
+                    np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
+        except OSError as problem:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            if not isinstance(problem, FileExistsError):
+                raise
             raise ExemplaError(
                 f"{problem.filename} already exists and is not overwritten: give an empty folder."
             ) from None
-        why = problem.strerror or problem
-        raise ExemplaError(f"rows cannot be written to {folder}: {why}.") from None
     return StoredRows.of(paths)
 
 
@@ -147,6 +150,7 @@ def _on_gpu(share: StoredRows) -> Any:
         ) from None
 
 
+_OUT_OF_MEMORY = "ran out of memory: use more shards, or machines with more memory."
 _MAX_INLINE_BYTES = 100 * 1024
 """Larger messages are put into Ray's object store once instead of being sent to each actor."""
 _POLL_SECONDS = 0.2, 5.0
@@ -154,30 +158,31 @@ _POLL_SECONDS = 0.2, 5.0
 _MIN_CPUS = 0.1
 """Smallest fraction of a processor that an actor gets if there are more shards than processors."""
 _CONNECT_SECONDS = 10.0
-"""Time limit for connecting to the address of a cluster."""
+"""Time limit for connecting to the address of a cluster, and for its answer."""
+_SETTINGS = b"\x04"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + bytes(5)
+"""The first bytes that an HTTP/2 client sends, with an empty SETTINGS frame."""
+
+
+def _raised_by_task(problem: Any) -> Exception:
+    """Return an error in an actor or a task as if it had happened here."""
+    cause = getattr(problem, "cause", None)
+    if isinstance(cause, ExemplaError):
+        return ExemplaError(str(cause))
+    return ExemplaError(f"a worker {_OUT_OF_MEMORY}") if isinstance(cause, MemoryError) else problem
 
 
 class RayTransport(Transport):
     """Each place is an actor."""
 
-    def __init__(
-        self,
-        ray: Any,
-        shares: list[StoredRows],
-        *,
-        cpus: float,
-        gpus: float,
-        restarts: int,
-        patience: float,
-    ) -> None:
+    def __init__(self, ray: Any, shares: list[StoredRows], cpus: float, on: OnRay) -> None:
         super().__init__(list(range(len(shares) + 1)))
-        self.shares = shares
-        self.ray, self.patience = ray, patience
+        self.ray, self.shares, self.patience = ray, shares, on.patience
         actor = ray.remote(Worker).options(
-            num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, max_task_retries=0,
+            num_cpus=cpus, num_gpus=on.gpus, max_restarts=on.restarts, max_task_retries=0,
             scheduling_strategy="SPREAD",
         )  # fmt: skip
-        self.actors = [actor.remote(share, gpus > 0) for share in shares]
+        self.actors = [actor.remote(share, on.gpus > 0) for share in shares]
         self.logs: list[list[bytes]] = [[] for _ in shares]
 
     def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
@@ -217,9 +222,9 @@ class RayTransport(Transport):
         try:
             return self.ray.get(ref)
         except RayTaskError as problem:
-            raise self._explained(place, problem) from None
+            raise _raised_by_task(problem) from None
         except ActorDiedError as problem:
-            raise ExemplaError(self._died(place, str(problem))) from None
+            raise self._died(place, str(problem)) from None
         except RayActorError:
             self._wait_for(place)
             return None
@@ -231,8 +236,13 @@ class RayTransport(Transport):
         while self._answer(place, self.actors[place].replay.remote(self.logs[place])) is None:
             pass
 
+    def start(self) -> None:
+        """Wait until every actor runs; raise if the cluster has no room for one of them."""
+        for place in range(len(self.actors)):
+            self._wait_for(place)
+
     def _wait_for(self, place: int) -> None:
-        """Wait until the actor runs again, wherever Ray finds room for it."""
+        """Wait until the actor runs, wherever Ray finds room for it."""
         from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
         deadline, pause = monotonic() + self.patience, _POLL_SECONDS[0]
@@ -241,13 +251,13 @@ class RayTransport(Transport):
                 self.ray.get(self.actors[place].__ray_ready__.remote(), timeout=self.patience)
                 return
             except ActorDiedError as problem:
-                raise ExemplaError(self._died(place, str(problem))) from None
+                raise self._died(place, str(problem)) from None
             except (RayActorError, GetTimeoutError):
-                if monotonic() > deadline:
+                if monotonic() >= deadline:
                     raise ExemplaError(
-                        f"the worker of {self._named(place)} did not restart within "
-                        f"{self.patience:g} s: the cluster has no room for it. Add a machine and "
-                        "run again."
+                        f"the worker of {self._named(place)} did not start within "
+                        f"{self.patience:g} s: the cluster has no room for it. Wait for other jobs "
+                        "to end, add a machine, or give OnRay(cpus=…) less."
                     ) from None
                 sleep(pause)
                 pause = min(1.5 * pause, _POLL_SECONDS[1])
@@ -256,24 +266,12 @@ class RayTransport(Transport):
         """Return the first file of an actor, which names it in messages."""
         return self.shares[place].shards[0].path
 
-    def _explained(self, place: int, problem: Any) -> Exception:
-        """Return an error in an actor as if it had happened here."""
-        cause = getattr(problem, "cause", None)
-        if isinstance(cause, ExemplaError):
-            return ExemplaError(str(cause))
-        if isinstance(cause, MemoryError):
-            return ExemplaError(self._died(place, "out of memory"))
-        return problem
-
-    def _died(self, place: int, why: str) -> str:
+    def _died(self, place: int, why: str) -> ExemplaError:
         first = self._named(place)
         if "memory" in why.lower():
-            return (
-                f"the worker of {first} ran out of memory: use more shards, or machines with "
-                "more memory."
-            )
+            return ExemplaError(f"the worker of {first} {_OUT_OF_MEMORY}")
         reason = next((line for line in why.splitlines() if line.strip()), "unknown reason")
-        return (
+        return ExemplaError(
             f"the worker of {first} died and may not be restarted ({reason}): check the machine, "
             "or allow more restarts with OnRay(restarts=…)."
         )
@@ -309,7 +307,7 @@ class OnRay(Backend):
         Folder for rows in memory, which all machines must see. Default: a temporary folder, which
         suffices on one machine.
     patience : float, default 300.0
-        Seconds to wait for a lost actor to restart.
+        Seconds to wait for an actor to start, at the beginning or after it was lost.
 
     Examples
     --------
@@ -340,17 +338,15 @@ class OnRay(Backend):
         `with OnRay().opened(rows, 8) as parts: exempla.select(parts, target, k, SBQ(10))`.
         """
         with ExitStack() as stack:
-            ray = stack.enter_context(cluster(self.address))
+            ray = stack.enter_context(_cluster(self.address))
             stored = self._stored(features, shards, ray, stack)
             cuts = pairwise(cuts_of(len(stored), shards))
-            shares = [absolute(stored.part(start, stop)) for start, stop in cuts]
+            shares = [stored.part(start, stop).absolute() for start, stop in cuts]
             cpus = self._cpus_per_actor(len(shares), ray)
-            exchange = RayTransport(
-                ray, shares, cpus=cpus, gpus=self.gpus, restarts=self.restarts,
-                patience=self.patience,
-            )  # fmt: skip
-            stack.callback(exchange.close)
-            rows = ShardedRows(exchange)
+            transport = RayTransport(ray, shares, cpus, self)
+            stack.callback(transport.close)
+            transport.start()
+            rows = ShardedRows(transport)
             refuse_unusable(rows)
             yield rows
 
@@ -416,18 +412,15 @@ def _largest_fraction(nodes: list[float], actors: int) -> float:
 @contextmanager
 def _job_folder(parent: str | Path | None) -> Iterator[Path]:
     """Make a folder with a unique name for the rows of one job, and remove it at the end."""
-    try:
+    with os_errors(f"rows cannot be written to {parent}"):
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix="exempla-rows-", dir=parent)
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise ExemplaError(f"rows cannot be written to {parent}: {why}.") from None
     with made as folder:
         yield Path(folder).absolute()
 
 
-def ray_module() -> Any:
+def _ray_module() -> Any:
     """Import Ray, or raise with the command that installs it."""
     try:
         import ray
@@ -439,9 +432,9 @@ def ray_module() -> Any:
 
 
 @contextmanager
-def cluster(address: str | None) -> Iterator[Any]:
+def _cluster(address: str | None) -> Iterator[Any]:
     """Connect to Ray; disconnect at the end if the connection was made here."""
-    ray = ray_module()
+    ray = _ray_module()
     if ray.is_initialized():
         yield ray
         return
@@ -471,7 +464,108 @@ def cluster(address: str | None) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OSError if nothing listens at host:port; Ray itself would retry for minutes."""
+    """Raise OSError if no Ray server answers at host:port; Ray itself would retry for minutes.
+
+    Ray's servers speak gRPC, so each answers the HTTP/2 preface with a SETTINGS frame.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    if not host or not port.isdigit():
+        return
+    where = (host.strip("[]"), int(port))
+    with socket.create_connection(where, timeout=_CONNECT_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        connection.sendall(_HTTP2_PREFACE)
+        frame = connection.recv(9)
+        if frame[3:4] != _SETTINGS:
+            raise OSError("what listens there is not Ray")
+
+
+def fit_on_ray(
+    explainer: Explainer,
+    train: Any,
+    ids: Any = None,
+    *,
+    parts: int | None = None,
+    on: OnRay | None = None,
+) -> Explainer:
+    """Fit an explainer with tasks of a Ray cluster.
+
+    Parameters
+    ----------
+    explainer : Explainer
+        With `store=` a folder that all machines see.
+    train, ids
+        As for `Explainer.fit`; model and data are sent once to each machine.
+    parts : int, optional
+        Number of tasks. Default: as many as the cluster can run at once.
+    on : OnRay, optional
+        The cluster and the resources of each task.
+    """
+    if explainer.store is None:
+        raise ExemplaError("tasks share their rows in a store: give the Explainer store=FOLDER.")
+    store = explainer.store.absolute()
+    cloudpickle = _ray_module().cloudpickle
+    sent = cloudpickle.dumps(explainer)
+    # A store identifies a model by its layout in memory, which pickling may change, so the fit here
+    # uses the model as the tasks receive it.
+    arrived = cloudpickle.loads(sent)
+    explainer.model, explainer.oracles = arrived.model, arrived.oracles
+
+    def part(i: int, n: int, sent: bytes, train: Any) -> None:
+        explainer = cloudpickle.loads(sent)
+        explainer.store = store
+        explainer.fit(train, ids, part=(i, n))
+
+    with showing(explainer.progress), _cluster((on or OnRay()).address) as ray:
+        _run_parts(ray, part, parts, on or OnRay(), (sent, train))
+    return explainer.fit(train, ids)
+
+
+def _run_parts(
+    ray: Any, work: Callable[..., None], parts: int | None, on: OnRay, shared: tuple[Any, ...]
+) -> None:
+    """Run work(i, n, *shared) for the parts 1 … n as tasks of a Ray cluster.
+
+    The first runs alone, because it computes what all parts share. A lost task is repeated up to
+    `on.restarts` times.
+    """
+    from ray.exceptions import RayTaskError, WorkerCrashedError
+
+    parts = parts or _max_tasks(on, ray)
+    task = ray.remote(work).options(
+        num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
+        scheduling_strategy="SPREAD",
+    )  # fmt: skip
+    given = [ray.put(thing) for thing in shared]
+    try:
+        with counter("embedding", parts, "part") as bar:
+            for some in (range(1, 2), range(2, parts + 1)):
+                left = [task.remote(i, parts, *given) for i in some]
+                while left:
+                    done, left = ray.wait(left)
+                    ray.get(done)
+                    bar.update(len(done))
+    except RayTaskError as problem:
+        raise _raised_by_task(problem) from None
+    except WorkerCrashedError as problem:
+        raise ExemplaError(
+            f"a part died more than {on.restarts} times ({problem}): check the machines and their "
+            "memory. The finished parts are kept."
+        ) from None
+
+
+def _max_tasks(on: OnRay, ray: Any) -> int:
+    """Return how many tasks the cluster can run at once; raise if no machine can run one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {name: each for name, each in (("CPU", on.cpus), ("GPU", on.gpus)) if each}
+    room = [
+        min((int(n.get(name, 0.0) / wanted[name]) for name in wanted), default=1) for n in nodes
+    ]
+    if not sum(room):
+        needs = " and ".join(f"{each:g} {name}s" for name, each in wanted.items())
+        raise ExemplaError(
+            f"a task needs {needs}, and no machine of the Ray cluster has that: give "
+            "OnRay(cpus=…, gpus=…) less."
+        )
+    return sum(room)

@@ -1,12 +1,11 @@
-"""Parts in the processes of a torch.distributed group, and embedding by several processes.
+"""Selection and embedding in the processes of a torch.distributed group.
 
 All ranks run the same greedy loop on the same answers, so that decisions need not travel: one
-exchange gathers the answers of all parts. A checksum of each question travels along: ranks that
-diverge (another target, another k, other hardware) stop with an error.
+exchange gathers the answers of all parts. A checksum of each question travels along, so that ranks
+that diverge (another target, another k, other hardware) stop with an error.
 
-`fit_ranks` and `fit_on_ray` embed a training set into one store. Each process runs
-`Explainer.fit(train, part=(i, n))`: the store keeps the basis and the Fisher matrix of the first
-one, and all rows are computed with those. A lost task is repeated and computes what is missing.
+`fit_ranks` embeds a training set into one store. Each rank runs `Explainer.fit(train, part=(i, n))`
+with the basis and the Fisher matrix that the first one stored.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from exempla.distributed.ray_backend import OnRay, cluster, ray_module
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
-from exempla.progress import Bar, counter, showing
 from exempla.selection.select import as_rows, refuse_unusable
 from exempla.selection.sharded import Backend, cuts_of
 from exempla.selection.shards import (
@@ -240,103 +237,3 @@ def rank_rows(explainer: Explainer, *, group: Any = None) -> Any:
         raise ExemplaError(f"{size} ranks cannot share {len(rows)} rows: start fewer ranks.")
     start, stop = cuts_of(len(rows), size)[rank : rank + 2]
     return rows.part(start, stop) if isinstance(rows, StoredRows) else rows[start:stop]
-
-
-def fit_on_ray(
-    explainer: Explainer,
-    train: Any,
-    ids: Any = None,
-    *,
-    parts: int | None = None,
-    on: OnRay | None = None,
-) -> Explainer:
-    """Fit an explainer with tasks of a Ray cluster.
-
-    Parameters
-    ----------
-    explainer : Explainer
-        With `store=` a folder that all machines see.
-    train, ids
-        As for `Explainer.fit`; model and data are sent once to each machine.
-    parts : int, optional
-        Number of tasks. Default: as many as the cluster can run at once.
-    on : OnRay, optional
-        The cluster and the resources of each task.
-    """
-    if explainer.store is None:
-        raise ExemplaError("tasks share their rows in a store: give the Explainer store=FOLDER.")
-    store = explainer.store.absolute()
-
-    cloudpickle = ray_module().cloudpickle
-    sent = cloudpickle.dumps(explainer)
-    # A store identifies a model by its layout in memory, which pickling may change, so the fit here
-    # uses the model as the tasks receive it.
-    arrived = cloudpickle.loads(sent)
-    explainer.model, explainer.oracles = arrived.model, arrived.oracles
-
-    def part(i: int, n: int, sent: bytes, train: Any) -> None:
-        explainer = cloudpickle.loads(sent)
-        explainer.store = store
-        explainer.fit(train, ids, part=(i, n))
-
-    _parts_on_ray(part, parts, on or OnRay(), sent, train, progress=explainer.progress)
-    return explainer.fit(train, ids)
-
-
-def _parts_on_ray(
-    work: Callable[..., None], parts: int | None, on: OnRay, *shared: Any, progress: bool = False
-) -> None:
-    """Run work(i, n, *shared) for the parts 1 … n as tasks of a Ray cluster.
-
-    The first runs alone, because it computes what all parts share. A lost task is repeated up to
-    `on.restarts` times.
-    """
-    with showing(progress), cluster(on.address) as ray:
-        parts = parts or _room_for(on, ray)
-        with counter("embedding", parts, "part") as bar:
-            _run_parts(ray, work, parts, on, shared, bar)
-
-
-def _room_for(on: OnRay, ray: Any) -> int:
-    """Return how many tasks the cluster can run at once."""
-    have = ray.cluster_resources()
-    room = []
-    for what, each in (("CPU", on.cpus), ("GPU", on.gpus)):
-        if each > have.get(what, 0.0):
-            raise ExemplaError(
-                f"a task needs {each:g} {what}s and the Ray cluster has {have.get(what, 0.0):g}: "
-                f"give OnRay({what.lower()}s=…) less."
-            )
-        if each:
-            room.append(int(have[what] / each))
-    return max(1, min(room, default=1))
-
-
-def _run_parts(
-    ray: Any, work: Callable[..., None], parts: int, on: OnRay, shared: tuple[Any, ...], bar: Bar
-) -> None:
-    from ray.exceptions import RayTaskError, WorkerCrashedError
-
-    task = ray.remote(work).options(
-        num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
-        scheduling_strategy="SPREAD",
-    )  # fmt: skip
-    given = [ray.put(thing) for thing in shared]
-    try:
-        ray.get(task.remote(1, parts, *given))
-        bar.update()
-        left = [task.remote(i, parts, *given) for i in range(2, parts + 1)]
-        while left:
-            done, left = ray.wait(left)
-            ray.get(done)
-            bar.update(len(done))
-    except RayTaskError as problem:
-        cause = getattr(problem, "cause", None)
-        if isinstance(cause, ExemplaError):
-            raise ExemplaError(str(cause)) from None
-        raise
-    except WorkerCrashedError as problem:
-        raise ExemplaError(
-            f"a part died more than {on.restarts} times ({problem}): check the machines and their "
-            "memory. The finished parts are kept."
-        ) from None

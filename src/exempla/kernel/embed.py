@@ -370,7 +370,9 @@ def concatenate_models(parts: list[Array]) -> Array:
     """
     if len(parts) == 1:
         return parts[0]
-    return concatenate(parts, axis=1) / np.sqrt(len(parts))
+    joined = concatenate(parts, axis=1)
+    joined /= np.sqrt(len(parts))
+    return joined
 
 
 _MAX_PARTS = 2**20

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import threading
@@ -45,7 +46,15 @@ from exempla.kernel.fisher import DiagonalMetric, FullMetric, IdentityMetric, Me
 from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
 from exempla.progress import Bar, counter, say
-from exempla.store import RowSet, StoredRows, claim, disk_errors, identity_of, shard_height
+from exempla.store import (
+    RowSet,
+    StoredRows,
+    claim,
+    delete_rows,
+    disk_errors,
+    identity_of,
+    shard_height,
+)
 
 _N_PROBES = 16
 """Training examples whose rows are kept beside the basis and compared before it is used again."""
@@ -53,6 +62,7 @@ _PROBE_TOLERANCE = 1e-3
 """Relative difference that rounding on another machine may make."""
 _MAX_WHITENED_SETS = 3
 """Whitened copies that stay in a store: those of the dampings used last."""
+_WHITENED_NAME = re.compile(r"white-[0-9a-f]{16}")
 _BASES = {"identity": IdentitySketch, "kronecker": KroneckerSketch, "span": SpanSketch}
 _Range = tuple[int, int]
 
@@ -219,9 +229,11 @@ def whiten_on_disk(embeddings: list[Embedding], values: list[float], unit: bool)
     rows = white.finish()
     with disk_errors(white.folder.parent):  # each copy is as large as the rows: keep the newest
         white.folder.touch()
-        copies = white.folder.parent.glob("white-*")
+        every = white.folder.parent.glob("white-*")
+        ours = (path for path in every if _WHITENED_NAME.fullmatch(path.name))
+        copies = [path for path in ours if any(path.glob("*.npy"))]
         for old in sorted(copies, key=lambda p: p.stat().st_mtime)[:-_MAX_WHITENED_SETS]:
-            shutil.rmtree(old, ignore_errors=True)
+            delete_rows(old)
     return rows
 
 

@@ -1,9 +1,9 @@
 """The folder of a recorded run: one file per snapshot, listed in run.json.
 
 A snapshot's file is announced in run.json ("writing") before it is written and listed
-("snapshots") once it is complete. A file is removed from the list before it is deleted. Every
-listed file is therefore readable at any time, and every file that may be deleted is named in
-run.json: files that run.json does not name belong to the user and are never touched.
+("snapshots") once it is complete. Before a file is deleted it moves from the list back to
+"writing". Every listed file is therefore readable at any time, and every file that may be deleted
+is named in run.json: files that run.json does not name belong to the user and are never touched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Run:
     finished: bool
     snapshots: tuple[Snapshot, ...]
     writing: tuple[str, ...] = ()
-    """Files that were about to be written; a killed run may have left them incomplete."""
+    """Files about to be written or deleted; a killed run may have left them incomplete."""
 
     @property
     def files(self) -> set[str]:
@@ -117,15 +117,21 @@ def _parsed(content: Any) -> Run:
 
 
 def write_run(folder: Path, run: Run, before: set[str]) -> None:
-    """Replace run.json, then delete the files in `before` (listed so far) that it drops."""
-    content = {"format": _FORMAT, "version": __version__, **asdict(run)}
-    io.write_text(folder / _RUN, json.dumps(content, indent=2) + "\n")
-    dropped = before - run.files
+    """Replace run.json, and delete the files in `before` (listed so far) that it drops."""
+    dropped = sorted(name for name in before - run.files if (folder / name).is_file())
+    if dropped:  # named until they are gone: a killed process leaves no file that nobody knows
+        _write(folder, replace(run, writing=(*run.writing, *dropped)))
     # io writes each file under a temporary name, which a killed process leaves behind
     parts = [p for name in (_RUN, *before) for p in folder.glob(f".{name}.*.part")]
     for path in [*(folder / name for name in dropped), *parts]:
         with suppress(OSError):
             path.unlink()
+    _write(folder, run)
+
+
+def _write(folder: Path, run: Run) -> None:
+    content = {"format": _FORMAT, "version": __version__, **asdict(run)}
+    io.write_text(folder / _RUN, json.dumps(content, indent=2) + "\n")
 
 
 def snapshot_name(folder: Path, step: int, suffix: str, own: Iterable[str]) -> str:

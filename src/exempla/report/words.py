@@ -145,7 +145,7 @@ def poor_model(explanation: Explanation) -> str:
     >>> X = np.random.default_rng(0).normal(size=(300, 2)); y = np.arange(300) % 3 > 0
     >>> model = LogisticRegression().fit(X, y)
     >>> poor_model(exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False))[:48]
-    'The model is hardly better than always giving th'
+    'The model is hardly better than the majority-cla'
     """
     question = explanation.question
     embeddings = getattr(getattr(question, "explainer", None), "embeddings", ())
@@ -227,7 +227,7 @@ def _how_good(explanation: Explanation) -> str:
         return f"The model has an R² of {found.score:.2f} on {n}."
     return (
         f"The model is right for {found.score:.1%} of {n}; majority-class baseline: "
-        f"{found.commonest:.1%}."
+        f"{found.baseline:.1%}."
     )
 
 

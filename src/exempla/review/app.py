@@ -6,7 +6,6 @@ sends reaches the file system.
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import asdict
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -18,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from exempla.errors import ExemplaError
-from exempla.review.export import BusyError, StorageError, corrected_path, export_review
+from exempla.review.export import BusyError, corrected_path, export_review
 from exempla.review.folder import Review, image_bytes, other_decisions
-from exempla.review.log import ACTIONS, DamagedError, RowDecision, StaleError
+from exempla.review.log import ACTIONS, DamagedError, RowDecision, StaleError, StorageError
 from exempla.review.session import FIELDS, RENEWED_EVERY, ReviewSession
 from exempla.review.suspects import is_number
 
@@ -108,11 +107,6 @@ def _add_problems(app: FastAPI) -> None:
     def mistake(_: Request, error: ExemplaError) -> JSONResponse:
         code = {BusyError: 409, StorageError: 507, DamagedError: 503}.get(type(error), 400)
         return _sentence(str(error), code)
-
-    @app.exception_handler(sqlite3.Error)
-    def unsaved(_: Request, error: sqlite3.Error) -> JSONResponse:
-        full = "full" in str(error)
-        return _sentence(f"Not saved: {error}.", 507 if full else 503)
 
     @app.exception_handler(OSError)
     def unreachable(_: Request, error: OSError) -> JSONResponse:

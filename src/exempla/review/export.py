@@ -15,12 +15,11 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from exempla.errors import ExemplaError
-from exempla.io import alone_in, write_text
+from exempla.io import alone_in, write_bytes, write_text
 from exempla.report.words import chance
 from exempla.review.folder import Review, other_decisions, read_review
-from exempla.review.formats import layout_of, write_corrected_parts
-from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.suspects import FIRST_PART, row_of
+from exempla.review.log import DecisionLog, RowDecision, StorageError
+from exempla.review.suspects import FIRST_PART, item_of, row_of
 
 # Tables are imported where they are used: the page starts without the packages they need.
 if TYPE_CHECKING:
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
 class BusyError(ExemplaError):
     """Another export is running in the folder."""
-
-
-class StorageError(ExemplaError):
-    """The disk is full or not writable."""
 
 
 _BUSY = "Another export is being written into this folder; wait for it, then export again."
@@ -117,7 +112,7 @@ def export_review(review: Review) -> Exported:
     """
     with alone_in(review.directory, BusyError(_BUSY)):
         decisions, others = _write_decisions(review)
-        if any(s.kind == "part" for s in review.suspects) and layout_of(review) is None:
+        if any(s.kind == "part" for s in review.suspects) and _layout_of(review) is None:
             return Exported(decisions, None, elsewhere=others, parts=True)
         try:
             return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
@@ -165,8 +160,8 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     if not target.is_dir():  # folders carry a marker of their own
         _claim(review, target)
     with _storing(target.name):
-        if layout_of(review) is not None:
-            return write_corrected_parts(review, path, target)
+        if _layout_of(review) is not None:
+            return _write_corrected_parts(review, path, target)
         table = read_table(path, **dict(review.source.options))
         if fingerprint(table) != review.fingerprint:  # changed while it was read
             raise changed
@@ -317,3 +312,59 @@ def _evidence(card: dict[str, Any]) -> str:
     if rows:
         parts.append("contradicted by " + ", ".join(rows))
     return "; ".join(parts)
+
+
+def _layout_of(review: Any) -> dict[str, Any] | None:
+    """Return the layout of several labels or token labels; None if rows have one label each."""
+    return review.source.options.get("parts")
+
+
+def _write_corrected_parts(review: Any, path: Path, target: Path) -> Path:
+    """Write the reviewed file with the decisions about parts of its rows."""
+    from exempla.tables.label_parts import changed
+
+    layout = dict(_layout_of(review) or {})
+    reading = {k: v for k, v in review.source.options.items() if k != "parts"}
+    changes: dict[tuple[int, Any], str] = {}
+    removed: set[int] = set()
+    places = _Places(path, layout, reading)
+    with closing(_log(review)) as log:
+        states = log.states()
+    for state in states:
+        if state.action == "remove":
+            removed.add(row_of(state.row))
+        elif state.action == "relabel":
+            changes[row_of(state.row), places.part(state.row)] = str(state.label)
+    return write_bytes(target, changed(path, layout, changes, removed, **reading))
+
+
+class _Places:
+    """Finds the label or token that an item is about."""
+
+    def __init__(self, path: Path, layout: dict[str, Any], reading: dict[str, Any]) -> None:
+        self.layout, self.sentences = layout, None
+        if layout["kind"] in ("tokens", "conll"):
+            from exempla.tables.label_parts import read_sentences
+
+            label = layout.get("labels")
+            if layout["kind"] == "conll":
+                place = layout["label"]
+                label = str(place + (place >= 0))
+            self.sentences = read_sentences(path, label)
+
+    def part(self, item: int) -> Any:
+        """Return the name of the label, or the place of the token."""
+        row = row_of(item)
+        if self.sentences is None:
+            known = {item_of(row, name): name for name in self.layout["names"]}
+        else:
+            from exempla.tables.label_parts import span_of
+
+            tokens = self.sentences.tokens[row]
+            known = {item_of(row, t or " ", span_of(tokens, i)): i for i, t in enumerate(tokens)}
+        if item not in known:
+            raise ExemplaError(
+                f"A decision is about a part of row {row} that the file no longer has; run the "
+                "analysis again."
+            )
+        return known[item]

@@ -24,7 +24,7 @@ from typing import Any
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.images import ImageError, as_image, fitted, webp
-from exempla.io import make_folder, replacing, write_bytes
+from exempla.io import make_folder, parse_json, replacing, write_bytes
 from exempla.review.sampling import LISTED_STRATA, Strata, strata_of
 from exempla.review.suspects import ReviewedFile, Suspect
 
@@ -71,7 +71,7 @@ def _read_suspects(
         stamp = _stamp_of(os.fstat(file.fileno()))
         for line in file:
             digest.update(line)
-            suspects.append(_listed(json.loads(line)))
+            suspects.append(_listed(parse_json(line)))
             places[suspects[-1].item] = (offset, len(line))
             offset += len(line)
     if sha256 != digest.hexdigest():
@@ -324,7 +324,7 @@ def _is_ours(path: Path) -> bool:
             ours = re.compile(r"\.?(train|curated)-\d+\.webp.*")
             return all(ours.fullmatch(image.name) for image in path.iterdir())
         with open(path, "rb") as file:
-            stated = json.loads(file.read() if path.name == "review.json" else file.readline())
+            stated = parse_json(file.read() if path.name == "review.json" else file.readline())
         if path.name == "review.json":
             return str(stated["format"]).startswith("exempla-review-")
         return {"row", "given", "suggested", "contradicting"} <= stated.keys()
@@ -349,7 +349,7 @@ def read_review(directory: str | Path) -> Review:
             f"--label COLUMN --out {directory}` and review that folder."
         )
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = parse_json(path.read_text(encoding="utf-8"))
         if header["format"] != _FORMAT:
             raise ValueError(f"its format is {header['format']!r}, this version reads {_FORMAT!r}")
         items, places, stamp = _read_suspects(

@@ -1,4 +1,22 @@
-"""Export suspects to other tools, and import decisions from Label Studio and FiftyOne.
+"""Export suspects to Label Studio, FiftyOne, cleanlab and Spotlight; import decisions from two.
+
+**Label Studio.** One task per suspect, with our suggestion as its prediction. The score is the
+probability that the given label is wrong: in the Data Manager, sort by it, highest first. The
+labeling interface is written beside the tasks (`.xml`), to paste into the project's settings.
+Annotations are read back from its JSON and JSON-MIN exports.
+
+**FiftyOne.** A CSV for its CSVDataset. A sample's path is that of its image or, for other rows, of
+the folder followed by the item's number. The column `label` is empty; a decision goes there or into
+the sample's tags (keep, remove, skip). Export it again with
+
+    dataset.export(labels_path="back.csv", dataset_type=fo.types.CSVDataset, export_media=False,
+                   fields=["exempla_item", "label", "tags"])
+
+**cleanlab and Spotlight** only display. cleanlab's columns are those of
+`Datalab.get_issues("label")`, where a low `label_score` is bad; Spotlight's are the fields of
+`renumics.spotlight.analysis.DataIssue`. Load them with
+
+    spotlight.show(df, issues=[DataIssue(**issue) for issue in json.load(open("spotlight.json"))])
 
 An import is all or nothing: an unknown row or label refuses the file and names each problem. A row
 with a different earlier decision keeps it, and is named. Importing a file twice changes nothing.
@@ -6,43 +24,247 @@ with a different earlier decision keeps it, and is named. Importing a file twice
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.sax.saxutils import quoteattr
 
+from exempla import __version__
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
-from exempla.review.formats import (
-    Item,
-    items_of,
-    items_of_review,
-    names,
-    read_fiftyone,
-    read_label_studio,
-    write_cleanlab,
-    write_fiftyone,
-    write_label_studio,
-    write_spotlight,
-)
+from exempla.io import MANIFEST, parse_json, publishing, write_text
+from exempla.review.folder import ListedSuspect
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.suspects import is_number
+from exempla.review.suspects import is_number, item_of
 
-_Writer = Callable[[Path, Sequence[Item], Sequence[str]], Path]
+_PRESENCE = ("absent", "present")
+"""The two values of one label among several."""
+_CONTROL, _ITEM = "label", "exempla_item"
+"""The name of the control in Label Studio, and of the field that identifies the suspect."""
+
+
+@dataclass(frozen=True)
+class Item(ListedSuspect):
+    """A suspect with the text or the image that another tool shows."""
+
+    span: tuple[int, int] | None = None
+    text: str = ""
+    image: str = ""
+    column: str = "label"
+
+    @property
+    def shown(self) -> str:
+        """A text for a person, whatever the row is."""
+        where = f"{self.part}: {self.given}" if self.part else f"{self.column}: {self.given}"
+        return self.text or f"row {self.row} · {where}"
+
+
+def _items_of_result(fixes: Any, texts: Any = None, images: Any = None) -> list[Item]:
+    """Return the suspects of a result, most suspicious first."""
+    from exempla.tables.label_parts import span_of
+
+    kind = getattr(fixes, "parts", "")
+    numbers = getattr(fixes, "spread", None) is not None
+    out = []
+    for rank, row in enumerate(fixes.indices.tolist()):
+        words = texts[row] if texts is not None else ""
+        part, span = (str(fixes.name[rank]) or " ") if kind else "", None
+        if kind == "tokens":
+            place = int(fixes.part[rank])
+            span = (place, place + 1)  # without the sentence, the token's place identifies it
+            if not isinstance(words, str):
+                span, words = span_of(words, place), " ".join(words)
+        labels = [fixes.given[rank], fixes.suggested[rank]]
+        if kind == "labels":
+            labels = [_PRESENCE[int(label)] for label in labels]
+        given, suggested = (f"{v:.10g}" if numbers else str(v) for v in labels)
+        out.append(
+            Item(
+                row,
+                "" if fixes.ids is None else str(fixes.ids[rank]),
+                given,
+                suggested,
+                float(fixes.probabilities[rank]),
+                0.0,
+                "",
+                item=item_of(row, part, span),
+                kind="number" if numbers else "part" if part else "class",
+                part=part,
+                expected=float(fixes.expected[rank]) if numbers else None,
+                spread=float(fixes.spread[rank]) if numbers else None,
+                span=span,
+                text=str(words),
+                image=str(images[row]) if images is not None else "",
+            )
+        )
+    return out
+
+
+def _items_of_review(review: Any) -> list[Item]:
+    """Return the suspects of a review folder, in its order."""
+    files = None
+    if review.source.format == "images":
+        from exempla.tables.read import read_table
+
+        files = read_table(review.source_path()).strings("file")
+    out = []
+    for listed in review.suspects:
+        card = review.card(listed.item)
+        content, image = card["content"], ""
+        if files is not None:
+            image = str(review.source_path() / (files[listed.row] or ""))
+        elif content.get("image"):
+            image = str((review.directory / "images" / f"train-{listed.row}.webp").resolve())
+        cells = "\n".join(f"{column}: {value}" for column, value, _ in content.get("cells", []))
+        out.append(
+            Item(
+                **asdict(listed),
+                span=tuple(card["span"]) if card.get("span") else None,
+                text=content.get("text", "") or cells,
+                image=image,
+                column=review.source.label or "label",
+            )
+        )
+    return out
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *rows])
+    return out.getvalue()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _label_studio(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return the tasks and the labeling interface."""
+    images = any(item.image for item in items)
+    # Label Studio needs every field of the interface in every task.
+    shown = ["image"] * images + ["text"] * (not images or any(item.text for item in items))
+    numbers = any(item.kind == "number" for item in items)
+    tasks = [_task(item, shown) for item in items]
+    return {".json": _json(tasks), ".xml": _interface(classes, shown=shown, numbers=numbers)}
+
+
+def _interface(classes: Sequence[str], *, shown: Sequence[str], numbers: bool) -> str:
+    """Return the labeling interface in Label Studio's tags; `shown` are "image", "text" or both.
+
+    >>> print(_interface(["ham", "spam"], shown=["text"], numbers=False).splitlines()[3].strip())
+    <Choices name="label" toName="text" choice="single-radio">
+    """
+    lines = ["<View>", '  <Header value="$exempla_question"/>']
+    lines += [f'  <{name.capitalize()} name="{name}" value="${name}"/>' for name in shown]
+    if numbers:
+        lines.append(f'  <Number name="{_CONTROL}" toName="{shown[0]}"/>')
+    else:
+        lines.append(f'  <Choices name="{_CONTROL}" toName="{shown[0]}" choice="single-radio">')
+        lines += [f"    <Choice value={quoteattr(name)}/>" for name in classes]
+        lines.append("  </Choices>")
+    return "\n".join([*lines, "</View>"]) + "\n"
+
+
+def _task(item: Item, shown: Sequence[str]) -> dict[str, Any]:
+    number = item.kind == "number"
+    what = f"{item.part!r} is given as {item.given}" if item.part else f"Given: {item.given}"
+    data = {
+        **{name: item.image if name == "image" else item.shown for name in shown},
+        _ITEM: item.item,
+        "row": item.row,
+        "given": item.given,
+        "probability_wrong": round(item.probability, 6),
+        "exempla_question": f"{what}. What is right?",
+    }
+    more = {"part": item.part, "expected": item.expected, "spread": item.spread, "id": item.id}
+    result = {
+        "id": f"item{item.item}",
+        "from_name": _CONTROL,
+        "to_name": shown[0],
+        "type": "number" if number else "choices",
+        "value": {"number": float(item.suggested)} if number else {"choices": [item.suggested]},
+    }
+    prediction = {
+        "model_version": f"exempla {__version__}",
+        "score": round(item.probability, 6),
+        "result": [result],
+    }
+    known = {name: value for name, value in more.items() if value not in (None, "")}
+    return {"data": data | known, "predictions": [prediction]}
+
+
+def _fiftyone(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return the samples."""
+    header = ("filepath", _ITEM, "row", "part", "given", "suggested", "probability", "expected",
+              "spread", "text", "label")  # fmt: skip
+    rows = [
+        (i.image or f"{folder.resolve() / 'rows'}#{i.item}", i.item, i.row, i.part, i.given,
+         i.suggested, f"{i.probability:.6g}",
+         *("" if v is None else f"{v:.10g}" for v in (i.expected, i.spread)),
+         "" if i.image else i.shown, "")
+        for i in items
+    ]  # fmt: skip
+    return {".csv": _csv(header, rows)}
+
+
+def _cleanlab(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return one line per suspect; `row` is its index in the data."""
+    parts = ["part"] if any(item.part for item in items) else []
+    header = ["row", *parts, "is_label_issue", "label_score", "given_label", "predicted_label"]
+    rows = [
+        (i.row, *([i.part] if parts else []), i.probability > 0.5, f"{1 - i.probability:.6g}",
+         i.given, i.suggested)
+        for i in items
+    ]  # fmt: skip
+    return {".csv": _csv(header, rows)}
+
+
+_LEVELS = (("high", 0.5, 1.0), ("medium", 0.1, 0.5), ("low", -1.0, 0.1))
+"""Severities, with the probabilities above which and up to which they apply."""
+
+
+def _spotlight(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return one issue per severity that occurs."""
+    issues = []
+    for severity, above, up_to in _LEVELS:
+        rows = [item for item in items if above < item.probability <= up_to]
+        if not rows:
+            continue
+        parts = all(item.span is None for item in rows)
+        columns = {item.part or item.column for item in rows} if parts else {rows[0].column}
+        issues.append(
+            {
+                "title": f"Labels wrong with a probability above {max(above, 0):.0%}",
+                "rows": sorted({item.row for item in rows}),
+                "severity": severity,
+                "columns": sorted(columns),
+                "description": f"{len(rows):,} suspects of exempla fix-labels.",
+            }
+        )
+    return {".json": _json(issues)}
+
+
+_Writer = Callable[[Sequence[Item], Sequence[str], Path], dict[str, str]]
 _FORMATS: dict[str, _Writer] = {
-    "label-studio": write_label_studio,
-    "fiftyone": write_fiftyone,
-    "cleanlab": write_cleanlab,
-    "spotlight": write_spotlight,
+    "label-studio": _label_studio,
+    "fiftyone": _fiftyone,
+    "cleanlab": _cleanlab,
+    "spotlight": _spotlight,
 }
-_NAMES = {
-    "label-studio": "label-studio.json",
-    "fiftyone": "fiftyone.csv",
-    "cleanlab": "cleanlab.csv",
-    "spotlight": "spotlight.json",
+"""Each returns texts by file extension, the main file first."""
+TOOL_FILES = {
+    "label-studio": ("label-studio.json", "label-studio.xml"),
+    "fiftyone": ("fiftyone.csv",),
+    "cleanlab": ("cleanlab.csv",),
+    "spotlight": ("spotlight.json",),
 }
-"""What the files are called in a review folder."""
+"""The files of each tool in a review folder, the main one first."""
 
 
 def export_suspects(
@@ -69,21 +291,156 @@ def export_suspects(
     (3, ['data', 'predictions'])
     """
     writer = _FORMATS[check_choice("format", format, tuple(_FORMATS))]
-    items = items_of(fixes, texts, images)
-    return writer(Path(path), items, _classes(items))
+    path, items = Path(path), _items_of_result(fixes, texts, images)
+    main, *others = writer(items, _classes(items), path.parent).items()
+    for suffix, text in others:
+        write_text(path.with_suffix(suffix), text)
+    return write_text(path, main[1])
 
 
-def export_review_items(review: Any, folder: Path, formats: Iterable[str]) -> dict[str, Path]:
-    """Write the suspects of a review folder for other tools, into `folder`."""
-    items = items_of_review(review)
+def export_review_items(
+    review: Any, folder: Path, formats: Iterable[str], *, force: bool = False
+) -> dict[str, Path]:
+    """Write the suspects of a review folder for other tools, into `folder`.
+
+    Files that exempla did not write are refused unless `force` is set; the manifest of the folder
+    lists those it wrote.
+    """
+    items = _items_of_review(review)
     classes = [*review.classes] or _classes(items)
-    return {name: _FORMATS[name](folder / _NAMES[name], items, classes) for name in formats}
+    try:
+        about = parse_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        about = {"version": __version__}
+    about = {name: value for name, value in about.items() if name not in ("format", "files")}
+    paths = {}
+    with publishing(folder, about, force=force) as stage:
+        for tool in formats:
+            texts = _FORMATS[tool](items, classes, folder)
+            for name, text in zip(TOOL_FILES[tool], texts.values(), strict=True):
+                write_text(stage / name, text)
+            paths[tool] = folder / TOOL_FILES[tool][0]
+    return paths
 
 
 def _classes(items: Sequence[Item]) -> list[str]:
     if any(item.kind == "number" for item in items):
         return []
     return sorted({label for item in items for label in (item.given, item.suggested)})
+
+
+_Answers = list[tuple[int, str, str]]
+"""(item, "label", "keep", "remove" or "skip", label) of every suspect that was decided about."""
+
+
+def _refuse(name: str, problems: list[str]) -> None:
+    """Refuse an import that has problems, naming the first five."""
+    if problems:
+        more = f" and {len(problems) - 5:,} more" if len(problems) > 5 else ""
+        raise ExemplaError(
+            f"{name} was not imported: {'; '.join(problems[:5])}{more}. Nothing was written."
+        )
+
+
+def _read_fiftyone(path: Path) -> _Answers:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ExemplaError(f"{path.name} cannot be read as CSV ({error}).") from error
+    if rows and (_ITEM not in rows[0] or not {"label", "tags"} & rows[0].keys()):
+        raise ExemplaError(
+            f"{path.name} lacks the column {_ITEM}, or both label and tags; export these fields "
+            "from FiftyOne."
+        )
+    found, problems = [], []
+    for number, row in enumerate(rows, start=2):
+        item = (row.get(_ITEM) or "").strip()
+        tags = {tag.strip() for tag in (row.get("tags") or "").split(",")}
+        tags &= {"keep", "remove", "skip"}
+        label = (row.get("label") or "").strip()
+        if not item.isdigit():
+            problems.append(f"line {number} has no {_ITEM}")
+        elif len(tags) > 1:
+            problems.append(f"line {number} is tagged {' and '.join(sorted(tags))}")
+        elif tags:
+            found.append((int(item), tags.pop(), ""))
+        elif label:
+            found.append((int(item), "label", label))
+    _refuse(path.name, problems)
+    return found
+
+
+def _read_label_studio(path: Path) -> _Answers:
+    """Read the answers of annotated tasks; tasks without annotations are left out."""
+    try:
+        tasks = parse_json(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise ExemplaError(
+            f"{path.name} cannot be read as JSON ({error}); export the project as JSON or JSON-MIN."
+        ) from error
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise ExemplaError(
+            f"{path.name} is not a list of tasks; export the project as JSON or JSON-MIN."
+        )
+    found, problems = [], []
+    for number, task in enumerate(tasks):
+        data = task.get("data", task)
+        item = data.get(_ITEM) if isinstance(data, dict) else None
+        if not isinstance(item, int) or isinstance(item, bool):
+            problems.append(f"task {task.get('id', number)} has no {_ITEM}")
+            continue
+        try:
+            answer = _annotated(task) if "annotations" in task else _flat(task)
+        except ValueError as error:
+            problems.append(f"task {task.get('id', number)} {error}")
+            continue
+        if answer is not None:
+            found.append((item, *answer))
+    _refuse(path.name, problems)
+    return found
+
+
+def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the answer of the task's annotations; ValueError if they differ."""
+    answers = set()
+    for annotation in task["annotations"]:
+        if annotation.get("was_cancelled"):
+            answers.add(("skip", ""))
+            continue
+        for result in annotation.get("result", []):
+            if result.get("from_name", _CONTROL) == _CONTROL:
+                answers.add(("label", _value(result.get("value", {}))))
+    if len(answers) > 1:
+        answers.discard(("skip", ""))  # another annotator answered
+    if len(answers) > 1:
+        said = ", ".join(sorted(repr(label) for _, label in answers))
+        raise ValueError(f"has annotations that differ ({said})")
+    return answers.pop() if answers else None
+
+
+def _flat(task: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the answer of a task in JSON-MIN, where a control's value is beside the data."""
+    value = task.get(_CONTROL)
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        value = value.get("choices", value.get("number"))
+    if isinstance(value, list):
+        first = value[0] if value else None
+        return "label", _value(first if isinstance(first, dict) else {"choices": value})
+    return "label", f"{float(value):.10g}" if isinstance(value, int | float) else str(value)
+
+
+def _value(value: dict[str, Any]) -> str:
+    if "number" in value:
+        return f"{float(value['number']):.10g}"
+    chosen = value.get("choices")
+    if isinstance(chosen, str):
+        return chosen
+    if not isinstance(chosen, list) or len(chosen) != 1:
+        raise ValueError(f"has {0 if not chosen else len(chosen)} choices instead of one")
+    return str(chosen[0])
 
 
 class _Imported(NamedTuple):
@@ -98,7 +455,7 @@ class _Imported(NamedTuple):
 
 
 def import_decisions(review: Any, path: str | Path) -> _Imported:
-    """Take over the decisions of a Label Studio export (.json) or a FiftyOne one (.csv).
+    """Import the decisions of a Label Studio export (.json) or a FiftyOne one (.csv).
 
     >>> import pathlib, tempfile
     >>> from exempla.review import ReviewedFile, Suspect, read_review, write_review
@@ -112,73 +469,56 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
     path = Path(path)
     if not path.is_file():
         raise ExemplaError(f"The file {str(path)!r} does not exist.")
-    readers = {".json": read_label_studio, ".csv": read_fiftyone}
+    readers = {".json": _read_label_studio, ".csv": _read_fiftyone}
     if path.suffix.lower() not in readers:
         raise ExemplaError(
             f"{path.name} is neither a Label Studio export (.json) nor a FiftyOne one (.csv)."
         )
-    known = {item.item: item for item in items_of_review(review)}
-    wanted = _checked(readers[path.suffix.lower()](path), known, review, path.name)
-    log = DecisionLog(review.directory / "decisions.sqlite", review.key)
-    try:
-        return _written(log, wanted, known, path)
-    finally:
-        log.close()
+    known = {suspect.item: suspect for suspect in review.suspects}
+    wanted = _checked(readers[path.suffix.lower()](path), known, review.classes, path.name)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:24]
+    written, same, kept = 0, 0, []
+    with closing(DecisionLog(review.directory / "decisions.sqlite", review.key)) as log:
+        for item, decision in wanted.items():
+            now = log.state(item)
+            if now.action in ("pending", "skip") and now.action != decision.action:
+                noted = replace(decision, note=now.note)  # a note from the page stays
+                log.decide(noted, seen=now.version, once=f"{digest}-{item}")
+                written += 1
+            elif (now.action, now.label) == (decision.action, decision.label):
+                same += 1
+            else:
+                part = known[item].part
+                kept.append(f"row {known[item].row}" + (f" {part!r}" if part else ""))
+    return _Imported(written, same, tuple(kept))
 
 
 def _checked(
-    found: list[tuple[int, str, str]], known: dict[int, Item], review: Any, name: str
+    answers: _Answers, known: dict[int, ListedSuspect], classes: tuple[str, ...], name: str
 ) -> dict[int, RowDecision]:
-    """The decisions, if every one is about a suspect and names a label there is."""
+    """Return the decisions if every one is about a suspect and names a known label."""
     problems: list[str] = []
     out: dict[int, RowDecision] = {}
-    for number, action, label in found:
-        item = known.get(number)
-        if item is None:
-            problems.append(f"item {number} is none of the suspects")
+    for number, action, label in answers:
+        suspect = known.get(number)
+        if suspect is None:
+            problems.append(f"item {number} is not among the suspects")
             continue
-        decision = _decision(item, action, label)
-        if decision.label is not None and not _possible(item, decision.label, review.classes):
-            problems.append(f"{label!r} of row {item.row} is none of the labels")
+        number_label = suspect.kind == "number"
+        decision = RowDecision(number, action)
+        if action == "label":
+            same = label == suspect.given or (
+                number_label and is_number(label) and float(label) == float(suspect.given)
+            )
+            decision = (
+                RowDecision(number, "keep") if same else RowDecision(number, "relabel", label)
+            )
+        possible = is_number(label) if number_label else label in classes
+        if decision.label is not None and not possible:
+            problems.append(f"{label!r} of row {suspect.row} is not one of the labels")
         elif number in out and out[number] != decision:
-            problems.append(f"row {item.row} is decided twice, and differently")
+            problems.append(f"row {suspect.row} is decided twice, and differently")
         else:
             out[number] = decision
-    if problems:
-        more = f" and {len(problems) - 5:,} more" if len(problems) > 5 else ""
-        raise ExemplaError(
-            f"{name} was not taken over: {'; '.join(problems[:5])}{more}. Nothing was written."
-        )
+    _refuse(name, problems)
     return out
-
-
-def _decision(item: Item, action: str, label: str) -> RowDecision:
-    if action != "label":
-        return RowDecision(item.item, action)
-    same = label == item.given or (
-        item.kind == "number" and is_number(label) and float(label) == float(item.given)
-    )
-    return RowDecision(item.item, "keep") if same else RowDecision(item.item, "relabel", label)
-
-
-def _possible(item: Item, label: str, classes: tuple[str, ...]) -> bool:
-    return is_number(label) if item.kind == "number" else label in classes
-
-
-def _written(
-    log: DecisionLog, wanted: dict[int, RowDecision], known: dict[int, Item], path: Path
-) -> _Imported:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:24]
-    written, same, kept = 0, 0, []
-    for item, decision in wanted.items():
-        now = log.state(item)
-        if now.action in ("pending", "skip") and now.action != decision.action:
-            # a note that was written on the page stays with the row
-            noted = replace(decision, note=now.note)
-            log.decide(noted, seen=now.version, once=f"{digest}-{item}")
-            written += 1
-        elif (now.action, now.label) == (decision.action, decision.label):
-            same += 1
-        else:
-            kept.append(known[item])
-    return _Imported(written, same, tuple(names([item]) for item in kept))

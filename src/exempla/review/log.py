@@ -53,6 +53,10 @@ class DamagedError(ExemplaError):
     """The decision log cannot be read in full."""
 
 
+class StorageError(ExemplaError):
+    """The disk is full or not writable."""
+
+
 class StaleError(Exception):
     """The writer had not seen the latest event; `state` is what it missed."""
 
@@ -219,7 +223,7 @@ class DecisionLog:
 
     def refresh(self) -> None:
         """Read the events that another process wrote."""
-        with self._lock:
+        with self._lock, self._disk_errors():
             try:
                 for event in _events(self._db, self._latest):
                     self._ledgers.setdefault(event.key, _Ledger()).apply(event)
@@ -282,7 +286,7 @@ class DecisionLog:
 
     def setting(self, name: str, value: str | None = None) -> str | None:
         """Store `value` under `name`, or return the stored value."""
-        with self._lock:
+        with self._lock, self._disk_errors():
             if value is not None:
                 self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
                 return value
@@ -309,7 +313,7 @@ class DecisionLog:
 
         Yields the row of the event already written under `once`, if there is one.
         """
-        with self._lock:
+        with self._lock, self._disk_errors():
             self._check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -324,6 +328,17 @@ class DecisionLog:
                     self._db.execute("ROLLBACK")
                 raise
             self.refresh()  # memory follows the disk, never the other way round
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """Raise StorageError if SQLite cannot use the file, as on a full disk."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"{self.path.name} cannot be used ({error}); free some space or make the folder "
+                "writable, then try again. Earlier decisions are saved."
+            ) from error
 
     def _check_in_place(self) -> None:
         """Refuse to write to a file that was moved or replaced: nobody would find the decisions."""

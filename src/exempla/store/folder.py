@@ -14,9 +14,10 @@ import errno
 import hashlib
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,25 +30,26 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.io import (
     alone_in,
     make_folder,
-    parse_json,
+    os_errors,
+    read_json,
     read_seal,
     verified,
     write_bytes,
     write_sealed,
 )
 from exempla.progress import counter
-from exempla.store.shards import Shard, StoredRows
+from exempla.store.shards import Shard, StoredRows, cut_short
 
-_SHARD_BYTES = 2**26
-"""Size of a shard in bytes, the most that a killed job loses …"""
-_MOST_SHARDS = 256
-"""… unless there were more shards than this: each is an open file while the rows are used."""
+_SHARD_BYTES, _MAX_SHARDS = 2**26, 256
+"""Size of a shard, which is the most that a killed job loses. Shards are larger if there would be
+more than the maximum number, because each is an open file while the rows are used."""
 _MIN_SHARD_BYTES, _MIN_SHARDS = 2**20, 32
 """A job has at least this many shards, so that it can be shared and resumed, unless they would be
 smaller than this."""
 _N_RANDOMNESS_PROBES = 4
 """Items of a data set that are read twice to see whether its items are random."""
 _MANIFEST = "manifest.json"
+_SHARD_NAME = re.compile(r"\d{12}-\d{12}\.npy")
 _Range = tuple[int, int]
 
 
@@ -58,7 +60,7 @@ def shard_height(rows: int, row_bytes: int) -> int:
     (65536, 8738)
     """
     row_bytes = max(row_bytes, 1)
-    height = max(1, _SHARD_BYTES // row_bytes, -(-rows // _MOST_SHARDS))
+    height = max(1, _SHARD_BYTES // row_bytes, -(-rows // _MAX_SHARDS))
     return min(height, max(1, _MIN_SHARD_BYTES // row_bytes, -(-rows // _MIN_SHARDS)))
 
 
@@ -80,11 +82,6 @@ class RowSet:
         starts = range(0, self.rows, self.height)
         return [(start, min(start + self.height, self.rows)) for start in starts]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows."""
-        return self.rows * self.width * self.dtype.itemsize
-
     def share(self, part: int, parts: int) -> list[_Range]:
         """Return the shards of one part, counted from 1, of about equal parts."""
         every = self.ranges
@@ -102,14 +99,13 @@ class RowSet:
         left = []
         for start, stop in self.ranges if among is None else among:
             path = self.path(start, stop)
-            if not path.exists():
-                left.append((start, stop))
-                continue
             try:
-                self._check(path, start, stop, verified(path))
+                if path.exists():
+                    self._check(path, start, stop, verified(path))
+                    continue
             except ExemplaError as problem:
                 warnings.warn(f"{problem} It will be made again.", ExemplaWarning, stacklevel=2)
-                left.append((start, stop))
+            left.append((start, stop))
         return left
 
     def absent(self) -> list[_Range]:
@@ -128,45 +124,33 @@ class RowSet:
                 about,
             )
 
-    def opened(self, check: bool = False) -> StoredRows:
-        """Open all rows as one array; `check` verifies every byte, otherwise sizes and ranges."""
-        shards = []
+    def finish(self) -> StoredRows:
+        """Write a manifest of all shards beside them, and open the rows as one array."""
+        shards, files = [], {}
         for start, stop in self.ranges:
             path = self.path(start, stop)
-            try:
-                said = verified(path) if check else read_seal(path)
-            except OSError as problem:
-                why = problem.strerror or problem
-                raise ExemplaError(f"{path} cannot be read: {why}; fit again.") from None
-            if said is None:
-                raise ExemplaError(f"{path} is cut short: fit again with this store=.")
-            self._check(path, start, stop, said)
+            with os_errors(f"{path} cannot be read", "; fit again"):
+                seal = read_seal(path)
+            if seal is None:
+                raise cut_short(path)
+            self._check(path, start, stop, seal)
             shards.append(Shard(path, start, stop))
-        return StoredRows(tuple(shards))
-
-    def finish(self) -> StoredRows:
-        """Write a manifest of all shards beside them, and return the rows."""
-        rows = self.opened()
-        files = {}
-        for shard in rows.shards:
-            said = read_seal(shard.path) or {}
-            files[shard.path.name] = {
-                "rows": [shard.start, shard.stop], "bytes": said["bytes"], "sha256": said["sha256"]
+            files[path.name] = {
+                "rows": [start, stop], "bytes": seal["bytes"], "sha256": seal["sha256"]
             }  # fmt: skip
-        said = {
+        manifest = {
             **self.about, "shape": [self.rows, self.width], "dtype": self.dtype.str, "files": files
         }  # fmt: skip
-        text = json.dumps(said, indent=1) + "\n"
+        data = (json.dumps(manifest, indent=1) + "\n").encode()
         path = self.folder / _MANIFEST
         with disk_errors(self.folder):
-            if path.exists() and path.read_bytes() != text.encode():
-                path.unlink(missing_ok=True)
-            write_bytes(path, text.encode(), keep_existing=True)
-        return rows
+            if not path.exists() or path.read_bytes() != data:
+                write_bytes(path, data)
+        return StoredRows(tuple(shards))
 
-    def _check(self, path: Path, start: int, stop: int, said: Mapping[str, Any]) -> None:
+    def _check(self, path: Path, start: int, stop: int, seal: Mapping[str, Any]) -> None:
         wanted = {**self.about, "start": start, "stop": stop}
-        other = [name for name, value in wanted.items() if said.get(name) != value]
+        other = [name for name, value in wanted.items() if seal.get(name) != value]
         if other:
             raise ExemplaError(f"{path} belongs to another job: it differs in {', '.join(other)}.")
         rows = Shard(path, start, stop).rows
@@ -193,8 +177,8 @@ class RowSet:
             mine.touch()
         with alone_in(mine, busy):
             for other in self.folder.glob(".writing-*"):
-                low, high = map(int, other.name.split("-")[1:])
-                if other != mine and low < last and first < high:
+                found = re.fullmatch(r"\.writing-(\d+)-(\d+)", other.name)
+                if other != mine and found and int(found[1]) < last and first < int(found[2]):
                     with alone_in(other, busy):
                         other.unlink(missing_ok=True)
             for one in ranges:  # temporary files that killed writers left
@@ -202,6 +186,15 @@ class RowSet:
                     scratch.unlink(missing_ok=True)
             yield
             mine.unlink(missing_ok=True)
+
+
+def delete_rows(folder: Path) -> None:
+    """Delete the files of a row set, and the folder unless it holds anything else."""
+    for path in folder.iterdir():
+        if _SHARD_NAME.fullmatch(path.name) or path.name == _MANIFEST:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # not empty: somebody put other files there
+        folder.rmdir()
 
 
 @contextmanager
@@ -219,6 +212,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 _FORMAT = "exempla-store-2"
 _FILE = "store.json"
+_OWN_NAMES = ("*.npy", "basis-*.npz", "rows-*", "white-*")
+"""What a store holds. A folder with such names and without store.json belongs to someone else."""
 _NAMES = {
     "format": "the format of the store", "version": "the version of exempla", "models": "the model",
     "data": "the training data", "rows": "the number of training examples",
@@ -244,13 +239,20 @@ def claim(folder: Path, mine: dict[str, Any]) -> None:
     """Make this folder the store of this identity; raise if it belongs to another."""
     make_folder(folder)
     path = folder / _FILE
-    if not path.exists() and any(folder.glob("*.npy")):
-        raise ExemplaError(
-            f"{folder} holds .npy files and no {_FILE}: give an empty folder as the store."
-        )
     if not path.exists():
+        foreign = [one.name for pattern in _OWN_NAMES for one in folder.glob(pattern)]
+        if foreign:
+            raise ExemplaError(
+                f"{folder} holds {', '.join(sorted(foreign)[:3])} and no {_FILE}: it is not a "
+                "store of exempla. Give an empty folder as the store."
+            )
         write_bytes(path, (json.dumps(mine, indent=1) + "\n").encode(), keep_existing=True)
-    found = _read(path)
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ExemplaError(
+            f"{path} was not written by exempla or is damaged: delete the store and fit again, or "
+            "give another folder."
+        )
     wanted = json.loads(json.dumps(mine))
     other = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
     if other:
@@ -263,19 +265,6 @@ def claim(folder: Path, mine: dict[str, Any]) -> None:
             f"the store in {folder} belongs to another job: it differs in {said}. Give another "
             "folder, or delete that one if it is no longer needed."
         )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
-    except ValueError:
-        pass
-    raise ExemplaError(
-        f"{path} was not written by exempla or is damaged: delete the store and fit again, or give "
-        "another folder."
-    )
 
 
 def _short(value: Any) -> str:
@@ -314,18 +303,25 @@ def model_hash(model: Any) -> str:
     state = getattr(model, "state_dict", None)
     if callable(state) and hasattr(model, "named_parameters"):
         model = state()
-    digest = hashlib.sha256()
     if isinstance(model, Mapping) and model and any(map(is_tensor, model.values())):
+        digest = hashlib.sha256()
         for name in sorted(model):
             _add_value(digest, str(name))
             _add_value(digest, model[name])
         return digest.hexdigest()
+    try:
+        return _pickle_hash(model)
+    except _UNPICKLABLE:
+        return f"{type(model).__module__}.{type(model).__qualname__}"
+
+
+_UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, ValueError)
+
+
+def _pickle_hash(value: Any) -> str:
     import joblib
 
-    try:
-        return str(joblib.hash(model, hash_name="sha1"))
-    except (TypeError, AttributeError, pickle.PicklingError, ValueError):
-        return f"{type(model).__module__}.{type(model).__qualname__}"
+    return str(joblib.hash(value, hash_name="sha1"))
 
 
 def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
@@ -337,16 +333,13 @@ def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
     False
     """
     digest = hashlib.sha256()
-    parts = data if isinstance(data, tuple) else (data,)
-    if all(_is_values(part) for part in parts):
-        for part in parts:
-            _add_value(digest, part)
-    elif not _add_items(digest, data, rows):
+    if not _add_data(digest, data, rows):
+        digest = hashlib.sha256()
         _add_value(digest, labels)
         warnings.warn(
-            "The inputs of this data set cannot be fingerprinted (they are random, or cannot be "
-            "read by position): only their number and labels identify the store. If the inputs "
-            "change, give another folder as store=.",
+            "The inputs of this data set cannot be fingerprinted (they are random, cannot be read "
+            "by position, or cannot be pickled): only their number and labels identify the store. "
+            "If the inputs change, give another folder as store=.",
             ExemplaWarning,
             stacklevel=2,
         )
@@ -354,14 +347,19 @@ def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
     return digest.hexdigest()
 
 
-def _add_items(digest: Any, data: Any, rows: int) -> bool:
-    """Feed every item of a data set to the hash; return False if it cannot be read twice alike."""
-    if not hasattr(data, "__getitem__"):  # a DataLoader
-        data = getattr(data, "dataset", data)
-    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or len(data) != rows:
-        return False
-    probes = np.unique(np.linspace(0, rows - 1, _N_RANDOMNESS_PROBES).astype(int)).tolist()
+def _add_data(digest: Any, data: Any, rows: int) -> bool:
+    """Feed all training data to the hash; return False if not all of it can be read twice alike."""
+    parts = data if isinstance(data, tuple) else (data,)
     try:
+        if all(_is_values(part) for part in parts):
+            for part in parts:
+                _add_value(digest, part)
+            return True
+        if not hasattr(data, "__getitem__"):  # a DataLoader
+            data = getattr(data, "dataset", data)
+        if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or len(data) != rows:
+            return False
+        probes = np.unique(np.linspace(0, rows - 1, _N_RANDOMNESS_PROBES).astype(int)).tolist()
         reads = [hashlib.sha256(), hashlib.sha256()]
         for read in reads:
             for i in probes:
@@ -372,7 +370,7 @@ def _add_items(digest: Any, data: Any, rows: int) -> bool:
             for i in range(rows):
                 _add_value(digest, data[i])
                 bar.update()
-    except (TypeError, KeyError, IndexError, NotImplementedError):
+    except Exception:  # of any kind: a data set may raise what it likes, and the fit will name it
         return False
     return True
 
@@ -383,7 +381,7 @@ def _is_values(part: Any) -> bool:
 
 
 def _add_value(digest: Any, value: Any) -> None:
-    """Feed a value's type and content to the hash."""
+    """Feed a value's type and content to the hash; raise if it cannot be pickled."""
     if is_tensor(value):
         value = to_numpy(value)
     if is_sparse(value):
@@ -398,11 +396,10 @@ def _add_value(digest: Any, value: Any) -> None:
         _add_value(digest, pd.util.hash_pandas_object(value, index=False).to_numpy())
     elif isinstance(value, np.ndarray) and value.dtype != object:
         digest.update(f"{value.dtype.str}{value.shape}".encode())
-        step = max(1, 2**24 // max(1, value[:1].nbytes)) if value.ndim else 1
-        for start in range(0, len(value), step) if value.ndim else ():
-            digest.update(value[start : start + step].tobytes())
-        if not value.ndim:
-            digest.update(value.tobytes())
+        rows = value if value.ndim else value[None]
+        step = max(1, 2**24 // max(1, rows[:1].nbytes))
+        for start in range(0, len(rows), step):
+            digest.update(rows[start : start + step].tobytes())
     elif isinstance(value, Mapping):
         for name in value:
             _add_value(digest, str(name))
@@ -413,5 +410,5 @@ def _add_value(digest: Any, value: Any) -> None:
             _add_value(digest, item)
     else:
         known = value is None or isinstance(value, str | bytes | int | float | np.generic)
-        text = (repr(value) if known else model_hash(value)).encode("utf-8", "backslashreplace")
+        text = (repr(value) if known else _pickle_hash(value)).encode("utf-8", "backslashreplace")
         digest.update(f"{len(text)}:".encode() + text)

@@ -12,7 +12,8 @@ import pickle
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -22,12 +23,10 @@ import numpy as np
 
 from exempla import __version__
 from exempla.errors import ExemplaError
-from exempla.io import read_seal, verified, write_sealed
+from exempla.io import os_errors, read_seal, verified, write_sealed
 
-_AHEAD = 3
-"""Buffers filled while one is used."""
-_READERS = 2
-"""Threads that fill them."""
+_AHEAD, _READERS = 3, 2
+"""Buffers filled while one is used, and threads that fill them."""
 
 
 class Range(NamedTuple):
@@ -66,41 +65,43 @@ def read_ahead(
         pool.shutdown(cancel_futures=True)
 
 
-def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -> None:
-    """Read a few scattered rows into `out`, each by itself: a mapped file would load a hundred
-    kilobytes around every one of them."""
-    size = out.itemsize * out.shape[1]
-    values: Any = out
-    view = memoryview(values).cast("B")
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
-            for i, position in enumerate(positions.tolist()):
-                row = os.pread(handle, size, offset + position * size)
-                if len(row) < size:
-                    raise ExemplaError(f"{path} is cut short: fit again with this store=.")
-                view[i * size : (i + 1) * size] = row
-        finally:
-            os.close(handle)
-    except OSError as problem:
-        raise ExemplaError(f"{path} cannot be read: {problem.strerror or problem}.") from None
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    with os_errors(f"{path} cannot be read"), open(path, "rb", buffering=0) as file:
+        yield file
+
+
+def cut_short(path: Path) -> ExemplaError:
+    """Return the error about a file that ends too early."""
+    return ExemplaError(f"{path} is cut short: fit again with this store=.")
 
 
 def _fill(one: Range, buffer: np.ndarray) -> None:
     part: Any = buffer[: one.stop - one.start]
     view = memoryview(part).cast("B")
-    try:
-        with open(one.path, "rb", buffering=0) as file:
-            file.seek(one.offset)
-            while len(view):
-                got = file.readinto(view)
-                if not got:
-                    raise ExemplaError(f"{one.path} is cut short: fit again with this store=.")
-                view = view[got:]
-    except OSError as problem:
-        raise ExemplaError(f"{one.path} cannot be read: {problem.strerror or problem}.") from None
+    with _reading(one.path) as file:
+        file.seek(one.offset)
+        while len(view):
+            got = file.readinto(view)
+            if not got:
+                raise cut_short(one.path)
+            view = view[got:]
+
+
+def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -> None:
+    """Read a few scattered rows into `out`, one by one: a mapped file would load a hundred
+    kilobytes around every one of them."""
+    size = out.itemsize * out.shape[1]
+    values: Any = out
+    view = memoryview(values).cast("B")
+    with _reading(path) as file:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for i, position in enumerate(positions.tolist()):
+            row = os.pread(file.fileno(), size, offset + position * size)
+            if len(row) < size:
+                raise cut_short(path)
+            view[i * size : (i + 1) * size] = row
 
 
 _MAX_SCATTERED = 8
@@ -223,14 +224,6 @@ class StoredRows:
             vars(shard).pop("_file")  # opened again, and verified, by the first read
             object.__setattr__(shard, "verify", True)
 
-    def blocks(self, height: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield all rows in order, at most `height` at a time, as views of their files."""
-        for shard in self.shards:
-            rows = shard.rows
-            for start in range(0, len(rows), height):
-                stop = min(start + height, len(rows))
-                yield slice(shard.start + start, shard.start + stop), rows[start:stop]
-
     def stream(self, multiple: int = 1) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield all rows in order, read ahead into a few buffers.
 
@@ -249,18 +242,31 @@ class StoredRows:
 
     def part(self, start: int, stop: int) -> StoredRows:
         """Return rows start … stop, numbered from 0."""
-        found = []
-        for s in self.shards:
-            low, high = max(start, s.start), min(stop, s.stop)
+        parts = self._within(start, stop)
+        return StoredRows(tuple(
+            Shard(s.path, low - start, high - start, s.skip + low - s.start, s.verify)
+            for s, low, high in parts
+        ))  # fmt: skip
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
+        """Yield the shards that hold rows start … stop, with the first and end of those rows."""
+        for shard in self.shards:
+            low, high = max(start, shard.start), min(stop, shard.stop)
             if low < high:
-                skip = s.skip + low - s.start
-                found.append(Shard(s.path, low - start, high - start, skip, s.verify))
-        return StoredRows(tuple(found))
+                yield shard, low, high
+
+    def absolute(self) -> StoredRows:
+        """Return the same rows with absolute paths."""
+        return StoredRows(tuple(replace(s, path=s.path.absolute()) for s in self.shards))
 
     def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> np.ndarray:
         """Return copies of one row, of a range, or of rows by number or mask."""
         if isinstance(which, slice) and which.step in (None, 1):
-            return self._range(*which.indices(len(self))[:2])
+            start, stop, _ = which.indices(len(self))
+            out = np.empty((max(stop - start, 0), self.shape[1]), self.dtype)
+            for s, low, high in self._within(start, stop):
+                out[low - start : high - start] = s.rows[low - s.start : high - s.start]
+            return out
         wanted = self._numbers(which)
         flat = np.atleast_1d(wanted)
         out = np.empty((len(flat), self.shape[1]), self.dtype)
@@ -271,14 +277,6 @@ class StoredRows:
                 here = order[low:high]
                 out[here] = shard.take(flat[here] - shard.start)
         return out if np.ndim(wanted) else out[0]
-
-    def _range(self, start: int, stop: int) -> np.ndarray:
-        out = np.empty((max(stop - start, 0), self.shape[1]), self.dtype)
-        for s in self.shards:
-            low, high = max(start, s.start), min(stop, s.stop)
-            if low < high:
-                out[low - start : high - start] = s.rows[low - s.start : high - s.start]
-        return out
 
     def _numbers(self, which: Any) -> np.ndarray:
         """Return the row numbers that NumPy indexing would select."""
@@ -318,17 +316,11 @@ def write_object(thing: object, path: str | Path) -> Path:
     import joblib
 
     path = Path(path)
+    content = {"exempla": __version__, "object": thing}
+    about = {"exempla": __version__, "type": type(thing).__name__}
     try:
-        write_sealed(
-            path,
-            lambda sink: joblib.dump({"exempla": __version__, "object": thing}, sink),
-            {"exempla": __version__, "type": type(thing).__name__},
-        )
-    except OSError as problem:
-        raise ExemplaError(
-            f"{path} cannot be written: {problem.strerror or problem}; an existing file is "
-            "unchanged."
-        ) from None
+        with os_errors(f"{path} cannot be written", "; an existing file is unchanged"):
+            write_sealed(path, lambda sink: joblib.dump(content, sink), about)
     except (TypeError, AttributeError, pickle.PicklingError) as problem:
         raise ExemplaError(
             f"this model cannot be stored ({problem}): keep the model yourself and fit again."

@@ -1,15 +1,15 @@
-"""Your own file: read it, learn what its columns are, build a model, hand it back corrected.
+"""A user's file: read it, infer its columns, build a model, and export it with corrections.
 
 Read
     read_table(path, encoding=None, delimiter=None, header=None, names=None) -> Table
         CSV, TSV, JSONL (each also .gz, .bz2, .xz, .zip), Parquet, Excel (.xlsx, with openpyxl), NPZ
         (X, y), or a folder of images with one sub-folder per class. `table.notes` says what was
-        found out; `table.row(i)` shows a row.
+        detected; `table.row(i)` returns a row.
     borrow_names(table, other) -> Table
-        Column names for a headerless file from a sister file that has them.
+        Column names for a file without a header, from another file that has one.
     format_suffix(path) -> str
-        The ending that tells a file's format: ".csv" of data.2024.csv, ".csv.gz" of mails.csv.gz.
-    The environment variable EXEMPLA_LIMITS raises what one file may hold ("columns=500000"): see
+        The extension that names the format: ".csv" of data.2024.csv, ".csv.gz" of mails.csv.gz.
+    The environment variable EXEMPLA_LIMITS raises the size limits ("columns=500000"): see
     `exempla.tables.formats.encoding`.
 
 Columns
@@ -35,7 +35,7 @@ Split
         Row numbers are 0-based data rows of the original file.
     stratified(y, size=0.2, seed=0) -> mask of test rows, for images (which have no columns)
 
-Decide and hand back
+Decide and export
     Decision(row, action, new_label=None, note="", time=""), action: keep, relabel, remove
     export(table, decisions, path, label=…, excel_safe=False) -> Path
     corrected(table, decisions, label=…) -> bytes
@@ -46,8 +46,6 @@ Images
     load_images(folder_or_table, rows=None, size=None) -> Images (.pixels, .labels, .rows, …)
     thumbnail(image, most=128) -> bytes (WebP)
     safe_path(root, name) -> Path, refusing every way out of `root`
-
-Imports: errors, atomic, data, images, oracles, progress.
 
 >>> import pathlib, tempfile
 >>> folder = pathlib.Path(tempfile.mkdtemp())

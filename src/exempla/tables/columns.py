@@ -1,14 +1,9 @@
-"""What each column is: number, category, date, text, id, label; and why.
+"""The rules that infer the kind of a column: number, category, date, text, id, constant or leak.
 
-The kinds are inferred here: type inference of libraries tells a column's storage, not that it is
-an id, a leak of the label or a code with leading zeros, and gives no reason a user could check.
-Imports: errors, tables.table.
-
-Dates: one format for a whole column, found by trying the usual ones.
-
-Libraries read each value by itself, days first here and months first there; a column has one way.
-
-The column rules, in order. Shares of rows drift with the file's length; ceilings do not.
+Type inference of libraries finds how a column is stored. It does not find that a column is an id, a
+copy of the label or a code with leading zeros, and it gives no reason that a user could check. Each
+rule returns a kind and a reason; `apply_rules` has their order. A date column has one format, found
+by trying the usual ones; libraries parse each value by itself and may mix days and months.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ _FORMATS = tuple(
 
 
 def _find_format(column: Any, share: float = 0.95) -> tuple[str, str | None] | None:
-    """The one format that reads at least `share` of the present values, or None.
+    """Return the format that parses at least `share` of the values, or None.
 
     The second entry is another format that reads them as well (day or month first?).
 
@@ -108,25 +103,25 @@ def to_dates(column: Any, style: str | None) -> np.ndarray:
 _NUMBER_SHARE, _DATE_SHARE = 0.99, 0.95
 _TEXT_DISTINCT, _TEXT_WORDS = 50, 5
 _NEARLY = 0.95
-"""Share of distinct values from which on short strings count as names of their rows."""
+"""Share of distinct values from which short strings count as ids."""
 UUID = r"^\{?[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\}?$"
 _GERMAN = r"^\s*[-+]?\d{1,3}(\.\d{3})+,\d+\s*$"
 """Thousands separated by points and a decimal comma."""
 _HASH = r"^(0x)?[0-9a-fA-F]{16,128}$"
 _ID_NAME = re.compile(r"(^|_)(id|key|index)(_|$)")
 _LEAK_ROWS = 20
-"""With fewer rows than this, two columns may agree one-to-one by accident."""
+"""With fewer rows than this, two columns may be one-to-one by chance."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One column's values, and what the rules ask about them."""
+    """The values of a column, and properties of them that the rules use."""
 
     name: str
     values: Any
     missing: np.ndarray
     decimal_comma: bool
-    """Whether "1,5" may be a number: the file's delimiter is no comma."""
+    """Whether "1,5" may be a number, because the file's delimiter is not a comma."""
     json: bool = False
     """Whether a value may be the JSON text of a list or an object."""
 
@@ -175,17 +170,17 @@ class Facts:
         return _find_format(self.present, _DATE_SHARE) if self.text else None
 
     def matches(self, pattern: str) -> bool:
-        """Whether every present value matches."""
+        """Return True if every present value matches."""
         return bool(pc.all(pc.match_substring_regex(self.present, pattern)).as_py())
 
 
 def apply_rules(facts: Facts) -> tuple[str, str, str]:
-    """Kind, reason and detail by the first rule that matches."""
+    """Return kind, reason and detail by the first rule that matches."""
     kind = facts.values.type
     if not (facts.text or _numeric(kind) or _dated(kind) or pa.types.is_boolean(kind)):
-        return "ignored", f"holds {kind}, which the default model cannot use", ""
+        return "ignored", f"type {kind}, which the default model cannot use", ""
     if facts.json and len(facts.present) and facts.matches(r"^[\[{]"):
-        return "ignored", "holds nested lists or objects", ""
+        return "ignored", "nested lists or objects", ""
     for rule in (_constant, _identifier, _leading_zero, _number, _date, _text):
         answer = rule(facts)
         if answer is not None:
@@ -205,7 +200,7 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
     if not facts.unique or _dated(facts.values.type):
         return _nearly_unique(facts)
     numbers = facts.plain_numbers
-    numeric = np.isfinite(numbers).mean() >= _NUMBER_SHARE
+    numeric = decimal_of(facts) is not None
     whole = bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
     if whole and _span(facts, numbers) == len(numbers) - 1:
         return "id", "unique, consecutive integers"
@@ -213,7 +208,7 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
         return "id", "unique UUIDs"
     if facts.text and facts.matches(_HASH) and not numeric:
         return "id", "unique hashes"
-    # A measurement such as heat_index = 71.5 is no key.
+    # A measurement such as heat_index = 71.5 is not a key.
     if _ID_NAME.search(_snake(facts.name)) and (whole or not numeric):
         return "id", "unique, and named like an id"
     if facts.text and not numeric and facts.words < _TEXT_WORDS and facts.date is None:
@@ -222,7 +217,7 @@ def _identifier(facts: Facts) -> tuple[str, str] | None:
 
 
 def _nearly_unique(facts: Facts) -> tuple[str, str] | None:
-    """Names and codes of which a few come twice: nothing is learned from a value seen once."""
+    """Names and codes that are rarely repeated: a value seen once teaches a model nothing."""
     if not facts.text or len(facts.present) < _LEAK_ROWS:
         return None
     if facts.distinct < _NEARLY * len(facts.present) or facts.words >= _TEXT_WORDS:
@@ -233,7 +228,7 @@ def _nearly_unique(facts: Facts) -> tuple[str, str] | None:
 
 
 def _span(facts: Facts, numbers: np.ndarray) -> float:
-    if pa.types.is_integer(facts.values.type):  # keys of 64 bits differ where floats do not
+    if pa.types.is_integer(facts.values.type):  # 64-bit keys may differ where floats are equal
         ends = pc.min_max(facts.present).as_py()
         return ends["max"] - ends["min"]
     return float(numbers.max() - numbers.min())
@@ -255,7 +250,7 @@ def _leading_zero(facts: Facts) -> tuple[str, str] | None:
 
 
 def decimal_of(facts: Facts) -> str | None:
-    """The decimal mark under which at least 99 % of the values are numbers."""
+    """Return the decimal mark with which at least 99 % of the values are numbers, or None."""
     if np.isfinite(facts.plain_numbers).mean() >= _NUMBER_SHARE:
         return "."
     if not facts.text:
@@ -274,7 +269,7 @@ def _number(facts: Facts) -> tuple[str, str, str] | None:
     numbers = facts.numbers(decimal)
     odd, vast = int((~np.isfinite(numbers)).sum()), int((np.abs(numbers) > LARGEST).sum())
     if vast + odd == len(numbers):
-        return "ignored", f"every number is beyond ±{LARGEST:g}, too large to compute with", ""
+        return "ignored", f"every number exceeds ±{LARGEST:g}, too large to compute with", ""
     reason = f"all {len(facts.present):,} values are numbers"
     if odd:
         reason = f"{1 - odd / len(facts.present):.1%} of the values are numbers"
@@ -284,7 +279,7 @@ def _number(facts: Facts) -> tuple[str, str, str] | None:
 
 
 def date_of(facts: Facts, share: float) -> tuple[str, str | None] | None:
-    """The format of a date column and a rival that would read it as well."""
+    """Return the format of a date column, and another one that fits as well."""
     return _find_format(facts.present, share) if facts.text else None
 
 
@@ -294,7 +289,7 @@ def _date(facts: Facts) -> tuple[str, str, str] | None:
     if facts.date is None:
         return None
     style, rival = facts.date
-    doubt = f"; {rival} would fit as well" if rival else ""
+    doubt = f"; {rival} fits as well" if rival else ""
     return "date", f"written as {style}{doubt}{_gaps(facts)}", style
 
 
@@ -310,7 +305,7 @@ def _gaps(facts: Facts) -> str:
 
 
 def copies_label(facts: Facts, label: Facts) -> str:
-    """Why a column gives the label away, or "": equal to it, or one-to-one with it."""
+    """Return why a column reveals the label (a copy of it, or one-to-one with it), or ""."""
     if not (facts.text or _numeric(facts.values.type) or pa.types.is_boolean(facts.values.type)):
         return ""
     known = ~label.missing
@@ -320,14 +315,14 @@ def copies_label(facts: Facts, label: Facts) -> str:
     key, key_words = encoded(label.values.filter(pa.array(known)))
     if len(own_words) != len(key_words):
         return ""
-    # One-to-one: as many pairs as values. A column unique in every row is an id, not a leak.
+    # One-to-one: as many pairs as values. A column that is unique in every row is an id.
     pairs = len(np.unique(own * len(key_words) + key))
     if pairs != len(key_words):
         return ""
     if [str(word) for word in own_words] == [str(word) for word in key_words]:
         return f"a copy of the label {label.name!r}"
     if len(own) >= max(_LEAK_ROWS, 2 * len(key_words)):
-        return f"tells the label {label.name!r} one-to-one"
+        return f"one-to-one with the label {label.name!r}"
     return ""
 
 

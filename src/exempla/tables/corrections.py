@@ -1,22 +1,13 @@
-"""Decisions about rows: checked, applied to the file, written as a patch.
+"""Decisions about rows: check them, write the corrected data set, write and apply patches.
 
-Imports: errors, atomic, tables.formats, tables.read.
+`export` writes the data set in its own format; only cells with a decision differ. `write_patch`
+writes the decisions as a small CSV or JSONL file that can be read, kept under version control, and
+applied to the original with `apply_patch`. `fingerprint` identifies the file that decisions belong
+to.
 
-What a person decided about a row.
-
-Hand the data set back: only the cells that were decided on differ, byte for byte.
-
-Which file it is: one digest for patches, for the keys of reviews, and for what was read.
-
-The decisions as a small file: what was changed, where, when and why.
-
-A patch can be read by a person, kept under version control, and applied to the original again.
-
-A corrected image folder: made whole beside its place, and put where nobody's files are lost.
-
-Every folder made here carries a marker with the size and digest of each file. One that stands in
-the way is replaced only if it carries that marker and holds nothing else and nothing altered:
-whatever a person put or changed there is theirs.
+A corrected image folder is built beside its target and then renamed. It has a marker file with the
+size and checksum of each image. An existing folder is replaced only if it has such a marker and
+contains nothing else, unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
-from exempla.io import file_mode, flush_folder, make_folder, write_bytes, write_text
+from exempla.io import file_mode, flush_folder, make_folder, parse_json, write_bytes, write_text
 from exempla.tables.formats.columnar import fingerprint as file_fingerprint
 from exempla.tables.formats.folder import FolderSource
 from exempla.tables.read import read_table
@@ -46,10 +37,9 @@ _ACTIONS = ("keep", "relabel", "remove")
 
 @dataclass(frozen=True)
 class Decision:
-    """Keep a row, give it another label, or remove it.
+    """Keep a row, relabel it, or remove it.
 
-    `row` is the 0-based data row of the original file; `time` is ISO 8601; `note` is the person's
-    own remark.
+    `row` is the 0-based data row of the original file, `time` is ISO 8601, and `note` is a remark.
 
     >>> Decision(4, "relabel", "spam").action
     'relabel'
@@ -63,7 +53,7 @@ class Decision:
 
 
 def checked(table: Table, decisions: Iterable[Decision]) -> list[Decision]:
-    """The decisions in row order, every mistake in them refused in one message."""
+    """Return the decisions in row order; raise one error that names every invalid one."""
     found = sorted(decisions, key=lambda decision: decision.row)
     problems = []
     rows = set()
@@ -80,7 +70,7 @@ def checked(table: Table, decisions: Iterable[Decision]) -> list[Decision]:
             problems.append(f"row {each.row}: it is decided twice")
         rows.add(each.row)
     if problems:
-        raise ExemplaError("These decisions cannot be carried out: " + "; ".join(problems) + ".")
+        raise ExemplaError("These decisions cannot be applied: " + "; ".join(problems) + ".")
     return found
 
 
@@ -91,9 +81,9 @@ _FORMAT = "exempla-export-1"
 def replace_tree(
     target: str | Path, fill: Callable[[Path], None], *, replace_own: bool = True
 ) -> Path:
-    """Let `fill` make a folder, and put it at `target` when it is complete.
+    """Let `fill` create a folder, and move it to `target` when it is complete.
 
-    `replace_own=False` refuses also a folder that was made here.
+    With `replace_own=False`, a folder of an earlier export is refused as well.
 
     >>> place = Path(tempfile.mkdtemp())
     >>> def one(folder):
@@ -105,18 +95,18 @@ def replace_tree(
     >>> replace_tree(made, one)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    exempla.errors.ExemplaError: corrected is not empty and holds what no export wrote ('mine...
+    exempla.errors.ExemplaError: corrected has files that no export wrote ('mine.txt'); move it...
     """
     target = Path(target)
     _check_replaceable(target, replace_own)
     above = make_folder(target.parent)
     scratch = Path(tempfile.mkdtemp(dir=above, prefix=f".{target.name}.", suffix=".part"))
     try:
-        _mark(scratch, {})  # should we be killed, this says whose scratch it is
+        _mark(scratch, {})  # marks the folder as ours if the process is killed
         fill(scratch / "new")
-        make_folder(scratch / "new")  # where every image was removed
+        make_folder(scratch / "new")  # if every image was removed
         _seal(scratch / "new", file_mode(above))
-        _check_replaceable(target, replace_own)  # again: making it may have taken minutes
+        _check_replaceable(target, replace_own)  # again, because filling may have taken minutes
         if target.exists():
             os.rename(target, scratch / "old")
         os.rename(scratch / "new", target)
@@ -131,7 +121,7 @@ def replace_tree(
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what killed writers of this file or folder left beside it; for one who is alone."""
+    """Remove temporary files of killed writers; call it only while holding the folder's lock."""
     for scratch in target.parent.glob(f".{target.name}.*.part"):
         if scratch.is_file() and not scratch.is_symlink():
             scratch.unlink()
@@ -140,14 +130,14 @@ def remove_leftovers(target: Path) -> None:
 
 
 def _is_scratch(folder: Path) -> bool:
-    """Ours by its marker, or killed before it had one."""
+    """Return True if the folder has our marker, or was abandoned before it got one."""
     return _marked(folder) is not None or not any(
         name for name in os.listdir(folder) if not name.startswith((_MARKER, f".{_MARKER}"))
     )
 
 
 def _discard(scratch: Path) -> None:
-    """Remove it, the marker last: killed in between, it is still known as ours."""
+    """Remove the folder, the marker last, so that a killed removal can be finished later."""
     for part in ("new", "old", ""):
         shutil.rmtree(scratch / part, ignore_errors=True)
 
@@ -155,15 +145,15 @@ def _discard(scratch: Path) -> None:
 def _check_replaceable(target: Path, replace_own: bool) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ExemplaError(
-            f"{target.name} is a link or a file, and a folder of that name is to be written; "
-            "move it away and export again."
+            f"{target.name} is a link or a file, but a folder of that name would be written; move "
+            "it and export again."
         )
     if not target.exists():
         return
     if not replace_own and any(target.iterdir()):
         raise ExemplaError(f"{target} is not empty; export into a new folder.")
     written = _marked(target) or {}
-    # Missing files are no loss; what is there must be what was written.
+    # Files may be missing, but those that exist must be as they were written.
     foreign = [
         name
         for name, path in sorted(_files(target).items())
@@ -171,20 +161,20 @@ def _check_replaceable(target: Path, replace_own: bool) -> None:
     ]
     if foreign:
         raise ExemplaError(
-            f"{target.name} is not empty and holds what no export wrote ({show(foreign, 3)}); "
-            "move it away, or export into a new folder."
+            f"{target.name} has files that no export wrote ({show(foreign, 3)}); move it, or "
+            "export into a new folder."
         )
 
 
 def _seal(tree: Path, mode: int) -> None:
-    """Private modes, the marker, and everything on the disk."""
+    """Set private modes, write the marker, and flush everything to disk."""
     for folder, _, names in os.walk(tree):
-        os.chmod(folder, mode | (mode >> 2 & 0o110))  # who may read may enter
+        os.chmod(folder, mode | (mode >> 2 & 0o110))  # readable folders are also enterable
         for name in names:
             os.chmod(Path(folder, name), mode)
     _mark(tree, {name: _stamp(path) for name, path in _files(tree).items()})
     os.chmod(tree / _MARKER, mode)
-    if hasattr(os, "sync"):  # once, not per image: there may be a hundred thousand
+    if hasattr(os, "sync"):  # once instead of per image
         os.sync()
 
 
@@ -193,16 +183,16 @@ def _mark(tree: Path, files: dict[str, list[str | int]]) -> None:
 
 
 def _marked(tree: Path) -> dict[str, list[str | int]] | None:
-    """The files that the marker names; None without a marker of ours."""
+    """Return the files that the marker lists; None without our marker."""
     try:
-        marker = json.loads((tree / _MARKER).read_bytes())
+        marker = parse_json((tree / _MARKER).read_bytes())
         return dict(marker["files"]) if marker["format"] == _FORMAT else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
 def _files(tree: Path) -> dict[str, Path]:
-    """Every file and link below, by its name relative to the tree; links are not followed."""
+    """Return every file and link below, by its relative name; links are not followed."""
     found = {}
     for folder, folders, names in os.walk(tree):
         links = [name for name in folders if Path(folder, name).is_symlink()]
@@ -226,16 +216,16 @@ def export(
     excel_safe: bool = False,
     replace_own: bool = False,
 ) -> Path:
-    """Write the corrected data set in the input's own format and return the path.
+    """Write the corrected data set in the format of the input and return the path.
 
-    No decisions: the same bytes. A relabelled cell is written in its own quoting style; a removed
-    row disappears with its line end; everything else is untouched. An image folder is copied,
-    each relabelled image into its new class. What is written appears whole or not at all, and a
-    link at `path` is replaced, not followed.
+    Without decisions, the bytes are the same. A relabelled cell keeps its quoting style, a removed
+    row disappears with its line end, and everything else is unchanged. An image folder is copied,
+    with each relabelled image in its new class. The file is written atomically; a link at `path` is
+    replaced, not followed.
 
-    `excel_safe` puts an apostrophe before cells that a spreadsheet would run as formulas (CSV and
-    TSV only); without it such cells are exported unaltered. `replace_own` lets a folder of images
-    take the place of one that an earlier export made and nobody altered since.
+    `excel_safe` puts an apostrophe before cells that a spreadsheet would evaluate as formulas (CSV
+    and TSV only). `replace_own` allows a folder of images to replace that of an earlier export, if
+    it was not changed since.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import Decision, read_table
@@ -261,29 +251,29 @@ def export(
 
 
 def refuse_input(path: str | Path, original: str | Path) -> None:
-    """Refuse to write at `path` if that is, leads to, or lies in what it is made from.
+    """Refuse to write at `path` if it is the original, contains it, or is inside it.
 
     >>> refuse_input("out/patch.csv", "mails.csv")
     >>> refuse_input("mails.csv", "mails.csv")
     Traceback (most recent call last):
     ...
-    exempla.errors.ExemplaError: mails.csv is the original; export to another name.
+    exempla.errors.ExemplaError: mails.csv is the original file; export to another name.
     """
     path, original = Path(path), Path(original)
-    # A link at `path` would be replaced; in the folder above it, links are followed.
+    # A link at `path` would be replaced; links in its folder are followed.
     place, source = path.parent.resolve() / path.name, original.resolve()
     if place == source or (path.exists() and original.exists() and path.samefile(original)):
-        raise ExemplaError(f"{path.name} is the original; export to another name.")
+        raise ExemplaError(f"{path.name} is the original file; export to another name.")
     if place.is_relative_to(source):
-        raise ExemplaError(f"{path} lies inside the folder it is made from; choose another place.")
+        raise ExemplaError(f"{path} is inside the folder that is exported; choose another folder.")
     if source.is_relative_to(place):
-        raise ExemplaError(f"{path} is a folder that holds the original; choose another place.")
+        raise ExemplaError(f"{path} contains the original; choose another folder.")
 
 
 def corrected(
     table: Table, decisions: Iterable[Decision], *, label: str, excel_safe: bool = False
 ) -> bytes:
-    """The bytes that `export` writes."""
+    """Return the bytes that `export` writes."""
     changes, removed = _edits(table, decisions, label)
     if excel_safe and table.format not in ("csv", "tsv"):
         raise ExemplaError(f"excel_safe is for CSV and TSV files, not for {table.format}.")
@@ -303,7 +293,7 @@ def _edits(
         raise ExemplaError(f"In this format only the column {fixed!r} can be corrected.")
     relabelled = [decision for decision in found if decision.action == "relabel"]
     old = table.strings(name, [decision.row for decision in relabelled]) if relabelled else []
-    # A cell that already says so is not touched, whatever its quoting.
+    # A cell that already has this label is not rewritten.
     changes = {
         decision.row: str(decision.new_label)
         for decision, before in zip(relabelled, old, strict=True)
@@ -313,10 +303,9 @@ def _edits(
 
 
 def fingerprint(data: Table | str | Path) -> str:
-    """SHA-256 of a file; of the names of its images for a folder; "" if there is nothing there.
+    """Return the SHA-256 of a file, or of the file names of an image folder; "" if it is missing.
 
-    Of a table it is that of the bytes that were read; a large file that has changed since then is
-    refused.
+    For a table, it is that of the bytes that were read; a file that has changed since is refused.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.csv"
@@ -337,7 +326,7 @@ def fingerprint(data: Table | str | Path) -> str:
 
 @dataclass(frozen=True)
 class PatchLine:
-    """One decision as a patch tells it; `original` is the fingerprint of the file it is about.
+    """One line of a patch; `original` is the fingerprint of the file it belongs to.
 
     >>> PatchLine(4, "m4", "label", "ham", "spam", "relabel").new
     'spam'
@@ -357,7 +346,7 @@ class PatchLine:
 
 _FIELDS = tuple(field.name for field in fields(PatchLine))
 _STAMP = 16
-"""Characters of the fingerprint that a patch holds."""
+"""Characters of the fingerprint in a patch."""
 
 
 def write_patch(
@@ -369,14 +358,14 @@ def write_patch(
     ids: Sequence[Any] | str | None = None,
     evidence: Mapping[int, Any] | None = None,
 ) -> Path:
-    """Write the decisions as CSV or JSONL (by the path's ending) and return the path.
+    """Write the decisions as CSV or JSONL (by the path's extension) and return the path.
 
     Parameters
     ----------
     ids
-        The user's names for the rows: an id column, or one entry per row of the table.
+        Ids of the rows: the name of a column, or one entry per row.
     evidence
-        What spoke for each decision, by row: text, numbers, or anything JSON can hold.
+        The evidence for each decision, by row; anything that JSON can represent.
 
     Each line has row, id, column, old, new, action, time, evidence, note, and the fingerprint of
     the original, so that a patch is never applied to another file.
@@ -423,9 +412,9 @@ def write_patch(
 def write_patch_lines(
     path: str | Path, lines: Iterable[PatchLine], more: Iterable[Mapping[str, str]] = ()
 ) -> Path:
-    """Write a patch, CSV or JSONL by the path's ending: the one writer of the format.
+    """Write a patch as CSV or JSONL, by the extension of the path.
 
-    `more` are further columns of each line, for people to read; applying a patch ignores them.
+    `more` has further columns of each line, which `apply_patch` ignores.
 
     >>> import tempfile, pathlib
     >>> line = PatchLine(4, "m4", "label", "ham", "spam", "relabel", note="sure")
@@ -434,8 +423,8 @@ def write_patch_lines(
     '4,m4,label,ham,spam,relabel,,,sure,'
     """
     path = Path(path)
-    told = [asdict(line) | {"original": line.original[:_STAMP]} for line in lines]
-    both = zip_longest(told, more, fillvalue={})
+    stated = [asdict(line) | {"original": line.original[:_STAMP]} for line in lines]
+    both = zip_longest(stated, more, fillvalue={})
     text = _written(path, [dict(each) | line for line, each in both])
     make_folder(path.parent)
     return write_text(path, text)
@@ -464,34 +453,34 @@ def _written(path: Path, lines: list[dict[str, Any]]) -> str:
 
 
 def read_patch(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a patch file, rows as integers."""
+    """Read the lines of a patch file, with row numbers as integers."""
     path = Path(path)
     if not path.is_file():
         raise ExemplaError(f"There is no patch file {str(path)!r}.")
     with path.open(encoding="utf-8", newline="") as file:
         try:
             if path.suffix == ".jsonl":
-                lines = [json.loads(line) for line in file if line.strip()]
+                lines = [parse_json(line) for line in file if line.strip()]
             else:
                 lines = list(csv.DictReader(file))
             if missing := {name for line in lines for name in _FIELDS if name not in line}:
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
             return [{**line, "row": int(line["row"])} for line in lines]
         except (KeyError, TypeError, ValueError) as error:
-            raise ExemplaError(f"{path.name} is no patch file of exempla: {error}.") from None
+            raise ExemplaError(f"{path.name} is not a patch file of exempla: {error}.") from None
 
 
 def apply_patch(
     original: str | Path, patch: str | Path, *, out: str | Path | None = None, **reading: Any
 ) -> bytes:
-    """The original file with a patch applied: the same bytes `export` wrote.
+    """Apply a patch to the original file; return the same bytes that `export` wrote.
 
     Parameters
     ----------
     out
-        Where to write the result; needed for an image folder (which has no bytes to return).
+        Where to write the result; required for an image folder.
     **reading
-        The options of `read_table`, if the original needed any.
+        Options of `read_table`, if the original needs them.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import Decision, read_table
@@ -509,8 +498,8 @@ def apply_patch(
     for line in lines:
         if line["original"] != stamp:
             raise ExemplaError(
-                f"{Path(patch).name} was made for another file than {table.path.name} "
-                "(or an older state of it); apply it to the file it was made from."
+                f"{Path(patch).name} was made for a file other than {table.path.name}, or for "
+                "another version of it; apply it to the original."
             )
     decisions = [
         Decision(

@@ -1,7 +1,4 @@
-"""The rows a model is given: a pandas frame with one typed column per feature column.
-
-Columns as trees take them: numbers with their gaps, categories by number, words as counts.
-"""
+"""Features of rows: a pandas frame with typed columns, and their preparation for trees."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ _MISSING_LEVEL = "missing"
 def feature_frame(
     table: Table, columns: Collection[Column], rows: np.ndarray | None = None
 ) -> pd.DataFrame:
-    """Typed features of some rows: floats, strings, dates; row numbers are the index.
+    """Return typed features of some rows: floats, strings, dates; the index has the row numbers.
 
-    Numbers and dates keep their gaps (NaN, NaT), categories get the level "missing", text "".
+    Missing numbers and dates stay NaN and NaT; missing categories become "missing", text "".
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import infer_columns, read_table
@@ -52,7 +49,9 @@ def feature_frame(
     used = [column for column in columns if column.kind in FEATURES]
     if not used:
         left = show([f"{column.name} ({column.kind})" for column in columns])
-        raise ExemplaError(f"No column is left to learn from: {left}; overrule one of them.")
+        raise ExemplaError(
+            f"No usable feature column: {left}. Set the kind of one with --kind COLUMN=KIND."
+        )
     rows = np.arange(len(table)) if rows is None else np.asarray(rows)
     data = {column.name: _typed(table, column, rows) for column in used}
     return pd.DataFrame(data, index=rows, copy=False)
@@ -75,12 +74,12 @@ def _typed(table: Table, column: Column, rows: np.ndarray) -> Any:
     codes, levels = encoded(words)
     filled = np.array([*levels, fill], dtype=object)[codes]
     filled[missing] = fill
-    # Plain Python strings: every scikit-learn version and every user's model takes them.
+    # Plain Python strings work with every version of scikit-learn and every model.
     return pd.Series(filled, index=rows, dtype=object)
 
 
 class DateParts(TransformerMixin, BaseEstimator):
-    """Dates as numbers: days since 1970, twelve months and seven weekdays as indicators.
+    """Encode dates as days since 1970 and indicators of month and weekday.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"when": pd.to_datetime(["1970-01-02"])})
@@ -89,13 +88,13 @@ class DateParts(TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: pd.DataFrame, y: Any = None) -> DateParts:
-        """Remember the names of the columns."""
+        """Store the names of the columns."""
         self.feature_names_in_ = np.asarray(X.columns, dtype=object)
         self.n_features_in_ = X.shape[1]
         return self
 
     def transform(self, X: pd.DataFrame) -> np.ndarray:
-        """(n, 20 × columns); a missing date has no days and no indicator."""
+        """Return (n, 20 × columns); a missing date has no days and no indicator."""
         blocks = []
         for name in X.columns:
             dates = pd.DatetimeIndex(X[name])
@@ -108,7 +107,7 @@ class DateParts(TransformerMixin, BaseEstimator):
         return np.hstack(blocks)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """column_days, column_month_1, …, column_weekday_sun."""
+        """Return column_days, column_month_1, …, column_weekday_sun."""
         parts = ["days", *(f"month_{m}" for m in range(1, 13))]
         parts += [f"weekday_{d}" for d in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
         return np.array(
@@ -117,7 +116,7 @@ class DateParts(TransformerMixin, BaseEstimator):
 
 
 class _KnownNumbers(TransformerMixin, BaseEstimator):
-    """Pass numbers on with their gaps; fill columns without any value, which trees cannot bin.
+    """Keep missing numbers; fill only columns without any value, which trees cannot bin.
 
     >>> frame = pd.DataFrame({"a": [1.0, None], "b": [None, np.nan]})
     >>> _KnownNumbers().fit_transform(frame).tolist()
@@ -138,14 +137,14 @@ class _KnownNumbers(TransformerMixin, BaseEstimator):
 
 
 _WORDS = 300
-"""Words of a text column that trees may split on: every one is a dense column."""
+"""Words of a text column that trees may split on; each is a dense column."""
 
 
 def with_tree_columns(model: Any, columns: Collection[Column]) -> Pipeline:
-    """The model behind a preparation of `feature_frame(table, columns)` that trees can split.
+    """Return a pipeline that prepares `feature_frame(table, columns)` for a tree model.
 
-    Nothing is scaled or filled in: a split asks for order alone, and a gap goes its own way. A
-    category never seen is a gap.
+    Numbers are neither scaled nor imputed, because trees handle both. An unseen category counts as
+    missing.
 
     >>> import pandas as pd
     >>> from sklearn.ensemble import HistGradientBoostingClassifier
@@ -163,8 +162,10 @@ def with_tree_columns(model: Any, columns: Collection[Column]) -> Pipeline:
 def tree_columns(
     columns: Collection[Column], words: bool, levels: int | None = None
 ) -> ColumnTransformer | None:
-    """The preparation alone, categories first, so that their places are known before anything is
-    fitted; None where nothing is left. `levels` of a category at most have a number of their own.
+    """Return the preparation for trees, or None if there is no column for it.
+
+    Categories come first, so that their positions are known before fitting. At most `levels` levels
+    of a category get their own code.
     """
     names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
     numbered = OrdinalEncoder(
@@ -180,7 +181,7 @@ def tree_columns(
     ]
     steps = [step for step in steps if step[2]]
     for place, name in enumerate(names["text"] if words else []):
-        # a single column name (no list) hands the vectoriser strings, not a frame
+        # with a single column name (no list), the vectoriser gets strings, not a frame
         counts = TfidfVectorizer(max_features=_WORDS, sublinear_tf=True)
         steps.append((f"text_{place}", counts, name))
     if not steps:

@@ -1,6 +1,6 @@
-"""What each column is: the first rule that matches wins, and every answer can be overruled.
+"""Infer what each column is, and whether the label is a class or a number.
 
-The label: classes or a number, and when to refuse.
+The first rule that matches decides (see `exempla.tables.columns`); the user can override it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from exempla.tables.table import LARGEST, Table, encoded, is_text, pc, show, to_
 
 _MOST_INTEGERS = 50
 _FEWEST_DECIMALS = 10
-"""Up to so many distinct numbers with a fraction may be grades, such as 0.5, 1.0 … 5.0."""
+"""Up to this many distinct decimal numbers may be grades, such as 0.5, 1.0 … 5.0."""
 
 
 def _label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str]:
-    """The label's task ("classes" or "regression") and why; refuses what cannot be a label."""
+    """Return the label's task ("classes" or "regression") and the reason."""
     if task not in ("auto", "classes", "regression"):
         raise ExemplaError(f"The task must be 'auto', 'classes' or 'regression', not {task!r}.")
     present = table.column(name).filter(pa.array(~table.missing(name)))
     if not (is_text(present) or _simple(present.type)):
-        raise ExemplaError(f"Column {name!r} holds {present.type}, which cannot be a label.")
+        raise ExemplaError(f"Column {name!r} has type {present.type}, which cannot be a label.")
     codes, words = encoded(present)
     if len(words) < 2:
         what = f"only the value {str(words[0])!r}" if words else "no value at all"
         raise ExemplaError(
-            f"The label column {name!r} has {what}: there is nothing to tell apart; "
-            "give a column with at least two values."
+            f"The label column {name!r} has {what}; give a column with at least two values."
         )
     decimal = _decimal_mark(table, present)
     numbers = np.array([np.nan])
@@ -45,38 +44,38 @@ def _label_column(table: Table, name: str, task: str = "auto") -> tuple[str, str
     if task == "regression":
         if not numeric:
             raise ExemplaError(
-                f"The label column {name!r} holds words, so it has classes; leave the task out."
+                f"The label column {name!r} has words, so it cannot be a regression; leave out "
+                "--task."
             )
         if (vast := np.abs(numbers) > LARGEST).any():
             raise ExemplaError(
-                f"The label column {name!r} holds {numbers[vast][0]:g}, too large to compute with; "
-                "mend that cell."
+                f"The label column {name!r} has the value {numbers[vast][0]:g}, which is too large "
+                "to compute with; correct that cell."
             )
-        return "regression", "as told"
+        return "regression", "set by --task"
     whole = numeric and bool((numbers[np.isfinite(numbers)] % 1 == 0).all())
     if task == "auto" and numeric and not (whole and len(words) <= _MOST_INTEGERS):
         if len(words) > _FEWEST_DECIMALS and (not whole or _written_as_decimals(present, decimal)):
             comma = ", with a comma" if decimal == "," else ""
             return "regression", f"decimal numbers{comma}: {len(words):,} distinct values"
         raise ExemplaError(
-            f"The label column {name!r} holds {len(words):,} distinct numbers: say whether to "
-            "predict a number with --task regression, or classes with --task classes (in Python: "
-            "task=…)."
+            f"The label column {name!r} has {len(words):,} distinct numbers. Use --task regression "
+            "to predict a number, or --task classes to predict classes (in Python: task=…)."
         )
     if len(words) > max(2, len(present) / 2):
         raise ExemplaError(
             f"The label column {name!r} has {len(words):,} different values in {len(present):,} "
-            "rows, which leaves nothing to learn from; is it an id or a text?"
+            "rows, too many to learn from; is it an id or a text?"
         )
     counts = Counter(codes.tolist()).most_common(3)
     most = ", ".join(f"{words[code]} {count:,}" for code, count in counts)
-    reason = "as told" if task == "classes" else ("integers" if numeric else "words")
+    reason = "set by --task" if task == "classes" else ("integers" if numeric else "words")
     more = ", …" if len(words) > 3 else ""
     return "classes", f"{reason}: {len(words)} classes ({most}{more})"
 
 
 def _decimal_mark(table: Table, column: Any) -> str:
-    """ "," where most labels are numbers only if that is their decimal mark, else "."."""
+    """Return "," if most labels are numbers only with a decimal comma, otherwise "."."""
     delimiter = getattr(getattr(table.source, "dialect", None), "delimiter", ",")
     if not is_text(column) or delimiter == ",":
         return "."
@@ -85,7 +84,7 @@ def _decimal_mark(table: Table, column: Any) -> str:
 
 
 def _written_as_decimals(column: Any, decimal: str) -> bool:
-    """Whether whole numbers are written or stored with a fraction (151.0): measured, not coded."""
+    """Return True if whole numbers are written or stored as decimals (151.0)."""
     if not is_text(column):
         return pa.types.is_floating(column.type)
     return bool(pc.all(pc.match_substring(column, decimal)).as_py())
@@ -97,7 +96,7 @@ def _simple(kind: Any) -> bool:
 
 
 def label_values(table: Table, name: str, task: str, rows: np.ndarray) -> np.ndarray:
-    """The labels of some rows: strings as read (own type for Parquet and NPZ), or floats."""
+    """Return the labels of some rows: strings (stored types for Parquet and NPZ), or floats."""
     column = table.column(name).take(pa.array(rows))
     if task == "regression":
         return to_numbers(column, _decimal_mark(table, table.column(name).drop_null()))
@@ -106,16 +105,16 @@ def label_values(table: Table, name: str, task: str, rows: np.ndarray) -> np.nda
         return np.asarray(words)[codes] if words else np.array([], dtype=str)
     if pa.types.is_floating(column.type):
         if not pc.all(pc.equal(pc.floor(column), column)).as_py():
-            return np.asarray(to_strings(column))  # 1.5 as a class is a name, not a measurement
-        column = column.cast(pa.int64())  # whole numbers became floats because some were missing
+            return np.asarray(to_strings(column))  # a class such as 1.5 is a name
+        column = column.cast(pa.int64())  # integers became floats because some were missing
     return column.to_numpy()
 
 
 def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
-    """Test labels as the training file has them, which of them it knows, and what was done.
+    """Return test labels in the spelling of the training file, which are known there, and a note.
 
-    UCI's Adult writes `<=50K` in one file and `<=50K.` in the other; others differ in case or
-    spaces. A CSV has the words "1" and "true" where a Parquet file has numbers and truth values.
+    UCI's Adult has `<=50K` in one file and `<=50K.` in the other; other files differ in case or
+    spaces. A CSV has the strings "1" and "true" where a Parquet file has numbers and booleans.
 
     >>> import numpy as np
     >>> same_labels(np.array(["no.", "yes."]), np.array(["no", "yes"]))[0].tolist()
@@ -141,16 +140,16 @@ def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, np.nda
     known = np.array([label is not None for label in found], dtype=bool)[codes]
     if len(test) and not known.any():
         raise ExemplaError(
-            f"The test file's labels ({show(distinct.tolist(), 4)}) are none of the training "
-            f"file's ({show(own.tolist(), 4)}); is it the same column?"
+            f"None of the test file's labels ({show(distinct.tolist(), 4)}) occurs in the training "
+            f"file ({show(own.tolist(), 4)}); is it the same column?"
         )
-    # Where training never saw a label any other has to stand in: `known` says not to use it.
+    # An unknown label needs some value; `known` says not to use it.
     labels = np.array([own[0] if label is None else label for label in found], dtype=own.dtype)
     return labels[codes], known, said
 
 
 def _value(word: str) -> Any:
-    """A number or a truth value that a text file spells out; None if it is neither."""
+    """Parse a number or a boolean; return None if it is neither."""
     for read in (int, float, {"true": True, "false": False}.__getitem__):
         try:
             return read(word.strip().lower())
@@ -164,16 +163,16 @@ def _bare(label: str) -> str:
 
 
 FEATURES = ("number", "category", "text", "date")
-"""The kinds a model is given."""
+"""The kinds that a model uses."""
 KINDS = (*FEATURES, "id", "constant", "leak", "ignored", "label")
 
 
 @dataclass(frozen=True)
 class Column:
-    """What one column is, and why.
+    """The kind of a column and the reason for it.
 
-    `detail` is the date's format, the decimal mark of numbers, or the label's task ("classes" or
-    "regression").
+    `detail` is the format of a date, the decimal mark of numbers, or the task of the label
+    ("classes" or "regression").
     """
 
     name: str
@@ -196,7 +195,7 @@ def infer_columns(
     label
         The column to predict (name, or number counted from 1).
     text
-        Columns to read as text, whatever the rules say.
+        Columns to treat as text.
     overrides
         ``{column: kind}`` with kinds number, category, text, date, id, ignored.
     task
@@ -225,7 +224,7 @@ def infer_columns(
             continue
         facts = Facts.of(table, name, good)
         if name in chosen:
-            columns.append(_overruled(facts, chosen[name]))
+            columns.append(_overridden(facts, chosen[name]))
         elif name in table.index and facts.unique:
             columns.append(Column(name, "id", "the index of the table"))
         elif answers is not None and (why := copies_label(facts, answers)):
@@ -250,34 +249,36 @@ def _chosen(
     return chosen
 
 
-def _overruled(facts: Facts, kind: str) -> Column:
+def _overridden(facts: Facts, kind: str) -> Column:
     detail = ""
     if kind == "number":
         detail = decimal_of(facts) or "."
         if not np.isfinite(facts.numbers(detail)).any():
-            raise ExemplaError(f"Column {facts.name!r} cannot be a number: no value reads as one.")
+            raise ExemplaError(
+                f"Column {facts.name!r} cannot be a number: none of its values is one."
+            )
     if kind == "date" and facts.text:
         found = date_of(facts, share=0.5)
         if found is None:
             raise ExemplaError(
-                f"Column {facts.name!r} cannot be a date: no usual format reads half of its values."
+                f"Column {facts.name!r} cannot be a date: no known format fits half of its values."
             )
         detail = found[0]
-    return Column(facts.name, kind, "as told", detail)
+    return Column(facts.name, kind, "set by --kind", detail)
 
 
 def label_of(columns: Collection[Column]) -> Column:
-    """The label among the columns."""
+    """Return the label column."""
     for column in columns:
         if column.kind == "label":
             return column
     raise ExemplaError(
-        "No column is the label; name it with label=… (--label on the command line)."
+        "No column is the label; give it with label=… (--label on the command line)."
     )
 
 
 def kind_flag(column: Column) -> str:
-    """The command-line flag that would overrule this answer.
+    """Return the command-line flag that overrides the inferred kind.
 
     >>> kind_flag(Column("post code", "number", "…"))
     "--kind 'post code=category'"
@@ -293,7 +294,7 @@ def _other_task(task: str) -> str:
 
 
 def show_columns(columns: Collection[Column]) -> str:
-    """The table a user checks before anything is trusted: column | kind | reason | override.
+    """Return a table of the columns: column | kind | reason | override.
 
     >>> print(show_columns([Column("age", "number", "all 9 values are numbers")]))
     column | kind   | reason                   | override
@@ -308,5 +309,5 @@ def show_columns(columns: Collection[Column]) -> str:
 
 
 def _plain(text: str) -> str:
-    # A name from a stranger's file must not move the cursor or recolour the terminal.
+    # A name from an untrusted file must not control the terminal.
     return "".join(c if c.isprintable() else "�" for c in text)

@@ -24,9 +24,10 @@ import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.columnar import JsonSource, OnDisk
-from exempla.tables.formats.dialect import json_spans, json_token
+from exempla.io import parse_json
+from exempla.tables.formats.columnar import OnDisk
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
+from exempla.tables.formats.jsonl import JsonSource, json_spans, json_token
 from exempla.tables.read import read_table
 from exempla.tables.table import Table, show, to_strings
 
@@ -156,7 +157,7 @@ def _listed(cell: str | None) -> list[Any] | None:
     if not cell or not cell.startswith("["):
         return None
     try:
-        return json.loads(cell)
+        return parse_json(cell)
     except ValueError:
         return None
 
@@ -284,19 +285,14 @@ def _changed_lists(
     """JSON lines with single elements of their lists of labels changed."""
     source = read_table(path).source
     assert isinstance(source, JsonSource)
-    text = source.encoding.decode(unpack(source.raw, path.name)[0])
     edits: dict[int, dict[int, str]] = {}
     for (row, place), value in changes.items():
         edits.setdefault(row, {})[int(place)] = value
-    pieces, done = [], 0
-    for row in sorted({*edits, *removed}):
-        start, end = int(source.starts[row]), int(source.ends[row])
-        pieces.append(text[done:start])
-        done = end
-        if row not in removed:
-            pieces.append(_new_line(text[start:end], layout["labels"], edits[row]))
-    pieces.append(text[done:])
-    return pack(source.encoding.encode("".join(pieces)), source.packing)
+
+    def edit(row: int, line: str) -> str:
+        return "" if row in removed else _new_line(line, layout["labels"], edits[row])
+
+    return source.edited({*edits, *removed}, edit)
 
 
 def _new_line(line: str, key: str, edits: dict[int, str]) -> str:

@@ -1,4 +1,4 @@
-"""`read_table`: one door for every format."""
+"""`read_table` reads a file of any supported format."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.columnar import read_jsonl, read_npz, read_parquet
+from exempla.tables.formats.columnar import read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
 from exempla.tables.formats.encoding import named_format, zipped_name
 from exempla.tables.formats.folder import read_folder
+from exempla.tables.formats.jsonl import read_jsonl
 from exempla.tables.formats.xlsx import is_workbook, read_xlsx
 from exempla.tables.table import Table
 
@@ -39,17 +40,17 @@ def read_table(
 ) -> Table:
     """Read a CSV, TSV, JSONL, Parquet, Excel or NPZ file or a folder of images.
 
-    Text formats may be compressed (.gz, .bz2, .xz, or a .zip that holds one). What the file is, is
-    judged by its content first and its name second.
+    Text formats may be compressed (.gz, .bz2, .xz, or a .zip with one file). The format is detected
+    from the content first and the name second.
 
     Parameters
     ----------
     encoding, delimiter
-        As told; detected when None, and both are reported in ``table.notes``.
+        Detected if None; ``table.notes`` reports both.
     header
-        Whether the first row names the columns; judged from the rows when None.
+        Whether the first row is the header; inferred from the rows if None.
     names
-        Names for the columns, in place of those in the file.
+        Names for the columns, instead of those in the file.
     expected
         Columns you expect to find. A first row that contains one of them is a header, even if the
         same word is also a value below it.
@@ -70,11 +71,11 @@ def read_table(
         return read_folder(path, labelled)
     if path.exists() and not path.is_file():
         raise ExemplaError(
-            f"{str(path)!r} is a pipe or a device, not a file; save what it gives to a file first."
+            f"{str(path)!r} is a pipe or a device, not a file; save its content to a file first."
         )
     if not path.is_file():
         near = path.parent if path.parent != path else Path()
-        raise ExemplaError(f"There is no file {str(path)!r}; look for its name in {str(near)!r}.")
+        raise ExemplaError(f"There is no file {str(path)!r}; check the name, in {str(near)!r}.")
     with path.open("rb") as file:
         magic = file.read(16)
     if not magic:
@@ -88,16 +89,16 @@ def read_table(
         if magic.startswith(start):
             raise ExemplaError(f"{path.name} is {what}.")
     if named == ".parquet":
-        raise ExemplaError(f"{path.name} is named Parquet but is not (it does not begin so).")
+        raise ExemplaError(f"{path.name} is not a Parquet file, although its name says so.")
     if magic.startswith(b"PK\x05\x06"):
-        raise ExemplaError(f"{path.name} is an empty zip archive; give one that holds a table.")
+        raise ExemplaError(f"{path.name} is an empty zip archive; give one that contains a table.")
     if magic.startswith(b"PK\x03\x04") and is_workbook(path):
         return read_xlsx(path)
     raw = path.read_bytes()
     if magic.startswith(b"PK\x03\x04"):
         named = named_format(zipped_name(raw, path.name))
         if named in (".parquet", ".npz", ".xlsx"):
-            raise ExemplaError(f"{path.name} holds a {named} file, which is packed; unpack it.")
+            raise ExemplaError(f"{path.name} contains a {named} file; unpack it first.")
     if named in (".jsonl", ".ndjson", ".json"):
         table = read_jsonl(path, raw, encoding=encoding)
     else:
@@ -113,33 +114,30 @@ ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGN
 
 
 def _refuse_address(path: str | Path) -> None:
-    """Raise if this is an address on the web or in a cloud: exempla reads files, and fetches
-    nothing."""
+    """Raise if this is a URL: exempla reads files and downloads nothing."""
     found = ADDRESS.match(str(path))
     if not found:
         return
     how = f"`curl -LO {path}`" if found.group().lower().startswith("http") else "its own tool"
     raise ExemplaError(
-        f"{path} is an address, not a file, and exempla fetches nothing; download it first with "
-        f"{how}, then give the file."
+        f"{path} is a URL, and exempla downloads nothing; download it with {how}, then give the "
+        "file."
     )
 
 
 def _plain_path(path: Path) -> Path:
-    """The path, if it can be written into results and pages, which are UTF-8."""
+    """Return the path if it is valid UTF-8, like the results that name it."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ExemplaError(
-            f"The name {str(path)!a} is not UTF-8, so no result could name it; rename it."
-        ) from None
+        raise ExemplaError(f"The name {str(path)!a} is not valid UTF-8; rename the file.") from None
     return path
 
 
 def borrow_names(table: Table, other: Table) -> Table:
-    """Name the columns of a headerless file after a sister file that has a header.
+    """Return the table with the column names of another file, if it has no header itself.
 
-    Returned unchanged if it has names of its own, or the sister has none or another width.
+    The table is unchanged if it has a header, or if the other file has none or another width.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())

@@ -1,9 +1,6 @@
-"""A user's file in memory: its columns as read, and the means to write it back unharmed.
+"""A user's file in memory: its columns, and a source that can write the file back.
 
-Arrow columns: what counts as missing, and strings read as numbers.
-
-Columns of text formats are strings as read; columns of Parquet and NPZ keep their type, so that
-half a million numbers never become half a million Python strings.
+Columns of text formats are strings as read. Columns of Parquet and NPZ files keep their type.
 """
 
 from __future__ import annotations
@@ -23,22 +20,21 @@ import pyarrow.compute
 from exempla.errors import ExemplaError
 
 pc: Any = pyarrow.compute
-"""pyarrow makes its functions while it is imported, where type checkers cannot see them."""
+"""pyarrow creates these functions when it is imported, so type checkers do not know them."""
 
 LARGEST = 1e100
-"""Numbers beyond it are no measurements, and their squares would overflow; as features they count
-as missing."""
+"""Larger numbers count as missing in features: their squares would overflow."""
 MISSING = frozenset({"", "NA", "NaN", "nan", "NAN", "null", "NULL", "Null"})
-"""What a text cell holds when it holds nothing. `None` is a word, not a missing value."""
+"""Text cells that count as missing. `None` is a word, not a missing value."""
 
 
 def is_text(column: Any) -> bool:
-    """Whether an Arrow column holds strings."""
+    """Return True if an Arrow column has strings."""
     return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
 
 
 def missing_mask(column: Any) -> np.ndarray:
-    """Which values are missing: null, NaN, or one of `MISSING` (spaces around it do not count).
+    """Return which values are missing: null, NaN, or one of `MISSING` (ignoring spaces around it).
 
     >>> import pyarrow as pa
     >>> missing_mask(pa.array(["a", " ", "NA", None, "None"])).tolist()
@@ -52,7 +48,7 @@ def missing_mask(column: Any) -> np.ndarray:
 
 
 def to_numbers(column: Any, decimal: str = ".") -> np.ndarray:
-    """The values as float64; what is no finite number becomes NaN.
+    """Return the values as float64; everything but finite numbers becomes NaN.
 
     Each distinct string is parsed once. Thousands separators are accepted where they cannot be
     mistaken for the decimal mark.
@@ -64,7 +60,7 @@ def to_numbers(column: Any, decimal: str = ".") -> np.ndarray:
     [1597.5, 12.0, 0.5, nan]
     """
     if not is_text(column):
-        # Whole numbers beyond 2⁵³ are rounded: to a model a count is a measurement.
+        # Integers above 2⁵³ are rounded, which does not matter to a model.
         numbers = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     else:
         codes, words = encoded(column)
@@ -90,10 +86,10 @@ def _without_thousands(word: str, decimal: str) -> str:
 
 
 def encoded(column: Any) -> tuple[np.ndarray, list[Any]]:
-    """Codes and distinct values of a column; a null has code −1."""
+    """Return the codes and the distinct values of a column; null has the code −1."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # more than 2 GiB of text stays in pieces
+        if isinstance(column, pa.ChunkedArray):  # text of more than 2 GiB stays chunked
             column = pa.concat_arrays(
                 [
                     chunk.cast(pa.large_string()) if is_text(chunk) else chunk
@@ -106,7 +102,7 @@ def encoded(column: Any) -> tuple[np.ndarray, list[Any]]:
 
 
 def to_strings(column: Any) -> list[str | None]:
-    """The values as the strings a person would see; null stays None.
+    """Return the values as strings; null becomes None.
 
     >>> import pyarrow as pa
     >>> to_strings(pa.array([1, None]))
@@ -118,10 +114,10 @@ def to_strings(column: Any) -> list[str | None]:
 
 
 class Source(Protocol):
-    """How one format is written back: every byte that no decision touches stays as it was."""
+    """Writes a file back; bytes that no decision affects stay unchanged."""
 
     def original(self) -> bytes:
-        """The file as it was read."""
+        """Return the file as it was read."""
         ...
 
     def rewrite(
@@ -132,13 +128,13 @@ class Source(Protocol):
         *,
         excel_safe: bool = False,
     ) -> bytes:
-        """The file with these cells of one column changed and these rows dropped."""
+        """Return the file with these cells of one column changed and these rows removed."""
         ...
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns of one file; row numbers are 0-based data rows of that file.
+    """Rows and columns of a file; row numbers are 0-based data rows of that file.
 
     Attributes
     ----------
@@ -147,19 +143,19 @@ class Table:
     format : str
         "csv", "tsv", "jsonl", "parquet", "xlsx", "npz" or "images".
     data : pyarrow.Table
-        The columns: strings as read for text formats, own types for Parquet and NPZ.
+        The columns: strings for text formats, the stored types for Parquet and NPZ.
     source : Source
         Writes the file back.
     notes : tuple of str
-        What was found out while reading (encoding, delimiter, header …), in sentences.
+        What was detected while reading (encoding, delimiter, header …), in sentences.
     ragged : tuple of int
-        Rows with the wrong number of cells: all their values count as missing.
+        Rows with the wrong number of cells; all their values count as missing.
     header : bool
-        Whether the file names its columns itself.
+        Whether the file has a header.
     index : tuple of str
         Columns that name the rows (an index that pandas wrote, an untitled first column).
     images : array or None
-        (n, h, w[, c]) pixels, where an NPZ holds them.
+        (n, h, w[, c]) pixels, if an NPZ file has them.
     given : mapping
         The encoding and delimiter that the user gave, if any.
 
@@ -208,20 +204,20 @@ class Table:
         return how
 
     def column(self, name: str) -> Any:
-        """One column, as Arrow holds it."""
+        """Return a column as an Arrow array."""
         return self.data.column(self.position(name))
 
     def missing(self, name: str) -> np.ndarray:
-        """Which rows have no value in this column."""
+        """Return which rows have no value in this column."""
         return missing_mask(self.column(name))
 
     def strings(self, name: str, rows: Any = None) -> list[str | None]:
-        """The values as strings, for all rows or for some."""
+        """Return the values as strings, of all rows or of some."""
         column = self.column(name)
         return to_strings(column if rows is None else column.take(pa.array(np.asarray(rows))))
 
     def row(self, number: int) -> dict[str, str | None]:
-        """One row as a person would see it."""
+        """Return one row as strings, by column."""
         if not 0 <= number < len(self):
             raise ExemplaError(
                 f"Row {number} does not exist: {self.path.name} has rows 0 to {len(self) - 1}."
@@ -230,14 +226,14 @@ class Table:
         return {name: to_strings(piece.column(i))[0] for i, name in enumerate(self.names)}
 
     def position(self, name: str | int) -> int:
-        """Where a column stands (0-based), by name, or by its number counted from 1.
+        """Return the position of a column (from 0), given its name or its number (from 1).
 
-        Negative numbers count from the end. A column whose *name* is that number wins.
+        Negative numbers count from the end. A column whose name is that number takes precedence.
         """
         if str(name) in self.names:
             return self.names.index(str(name))
         bare = [place for place, own in enumerate(self.names) if own.strip() == str(name).strip()]
-        if len(bare) == 1:  # spaces around a title are seldom meant
+        if len(bare) == 1:  # spaces around a title are rarely intended
             return bare[0]
         try:
             number = int(name)
@@ -259,12 +255,12 @@ class Table:
 
 
 def show(items: Collection[Any], most: int = 8) -> str:
-    """A list for a sentence: the first few, and how many more.
+    """Return a list for a sentence: the first items, and how many more there are.
 
     >>> show(["a", "b", "c"], most=2)
     "'a', 'b' and 1 more"
     """
-    # NumPy strings are strings whose repr would read np.str_('a').
+    # The repr of a NumPy string would be np.str_('a').
     listed = [repr(str(item)) if isinstance(item, str) else str(item) for item in items]
     if len(listed) <= most:
         return ", ".join(listed)

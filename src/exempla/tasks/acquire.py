@@ -350,10 +350,12 @@ class _Target(NamedTuple):
     def whiten(self, rows: np.ndarray) -> np.ndarray:
         return _float64(self.embedding.metric.whiten(rows, self.damping))
 
-    def features(self, batch: ScoreRows) -> tuple[np.ndarray, np.ndarray]:
+    def features(self, batch: ScoreRows, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Whitened rows with one coordinate along the target's residual, and each row's squared
-        length in the rest of the residual, which no other row is compared in."""
-        inside = _float64(self.embedding.sketch.project(batch))
+        length in the rest of the residual, which no other row is compared in.
+
+        `inside` are the rows in sketch space.
+        """
         white = self.whiten(inside)
         if not self.scale:
             return np.column_stack([white, np.zeros(len(white))]), np.zeros(len(white))
@@ -387,43 +389,59 @@ class _Pool:
             examples = e.oracle.read(query, role="test")
             scores = ScoreRows.join(list(e.oracle.scores(examples)))
             made.append(_Target.of(e, damping, scores, np.full(len(scores), 1.0 / len(scores))))
-            single.append(made[-1].features(scores)[0])
-        return *self._towards(made, self.labelled), np.hstack(single) / np.sqrt(len(single))
+            inside = _float64(e.sketch.project(scores))
+            single.append(made[-1].features(scores, inside)[0])
+        (found,) = self._towards([made], self.labelled, np.float64)
+        return *found, np.hstack(single) / np.sqrt(len(single))
 
-    def towards_sample(self, test: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """A random combination of the test examples' Fisher rows, and a row for every candidate."""
-        count = _count(test)
-        drawn = np.sort(rng.choice(count, min(count, _PROBE_EXAMPLES), replace=False))
-        some, made = take_examples(test, drawn), []
-        for e, damping in zip(self.embeddings, self.dampings, strict=True):
-            rows = ScoreRows.join(list(e.oracle.fisher_rows(e.oracle.read(some, role="test"))))
-            signs = rng.choice([-1.0, 1.0], len(rows)) / np.sqrt(len(drawn))
-            made.append(_Target.of(e, damping, rows, signs))
-        return self._towards(made)
+    def towards_samples(
+        self, test: Any, count: int, rng: np.random.Generator
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Random combinations of the test examples' Fisher rows, each with a row per candidate."""
+        targets = []
+        for _ in range(count):
+            size = _count(test)
+            drawn = np.sort(rng.choice(size, min(size, _PROBE_EXAMPLES), replace=False))
+            some, made = take_examples(test, drawn), []
+            for e, damping in zip(self.embeddings, self.dampings, strict=True):
+                rows = ScoreRows.join(list(e.oracle.fisher_rows(e.oracle.read(some, role="test"))))
+                signs = rng.choice([-1.0, 1.0], len(rows)) / np.sqrt(len(drawn))
+                made.append(_Target.of(e, damping, rows, signs))
+            targets.append(made)
+        return self._towards(targets, False, np.float32)
 
     def _towards(
-        self, made: list[_Target], labelled: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
-        parts = [self._rows(t, x, labelled) for t, x in zip(made, self.examples, strict=True)]
-        root = np.sqrt(len(made))
-        rows = np.hstack(parts) / root
-        if self.root_costs is not None:
-            rows /= self.root_costs[:, None]
-        return np.concatenate([t.vector() for t in made]) / root, rows
+        self, targets: list[list[_Target]], labelled: bool, dtype: Any
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The vector of each target and a row per candidate; one pass over the pool per model."""
+        found, root = [], np.sqrt(len(self.embeddings))
+        parts = [
+            self._rows([made[i] for made in targets], examples, labelled, dtype)
+            for i, examples in enumerate(self.examples)
+        ]
+        for place, made in enumerate(targets):
+            rows = np.hstack([part[place] for part in parts]) / root
+            if self.root_costs is not None:
+                rows /= self.root_costs[:, None]
+            found.append((np.concatenate([t.vector() for t in made]) / root, rows))
+        return found
 
-    def _rows(self, target: _Target, examples: Any, labelled: bool) -> np.ndarray:
-        oracle, goal = target.embedding.oracle, target.vector()
-        out = np.zeros((len(examples), len(goal)))
+    def _rows(
+        self, targets: list[_Target], examples: Any, labelled: bool, dtype: Any
+    ) -> list[np.ndarray]:
+        embedding, goals = targets[0].embedding, [target.vector() for target in targets]
+        oracle = embedding.oracle
+        out = [np.zeros((len(examples), len(goal)), dtype) for goal in goals]
         batches = oracle.scores(examples) if labelled else oracle.fisher_rows(examples)
         for batch in track_rows(batches, "scoring the pool", len(examples)):
-            features, private = target.features(batch)
-            for rows in _by_example(batch.sample):
-                block, own = features[rows], private[rows]
-                contrast, alone = _contrast(block, own, goal, self.n_train)
-                # a private variance d beside the shared noise n: divide by √(1 + d/n)
-                out[batch.sample[rows[:, 0]]] = (
-                    contrast / np.sqrt(1 + alone / self.n_train)[:, None]
-                )
+            inside = _float64(embedding.sketch.project(batch))
+            for target, goal, made in zip(targets, goals, out, strict=True):
+                features, private = target.features(batch, inside)
+                for rows in _by_example(batch.sample):
+                    contrast, alone = _contrast(features[rows], private[rows], goal, self.n_train)
+                    # a private variance d beside the shared noise n: divide by √(1 + d/n)
+                    scale = np.sqrt(1 + alone / self.n_train)
+                    made[batch.sample[rows[:, 0]]] = contrast / scale[:, None]
         return out
 
 
@@ -471,9 +489,8 @@ def _with_breadth(
     general = min(k, len(keep)) - len(order)
     probes = min(_PROBES, general)
     found: list[int] = []
-    for i in range(probes):
+    for i, (goal, rows) in enumerate(pool.towards_samples(test, probes, rng)):
         share = general * (i + 1) // probes
-        goal, rows = pool.towards_sample(test, rng)
         wanted = min(len(keep), len(order) + len(found) + share)
         candidates = keep[_quiet_select(rows[keep], goal, wanted, selector, "both").indices]
         fresh = [int(j) for j in candidates if j not in order and j not in found]

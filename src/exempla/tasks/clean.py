@@ -18,14 +18,13 @@ from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions
 from exempla.kernel.kernel import mean_embedding
-from exempla.memory import clean_bytes, explain_bytes
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence, select
 from exempla.selection.rows import RELATIVE_TIE, descending
 from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.explain import check_question, pick, trusted_query
-from exempla.tasks.removal import with_removal
+from exempla.tasks.removal import memory_forecast, with_removal
 from exempla.tasks.retrain import check_fit, fitted
 
 
@@ -123,7 +122,8 @@ def clean(
     models = model if isinstance(model, list | tuple) else [model]
     seed = check_seed(options.get("seed", 0))
     explainer = Explainer([fitted(m, train, seed) for m in models], **options)
-    explainer._fit(train, ids, forecast=clean_bytes if selector is None else explain_bytes)
+    forecast = memory_forecast(models[0], train, fit, whitened=selector is not None)
+    explainer._fit(train, ids, forecast=forecast)
     return clean_from(explainer, test, k, ask=ask, selector=selector, fit=fit, started=started)
 
 

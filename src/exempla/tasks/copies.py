@@ -37,7 +37,7 @@ def row_hashes(X: Any) -> np.ndarray | None:
     (True, False)
     """
     try:
-        return np.array([_digest(part) for part in _row_bytes(X)], dtype=np.uint64)
+        return np.fromiter(map(_digest, _row_bytes(X)), dtype=np.uint64)
     except (AttributeError, TypeError, ValueError):
         return None
 
@@ -65,10 +65,12 @@ def _row_bytes(X: Any) -> Iterator[bytes]:
     if is_tensor(X):
         X = to_numpy(X)
     if isinstance(X, np.ndarray) and X.dtype != object:
-        rows = np.ascontiguousarray(X).reshape(len(X), -1)
-        rows = rows + 0.0 if rows.dtype.kind == "f" else rows  # -0.0 and 0.0 are equal
-        for row in rows:
-            yield row.tobytes()
+        for start in range(0, len(X), _BLOCK_ROWS):  # in blocks: a copy of X may fill memory
+            block = X[start : start + _BLOCK_ROWS]
+            rows = block.reshape(len(block), -1)
+            rows = rows + 0.0 if rows.dtype.kind == "f" else rows  # -0.0 and 0.0 are equal
+            for row in rows:
+                yield row.tobytes()
         return
     for i in range(n_rows(X)):
         row = X[i]

@@ -33,6 +33,7 @@ from exempla.tasks.mistakes import check_ask, check_test_labels, is_about_errors
 from exempla.tasks.removal import (
     auto_limit,
     is_diffuse,
+    memory_forecast,
     smallest_set,
     with_removal,
 )
@@ -121,7 +122,9 @@ def explain(
     """
     check_question(k, side, labels, ask, selector, weights)
     started = time.perf_counter()
-    explainer = Explainer(model, **options).fit(train, ids)
+    first = model[0] if isinstance(model, list | tuple) and model else model
+    explainer = Explainer(model, **options)
+    explainer._fit(train, ids, forecast=memory_forecast(first, train, fit))
     return explain_from(
         explainer, test, k, side=side, labels=labels, ask=ask, selector=selector, weights=weights,
         fit=fit, started=started,

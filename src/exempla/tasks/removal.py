@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
 
+from exempla.arrays import nbytes_of
 from exempla.data import absent_labels, arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
+from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import is_checkpoint
 from exempla.progress import waiting
 from exempla.results import Explanation
-from exempla.tasks.retrain import check_fit, refit
+from exempla.tasks.retrain import check_fit, is_module, refit
 from exempla.tasks.verify import judge_rows, likelihood_of
 
 REACH = 0.8
@@ -92,6 +95,16 @@ def is_diffuse(explainer: Any, rows: np.ndarray, test: Any, labels: Any, weights
     effect = explainer.removal_effect(rows, test, labels, weights, scale=factor)
     n = len(explainer.embeddings[0].oracle.read(test, role="test"))
     return effect.log_likelihood < DIFFUSE_GAIN and (effect.n_fixed or 0) < DIFFUSE_FIXED * n
+
+
+def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> Forecast:
+    """Return the memory forecast, with a copy of the inputs if the model may be retrained.
+
+    Most models are retrained without the examples found; a network only if `fit` says how.
+    """
+    retrained = isinstance(train, tuple) and (fit is not None or not is_module(model))
+    inputs = nbytes_of(train[0]) if retrained else 0
+    return partial(explain_bytes, inputs=inputs, whitened=whitened)
 
 
 def with_removal(found: Explanation, fit: Any, elapsed: float) -> Explanation:

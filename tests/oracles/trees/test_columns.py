@@ -55,7 +55,7 @@ def test_single_precision_rows_are_solved_in_pieces(monkeypatch: pytest.MonkeyPa
     lower = np.linalg.cholesky(np.cov(rng.normal(size=(6, 40))) + np.eye(6))
     rows = rng.normal(size=(25, 6)).astype(np.float32)
     whole = solve_lower(lower, rows)
-    monkeypatch.setattr("exempla.arrays.SOLVED", 7)
+    monkeypatch.setattr("exempla.arrays._SOLVE_ROWS", 7)
     np.testing.assert_allclose(solve_lower(lower, rows), whole, rtol=1e-6)
     np.testing.assert_allclose(whole, np.linalg.solve(lower, rows.T).T, rtol=1e-4)
 
@@ -64,7 +64,7 @@ def test_rows_may_be_made_unit_rows_in_place(monkeypatch: pytest.MonkeyPatch) ->
     rows = np.random.default_rng(0).normal(size=(9, 3))
     rows[4] = 0.0
     expected = unit_rows(rows)
-    monkeypatch.setattr("exempla.arrays.SQUARED", 2)
+    monkeypatch.setattr("exempla.arrays._SQUARE_BYTES", 30)
     copy = rows.copy()
     assert unit_rows(copy, overwrite=True) is copy
     np.testing.assert_array_equal(copy, expected)

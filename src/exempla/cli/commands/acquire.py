@@ -14,9 +14,17 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from exempla.cli.options import add_file_arguments, add_output, command_for, command_line, completed
+from exempla.cli.options import (
+    add_file_arguments,
+    add_output,
+    command_for,
+    command_line,
+    completed,
+    stages,
+)
 
 HELP = "which rows should you label or add next?"
+STAGES = stages(("choosing rows of the pool", 4, 4))
 _FILES = ("acquired.csv", "tasks.json")
 _REVIEW = ("review.json", "suspects.jsonl", "images")
 

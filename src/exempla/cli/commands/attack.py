@@ -17,6 +17,7 @@ from exempla.cli.options import (
     add_file_arguments,
     add_output,
     command_line,
+    stages,
     verdict,
 )
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from exempla.cli.fitted import Fitted
 
 HELP = "which rows could be changed slightly to flip predictions?"
+STAGES = stages(("attacking", 4, 2))
 
 _TARGETS = 10
 """Test rows attacked together where the user names none."""

@@ -18,10 +18,12 @@ from exempla.cli.options import (
     add_output,
     command_for,
     command_line,
+    stages,
     verdict,
 )
 
 HELP = "which rows in your file harm the model, and what happens without them?"
+STAGES = stages(("finding harmful rows", 4, 4), ("retraining", 1, 0))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,7 +42,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.query import choose_query
     from exempla.errors import ExemplaError
     from exempla.explainer import Explainer
-    from exempla.progress import waiting
+    from exempla.progress import stage, waiting
     from exempla.report import About, evidence_of
     from exempla.tables import Decision, export
     from exempla.tasks.clean import clean_from
@@ -68,6 +70,7 @@ def run(options: Namespace) -> int:
         asked = asked.limited_to(found.question.rows)
         evidence = evidence_of(found)
         removed = given.parts.train[found.removed]
+        stage("retraining")
         with waiting(f"retraining without {len(removed):,} rows"):
             fixed_share, before, after = _without(given, asked, found.removed, options.seed)
     fixed = round(fixed_share * len(asked.positions))

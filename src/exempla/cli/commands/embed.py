@@ -25,12 +25,14 @@ from exempla.cli.options import (
     add_store,
     command_line,
     shard,
+    stages,
 )
 
 if TYPE_CHECKING:
     from exempla.cli.fitted import Fitted
 
 HELP = "write the rows of your file as vectors in Fisher space"
+STAGES = stages(("embedding the rows", 4, 2))
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -17,12 +17,14 @@ from exempla.cli.options import (
     add_output,
     add_store,
     command_line,
+    stages,
     verdict,
 )
 
 _SEEDS = 3
 """Retrainings per arm of --verify."""
 HELP = "which rows in your file are responsible for a model's errors?"
+STAGES = stages(("explaining the predictions", 4, 4), ("retraining", 2, 0))
 
 
 def _count(text: str) -> int | str:
@@ -178,10 +180,11 @@ def run(options: Namespace) -> int:
 
 def _checked(given: Any, explanation: Any, console: Any, options: Namespace) -> Any:
     """Return the effect of retraining without the listed rows, if --verify is given."""
-    from exempla.progress import showing, waiting
+    from exempla.progress import showing, stage, waiting
 
     if not options.verify:
         return None
+    stage("retraining")
     with showing(console.progress), waiting(f"retraining {3 * _SEEDS} times"):
         return explanation.verify(seeds=_SEEDS)
 

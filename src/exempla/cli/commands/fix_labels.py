@@ -16,16 +16,17 @@ from exempla.cli.options import (
     add_file_arguments,
     add_output,
     command_line,
+    stages,
     verdict,
 )
 from exempla.errors import ExemplaError
 
 HELP = "which labels in your file are wrong?"
+STAGES = stages(("judging the labels", 8, 3))
 
 TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
 _REVIEW_FILES = (
     "review.json", "suspects.jsonl", "images", "decisions.sqlite", "decisions.json", "patch.csv",
-    "label-studio.json", "label-studio.xml", "fiftyone.csv", "cleanlab.csv", "spotlight.json",
 )  # fmt: skip
 """Files of the review page."""
 
@@ -88,11 +89,14 @@ def run(options: Namespace) -> int:
     from exempla.cli.fitted import fit_file, opened, read_files
     from exempla.cli.labels import judge_several_labels, judge_tokens
     from exempla.cli.output import named_after
+    from exempla.progress import stage
+    from exempla.review.integrations import TOOL_FILES
     from exempla.tables.dataset import label_layout, read_sentence_table
     from exempla.tables.label_parts import is_conll
 
     others = [*_REVIEW_FILES, named_after("corrected", options.file)]
-    with opened(options, others=others) as (console, folder):
+    exported = [name for tool in options.export for name in TOOL_FILES[tool]]
+    with opened(options, exported, others) as (console, folder):
         conll = is_conll(options.file) and options.task == "auto"
         files = None if conll else read_files(options, console)
         layout, sentences = None, None
@@ -105,6 +109,8 @@ def run(options: Namespace) -> int:
             raise ExemplaError(
                 "--original-column is for files with one label per row; leave it out for this one."
             )
+        if sentences is not None or layout is not None:
+            stage("judging the labels")
         if sentences is not None:
             job, fixes = judge_tokens(sentences, options, console)
         elif layout is not None:

@@ -1,7 +1,7 @@
-"""Decide about suspicious labels, row by row, on a page of your own machine.
+"""Decide about suspicious labels, row by row, on a local page.
 
-DIR is what `exempla fix-labels` wrote. Every decision is saved at once; the page exports the
-corrected file, and so does --export without opening the page.
+DIR is a folder that `exempla fix-labels` wrote. Every decision is saved at once. Export the
+corrected file from the page, or with --export.
 """
 
 from __future__ import annotations
@@ -19,44 +19,46 @@ HELP = "decide about suspicious labels in your browser, and export the corrected
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The folder and the server."""
+    """Add the folder, the server and the exports."""
     folder = parser.add_argument(
-        "folder", metavar="DIR", type=Path, help="written by exempla fix-labels"
+        "folder", metavar="DIR", type=Path, help="the folder that exempla fix-labels wrote"
     )
     completed(folder, "DIRECTORY")
-    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: any free one)")
-    parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument(
-        "--export", action="store_true", help="write the corrected file and end, without the page"
+        "--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)"
     )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the address and open no browser"
+    )
+    parser.add_argument("--export", action="store_true", help="write the corrected file and exit")
     back = parser.add_argument(
         "--import",
         metavar="FILE",
         type=Path,
         dest="import_from",
-        help="take over decisions made in Label Studio (its JSON) or FiftyOne (its CSV), and end",
+        help="import decisions from Label Studio (JSON) or FiftyOne (CSV), and exit",
     )
     completed(back, "FILE")
     parser.add_argument(
         "--stop-below",
         metavar="SHARE",
         type=float,
-        help="say so when spot checks bound what is left below this share of all rows (default: "
-        "0.01, or what was named last)",
+        help="tell you to stop when spot checks show that at most this share of all rows is still "
+        "wrong (default: 0.01, or the last value used)",
     )
     parser.add_argument(
         "--recover",
         action="store_true",
-        help="of a damaged decisions.sqlite, go on with what is whole; the damaged file is kept",
+        help="recover the readable part of a damaged decisions.sqlite; the damaged file is kept",
     )
-    parser.add_argument("--quiet", action="store_true", help="say nothing but the address")
+    parser.add_argument("--quiet", action="store_true", help="print only the address")
     parser.add_argument(
         "--json", action="store_true", help="print the address, or what --export wrote, as JSON"
     )
 
 
 def run(options: Namespace) -> int:
-    """Serve the page until interrupted, or export."""
+    """Serve the page, export, import, or recover the log."""
     console = Console.of(options)
     if options.recover:
         return _recover(options, console)
@@ -66,37 +68,37 @@ def run(options: Namespace) -> int:
 
 
 def _recover(options: Namespace, console: Console) -> int:
-    """Keep a damaged log aside and go on with its whole events."""
+    """Rebuild a damaged log from its readable events and keep the damaged file."""
     from exempla.review import read_review
     from exempla.review.log import recover_log
 
     found = recover_log(read_review(options.folder).directory / "decisions.sqlite")
     if found.kept is None:
-        console.say("decisions.sqlite is whole; there is nothing to recover.")
+        console.say("decisions.sqlite is not damaged; there is nothing to recover.")
     else:
-        console.say(f"{found.events:,} whole events are in decisions.sqlite.")
-        console.say(f"  {found.kept}  the damaged file, as it was")
+        console.say(f"Recovered {found.events:,} events into decisions.sqlite.")
+        console.say(f"  {found.kept}  the damaged file, unchanged")
     kept = None if found.kept is None else str(found.kept)
     console.result({"events": found.events, "kept": kept})
     return 0
 
 
 def _import(options: Namespace, console: Console) -> int:
-    """Take over decisions made elsewhere, and say what became of them."""
+    """Import decisions that were made in another tool."""
     from exempla.review import read_review
     from exempla.review.integrations import import_decisions
 
     found = import_decisions(read_review(options.folder), options.import_from)
-    console.say(f"{found.written:,} decisions were taken over; {found.known:,} were known already.")
+    console.say(f"Imported {found.written:,} decisions; {found.known:,} were known already.")
     if found.kept:
         few = ", ".join(found.kept[:5]) + (", …" if len(found.kept) > 5 else "")
-        console.warn(f"{len(found.kept):,} were decided otherwise here before and stay so: {few}.")
+        console.warn(f"{len(found.kept):,} rows keep an earlier, different decision: {few}.")
     console.result({"written": found.written, "known": found.known, "kept": list(found.kept)})
     return 0
 
 
 def _export(options: Namespace, console: Console) -> int:
-    """Write the files, and say where they are."""
+    """Write decisions.json, patch.csv and the corrected data."""
     from exempla.errors import ExemplaError
     from exempla.review import read_review
     from exempla.review.export import export_review
@@ -117,7 +119,7 @@ def _export(options: Namespace, console: Console) -> int:
 
 
 def _serve(options: Namespace, console: Console) -> int:
-    """The page, until Ctrl-C; then how to get the corrected file without it."""
+    """Serve the page until Ctrl-C, then print how to go on."""
     from exempla.review import serve
     from exempla.review.session import checked_share
 
@@ -133,7 +135,7 @@ def _serve(options: Namespace, console: Console) -> int:
         checked_share(options.stop_below)
     serve(options.folder, options.port, not options.no_browser, announce, options.stop_below)
     console.say(
-        f"Decisions are kept in {options.folder}; `exempla review {options.folder} --export` "
-        "writes the corrected file, `exempla review` goes on."
+        f"Your decisions are saved in {options.folder}. Run `exempla review {options.folder}` to "
+        f"continue, or `exempla review {options.folder} --export` to write the corrected file."
     )
     return 0

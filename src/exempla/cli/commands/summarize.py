@@ -15,10 +15,12 @@ from exempla.cli.options import (
     add_file_arguments,
     add_output,
     command_line,
+    stages,
     verdict,
 )
 
 HELP = "reduce your file to k weighted rows"
+STAGES = stages(("summarising", 6, 3))
 
 
 def add_arguments(parser: ArgumentParser) -> None:

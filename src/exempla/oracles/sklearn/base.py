@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from exempla.arrays import is_sparse
+from exempla.arrays import is_sparse, nbytes_of
 from exempla.data import plain_labels, refuse_data, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT, Examples, Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Gaussian, Likelihood, resolve
-from exempla.oracles.sklearn.data import Batch, SklearnExamples, encode, nbytes_of, prepare
+from exempla.oracles.sklearn.data import Batch, SklearnExamples, encode, prepare
 from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from exempla.arrays import Array, is_sparse
+from exempla.arrays import Array, is_sparse, nbytes_of
 from exempla.data import as_matrix, is_polars, listing, n_rows, take_rows
 from exempla.oracles.base import RowExamples
 from exempla.oracles.likelihoods import Likelihood, Poisson
@@ -180,11 +180,6 @@ def _finite_rows(X: Array) -> np.ndarray:
     culprits = np.flatnonzero(~np.isfinite(X.data))
     fine[np.searchsorted(X.indptr, culprits, side="right") - 1] = False
     return fine
-
-
-def nbytes_of(X: Array) -> int:
-    """Return the memory of a table in bytes."""
-    return X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes
 
 
 # ---- labels and class weights

@@ -18,10 +18,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -168,16 +167,21 @@ def summed_values(
     return total
 
 
-def _compile(function: Callable[..., Any]) -> Any:
-    """Compile with an on-disk cache, or without one if no folder is writable."""
+@cache
+def _compiled_gather() -> Any:
+    """Compile `_gather` with an on-disk cache, or without one if no folder is writable.
+
+    Numba takes 60 MB, so it is not imported for models that are not trees.
+    """
+    import numba
+
     options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True}
     try:
-        return numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, **options)(_gather)
     except RuntimeError:  # "cannot cache function: no locator available"
-        return numba.njit(**options)(function)
+        return numba.njit(**options)(_gather)
 
 
-@_compile
 def _gather(columns, table, out):
     n, count = columns.shape
     fours = count - count % 4
@@ -207,7 +211,7 @@ def sum_of_rows(columns: np.ndarray, table: np.ndarray) -> np.ndarray:
     """
     table = np.ascontiguousarray(table)
     out = np.zeros((len(columns), table.shape[1]), dtype=table.dtype)
-    _gather(columns, table, out)
+    _compiled_gather()(columns, table, out)
     return out
 
 

@@ -1,4 +1,4 @@
-"""CSV, TSV and their kin: read every cell as a string, remember where every record stands."""
+"""CSV, TSV and similar files: every cell is a string, and the position of each row is kept."""
 
 from __future__ import annotations
 
@@ -26,37 +26,26 @@ from exempla.tables.formats.dialect import (
     sniff_spaces,
 )
 from exempla.tables.formats.encoding import (
-    Encoding,
+    TextSource,
     check_limit,
     named_format,
-    pack,
     sniff_encoding,
     unpack,
 )
 from exempla.tables.table import Table, show
 
-__all__ = ["TextSource", "read_delimited"]
-
 CHUNK = 20_000
 _UNTITLED = ("", "Unnamed: 0")
-"""Titles of a first column that pandas or R wrote as the names of the rows."""
+"""Titles of a first column that holds row names, as pandas and R write it."""
 _RAGGED_SHARE = 0.01
-"""More crooked rows than this and the delimiter, not the rows, is the likely culprit."""
+"""If more rows than this have another number of cells, the delimiter is probably wrong."""
 
 
 @dataclass(frozen=True)
-class TextSource:
-    """The bytes of a delimited file and where each data row stands in its text."""
+class _DelimitedSource(TextSource):
+    """Changes single cells in their own quoting style."""
 
-    raw: bytes
-    encoding: Encoding
-    packing: str
     dialect: Dialect
-    starts: np.ndarray
-    ends: np.ndarray
-
-    def original(self) -> bytes:
-        return self.raw
 
     def rewrite(
         self,
@@ -66,26 +55,14 @@ class TextSource:
         *,
         excel_safe: bool = False,
     ) -> bytes:
-        text = self.encoding.decode(unpack(self.raw, "the file")[0])
-        if self.encoding.encode(text) != unpack(self.raw, "the file")[0]:
-            raise ExemplaError(
-                f"The encoding {self.encoding.codec} does not write back the bytes it read, so a "
-                "corrected copy could differ elsewhere; convert the file to UTF-8 first."
-            )
-        touched = range(len(self.starts)) if excel_safe else sorted({*changes, *removed})
-        pieces, done = [], 0
-        for row in touched:
-            start, end = int(self.starts[row]), int(self.ends[row])
-            pieces.append(text[done:start])
-            done = end
+        def edit(row: int, record: str) -> str:
             if row in removed:
-                continue
-            record = text[start:end]
+                return ""
             if row in changes:
                 record = replace_cell(record, column, changes[row], self.dialect)
-            pieces.append(excel_safe_record(record, self.dialect) if excel_safe else record)
-        pieces.append(text[done:])
-        return pack(self.encoding.encode("".join(pieces)), self.packing)
+            return excel_safe_record(record, self.dialect) if excel_safe else record
+
+        return self.edited(range(len(self.starts)) if excel_safe else {*changes, *removed}, edit)
 
 
 @dataclass(frozen=True)
@@ -124,22 +101,22 @@ def read_delimited(
     check_limit("columns", max(map(len, first), default=0), path.name)
     above = preamble(first)
     if above:
-        notes.append(f"Passed over {above} line(s) above the table, the first {first[0][0]!r}.")
+        notes.append(f"Skipped {above} line(s) above the table, the first {first[0][0]!r}.")
     first = first[above:]
     has_header, why = _has_header(first, header, expected, path.name)
     notes += [why] if why else []
     parsed, dialect = _parse(text, dialect, first, above + has_header)
     if not dialect.quotes and '"' in text:
-        notes.append("Quotation marks are plain characters in this file.")
+        notes.append("Quotation marks are ordinary characters in this file.")
     titles, said = _titles(first[0] if has_header else [], names, parsed, path.name)
     notes += said
     if parsed.ragged:
-        notes.append(_crooked(parsed, path.name))
+        notes.append(_ragged_note(parsed, path.name))
     return Table(
         path=path,
         format="tsv" if cut == "\t" else "csv",
         data=pa.table(parsed.columns, names=titles),
-        source=TextSource(raw, found, packing, dialect, parsed.starts, parsed.ends),
+        source=_DelimitedSource(raw, found, packing, parsed.starts, parsed.ends, dialect),
         notes=tuple(notes),
         ragged=parsed.ragged,
         header=bool(has_header),
@@ -155,18 +132,18 @@ def _has_header(
         if not why:
             return True, ""
         return False, (
-            f"The first row of {name} is data, not a header ({why}); columns are named column_1, "
-            "column_2 …; if that is wrong, say --header yes (in Python: header=True)."
+            f"The first row of {name} is data, not a header ({why}), so the columns are called "
+            "column_1, column_2 …; if that is wrong, use --header yes (in Python: header=True)."
         )
     if wanted and why:
-        return True, f"Took the first row as header as told, though {why}."
-    return wanted, "" if wanted else "No header, as told; columns are named column_1, column_2 …"
+        return True, f"Used the first row as the header, although {why}."
+    return wanted, "" if wanted else "No header: the columns are called column_1, column_2 …"
 
 
 def _parse(
     text: str, dialect: Dialect, first: list[list[str]], skip: int
 ) -> tuple[_Parsed, Dialect]:
-    """Parse with quotes first; where they do not come in pairs, take them as plain characters."""
+    """Parse with quotes; if they are not in pairs, treat them as ordinary characters."""
     width = Counter(len(row) for row in first[1:] or first).most_common(1)[0][0]
     ways = [replace(dialect, strict=dialect.quotes)]
     if '"' in text and dialect.quotes:
@@ -183,8 +160,8 @@ def _parse(
             best = parsed, replace(way, strict=False)
     if best is None:
         raise ExemplaError(
-            "The file cannot be read as a table: it holds stray line ends or NUL characters; "
-            "save it again as UTF-8 CSV."
+            "The file cannot be read as a table: it has stray line ends or NUL characters; save it "
+            "again as UTF-8 CSV."
         )
     return best
 
@@ -234,7 +211,7 @@ def _titles(
     if not cells:
         return [f"column_{place + 1}" for place in range(width)], []
     if len(cells) == width - 1:
-        # R leaves the row names' column untitled; other programs end each row with a delimiter.
+        # R gives the column of row names no title; other programs end each row with a delimiter.
         trailing = not any(value for value in parsed.columns[-1].to_pylist())
         return column_names([*cells, ""] if trailing else ["", *cells], width)
     if len(cells) != width:
@@ -245,7 +222,7 @@ def _titles(
     return column_names(cells, width)
 
 
-def _crooked(parsed: _Parsed, name: str) -> str:
+def _ragged_note(parsed: _Parsed, name: str) -> str:
     count, total = len(parsed.ragged), len(parsed.starts)
     where = f"line(s) {show(parsed.numbers)}{' …' if count > len(parsed.numbers) else ''}"
     width = len(parsed.columns)
@@ -255,6 +232,6 @@ def _crooked(parsed: _Parsed, name: str) -> str:
             "delimiter right, or is a delimiter inside a cell without quotes?"
         )
     return (
-        f"{count} row(s) do not have {width} cells ({where}): left out of training, exported "
-        "untouched."
+        f"{count} row(s) do not have {width} cells ({where}): not used for training, exported "
+        "unchanged."
     )

@@ -1,16 +1,13 @@
-"""How a delimited file is written: delimiter, quotes, spaces after delimiters, lines above.
+"""The dialect of a delimited file, and edits of single cells in it.
 
-Does the first record name the columns, or is it data already?
-
-Where one cell stands inside one record, and how a new value is written there.
-
-Only the records a decision touches come here; the rest of the file is copied as it is.
+`sniff_*` and `preamble` find the delimiter, the quotes, spaces after delimiters and lines above the
+table; `looks_like_data` tells whether the first record is a header. `replace_cell` writes a new
+value into a record; records without a decision are copied unchanged.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sys
 from collections import Counter
@@ -23,16 +20,16 @@ from exempla.tables.formats.encoding import check_limit, limit
 from exempla.tables.table import MISSING, show
 
 _SAMPLE = 1_000_000
-"""Characters at the head of a file from which its dialect is judged."""
+"""Characters at the beginning of a file from which its dialect is inferred."""
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One way to write a row.
+    """How rows are written.
 
-    `spaces` means that a space after the delimiter is decoration ("39, State-gov"); without
-    `quotes` a quotation mark is a character like any other.
+    With `spaces`, a space after the delimiter is not part of the cell ("39, State-gov"). Without
+    `quotes`, a quotation mark is an ordinary character.
     """
 
     delimiter: str
@@ -45,7 +42,7 @@ class Dialect:
         return f"{name} and space" if self.spaces else name
 
     def reader(self, source: Iterator[str]) -> Iterator[list[str]]:
-        """Python's own CSV reader, told about this dialect."""
+        """Return Python's CSV reader for this dialect."""
         return csv.reader(
             source,
             delimiter=self.delimiter,
@@ -56,9 +53,9 @@ class Dialect:
 
 
 def lines(text: str, mark: list[int]) -> Iterator[str]:
-    """Lines with their ends; `mark[0]` is always the end of the line handed out last.
+    """Yield lines with their line ends; `mark[0]` is the end of the line yielded last.
 
-    `str.splitlines` would also break at form feeds and U+2028, which belong to the cells.
+    `str.splitlines` would also split at form feeds and U+2028, which belong to the cells.
     """
     most = limit("line")
     if text.count("\r") == text.count("\r\n"):
@@ -84,7 +81,7 @@ def lines(text: str, mark: list[int]) -> Iterator[str]:
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    # An e-mail is longer than csv's default limit; the limit is global, so it is put back.
+    # E-mails exceed the default limit of csv, which is global and therefore restored.
     before = csv.field_size_limit(sys.maxsize)
     try:
         yield
@@ -93,7 +90,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def records(text: str, dialect: Dialect) -> Iterator[tuple[list[str], int, int]]:
-    """Each record's cells and where it starts and ends in the text; blank lines are passed over.
+    """Yield the cells of each record with its start and end in the text; skip blank lines.
 
     >>> list(records("a,b\\n\\n1,2", Dialect(",")))
     [(['a', 'b'], 0, 4), (['1', '2'], 5, 8)]
@@ -107,10 +104,10 @@ def records(text: str, dialect: Dialect) -> Iterator[tuple[list[str], int, int]]
 
 
 def sample(text: str, dialect: Dialect, most: int = 1000) -> list[list[str]]:
-    """The first records; one that the sample's end may have cut is left out."""
+    """Return the first records, without one that the end of the sample may have cut."""
     found: list[list[str]] = []
     size = _SAMPLE
-    while len(found) < min(most, 2):  # records longer than the whole sample ask for a larger one
+    while len(found) < min(most, 2):  # records longer than the sample need a larger one
         piece, found = text[:size], []
         try:
             for cells, _, end in records(piece, dialect):
@@ -128,7 +125,7 @@ def sample(text: str, dialect: Dialect, most: int = 1000) -> list[list[str]]:
 
 
 def sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> str:
-    """The delimiter under which most records have the same number of cells, above one.
+    """Return the delimiter with which most records have the same number of cells, above one.
 
     >>> sniff_delimiter("a;b\\n1,5;2\\n2,5;3\\n", None, ".csv", "a.csv")
     ';'
@@ -141,17 +138,17 @@ def sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> st
         wanted, wanted
     )
     if len(wanted) != 1 or wanted in '\r\n"':
-        raise ExemplaError(f"The delimiter must be one character, such as ',' or ';': {wanted!r}.")
+        raise ExemplaError(f"The delimiter must be one character such as ',', not {wanted!r}.")
     if all(len(cells) == 1 for cells in sample(text, Dialect(wanted))) and scores[best][0] > 0.9:
         raise ExemplaError(
-            f"With the delimiter {wanted!r} every row of {name} is a single cell; the file looks "
-            f"{_DELIMITERS[best]}-separated: pass {best!r}, or no delimiter to have it detected."
+            f"With the delimiter {wanted!r} every row of {name} is a single cell. The file looks "
+            f"{_DELIMITERS[best]}-separated: give {best!r}, or leave the delimiter out."
         )
     return wanted
 
 
 def sniff_quotes(text: str, dialect: Dialect) -> bool:
-    """Whether quotation marks enclose cells: they come in pairs and keep the rows straight.
+    """Return True if quotation marks enclose cells: in pairs, with rows of equal length.
 
     >>> sniff_quotes('x\\ty\\n"a\\t1\\nb\\t0\\n', Dialect("\\t"))
     False
@@ -187,7 +184,7 @@ def _agreement(text: str, delimiter: str, suffix: str) -> tuple[float, bool, int
 
 
 def sniff_spaces(text: str, delimiter: str) -> bool:
-    """Whether a space follows every delimiter ("39, State-gov, 77516")."""
+    """Return True if a space follows every delimiter ("39, State-gov, 77516")."""
     if delimiter == "\t":
         return False
     rows = sample(text, Dialect(delimiter), 200)
@@ -197,7 +194,7 @@ def sniff_spaces(text: str, delimiter: str) -> bool:
 
 
 def preamble(rows: list[list[str]]) -> int:
-    """How many lines stand above the table: single cells before rows of several.
+    """Return the number of lines above the table: single cells before rows of several.
 
     >>> preamble([["|1x3 Cross validator"], ["a", "b"], ["1", "2"], ["3", "4"]])
     1
@@ -208,7 +205,7 @@ def preamble(rows: list[list[str]]) -> int:
 
 
 _TEXT_WORDS = 4
-"""Mean number of words from which a column counts as text when the header is judged."""
+"""Mean number of words from which a column counts as text in `looks_like_data`."""
 
 
 def looks_like_data(rows: list[list[str]], expected: Collection[str] = ()) -> str:
@@ -259,7 +256,7 @@ def _number(cell: str) -> bool:
 
 
 def column_names(cells: list[str], width: int) -> tuple[list[str], list[str]]:
-    """Distinct names for the columns, and what had to be said about them.
+    """Return distinct names for the columns, and notes about those that were changed.
 
     >>> column_names(["a", "", "a"], 3)
     (['a', 'column_2', 'a_2'], ["Unnamed columns are called 'column_2'.", "Repeated column names \
@@ -290,7 +287,7 @@ were numbered: 'a_2'."])
 
 
 def _cell_spans(record: str, dialect: Dialect) -> Iterator[tuple[int, int]]:
-    """Start and end of every cell of a record, quotes included, decorative spaces not.
+    """Yield the start and end of every cell of a record, with quotes, without extra spaces.
 
     >>> list(_cell_spans('7,"a,b",c\\n', Dialect(",")))
     [(0, 1), (2, 7), (8, 9)]
@@ -311,7 +308,7 @@ def _cell_spans(record: str, dialect: Dialect) -> Iterator[tuple[int, int]]:
 
 
 def _content_end(record: str) -> int:
-    # The line end that closes the record is the last one; a cell may hold others in quotes.
+    # Only the last line end closes the record; a quoted cell may contain others.
     if record.endswith("\r\n"):
         return len(record) - 2
     return len(record) - 1 if record.endswith(("\n", "\r")) else len(record)
@@ -325,18 +322,18 @@ def _closing_quote(record: str, start: int) -> int:
 
 
 def replace_cell(record: str, place: int, value: str, dialect: Dialect) -> str:
-    """The record with one cell changed, written in that cell's own quoting style.
+    """Return the record with one cell changed, in that cell's own quoting style.
 
     >>> replace_cell('1,"ham"\\r\\n', 1, "spam", Dialect(","))
     '1,"spam"\\r\\n'
     """
     start, end = list(_cell_spans(record, dialect))[place]
     changed = record[:start] + _written(value, record[start:end], dialect) + record[end:]
-    # The reader must see the new value here and the old ones elsewhere; anything else is refused.
+    # Reading the result must give the new value here and the old ones elsewhere.
     before, after = _read(record, dialect), _read(changed, dialect)
     if after != [*before[:place], value, *before[place + 1 :]]:
         raise ExemplaError(
-            f"The label {value!r} cannot be written into this file without harming its row; "
+            f"The label {value!r} cannot be written into this file without changing other cells; "
             "choose a label without delimiters and line breaks."
         )
     return changed
@@ -359,7 +356,7 @@ def _written(value: str, old: str, dialect: Dialect) -> str:
 
 
 def excel_safe_record(record: str, dialect: Dialect) -> str:
-    """The record with an apostrophe before every cell a spreadsheet would run as a formula.
+    """Return the record with an apostrophe before cells that a spreadsheet would evaluate.
 
     >>> excel_safe_record("=1+1,-5,@x\\n", Dialect(","))
     "'=1+1,-5,'@x\\n"
@@ -379,44 +376,3 @@ def _is_formula(cell: str) -> bool:
     except ValueError:
         return True
     return False
-
-
-def json_spans(line: str) -> dict[str, tuple[int, int]]:
-    """Where each value of a one-line JSON object stands.
-
-    >>> json_spans('{"a": 1, "b": "x"}')
-    {'a': (6, 7), 'b': (14, 17)}
-    """
-    decoder, spans = json.JSONDecoder(), {}
-    at = _past_space(line, line.index("{") + 1)
-    while line[at] != "}":
-        key, at = decoder.raw_decode(line, at)
-        at = _past_space(line, _past_space(line, at) + 1)
-        _, end = decoder.raw_decode(line, at)
-        spans[key] = (at, end)
-        at = _past_space(line, end)
-        if line[at] == ",":
-            at = _past_space(line, at + 1)
-    return spans
-
-
-def _past_space(line: str, at: int) -> int:
-    while line[at] in " \t\r\n":
-        at += 1
-    return at
-
-
-def json_token(value: str, old: str) -> str:
-    """A new value in the old one's style: a string stays a string, a number a number.
-
-    >>> json_token("1", "0"), json_token("1", '"0"'), json_token("spam", "0")
-    ('1', '"1"', '"spam"')
-    """
-    if not old.startswith('"'):
-        try:
-            if isinstance(json.loads(value), (int, float, bool)):
-                return value
-        except ValueError:
-            pass
-    # Other letters than ASCII are escaped only if the old value escaped them.
-    return json.dumps(value, ensure_ascii="\\u" in old)

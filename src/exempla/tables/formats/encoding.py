@@ -1,17 +1,13 @@
-"""From the bytes of a file to its text and back, without losing one of them.
+"""Bytes and text of a file: size limits, encodings, compression and file extensions.
 
-How large one file may be in each respect, so that a small file cannot fill the memory.
+**Limits.** A small hostile file must not fill the memory. The environment variable EXEMPLA_LIMITS
+raises a limit, as in `EXEMPLA_LIMITS="columns=500000 unpacked=2e11"`; an error names the limit.
 
-Every limit can be raised by the environment variable EXEMPLA_LIMITS, as in
-`EXEMPLA_LIMITS="columns=500000 unpacked=2e11"`; the message of a refusal says which one.
-
-The ending of a file's name that tells its format: `.csv`, `.csv.gz`; not `.2024.csv`.
-
-Which codec a text is in that is neither UTF-8 nor marked: charset-normalizer's guess, checked.
-
-Western letters with accents stand alone between plain ones, and there guesses from so few bytes
-are often wrong: such a text stays cp1252. Cyrillic, Greek, Hebrew, Arabic, Japanese, Chinese and
-Korean come in runs of non-ASCII bytes; which of them it is, charset-normalizer tells.
+**Encodings.** A text that is neither UTF-8 nor has a byte-order mark is guessed. Accented Western
+letters appear singly between ASCII letters, where guesses from few bytes are often wrong: such a
+text is read as cp1252. Cyrillic, Greek, Hebrew, Arabic, Japanese, Chinese and Korean appear in runs
+of non-ASCII bytes, and charset-normalizer tells them apart. A guess is used only if encoding the
+text again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -50,28 +46,28 @@ _WORDS = {
 
 
 def limit(name: str) -> int:
-    """One limit, as the environment has it or by default.
+    """Return a limit: from EXEMPLA_LIMITS, or the default.
 
     >>> limit("columns")
     100000
     """
-    return _told().get(name, DEFAULTS[name])
+    return _given_limits().get(name, DEFAULTS[name])
 
 
 def check_limit(name: str, found: int | None, file: str) -> None:
-    """Refuse what is larger than the limit; None means larger, nobody counted by how much."""
+    """Raise if `found` exceeds the limit; None means that it does, by an unknown amount."""
     most = limit(name)
     if found is not None and found <= most:
         return
     said = f"more than {most:,}" if found is None else f"{found:,}"
     needed = "NUMBER" if found is None else str(found)
     raise ExemplaError(
-        f"{file} has {said} {_WORDS[name]}, and {most:,} is the limit; if that is meant, raise it "
-        f"with {_VARIABLE}={name}={needed}."
+        f"{file} has {said} {_WORDS[name]}; the limit is {most:,}. If the file is meant to be that "
+        f"large, set the environment variable {_VARIABLE}={name}={needed}."
     )
 
 
-def _told() -> dict[str, int]:
+def _given_limits() -> dict[str, int]:
     found = {}
     for piece in os.environ.get(_VARIABLE, "").replace(",", " ").split():
         name, _, number = piece.partition("=")
@@ -81,30 +77,30 @@ def _told() -> dict[str, int]:
             found[name] = 0
         if name not in DEFAULTS or found[name] < 1:
             raise ExemplaError(
-                f"{_VARIABLE} holds {piece!r}, which is not understood; write NAME=NUMBER with a "
-                f"name of {', '.join(DEFAULTS)}."
+                f"{piece!r} in {_VARIABLE} is not understood; write NAME=NUMBER, where NAME is one "
+                f"of {', '.join(DEFAULTS)}."
             )
     return found
 
 
 _EASTERN = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
-"""Two bytes a character: Japanese (Shift-JIS, EUC), Chinese (GBK, Big5), Korean."""
+"""Two bytes per character: Japanese (Shift-JIS, EUC), Chinese (GBK, Big5), Korean."""
 _OTHERS = ("cp1251", "koi8_r", "cp866", "iso8859_5", "cp1253", "cp1255", "cp1256")
 """Cyrillic (four), Greek, Hebrew, Arabic."""
 ENOUGH = 60_000
-"""Bytes that are looked at, all of them from cells with other letters than ASCII."""
+"""Bytes that are examined, all from cells with non-ASCII characters."""
 _IN_RUNS = 0.7
-"""Share of non-ASCII bytes beside another one: 0.8 and more in these scripts, below 0.5 in
+"""Share of non-ASCII bytes next to another one: 0.8 and more in these scripts, below 0.5 in
 Western languages."""
 FEWEST = 8
-"""Non-ASCII bytes below which nothing can be told."""
+"""With fewer non-ASCII bytes than this, no guess is made."""
 _PLAIN = re.compile(rb'[\t\r\n,;"]')
-"""Ends a cell; in none of these codecs is it half of a character."""
+"""Ends a cell; in none of these codecs is it part of another character."""
 _OTHER = re.compile(rb"[\x80-\xff]")
 
 
 def _guess_codecs(data: bytes) -> list[str]:
-    """Codecs this text may be in, the likeliest first; none for Western text.
+    """Return the codecs that this text may be in, most likely first; none for Western text.
 
     >>> _guess_codecs("текст,да\\nещё текст,нет\\n".encode("cp1251"))[0]
     'cp1251'
@@ -120,7 +116,7 @@ def _guess_codecs(data: bytes) -> list[str]:
 
     found = from_bytes(sample, cp_isolation=[*_EASTERN, *_OTHERS])
     matches = [match for match in found if match.encoding in (*_EASTERN, *_OTHERS)]
-    # It often calls several equally likely; then the text must look like what the codec is for.
+    # Several codecs are often equally likely; then the text must fit the language of the codec.
     matches.sort(
         key=lambda m: (round(_at_home(str(m), m.encoding), 1), -m.chaos, m.coherence), reverse=True
     )
@@ -128,7 +124,7 @@ def _guess_codecs(data: bytes) -> list[str]:
 
 
 def _cells(data: bytes) -> Iterator[bytes]:
-    """Cells with other bytes than ASCII, from anywhere in the file, up to `ENOUGH`."""
+    """Yield cells with non-ASCII bytes from anywhere in the file, up to `ENOUGH` bytes."""
     at = taken = 0
     while taken < ENOUGH and (here := _OTHER.search(data, at)) is not None:
         start = 1 + max(data.rfind(mark, at, here.start()) for mark in (b"\n", b",", b";", b"\t"))
@@ -142,11 +138,10 @@ def _cells(data: bytes) -> Iterator[bytes]:
 
 
 def _at_home(text: str, codec: str) -> float:
-    """Share of the non-ASCII characters that belong to the language of a codec."""
+    """Return the share of non-ASCII characters that belong to the language of a codec."""
     other = [letter for letter in text if letter > "\x7f"]
     kana = sum("\u3041" <= letter <= "\u30ff" for letter in other)
-    # cp949 has thousands of syllables that nobody writes, and Shift-JIS read as cp949 is full of
-    # them; EUC-KR has the common ones.
+    # Shift-JIS read as cp949 is full of rare syllables, which EUC-KR does not have.
     hangul = sum(
         "\uac00" <= c <= "\ud7a3" and len(c.encode("euc_kr", "ignore")) == 2 for c in other
     )
@@ -155,7 +150,7 @@ def _at_home(text: str, codec: str) -> float:
         "\u4e00" <= letter <= "\u9fff" or "\u3000" <= letter <= "\u3040" or letter >= "\uff00"
         for letter in other
     )
-    if codec in ("cp932", "euc_jp"):  # hardly a Japanese sentence has no kana
+    if codec in ("cp932", "euc_jp"):  # almost every Japanese sentence has kana
         fitting = kana + ideographs if kana > 0.1 * len(other) else 0
     elif codec in ("gb18030", "big5"):
         fitting = ideographs
@@ -178,32 +173,32 @@ _BOMS = (
 
 @dataclass(frozen=True)
 class Encoding:
-    """A codec, and the byte-order mark that stood before the text (often empty)."""
+    """A codec and the byte-order mark before the text (often empty)."""
 
     codec: str
     bom: bytes = b""
     guessed: bool = field(default=False, repr=False)
-    """Whether nothing but the look of the text speaks for it."""
+    """Whether the codec was guessed from the text."""
 
     def __str__(self) -> str:
         return f"{self.codec} with byte-order mark" if self.bom else self.codec
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know about it."""
+        """What to tell the user about it."""
         if not self.guessed:
             return []
         return [
-            f"The encoding {self.codec} is a guess; if letters look wrong, name the right one with "
+            f"The encoding {self.codec} is a guess; if letters look wrong, give the right one with "
             "--encoding (in Python: encoding=…)."
         ]
 
     def decode(self, data: bytes) -> str:
-        """The text after the byte-order mark."""
+        """Return the text after the byte-order mark."""
         return data[len(self.bom) :].decode(self.codec)
 
     def encode(self, text: str) -> bytes:
-        """The bytes of the text, its byte-order mark before them."""
+        """Return the bytes of the text, after the byte-order mark."""
         try:
             return self.bom + text.encode(self.codec)
         except UnicodeEncodeError as error:
@@ -215,13 +210,13 @@ class Encoding:
 
 
 def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding, str]:
-    """The encoding of a text file and its text; `wanted` is the user's word, tried alone.
+    """Return the encoding of a text file and its text; only `wanted` is tried if it is given.
 
     >>> sniff_encoding("é".encode("cp1252"), None, "a.csv")
     (Encoding(codec='cp1252', bom=b''), 'é')
     """
     if wanted is not None:
-        return _as_told(data, wanted, name)
+        return _as_given(data, wanted, name)
     for bom, codec in _BOMS:
         if data.startswith(bom):
             return _fitting(data, Encoding(codec, bom), name)
@@ -232,8 +227,8 @@ def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding
         return _fitting(data, Encoding(guess), name)
     if b"\x00" in head:
         raise ExemplaError(
-            f"{name} does not look like a text table (it holds zero bytes); "
-            "give a CSV, TSV, JSONL, Parquet or NPZ file, or a folder of images."
+            f"{name} does not look like a text table (it has zero bytes); give a CSV, TSV, JSONL, "
+            "Parquet or NPZ file, or a folder of images."
         )
     try:
         return Encoding("utf-8"), data.decode("utf-8")
@@ -249,8 +244,7 @@ def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding
 
 
 def _exactly(encoding: Encoding, data: bytes) -> str | None:
-    """The text, if encoding it again gives the very same bytes: cells nobody decides about must
-    come back as they were."""
+    """Return the text if encoding it again gives the same bytes, as an export requires."""
     try:
         text = encoding.decode(data)
         return text if encoding.bom + text.encode(encoding.codec) == data else None
@@ -258,7 +252,7 @@ def _exactly(encoding: Encoding, data: bytes) -> str | None:
         return None
 
 
-def _as_told(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
+def _as_given(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
     try:
         codec = codecs.lookup(wanted).name
     except (LookupError, ValueError):
@@ -269,7 +263,7 @@ def _as_told(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
         "".encode(codec)
     except (LookupError, ValueError):  # rot13, hex, zlib …: bytes to bytes, or text to text
         raise ExemplaError(
-            f"{wanted!r} is no encoding of text; try utf-8, utf-16, cp1252 or latin-1."
+            f"{wanted!r} is not a text encoding; try utf-8, utf-16, cp1252 or latin-1."
         ) from None
     family = codec.removesuffix("-sig")
     bom = next(
@@ -279,7 +273,7 @@ def _as_told(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
 
 
 def _plain(codec: str, bom: bytes) -> str:
-    """The codec without a byte-order mark of its own."""
+    """Return the codec that writes no byte-order mark itself."""
     marked = dict(_BOMS).get(bom)
     return marked or {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(
         codec, codec
@@ -291,8 +285,8 @@ def _fitting(data: bytes, encoding: Encoding, name: str) -> tuple[Encoding, str]
     if text is not None:
         return encoding, text
     raise ExemplaError(
-        f"{name} is not {encoding.codec}: {_where(encoding, data)}; leave the encoding out to have "
-        "it detected, or name another."
+        f"{name} is not {encoding.codec}: {_where(encoding, data)}; leave out the encoding to have "
+        "it detected, or give another one."
     )
 
 
@@ -309,11 +303,11 @@ def _where(encoding: Encoding, data: bytes) -> str:
 PIECE = 1 << 24
 _PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 _ZIPPED = "zip:"
-"""How a packing begins that names the one file of an archive."""
+"""Prefix of a packing that names the only file of a zip archive."""
 
 
 def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
-    """The content of a possibly compressed file, and how it was packed ("" if it was not).
+    """Return the content of a file and how it was compressed ("" if it was not).
 
     >>> unpack(pack(b"a,b", "gz"), "a.csv.gz")
     (b'a,b', 'gz')
@@ -332,31 +326,31 @@ def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
                 size += len(piece)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
         raise ExemplaError(
-            f"{name} is a damaged {packing} file: it does not unpack; fetch or copy it again."
+            f"{name} is a damaged {packing} file and cannot be unpacked; download or copy it again."
         ) from None
     check_limit("unpacked", None if size > most else size, name)
     return b"".join(pieces), packing
 
 
 def zipped_name(raw: bytes, name: str) -> str:
-    """The one table in a zip archive; files that systems add on their own do not count."""
+    """Return the name of the only table in a zip archive, ignoring files that systems add."""
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             held = [i.filename for i in archive.infolist() if not i.is_dir()]
     except (OSError, ValueError, zipfile.BadZipFile):
         raise ExemplaError(
-            f"{name} is a damaged zip archive or Excel workbook: it does not unpack; fetch or copy "
-            "it again."
+            f"{name} is a damaged zip archive or Excel workbook and cannot be unpacked; download "
+            "or copy it again."
         ) from None
     held = [n for n in held if not n.startswith("__MACOSX/") and not _hidden(n)]
     if len(held) == 1:
         return held[0]
     several = ", ".join(held[:4]) + (", …" if len(held) > 4 else "")
     raise ExemplaError(
-        f"{name} is a zip archive of {len(held):,} files ({several}); it should hold one table, so "
-        "unpack the one you mean."
+        f"{name} is a zip archive of {len(held):,} files ({several}); unpack the table you want "
+        "and give that file."
         if held
-        else f"{name} is an empty zip archive; give one that holds a table."
+        else f"{name} is an empty zip archive; give one that contains a table."
     )
 
 
@@ -372,16 +366,16 @@ def _unzipped(raw: bytes, name: str) -> tuple[bytes, str]:
             return archive.read(member), _ZIPPED + member
     except ExemplaError:
         raise
-    except RuntimeError:  # how zipfile says that a password is wanted
-        raise ExemplaError(f"{name} wants a password; unpack it first.") from None
+    except RuntimeError:  # zipfile raises it if a password is needed
+        raise ExemplaError(f"{name} needs a password; unpack it first.") from None
     except (OSError, ValueError, zlib.error, NotImplementedError, zipfile.BadZipFile):
         raise ExemplaError(
-            f"{name} is a damaged zip file: it does not unpack; fetch or copy it again."
+            f"{name} is a damaged zip file and cannot be unpacked; download or copy it again."
         ) from None
 
 
 def pack(data: bytes, packing: str) -> bytes:
-    """Compress as the input was; no time stamp, so equal content gives equal bytes."""
+    """Compress like the input; without a time stamp, so that equal content gives equal bytes."""
     if packing.startswith(_ZIPPED):
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -395,6 +389,37 @@ def pack(data: bytes, packing: str) -> bytes:
     return lzma.compress(data) if packing == "xz" else data
 
 
+@dataclass(frozen=True)
+class TextSource:
+    """The bytes of a text file and the position of every row in its text."""
+
+    raw: bytes
+    encoding: Encoding
+    packing: str
+    starts: Any
+    ends: Any
+
+    def original(self) -> bytes:
+        """Return the file as it was read."""
+        return self.raw
+
+    def edited(self, rows: Iterable[int], edit: Callable[[int, str], str]) -> bytes:
+        """Return the file with these rows replaced by `edit(row, text)`; "" removes a row."""
+        content = unpack(self.raw, "the file")[0]
+        text = self.encoding.decode(content)
+        if self.encoding.encode(text) != content:
+            raise ExemplaError(
+                f"Writing the file in its encoding {self.encoding.codec} would change other bytes; "
+                "convert it to UTF-8 first."
+            )
+        pieces, done = [], 0
+        for row in sorted(rows):
+            start, end = int(self.starts[row]), int(self.ends[row])
+            pieces += [text[done:start], edit(row, text[start:end])]
+            done = end
+        return pack(self.encoding.encode("".join([*pieces, text[done:]])), self.packing)
+
+
 _FORMATS = frozenset(
     {".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".npz", ".parquet", ".xlsx", ".xlsm"}
 )
@@ -402,8 +427,7 @@ PACKINGS = frozenset({".gz", ".bz2", ".xz", ".zip"})
 
 
 def format_suffix(path: str | PurePath) -> str:
-    """Everything from the last ending that names a format on; the last ending if none does. A
-    number, such as a year, is no ending.
+    """Return the file extensions from the one that names a format; numbers do not count.
 
     >>> [format_suffix(n) for n in ("data.2024.csv", "mails.v2.csv.gz", "adult.data", "a.2024")]
     ['.csv', '.csv.gz', '.data', '']
@@ -418,7 +442,7 @@ def format_suffix(path: str | PurePath) -> str:
 
 
 def named_format(path: str | PurePath) -> str:
-    """The format a name speaks of, as its ending; "" if it speaks of none.
+    """Return the extension that names the format of a file; "" if there is none.
 
     >>> named_format("a.json.CSV.gz"), named_format("adult.data")
     ('.csv', '')

@@ -1,7 +1,4 @@
-"""A folder of images, one sub-folder per class, as a table of files; nothing outside is touched.
-
-The images of a folder, read into one array of one size.
-"""
+"""A folder of images with one sub-folder per class, as a table of files and as one array."""
 
 from __future__ import annotations
 
@@ -27,14 +24,14 @@ PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "vali
 
 
 def safe_path(root: str | Path, name: str) -> Path:
-    """The file `name` inside `root`; every way out of `root` is refused.
+    """Return the file `name` inside `root`; refuse every path that leads outside.
 
     Refused are absolute paths, `..` (also percent-encoded or with backslashes), drive letters,
     control characters, and links that lead outside.
 
     >>> safe_path(".", "../secret.png")
     Traceback (most recent call last):
-    exempla.errors.ExemplaError: The path '../secret.png' leads out of its folder and is refused.
+    exempla.errors.ExemplaError: The path '../secret.png' leads outside its folder and is refused.
     """
     base = Path(root).resolve()
     plain = unquote(unquote(name)).replace("\\", "/")
@@ -50,14 +47,14 @@ def safe_path(root: str | Path, name: str) -> Path:
         target = _resolved(base / name)
         if target is not None and target.is_relative_to(base):
             return target
-    raise ExemplaError(f"The path {name!r} leads out of its folder and is refused.")
+    raise ExemplaError(f"The path {name!r} leads outside its folder and is refused.")
 
 
 def _resolved(path: Path) -> Path | None:
-    """Where links lead; None if they lead in a circle."""
+    """Resolve links; return None if they are circular."""
     try:
         return path.resolve()
-    except (OSError, RuntimeError):  # which one, depends on the version of Python
+    except (OSError, RuntimeError):  # which one depends on the version of Python
         return None
 
 
@@ -83,7 +80,7 @@ class FolderSource:
         return self.original()
 
     def moved(self, row: int, label: str) -> str:
-        """Where a relabelled file goes: the same path under the other class."""
+        """Return the new path of a relabelled file: the same path under the other class."""
         if label in ("", ".", "..") or re.search(r"[/\\\x00-\x1f]", label):
             raise ExemplaError(
                 f"The label {label!r} cannot be the name of a folder; choose another."
@@ -94,7 +91,7 @@ class FolderSource:
         """Copy every file that stays, each into its (new) class folder."""
         if out.resolve().is_relative_to(self.root.resolve()):
             raise ExemplaError(
-                f"{out} lies inside the folder it is made from; choose another place."
+                f"{out} is inside the folder that is exported; choose another folder."
             )
         if out.exists() and any(out.iterdir()):
             raise ExemplaError(f"{out} is not empty; export into a new folder.")
@@ -105,7 +102,7 @@ class FolderSource:
         }
         if twice := [name for name, times in Counter(targets.values()).items() if times > 1]:
             raise ExemplaError(
-                f"Two images would both be called {show(twice, 3)} after relabelling; rename one."
+                f"After relabelling, two images would be called {show(twice, 3)}; rename one."
             )
         for row, name in targets.items():
             place = out / name
@@ -148,10 +145,12 @@ def read_folder(path: str | Path, labelled: bool = True) -> Table:
     kinds = "without labels" if loose else f"in {len(classes)} classes"
     notes = [f"Read {root.name}: {len(files):,} images {kinds}."]
     if stray:
-        notes.append(f"{len(stray)} file(s) are no images in a class folder: {show(stray, 3)}.")
+        notes.append(
+            f"Ignored {len(stray)} file(s) that are no images in a class folder: {show(stray, 3)}."
+        )
     if svg:
         notes.append(
-            f"{len(svg)} SVG file(s) are refused (they can carry scripts), convert them to PNG: "
+            f"Ignored {len(svg)} SVG file(s), which can contain scripts; convert them to PNG: "
             f"{show(svg, 3)}."
         )
     return Table(
@@ -175,8 +174,8 @@ def _listed(root: Path) -> tuple[list[str], list[str], list[str]]:
         target = _resolved(entry) if entry.is_symlink() else entry
         if entry.is_symlink() and target is not None and not target.is_relative_to(base):
             raise ExemplaError(
-                f"{name!r} in {root.name} is a link that leads out of the folder and is refused; "
-                "replace it by a copy."
+                f"{name!r} in {root.name} is a link that leads outside the folder and is refused; "
+                "replace it with a copy."
             )
         if entry.is_dir():
             continue
@@ -191,7 +190,7 @@ def _listed(root: Path) -> tuple[list[str], list[str], list[str]]:
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
-    # "img10" after "img9": digits count as numbers; each part of the path is compared apart.
+    # "img10" comes after "img9": digits are compared as numbers, part by part of the path.
     pieces: list[tuple[int, int, str]] = []
     for part in path.parts:
         for piece in re.findall(r"\d+|\D+", part):
@@ -202,7 +201,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one folder; entry i of every field belongs to row `rows[i]` of its table."""
+    """The images of a folder; entry i of every field belongs to row `rows[i]` of its table."""
 
     pixels: np.ndarray
     """(n, h, w) if all are grey, else (n, h, w, 3); uint8."""
@@ -223,8 +222,8 @@ def load_images(
 ) -> Images:
     """Read the images of a folder (or of some of its rows) into one array.
 
-    `size` is (height, width), or one number for both; without it images of different sizes are
-    scaled to the commonest. Files that cannot be read are named and left out.
+    `size` is (height, width), or one number for both; by default, images of different sizes are
+    scaled to the most frequent one. Files that cannot be read are named in the notes and left out.
 
     >>> import tempfile, pathlib
     >>> from PIL import Image
@@ -238,7 +237,7 @@ def load_images(
     """
     table = folder if isinstance(folder, Table) else read_folder(folder)
     if not isinstance(table.source, FolderSource):
-        raise ExemplaError(f"{table.path.name} is no folder of images.")
+        raise ExemplaError(f"{table.path.name} is not a folder of images.")
     wanted = np.arange(len(table)) if rows is None else np.asarray(rows, dtype=np.int64)
     pictures: list[np.ndarray] = []
     read: list[int] = []

@@ -1,7 +1,7 @@
-"""Excel workbooks (.xlsx): the first sheet as a table, written back cell by cell.
+"""Excel workbooks (.xlsx): the first sheet is the table.
 
-Needs openpyxl, the extra [excel]. Cells are read as the values that Excel last computed; writing
-back keeps formulas, sheets and formats, but not every byte, as a zip archive is made anew.
+Needs openpyxl, from the extra [excel]. Cells have the values that Excel last computed. An export
+keeps formulas, sheets and formats, but not every byte: the zip archive is written anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["XlsxSource", "is_workbook", "read_xlsx"]
 
 
 def is_workbook(path: Path) -> bool:
-    """Whether a zip archive is an Excel workbook; a damaged one is, if it is named so."""
+    """Return True for an Excel workbook; a damaged archive counts if its name says so."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "xl/workbook.xml" in archive.namelist()
@@ -35,7 +35,7 @@ def is_workbook(path: Path) -> bool:
 
 
 class XlsxSource(OnDisk):
-    """Changes cells and drops rows of the first sheet."""
+    """Changes cells and removes rows of the first sheet."""
 
     def rewrite(
         self,
@@ -59,7 +59,7 @@ class XlsxSource(OnDisk):
 
 
 def read_xlsx(path: Path) -> Table:
-    """Read the first sheet of a workbook; its first row that is not empty names the columns."""
+    """Read the first sheet of a workbook; its first non-empty row is the header."""
     filled = _check_size(path)
     book = _opened(path, path, values=True)
     sheet = book.worksheets[0]
@@ -102,13 +102,13 @@ def _opened(file: Any, path: Path, *, values: bool) -> Any:
         return openpyxl.load_workbook(file, data_only=values, keep_links=False)
     except Exception as error:
         said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise ExemplaError(f"{path.name} is no readable Excel workbook ({said}).") from None
+        raise ExemplaError(f"{path.name} cannot be read as an Excel workbook ({said}).") from None
 
 
 _MAX_EMPTY_CELLS = 1_000_000
-"""Cells a sheet may span however few of them hold a value."""
+"""Cells that any sheet may span."""
 _MAX_SPAN_PER_CELL = 20
-"""Cells a larger sheet may span for each cell that holds a value."""
+"""Cells that a larger sheet may span per cell with a value."""
 
 
 def _check_size(path: Path) -> int:
@@ -125,7 +125,7 @@ def _check_size(path: Path) -> int:
 
 
 def _first_row(sheet: Any) -> int:
-    """The number of the first row that is not empty; 0 if there is none."""
+    """Return the number of the first non-empty row; 0 if there is none."""
     for cells in sheet.iter_rows():
         if any(cell.value is not None for cell in cells):
             return int(cells[0].row)
@@ -133,7 +133,7 @@ def _first_row(sheet: Any) -> int:
 
 
 def _rows(sheet: Any, first: int) -> list[tuple[int, list[str | None]]]:
-    """Rows below the header that are not empty, each with its number in the sheet."""
+    """Return the non-empty rows below the header, with their numbers in the sheet."""
     width = sheet.max_column
     out = []
     for cells in sheet.iter_rows(min_row=first + 1, max_col=width):
@@ -144,7 +144,7 @@ def _rows(sheet: Any, first: int) -> list[tuple[int, list[str | None]]]:
 
 
 def _text(value: Any) -> str | None:
-    """A cell as a person sees it; whole numbers without a fraction, dates as ISO writes them."""
+    """Return a cell as text: whole numbers without a fraction, dates in ISO format."""
     if value is None:
         return None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -156,7 +156,7 @@ def _text(value: Any) -> str | None:
 
 
 def _typed(label: str, old: Any) -> Any:
-    """A new value of the old one's type where it fits."""
+    """Return the new value in the type of the old one, if it fits."""
     if isinstance(old, bool):
         return {"true": True, "false": False}.get(label.casefold(), label)
     if isinstance(old, int | float):

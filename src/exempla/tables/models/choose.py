@@ -1,15 +1,9 @@
-"""Which model a file gets when none is given: chosen by cross-validation, by a rule fixed before.
+"""Choose the default model for a table by cross-validation.
 
-The candidates, simplest first: L2 regression (with TF-IDF for text), histogram gradient boosting.
-Each is fitted to the same folds and judged by its loss on the rows left out (−log p of the label,
-or the squared error). **The simplest one within one standard error of the best is taken.** Only
-models whose scores are known take part: what cannot be explained is not chosen.
-
-How good the model is, said before its explanation is trusted.
-
-The default model for a table: one preparation per kind of column, then L2 regression.
-
-The boosted candidate for a table: columns nearly as they are, then histogram boosting.
+The candidates, simplest first, are regularised linear or logistic regression (with TF-IDF for text)
+and histogram gradient boosting. Each is fitted to the same folds and compared by its loss on the
+held-out rows (−log p of the label, or the squared error). **The simplest candidate within one
+standard error of the best is chosen.** Only models that exempla can explain are candidates.
 """
 
 from __future__ import annotations
@@ -38,7 +32,7 @@ from threadpoolctl import threadpool_limits
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.progress import counter, say, track
+from exempla.progress import counter, track
 from exempla.tables.features import DateParts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.table import Table
@@ -46,13 +40,16 @@ from exempla.tasks.labels.fix_labels import MANY_CLASSES
 from exempla.tasks.labels.softmax import SoftmaxRegression
 
 _SUREST = 1e-6
-"""The least probability a label can have in a loss: no single row decides a comparison."""
+"""Smallest probability in a loss, so that no single row decides a comparison."""
+
+
+_BASELINES = ("the majority-class baseline", "predicting the mean")
 
 
 class CrossValidation(NamedTuple):
-    """Cross-validated accuracy, its standard error, and the share of the commonest class.
+    """Cross-validated accuracy, its standard error, and the majority-class baseline.
 
-    For a regression: R², its standard error over the folds, and 0 (what predicting the mean gets).
+    For a regression: R², its standard error over the folds, and 0, the R² of predicting the mean.
     """
 
     mean: float
@@ -61,27 +58,27 @@ class CrossValidation(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """The sentence for screen one, or "" when the model clearly beats the majority.
+        """A sentence if the model does not clearly beat the baseline, otherwise "".
 
-        >>> CrossValidation(0.71, 0.02, 0.70).warning[:39]
-        'The model is hardly better than always '
+        >>> CrossValidation(0.71, 0.02, 0.70).warning[:46]
+        'The model is hardly better than the majority-c'
         """
         if self.mean > self.majority + 2 * self.se:
             return ""
         return (
-            f"The model is hardly better than always giving the commonest answer "
-            f"({self.mean:.3f} ± {self.se:.3f} against {self.majority:.3f}): what it blames says "
-            "little about the data; give better columns or your own model."
+            f"The model is hardly better than {_BASELINES[self.majority == 0]} ({self.mean:.3f} ± "
+            f"{self.se:.3f} against {self.majority:.3f}), so its explanations say little about the "
+            "data; give better columns or your own model."
         )
 
 
 def cross_validated_accuracy(
     model: Any, X: Any, y: Any, *, folds: int = 5, max_rows: int = 20_000, seed: int = 0
 ) -> CrossValidation:
-    """Accuracy on rows the model was not fitted on (R² for a regressor).
+    """Return the cross-validated accuracy (R² for a regressor).
 
-    More than `max_rows` rows are sampled down first: the model then learns from fewer rows than it
-    will have, so the figure errs on the low side.
+    At most `max_rows` rows are used; the model then learns from fewer rows than it will have, and
+    the estimate is low.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -102,18 +99,17 @@ def _cross_validated(
     seed: int = 0,
     what: str = "the model",
 ) -> tuple[CrossValidation, np.ndarray]:
-    """The same, and each judged row's loss: −log p of its label where the model gives one, else
-    whether it is wrong; for a regressor its squared error."""
+    """Return the cross-validated accuracy and the loss of each held-out row (see `_row_losses`)."""
     y = np.asarray(y)
     if len(y) < 4:
-        raise ExemplaError(f"{len(y)} rows are too few to cross-validate; give at least four.")
+        raise ExemplaError(f"{len(y)} rows are too few for cross-validation; give at least four.")
     if len(y) > max_rows:
         some = np.sort(np.random.default_rng(seed).choice(len(y), max_rows, replace=False))
         X, y = take_rows(X, some), y[some]
     numbers = _predicts_numbers(model, y)
     parts = make_folds(y, folds, classes=not numbers, seed=seed)
     if not parts:
-        raise ExemplaError("Every class has a single row: nothing can be cross-validated.")
+        raise ExemplaError("Every class has a single row, so cross-validation is impossible.")
     scoring = "neg_mean_squared_error" if numbers else "accuracy"
     measured = get_scorer(scoring)
     losses: list[np.ndarray] = []
@@ -137,7 +133,7 @@ def _cross_validated(
 
 
 def _row_losses(model: Any, X: Any, y: np.ndarray, numbers: bool) -> np.ndarray:
-    """What each row costs a fitted model.
+    """Return the loss of each row: −log p, 0/1 without probabilities, or the squared error.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -158,10 +154,10 @@ def _row_losses(model: Any, X: Any, y: np.ndarray, numbers: bool) -> np.ndarray:
 def make_folds(
     y: np.ndarray, folds: int, *, classes: bool, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(training rows, test rows) of each fold; for classes, each class is spread over the folds.
+    """Return (training rows, test rows) of each fold, stratified by class.
 
-    The only row of a class is in every training part and in no test part: no model without it
-    could know its class. Empty if every class is like that.
+    The only row of a class is in every training part and in no test part, because a model trained
+    without it cannot know its class. The list is empty if every class has a single row.
 
     >>> import numpy as np
     >>> parts = make_folds(np.array(list("aaaabbbbc")), 2, classes=True, seed=0)
@@ -185,12 +181,12 @@ def make_folds(
 def _predicts_numbers(model: Any, y: np.ndarray) -> bool:
     try:
         return is_regressor(model) or (y.dtype.kind == "f" and not is_classifier(model))
-    except AttributeError:  # a model that tells scikit-learn nothing about itself
+    except AttributeError:  # a model without scikit-learn tags
         return y.dtype.kind == "f" and not hasattr(model, "predict_proba")
 
 
 def _r2(y: np.ndarray, errors: np.ndarray, sizes: np.ndarray) -> CrossValidation:
-    """From the mean squared error of each fold."""
+    """Return R² from the mean squared error of each fold."""
     spread = max(float(np.var(y)), 1e-300)
     each = 1 - errors / spread
     mean = 1 - float(errors @ sizes / sizes.sum()) / spread
@@ -198,13 +194,13 @@ def _r2(y: np.ndarray, errors: np.ndarray, sizes: np.ndarray) -> CrossValidation
 
 
 clone: Any = _clone
-"""Typed by its authors as any collection; here it always gives back an estimator."""
+"""`sklearn.base.clone`, typed to return an estimator."""
 
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
-"""C of logistic regression, tried in this order; 1/α of ridge regression."""
+"""Regularisation strengths: C of logistic regression, 1/α of ridge regression."""
 _SEARCH_ROWS = 10_000
-"""Rows the search for C uses. C is the prior variance of a coefficient, so the best value for a
-sample serves the whole: unlike 1/(C·n), it does not change with n."""
+"""Rows used to tune C. C is the prior variance of a coefficient, so the best value for a sample is
+good for all rows; unlike 1/(C·n), it does not depend on n."""
 _FULL_HESSIAN, _HESSIAN_WORK = 600, 2e10
 _TEXT_FEATURES = 50_000
 _TOP_LEVELS = 1_000
@@ -218,12 +214,12 @@ def default_model(
     rows: np.ndarray | None = None,
     seed: int = 0,
 ) -> Pipeline:
-    """An unfitted Pipeline for `feature_frame(table, columns)`, its C chosen by cross-validation.
+    """Return an unfitted Pipeline for `feature_frame(table, columns)`, with tuned regularisation.
 
     Parameters
     ----------
     rows
-        Training rows: only they are looked at when C is chosen (default: all labelled rows).
+        Training rows, from which C is chosen (default: all labelled rows).
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import infer_columns, read_table
@@ -250,11 +246,11 @@ def default_model(
 
 
 def _solver(X: Any, classes: int, rows: int) -> tuple[Any, float]:
-    """Newton with the full Hessian while that is cheap; matrix-free Newton for wide sparse rows.
+    """Return solver and tolerance: Newton with the Hessian if it is cheap, Newton-CG if sparse.
 
     L-BFGS took 20 times as long as Newton-CG on 16,000 sentences × 33,000 n-grams. The tolerance
-    bounds the mean gradient: it must lie below the penalty's share w/(C·n), and for hundreds of
-    thousands of rows well below the gradient's own standard error, about 1/√n.
+    bounds the mean gradient: it must be below the gradient of the penalty, w/(C·n), and for
+    hundreds of thousands of rows well below the standard error of the gradient, about 1/√n.
     """
     size = X.shape[1] * (1 if classes == 2 else classes)
     if size <= _FULL_HESSIAN and rows * size**2 <= _HESSIAN_WORK:
@@ -263,7 +259,7 @@ def _solver(X: Any, classes: int, rows: int) -> tuple[Any, float]:
 
 
 def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
-    """The ColumnTransformer by kind of column."""
+    """Return the ColumnTransformer with one step per kind of column."""
     names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
     steps: list[tuple[str, Any, Any]] = []
     if names["number"]:
@@ -275,13 +271,13 @@ def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransform
             ("date", Pipeline([("parts", DateParts()), *numbers_ready().steps]), names["date"])
         )
     for place, name in enumerate(names["text"]):
-        # A single column name (no list) hands the vectoriser strings, not a frame.
+        # With a single column name (no list), the vectoriser gets strings, not a frame.
         steps.append((f"text_{place}", _text(X[name], len(names["text"])), name))
     return ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1)
 
 
 def numbers_ready() -> Pipeline:
-    """Numbers without gaps (filled, and marked), scaled."""
+    """Return a pipeline that imputes numbers, marks missing ones, and scales."""
     impute = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
     return Pipeline([("impute", impute), ("scale", StandardScaler())])
 
@@ -298,7 +294,7 @@ def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
     )
     if len(values) >= 1000:
         return made
-    # In a handful of rows no word may come twice; then every word has to do.
+    # In very few rows no word may occur twice; then every word is used.
     seen = pd.Series([w for text in values for w in set(made.build_analyzer()(text))], dtype=object)
     if (seen.value_counts() >= 2).sum() < 20:
         made.set_params(min_df=1)
@@ -325,7 +321,7 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
     folds = make_folds(y, 3, classes=classes, seed=seed)
     for train, test in track(folds, "tuning regularisation", len(folds)):
         if classes and len(np.unique(y[test])) < 2:
-            continue  # only one class has rows enough to be tested: that tells nothing about C
+            continue  # only one class can be tested, which says nothing about C
         inside, outside = take_rows(X, train), take_rows(X, test)
         if prepare is not None:
             ready = clone(prepare)
@@ -334,7 +330,7 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
         for place, strength in enumerate(_STRENGTHS):
             trial.set_params(**_strength(model, strength)).fit(inside, y[train])
             losses[place] += _loss(trial, outside, y[test])
-    # Ties go to the middle: with perfect folds every strength is as good.
+    # Ties go to the middle: with perfect folds all strengths are equally good.
     order = sorted(range(len(_STRENGTHS)), key=lambda i: abs(i - len(_STRENGTHS) // 2))
     best = min(order, key=lambda i: round(losses[i], 9))
     return clone(model).set_params(**_strength(model, _STRENGTHS[best]))
@@ -353,14 +349,13 @@ def _loss(model: Any, X: Any, y: np.ndarray) -> float:
 
 
 _LEVELS = 254
-"""Levels of a category that get a code of their own: histograms have 255 bins."""
+"""Levels of a category with their own code; histograms have 255 bins."""
 
 
 def boosted_model(columns: Collection[Column], seed: int = 0) -> Pipeline | None:
-    """An unfitted Pipeline for `feature_frame(table, columns)`; None where only text is left.
+    """Return an unfitted boosting Pipeline for `feature_frame(table, columns)`; None for text only.
 
-    Numbers keep their gaps, which trees can split on; categories are coded and split as sets; text
-    is left out.
+    Missing numbers stay missing, categories are split as sets, and text is not used.
 
     >>> columns = [Column("size", "number", ""), Column("y", "label", "", "classes")]
     >>> list(boosted_model(columns).named_steps)
@@ -378,12 +373,12 @@ def boosted_model(columns: Collection[Column], seed: int = 0) -> Pipeline | None
 
 MOST_ROWS, _FEWEST_ROWS = 20_000, 1_000
 _CELLS = 2_000_000
-"""Rows × columns × classes that a comparison may cost: of larger files a sample is compared."""
+"""Rows × columns × classes of a comparison; larger files are sampled."""
 _FOLDS = 5
 
 
 class Candidate(NamedTuple):
-    """A model that may be chosen, in words and unfitted."""
+    """An unfitted model that may be chosen, and its name."""
 
     name: str
     model: Any
@@ -391,7 +386,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """A candidate and how it did."""
+    """A candidate with its cross-validated score and loss."""
 
     name: str
     model: Any
@@ -401,7 +396,7 @@ class Compared:
     """Standard error of the mean loss."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For a result file."""
+        """Return the entry for explanation.json."""
         return {
             "model": self.name,
             "loss": self.loss,
@@ -412,22 +407,22 @@ class Compared:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The model to use; with what it was compared, if it was."""
+    """The chosen model, and the candidates it was compared with, if any."""
 
     model: Any
     compared: tuple[Compared, ...] = ()
     place: int = 0
     rows: int = 0
-    """Rows that were compared on."""
+    """Rows used for the comparison."""
     regression: bool = False
 
     @property
     def accuracy(self) -> CrossValidation | None:
-        """The chosen model's; None where nothing was compared."""
+        """The score of the chosen model; None without a comparison."""
         return self.compared[self.place].accuracy if self.compared else None
 
     def table(self) -> str:
-        """The scores, the rule and the winner, for a person."""
+        """Return a table of the scores with the choice and its rule."""
         name, unit = ("squared error", "R²") if self.regression else ("log loss", "accuracy")
         width = max(len(one.name) for one in self.compared)
         lines = [
@@ -439,7 +434,7 @@ class Chosen:
             loss = f"{one.loss:.4g} ± {one.se:.2g}"
             mark = "  <- chosen" if place == self.place else ""
             lines.append(f"  {one.name:{width}}  {loss:>18}  {score:>8}{mark}")
-        lines.append("The simplest within one standard error of the best is taken.")
+        lines.append("The simplest model within one standard error of the best is chosen.")
         return "\n".join(lines)
 
 
@@ -453,7 +448,7 @@ def choose_model(
     seed: int = 0,
     linear: bool = False,
 ) -> Chosen:
-    """The model for these training rows; `linear` leaves only regressions to choose from.
+    """Return the model for these training rows; with `linear`, only linear models compete.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import infer_columns, read_table, split
@@ -468,7 +463,7 @@ def choose_model(
     """
     regression = label_of(columns).detail == "regression"
     if not regression and len(np.unique(y)) >= MANY_CLASSES:
-        # a search over thousands of classes would take hours and (rows × classes) of memory
+        # tuning with thousands of classes would take hours and (rows × classes) of memory
         few = Pipeline([("prepare", preparation(columns, X)), ("model", SoftmaxRegression())])
         return Chosen(few)
     first = default_model(table, columns, rows=rows, seed=seed)
@@ -486,7 +481,7 @@ def choose_model(
 
 
 def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
-    """Rows a comparison may use; None where even a small one would cost too much, or cannot be."""
+    """Return the rows for a comparison; None if it is impossible or would cost too much."""
     _, counts = np.unique(y, return_counts=True)
     if len(y) < _FOLDS or (not regression and counts.max() < 2):
         return None
@@ -496,7 +491,7 @@ def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | Non
 
 
 def can_explain(model: Any) -> bool:
-    """Whether there are scores for this model, fitted or not.
+    """Return True if exempla can explain this model, fitted or not.
 
     >>> from sklearn.linear_model import Ridge, RidgeClassifier
     >>> can_explain(Ridge()), can_explain(RidgeClassifier())
@@ -512,12 +507,10 @@ def can_explain(model: Any) -> bool:
 def compare(
     candidates: Sequence[Candidate], X: Any, y: Any, *, max_rows: int = MOST_ROWS, seed: int = 0
 ) -> list[Compared]:
-    """Every candidate on the same folds."""
-    rows, trainings = min(len(y), max_rows), _FOLDS * len(candidates)
-    say(f"comparing {len(candidates)} models on {rows:,} rows: {trainings} trainings")
+    """Cross-validate every candidate on the same folds."""
     found = []
     for name, model in candidates:
-        # trees of so few rows are grown faster by one thread; on a busy machine, many times so
+        # with so few rows one thread is faster, especially on a busy machine
         with threadpool_limits(1, user_api="openmp"):
             accuracy, losses = _cross_validated(
                 model, X, y, folds=_FOLDS, max_rows=max_rows, seed=seed, what=name
@@ -528,6 +521,6 @@ def compare(
 
 
 def simplest(compared: Sequence[Compared]) -> int:
-    """The first whose loss is within one standard error of the best one's."""
+    """Return the position of the first candidate within one standard error of the best."""
     best = min(compared, key=lambda one: one.loss)
     return next(i for i, one in enumerate(compared) if one.loss <= best.loss + best.se)

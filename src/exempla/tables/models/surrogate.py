@@ -1,7 +1,7 @@
-"""A model that can be explained, in place of one that cannot: fitted to its predictions.
+"""Surrogates: a supported model fitted to the predictions of an unsupported one.
 
-How often the two agree on rows the surrogate was not fitted to is measured and comes first: an
-explanation of the surrogate says something about the model only as far as they do.
+The cross-validated agreement of the two is reported first, because an explanation of the surrogate
+holds for the model only as far as they agree.
 """
 
 from __future__ import annotations
@@ -40,49 +40,49 @@ from exempla.tables.models.choose import (
 __all__ = ["Surrogate", "surrogate"]
 
 COMPARED = 10_000
-"""Rows on which candidates are compared, at most."""
+"""Largest number of rows for the comparison of candidates."""
 CLOSE = 0.9
-"""Agreement below which the sentence is a warning."""
+"""Below this agreement, the sentence is a warning."""
 _WORDS = 5
-"""Words on average from which a column of strings is text."""
+"""Mean number of words from which a column of strings is text."""
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A fitted model that can be explained, and how far it agrees with the one it stands for.
+    """A fitted surrogate, and how well it agrees with the model it replaces.
 
     >>> agreement = CrossValidation(0.95, 0.01, 0.6)
     >>> print(Surrogate(None, "a linear model", "TabPFNClassifier", agreement).sentence[:59])
-    A surrogate, a linear model, stands in for TabPFNClassifier
+    A surrogate, a linear model, is explained instead of TabPFN
     """
 
     model: Any
     name: str
-    """What kind of model it is."""
+    """The kind of model."""
     of: str
-    """Whose predictions it was fitted to."""
+    """The class of the model it replaces."""
     agreement: CrossValidation
-    """Share of rows left out on which the two say the same (of numbers: R²), its standard error,
-    and what always giving the commonest answer would reach."""
+    """Cross-validated share of equal predictions (R² for numbers), with its standard error and the
+    majority-class baseline."""
     regression: bool = False
     compared: tuple[Compared, ...] = field(default=(), repr=False)
 
     @property
     def sentence(self) -> str:
-        """How far the two agree, in one sentence."""
+        """How well the two agree, in one sentence."""
         at = self.agreement
         if self.regression:
-            how = f"follows its predictions with R² {at.mean:.3f} ± {at.se:.3f}"
+            how = f"predicts its output with R² {at.mean:.3f} ± {at.se:.3f}"
         else:
             how = (
-                f"gives the same answer in {at.mean:.1%} ± {at.se:.1%} of cases (the commonest "
-                f"answer alone: {at.majority:.1%})"
+                f"gives the same prediction for {at.mean:.1%} ± {at.se:.1%} of the rows "
+                f"(majority-class baseline: {at.majority:.1%})"
             )
         doubt = ""
         if at.mean < CLOSE:
-            doubt = "; where they differ, what follows says nothing about the model"
+            doubt = "; where they differ, the explanation says nothing about your model"
         return (
-            f"A surrogate, {self.name}, stands in for {self.of}: on rows it was not fitted to it "
+            f"A surrogate, {self.name}, is explained instead of {self.of}: on held-out rows it "
             f"{how}{doubt}."
         )
 
@@ -90,26 +90,25 @@ class Surrogate:
 def surrogate(
     model: Any, X: Any, y: Any = None, *, candidates: Any = None, seed: int = 0
 ) -> Surrogate:
-    """Fit a supported model to the predictions of one that has no scores.
+    """Fit a supported model to the predictions of an unsupported one.
 
-    Then explain `surrogate(model, X).model` with the training data as they are: the surrogate is
-    where the model is, as nearly as it can be, and training rows are scored there under their own
-    labels. Read `.sentence` first.
+    Explain `surrogate(model, X).model` with the unchanged training data: training rows are scored
+    under their own labels. Read `.sentence` first.
 
     Parameters
     ----------
     model : anything with `predict`
-        Fitted.
+        The fitted model.
     X : array, sparse matrix, data frame or list of texts
-        Its training rows, or others like them.
+        Its training rows, or similar ones.
     y : array
-        Their own labels: a class that the model never answers is learnt from these, so that rows
-        of it can be scored. Everything else is learnt from the model's answers.
+        Their labels. A class that the model never predicts is learned from them, so that its rows
+        can be scored; everything else is learned from the predictions.
     candidates : list of unfitted models
-        What to choose from by cross-validation; by default a linear model, a perceptron and, where
-        its scores are known, gradient boosting.
+        Candidates for cross-validation; by default a linear model, a multilayer perceptron and, if
+        it is supported, gradient boosting.
     seed : int
-        The seed of every random choice.
+        Seed of all random choices.
 
     Examples
     --------
@@ -122,8 +121,8 @@ def surrogate(
     """
     if not hasattr(model, "predict"):
         raise ExemplaError(
-            f"{type(model).__name__} has no predict, so nothing can be fitted to it: give its "
-            "gradient as exempla.ScoreModel."
+            f"{type(model).__name__} has no predict method, so no surrogate can be fitted to it; "
+            "give its gradients as exempla.ScoreModel."
         )
     check_seed(seed)
     X = from_arrow(X)
@@ -132,20 +131,20 @@ def surrogate(
         said = said[:, 0]
     if said.ndim != 1 or len(said) != n_rows(X):
         raise ExemplaError(
-            f"{type(model).__name__}.predict gives shape {said.shape} for {n_rows(X)} rows: a "
-            "surrogate needs one answer a row."
+            f"{type(model).__name__}.predict returns shape {said.shape} for {n_rows(X)} rows; a "
+            "surrogate needs one prediction per row."
         )
     regression = said.dtype.kind == "f" and not classifies(model)
     if len(np.unique(said)) < 2:
         raise ExemplaError(
-            f"{type(model).__name__} gives every one of these rows the same answer, so there is "
-            "nothing to stand in for: give rows on which it differs."
+            f"{type(model).__name__} predicts the same for every row, so there is nothing to fit a "
+            "surrogate to; give rows with different predictions."
         )
     if y is not None and not regression:
         said = _with_every_class(said, np.asarray(y))
     tried = _default_candidates(X, regression, seed) if candidates is None else named(candidates)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the comparison judges what came out
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the comparison uses the result
         found = compare(tried, X, said, max_rows=COMPARED, seed=seed)
         best = min(found, key=lambda one: one.loss)
         fitted = best.model.fit(X, said)
@@ -155,7 +154,7 @@ def surrogate(
 
 
 def _with_every_class(said: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The answers, with rows of a class that is never answered under their own label.
+    """Return the predictions, with the labels of rows whose class is never predicted.
 
     >>> _with_every_class(np.array(["a", "a", "b"]), np.array(["a", "c", "b"])).tolist()
     ['a', 'c', 'b']
@@ -165,27 +164,27 @@ def _with_every_class(said: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def classifies(model: Any) -> bool:
-    """Whether the model's answers are classes."""
+    """Return True if the model predicts classes."""
     try:
         return bool(is_classifier(model)) or hasattr(model, "predict_proba")
-    except AttributeError:  # it tells scikit-learn nothing about itself
+    except AttributeError:  # a model without scikit-learn tags
         return hasattr(model, "predict_proba")
 
 
 def named(candidates: Any) -> list[Candidate]:
-    """The caller's own candidates, each with scores."""
+    """Return the caller's candidates; all must be supported."""
     models = list(candidates)
     lacking = [type(model).__name__ for model in models if not can_explain(model)]
     if lacking or not models:
         raise ExemplaError(
-            f"candidates must be models that can be explained, and {', '.join(lacking) or 'none'} "
-            "can: give LogisticRegression, MLPClassifier, or their like."
+            f"Candidates must be supported models ({', '.join(lacking) or 'none was given'}); give "
+            "LogisticRegression or MLPClassifier, for example."
         )
     return [Candidate(type(model).__name__, model) for model in models]
 
 
 def _default_candidates(X: Any, regression: bool, seed: int) -> list[Candidate]:
-    """A linear model, a perceptron, and boosting if it can be explained."""
+    """Return a linear model, a perceptron, and boosting if it is supported."""
     prepare, boosted = _prepared(X, regression, seed)
     line: Any = Ridge() if regression else LogisticRegression(max_iter=1000)
     shape = {"hidden_layer_sizes": (64,), "random_state": seed}
@@ -200,7 +199,7 @@ def _default_candidates(X: Any, regression: bool, seed: int) -> list[Candidate]:
 
 
 def _prepared(X: Any, regression: bool, seed: int) -> tuple[Any, Any]:
-    """What X goes through before a linear model, and a boosted model for it (None: none)."""
+    """Return the preparation of X for a linear model, and a boosted model for X or None."""
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     if is_polars(X) or hasattr(X, "iloc"):
         frame = X.to_pandas() if is_polars(X) else X
@@ -214,7 +213,7 @@ def _prepared(X: Any, regression: bool, seed: int) -> tuple[Any, Any]:
 
 
 def _by_type(frame: pd.DataFrame, regression: bool) -> list[Column]:
-    """Columns of a frame by their values: numbers, dates, text, and categories for the rest."""
+    """Return the columns of a frame by their values: number, date, text or category."""
     columns = []
     for name, values in frame.items():
         kind = "category"
@@ -224,6 +223,6 @@ def _by_type(frame: pd.DataFrame, regression: bool) -> list[Column]:
             kind = "date"
         elif np.mean([len(str(value).split()) for value in values[:1000]] or [0]) >= _WORDS:
             kind = "text"
-        columns.append(Column(str(name), kind, "by its values"))
+        columns.append(Column(str(name), kind, "inferred from its values"))
     label = "regression" if regression else "classes"
-    return [*columns, Column("", "label", "the model's answer", label)]
+    return [*columns, Column("", "label", "the model's prediction", label)]

@@ -1,9 +1,9 @@
 """Attacks: how few changes to the training data undo a prediction?
 
 Memory, beside the model and the data as given: with n training rows of x bytes each, an attack
-keeps the rows as an array of its own and, for a linear model, once more as the model's inputs. To
-find the rows with the largest reach, all of them are moved to the best corner of their box, which
-takes five more copies for a moment; an attack on given rows, or on the test points, takes two.
+keeps the rows as an array of its own and, for a linear model, once more as the model's inputs, and
+the Fisher matrix takes a weighted copy of them for a moment. To find the rows with the largest
+reach, a block of rows at a time is moved to the best corner of its box.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from exempla.checks import (
     check_number,
     check_seed,
     check_times,
-    whole_number,
 )
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.kernel.damping import FisherEvidence, check_damping, resolve_damping
-from exempla.memory import announce
+from exempla.memory import IMPORT_BYTES, announce
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 from exempla.progress import showing, track
@@ -49,25 +48,25 @@ from exempla.tasks.retrain import Fit, check_fit, refit
 
 __all__ = ["Attack", "Relabelling", "attack", "expected_peak", "input_scores", "weak_points"]
 
-_LOADED_BYTES = 10 * 2**20
-"""Bytes that modules loaded on the way take."""
 _NUMBERS_PER_ROW = 8
 """Codes, probabilities and products of each row."""
-_COPIES_SEARCHING, _COPIES_NAMED = 7, 4
-"""Copies of the rows at the peak: while all rows are searched, and with given rows."""
+_COPIES = 3
+"""Copies of the rows at the peak: two that are kept, and a temporary one."""
+_REACH_ROWS = 8192
+"""Rows that are moved to the best corner of their box at a time."""
 
 
-def expected_peak(X: Any, itemsize: int, searched: bool) -> float:
+def expected_peak(X: Any, itemsize: int) -> float:
     """Return the bytes at the peak.
 
-    >>> round(expected_peak(np.zeros((1000, 2000)), 8, searched=True) / 2**20)
-    117
+    >>> round(expected_peak(np.zeros((1000, 2000)), 8) / 2**20)
+    169
     """
     n = n_rows(X)
     shape = np.shape(X) if is_sparse(X) or hasattr(X, "shape") else np.shape(X[:1])
     row = itemsize * float(np.prod(shape[1:]))
-    copies = _COPIES_SEARCHING if searched else _COPIES_NAMED
-    return _LOADED_BYTES + n * (copies * row + 8 * _NUMBERS_PER_ROW)
+    block = 7 * min(n, _REACH_ROWS) * row  # to move a block of rows to the best corner
+    return IMPORT_BYTES + n * (_COPIES * row + 8 * _NUMBERS_PER_ROW) + block
 
 
 _OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
@@ -165,8 +164,7 @@ def attack(
         check_fit(model, fit)
     with showing(check_flag("progress", progress)):
         itemsize = 8 if isinstance(model, BaseEstimator) else 4
-        searched = perturb == "train" and whole_number(k)
-        announce(expected_peak(given[0], itemsize, searched), f"{n_rows(given[1])} training rows")
+        announce(expected_peak(given[0], itemsize), f"{n_rows(given[1])} training rows")
         scores = input_scores(model, given, damping, parameters, check_seed(seed))
         X, y = scores.encode(*given)
         test, tx, ty = _labelled(scores, test)
@@ -369,8 +367,15 @@ def _labelled(scores: InputScores, test: Any) -> tuple[Any, np.ndarray, np.ndarr
 
 
 def _reach(scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any) -> np.ndarray:
-    _, gradient = influence_objective(scores, y, v)(X)
-    return Box(X, *limits).reach(gradient) / len(X)
+    """Return the reach of every row, computed a block of rows at a time."""
+    budget, *bounds = limits
+    low, high = (np.broadcast_to(bound, X.shape) for bound in bounds)
+    out = np.empty(len(X))
+    for start in range(0, len(X), _REACH_ROWS):
+        here = slice(start, start + _REACH_ROWS)
+        _, gradient = influence_objective(scores, y[here], v)(X[here])
+        out[here] = Box(X[here], budget, low[here], high[here]).reach(gradient)
+    return out / len(X)
 
 
 def _on_test_side(

@@ -36,7 +36,7 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from exempla import __version__
-from exempla.arrays import TIE, first_largest, is_sparse
+from exempla.arrays import TIE, first_largest, is_sparse, nbytes_of
 from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.data import plain_labels
 from exempla.errors import ExemplaError
@@ -436,11 +436,4 @@ def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
 
 def row_bytes(X: Any) -> float:
     """Return the bytes that a row of X takes in memory, on average; 0 if that is not known."""
-    if is_sparse(X):
-        parts = [getattr(X, name, None) for name in ("data", "indices", "indptr", "row", "col")]
-        size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
-    elif hasattr(X, "iloc"):
-        size = int(np.sum(X.memory_usage(index=False)))
-    else:
-        size = int(getattr(X, "nbytes", 0))
-    return size / max(len(X) if not hasattr(X, "shape") else X.shape[0], 1)
+    return nbytes_of(X) / max(len(X) if not hasattr(X, "shape") else X.shape[0], 1)

@@ -38,7 +38,7 @@ from typing import Any, Literal
 import numpy as np
 
 from exempla import __version__
-from exempla.arrays import is_sparse
+from exempla.arrays import nbytes_of
 from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
 from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -230,7 +230,7 @@ def expected_peak(
 
 def bytes_of(few: LastLayer, n: int, k: int, transformed: bool, refitted: bool) -> float:
     """The same, from what a few examples show."""
-    row = size_of(few.a) / len(few)
+    row = nbytes_of(few.a) / len(few)
     inputs, p = n * row, few.theta.size
     made = inputs if transformed else 0.0  # once to be read, and once to be refitted on
     refits = made * refitted
@@ -244,11 +244,6 @@ def bytes_of(few: LastLayer, n: int, k: int, transformed: bool, refitted: bool) 
         choosing += COMPILER_BYTES
     kept = inputs + refits + pool + 24.0 * n + fisher
     return IMPORT_BYTES + max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
-
-
-def size_of(a: Any) -> int:
-    """Bytes of a dense or sparse matrix."""
-    return a.data.nbytes + a.indices.nbytes + a.indptr.nbytes if is_sparse(a) else a.nbytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -1,0 +1,232 @@
+"""JSON lines: one object per line; values are kept as the strings they are written as."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from exempla.errors import ExemplaError
+from exempla.io import parse_json
+from exempla.tables.formats.dialect import lines
+from exempla.tables.formats.encoding import (
+    TextSource,
+    check_limit,
+    limit,
+    sniff_encoding,
+    unpack,
+)
+from exempla.tables.table import Table
+
+_WAY = "."
+"""Separates the keys of nested objects in the name of a column."""
+
+
+@dataclass(frozen=True)
+class JsonSource(TextSource):
+    """Changes single values of JSON objects in their own style."""
+
+    keys: tuple[str, ...]
+
+    def rewrite(
+        self,
+        column: int,
+        changes: Mapping[int, str],
+        removed: Collection[int],
+        *,
+        excel_safe: bool = False,
+    ) -> bytes:
+        def edit(row: int, line: str) -> str:
+            return "" if row in removed else _replaced(line, self.keys[column], changes[row])
+
+        return self.edited({*changes, *removed}, edit)
+
+
+def _replaced(line: str, key: str, value: str) -> str:
+    spans = json_spans(line)
+    if key in spans:
+        start, end = spans[key]
+        return line[:start] + json_token(value, line[start:end]) + line[end:]
+    for outer, (start, end) in spans.items():  # the value may be in a nested object
+        if key.startswith(f"{outer}{_WAY}") and line[start] == "{":
+            inner = _replaced(line[start:end], key.removeprefix(f"{outer}{_WAY}"), value)
+            return line[:start] + inner + line[end:]
+    # The row has no such key: it is added as the last one.
+    at = line.rindex("}")
+    entry = f"{json.dumps(key, ensure_ascii=False)}: {json_token(value, '')}"
+    return f"{line[:at].rstrip()}{', ' if spans else ''}{entry}{line[at:]}"
+
+
+def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
+    """Read a JSONL file; nested objects become columns, lists stay JSON text."""
+    content, packing = unpack(raw, path.name)
+    found, text = sniff_encoding(content, encoding, path.name)
+    if not text.strip():
+        raise ExemplaError(f"{path.name} is empty: it needs at least one JSON object.")
+    if text.lstrip().startswith("["):
+        raise ExemplaError(
+            f"{path.name} is one JSON list, not JSON lines; write one object per line "
+            "(`jq -c '.[]' in.json > out.jsonl`)."
+        )
+    starts: list[int] = []
+    ends: list[int] = []
+    columns: dict[str, list[str | None]] = {}
+    filled, most = 0, limit("gaps")
+    mark, before = [0], 0
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+    for number, line in enumerate(lines(text, mark), start=1):
+        if line.strip():
+            row = len(starts)
+            found_row = _object(decoder, line, number, path.name)
+            for key, value in _flattened(found_row, number, path.name):
+                values = columns.setdefault(key, [])
+                values.extend([None] * (row - len(values)))  # rows without this key
+                values.append(_string(value, path.name))
+                filled += 1
+            starts.append(before)
+            ends.append(mark[0])
+            if len(starts) * len(columns) - filled > most:
+                check_limit("gaps", None, path.name)
+        before = mark[0]
+    for values in columns.values():
+        values.extend([None] * (len(starts) - len(values)))
+    check_limit("columns", len(columns), path.name)
+    if not columns:
+        raise ExemplaError(f"{path.name} has only empty objects; each needs keys and values.")
+    return Table(
+        path=path,
+        format="jsonl",
+        data=pa.table({key: _array(values) for key, values in columns.items()}),
+        source=JsonSource(raw, found, packing, np.array(starts), np.array(ends), tuple(columns)),
+        notes=(f"Read {path.name} as JSON lines, {found}.", *found.notes),
+    )
+
+
+def _flattened(value: dict[str, Any], number: int, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values of an object; nested keys are joined, as in `user.age`.
+
+    >>> list(_flattened({"y": "1", "user": {"age": "3", "tags": ["a"]}}, 1, "a.jsonl"))
+    [('y', '1'), ('user.age', '3'), ('user.tags', ['a'])]
+    """
+    seen: set[str] = set()
+    pieces = deque(value.items())
+    for inner in value.values():
+        if isinstance(inner, dict):
+            check_limit("depth", _depth(inner), name)
+    while pieces:
+        key, inner = pieces.popleft()
+        if isinstance(inner, dict) and inner:
+            pieces.extendleft((f"{key}{_WAY}{k}", v) for k, v in reversed(inner.items()))
+            continue
+        if key in seen:
+            raise ExemplaError(
+                f"Line {number} of {name} has {key!r} both as a key and as the path of a nested "
+                "one; rename one of them."
+            )
+        seen.add(key)
+        yield key, inner
+
+
+def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dict[str, Any]:
+    try:
+        value = decoder.decode(line.strip())
+    except RecursionError:
+        value = check_limit("depth", None, name)
+    except ValueError as error:
+        raise ExemplaError(
+            f"Line {number} of {name} is not JSON ({error}); every line must be one object."
+        ) from None
+    if not isinstance(value, dict):
+        raise ExemplaError(f'Line {number} of {name} is not a JSON object such as {{"text": …}}.')
+    return value
+
+
+def _string(value: Any, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    check_limit("depth", _depth(value), name)
+    if isinstance(value, list) and (chat := _chat(value)):
+        return chat
+    return json.dumps(value, ensure_ascii=False)  # true, false, and nested lists or objects
+
+
+def _chat(messages: list[Any]) -> str:
+    """Return a list of chat messages as text, one message per line; "" if it is no such list.
+
+    >>> _chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
+    'user: Hi\\nassistant: Hello'
+    """
+    lines = []
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            return ""
+        content = message.get("content")
+        if isinstance(content, list):  # parts of a message, of which some are text
+            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = " ".join(part for part in parts if isinstance(part, str))
+        lines.append(f"{message['role']}: {content if isinstance(content, str) else ''}")
+    return "\n".join(lines)
+
+
+def _depth(value: Any) -> int:
+    """Return how deeply lists and objects are nested."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, list | dict)]:
+        depth += 1
+        level = [e for each in level for e in (each.values() if isinstance(each, dict) else each)]
+    return depth
+
+
+def _array(values: list[str | None]) -> pa.ChunkedArray:
+    try:
+        return pa.chunked_array([pa.array(values, type=pa.string())])
+    except UnicodeEncodeError:  # half a surrogate pair: legal in JSON, not in UTF-8
+        valid = [v if v is None else v.encode("utf-8", "replace").decode() for v in values]
+        return pa.chunked_array([pa.array(valid, type=pa.string())])
+
+
+def json_spans(line: str) -> dict[str, tuple[int, int]]:
+    """Return the position of each value of a JSON object on one line.
+
+    >>> json_spans('{"a": 1, "b": "x"}')
+    {'a': (6, 7), 'b': (14, 17)}
+    """
+    decoder, spans = json.JSONDecoder(), {}
+    at = _past_space(line, line.index("{") + 1)
+    while line[at] != "}":
+        key, at = decoder.raw_decode(line, at)
+        at = _past_space(line, _past_space(line, at) + 1)
+        _, end = decoder.raw_decode(line, at)
+        spans[key] = (at, end)
+        at = _past_space(line, end)
+        if line[at] == ",":
+            at = _past_space(line, at + 1)
+    return spans
+
+
+def _past_space(line: str, at: int) -> int:
+    while line[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def json_token(value: str, old: str) -> str:
+    """Write a new value in the style of the old one: a string stays a string, a number a number.
+
+    >>> json_token("1", "0"), json_token("1", '"0"'), json_token("spam", "0")
+    ('1', '"1"', '"spam"')
+    """
+    if not old.startswith('"'):
+        try:
+            if isinstance(parse_json(value), (int, float, bool)):
+                return value
+        except ValueError:
+            pass
+    # Non-ASCII characters are escaped only if the old value escaped them.
+    return json.dumps(value, ensure_ascii="\\u" in old)
