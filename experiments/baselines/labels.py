@@ -25,7 +25,8 @@ from sklearn.model_selection import GridSearchCV
 from exempla.arrays import TIE, to_numpy
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.crossfit import FOLDS, predicted, stratified_folds
-from exempla.tasks.labels.evidence import Evidence, FisherView
+from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.fisher import FisherView
 from exempla.tasks.labels.fix_labels import gather
 from exempla.tasks.labels.sbq import MULTIPLES, separation
 from exempla.tasks.retrain import Fit
@@ -42,7 +43,7 @@ def self_influence(evidence: Evidence) -> np.ndarray:
     view = _view(evidence)
     n = evidence.problem.n_train
     penalised = any((layer.penalty > 0).any() for layer in view.embedding.oracle.layers)
-    damping = 0.0 if penalised else view.dampings()[0]
+    damping = 0.0 if penalised else view.damping(1.0)
     rows = to_numpy(view.embedding.metric.whiten(view.scores[:n], damping))
     return np.einsum("ij,ij->i", rows, rows) * view.lengths[:n] ** 2
 
@@ -54,7 +55,7 @@ def influence(evidence: Evidence) -> np.ndarray:
     curated rows are told apart best, a row not counted for itself.
     """
     view = _view(evidence)
-    n, unit = evidence.problem.n_train, view.dampings()[0]
+    n, unit = evidence.problem.n_train, view.damping(1.0)
     best, auc = np.zeros(n), -1.0
     for multiple in (1.0, *MULTIPLES):
         rows = to_numpy(view.embedding.metric.whiten(view.scores, multiple * unit))
@@ -96,7 +97,8 @@ def curated_only(evidence: Evidence) -> np.ndarray:
     problem, model = evidence.problem, evidence.learner.model
     n, curated = problem.n_train, problem.curated
     if "C" not in getattr(model, "get_params", dict)():
-        return -evidence.curated_only[np.arange(n), problem.codes[:n]]
+        log_p = predicted(evidence.learner, problem, curated, problem.train, evidence.seed)
+        return -log_p[np.arange(n), problem.codes[:n]]
     X, y = problem.inputs(curated), problem.labels(curated)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -69,6 +69,7 @@ AT_ONE_DOOR = (
     Case("attack", "bounds", "any nested"),
     Case("attack", "bounds", "any masked"),
     Case("attack", "k", "any nested"),
+    Case("fix_labels", "seed", "any int8"),
     Case("attack", "train", "bad w tiny"),
     Case("attack verify", "seeds", "any word"),
     Case("attack verify", "seeds", "any huge"),

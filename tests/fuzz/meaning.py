@@ -19,7 +19,6 @@ OPTIONS: dict[str, str] = {
     "budget": "fraction, huge, int8",
     "step": "none, fraction, huge, int8",
     "target_norm2": "fraction, huge, int8",
-    "points": "array, int8, tuple",
     "indices": "array, tuple",
     "ask": "none, array, tuple",
     "bounds": "none, tuple",
@@ -35,6 +34,7 @@ OPTIONS: dict[str, str] = {
 """By argument, of the values in place of any option."""
 AT_ONE_DOOR: dict[tuple[str, str], str] = {
     ("fix_labels", "k"): "none, int8",
+    ("attack", "k"): "array, int8, tuple",  # a number of rows, or the rows themselves
     ("fix_labels", "damping"): f"none, {NUMBER}",
     # kept for a later `verify`, and not called before
     ("clean", "fit"): "none, lambda, class",

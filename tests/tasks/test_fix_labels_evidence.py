@@ -1,4 +1,4 @@
-"""The parts of `fix_labels`: folds, Fisher evidence, the calibrator."""
+"""The parts of `fix_labels`: folds and Fisher evidence."""
 
 from __future__ import annotations
 
@@ -15,38 +15,12 @@ from exempla.data import stack_rows, take_rows
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.crossfit import stratified_folds
 from exempla.tasks.labels.fix_labels import gather
-from exempla.tasks.labels.sbq import share_in_doubt, share_wrong
 
 
 def scattered(n: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Rows that say nothing about their labels."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, 4)), rng.integers(0, classes, n)
-
-
-# ---- calibration
-
-
-def log_odds(n: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Honest log-odds at even prior: signals N(±1, 1) give g = 2·signal."""
-    rng = np.random.default_rng(seed)
-    wrong = rng.random(n) < share
-    return 2.0 * rng.normal(np.where(wrong, 1.0, -1.0)), wrong
-
-
-@pytest.mark.parametrize("share", [0.03, 0.2, 0.45])
-def test_the_share_of_wrong_labels_is_found_from_honest_log_odds(share: float) -> None:
-    odds, wrong = log_odds(20_000, share)
-    assert share_wrong(odds) == pytest.approx(wrong.mean(), rel=0.12)
-
-
-def test_doubt_is_read_off_where_models_are_sure() -> None:
-    rng = np.random.default_rng(0)
-    p = np.concatenate([np.full(500, 0.99), rng.uniform(0.5, 0.7, 500)])
-    labels = np.zeros(1000, dtype=int)
-    labels[:50] = 1  # a tenth of the sure ones
-    labels[500:] = rng.random(500) < 0.4
-    assert share_in_doubt(np.log(np.column_stack([p, 1 - p])), labels) == pytest.approx(0.1)
 
 
 # ---- folds
@@ -63,12 +37,9 @@ def test_no_row_is_predicted_by_a_model_that_saw_it() -> None:
     X, y = scattered(300)
     evidence = gather(KNeighborsClassifier(1), (X[:250], y[:250]), (X[250:], y[250:]))
     own = np.arange(300)
-    remembered = evidence.learned(evidence.problem)[own, evidence.problem.codes]
-    assert (remembered > -1e-6).all()  # the nearest neighbour of a row is the row itself
+    assert (evidence.against_by_learners < -5).all()  # the nearest neighbour of a row is itself
     right = evidence.cross_fitted[own, evidence.problem.codes] > -1.0
     assert right.mean() == pytest.approx(0.5, abs=0.12)
-    alone = evidence.curated_only[own[250:], evidence.problem.codes[250:]] > -1.0
-    assert alone.mean() == pytest.approx(0.5, abs=0.25)
 
 
 # ---- Fisher evidence
@@ -80,8 +51,9 @@ def test_similarities_stay_usable_where_scores_vanish() -> None:
     X = rng.normal(size=(80, 3)) + 40.0 * (2 * y[:, None] - 1)  # log-odds in the thousands
     model = LogisticRegression(C=1e6, fit_intercept=False)
     evidence = gather(model, (X[:60], y[:60]), (X[60:], y[60:]))
-    assert evidence.view is not None
-    similarity = -evidence.dissimilarity[60:]
+    view = evidence.view
+    assert view is not None
+    similarity = view.similarity(np.arange(60, 100), evidence.reference, view.damping())
     assert np.isfinite(similarity).all()
     assert (similarity[~evidence.wrong] > 0).all()
     assert (similarity[evidence.wrong] < 0).all()
@@ -93,7 +65,10 @@ def test_a_row_is_never_compared_with_itself() -> None:
     y = rng.integers(0, 2, 30)
     model = LogisticRegression(fit_intercept=False)
     evidence = gather(model, (X[:20], y[:20]), (X[20:], y[20:]))
-    assert np.abs(evidence.dissimilarity).max() < 1e-6
+    view = evidence.view
+    assert view is not None
+    similarity = view.similarity(np.arange(40), evidence.reference, view.damping())
+    assert np.abs(similarity).max() < 1e-6
 
 
 # ---- rows of any kind

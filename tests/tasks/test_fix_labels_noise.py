@@ -40,12 +40,13 @@ def test_uniform_flips_are_counted_without_trusted_rows(rate: float) -> None:
     flip = np.random.default_rng(1).random(6000) < rate
     columns = Columns.all_classes(np.where(flip, 1 - truth, truth), 2)
     stack = fit_stack({"models": log_q}, columns, None)
-    assert 0.7 * rate < stack.flip_rate < 1.3 * rate
+    assert 0.7 * rate < stack.flip_rates.mean() < 1.3 * rate
 
 
 def test_right_labels_have_a_small_flip_rate() -> None:
     log_q, truth = overlapping(6000, 0)
-    assert fit_stack({"models": log_q}, Columns.all_classes(truth, 2), None).flip_rate < 0.02
+    stack = fit_stack({"models": log_q}, Columns.all_classes(truth, 2), None)
+    assert stack.flip_rates.max() < 0.02
 
 
 def test_a_view_without_information_gets_no_weight_and_weights_are_bounded() -> None:

@@ -88,7 +88,10 @@ def test_wrong_token_labels_are_found_and_mended():
     found = set(zip(fixes.indices.tolist(), fixes.part.tolist(), strict=True))
     assert len(found & planted) >= 18
     assert fixes.name[0] == words[fixes.indices[0]][fixes.part[0]]
-    assert fixes.suggested[0] != fixes.given[0]
+    true = ["PER", "O", "O", "LOC", "O", "O"]
+    planted_first = [p in planted for p in zip(fixes.indices.tolist(), fixes.part.tolist())]
+    mended = [fixes.alternative[i] == true[fixes.part[i]] for i in np.flatnonzero(planted_first)]
+    assert np.mean(mended) > 0.9
     assert 8 < fixes.expected_errors < 30
     assert fixes.interval[0] <= 20 <= fixes.interval[1] + 5
 
@@ -166,7 +169,6 @@ print(np.isin(fixes.indices[:600], bad).mean(), fixes.expected_errors, (after - 
 """
 
 
-@pytest.mark.xfail(reason="two thousand classes take 1,001 MiB, at most 900 should be taken")
 @pytest.mark.slow
 def test_two_thousand_classes_in_bounded_memory():
     run = [sys.executable, "-c", MANY, "2000"]

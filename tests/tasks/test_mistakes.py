@@ -25,7 +25,6 @@ def digits() -> tuple:
     return LogisticRegression(max_iter=500).fit(*train), train, (X[:800], clean), (X[:800], noisy)
 
 
-@pytest.mark.xfail(reason="on clean labels 12 of 73 errors are suspected, at most 7 should be")
 def test_flipped_test_labels_are_found_and_right_ones_are_not(digits: tuple) -> None:
     model, train, clean, noisy = digits
     explainer = Explainer(model, progress=False).fit(train)

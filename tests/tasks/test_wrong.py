@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.special import expit, logit
 
 from exempla.tasks.labels.crossfit import Columns
 from exempla.tasks.labels.mixture import KINDS, Case
 from exempla.tasks.labels.mixture import assess as assess_numbers
-from exempla.tasks.labels.wrong import _model_error, _probabilities, assess
+from exempla.tasks.labels.wrong import (
+    Stack,
+    _model_error,
+    _probabilities,
+    assess,
+    fit_rates,
+    fit_stack,
+)
 
 
 def predictions(given: np.ndarray, contradicted: np.ndarray, p: float) -> np.ndarray:
@@ -39,12 +47,32 @@ def test_labels_that_a_poor_model_contradicts_are_not_all_wrong():
 
 
 def test_a_flip_is_as_likely_as_its_rate_and_falls_on_every_other_class_alike():
-    score, q = np.array([-4.0, 0.0, 5.0]), np.array([0.98, 0.5, 0.01])
-    p, flips, disagreement = _probabilities(score, q, 0.1, 4)
-    flipped = expit(score + logit(0.1) - np.log(3))
-    assert np.isclose(flips, flipped.sum())
-    assert np.isclose(disagreement, np.sum(1 - (0.9 * q + 0.1 * (1 - q) / 3)))
-    assert (p >= flipped).all()
+    q = np.array([[0.98, 0.01, 0.005, 0.005], [0.5, 0.3, 0.1, 0.1], [0.01, 0.9, 0.05, 0.04]])
+    columns = Columns.all_classes(np.zeros(3, dtype=int), 4)
+    stack = Stack(np.ones(1), np.zeros(4), np.full(4, 0.1), 0.0)
+    odds, given = stack.odds(np.log(q), columns)
+    np.testing.assert_allclose(odds + stack.prior, logit(1 - q[:, 0]) + logit(0.1) - np.log(3))
+    np.testing.assert_allclose(given, 0.9 * q[:, 0] + 0.1 * (1 - q[:, 0]) / 3)
+    flipped = expit(odds + stack.prior)
+    assert (_probabilities(flipped, odds, q[:, 0]) >= flipped).all()
+
+
+@pytest.mark.parametrize("trusted", [0, 300])
+def test_flips_of_one_class_are_recognised_and_uniform_ones_are_not_taken_for_them(trusted: int):
+    rng = np.random.default_rng(0)
+    odds = rng.normal(scale=8.0, size=3000)
+    truth = (odds > 0).astype(int)
+    log_q = np.log(expit(np.column_stack([-odds, odds])))
+    for rates in ([0.1, 0.1], [0.0, 0.2]):
+        flip = rng.random(3000) < np.array(rates)[truth]
+        given = np.where(flip & (np.arange(3000) < 3000 - trusted), 1 - truth, truth)
+        columns = Columns.all_classes(given, 2)
+        if trusted:
+            found = fit_rates(log_q[:-trusted], columns.part(slice(0, 3000 - trusted)))
+        else:
+            found = fit_stack({"models": log_q}, columns, None).flip_rates
+        np.testing.assert_allclose(found, rates, atol=0.03)
+        assert (found[0] == found[1]) == (rates[0] == rates[1])
 
 
 def test_no_label_is_surer_than_the_number_of_rows_allows():

@@ -474,7 +474,7 @@ def judge_tokens(dataset: Dataset, options: Namespace, console: Console) -> tupl
         model, (found.tokens, found.labels), curated, seed=options.seed,
         progress=console.progress, task="tokens",
     )  # fmt: skip
-    described = options.model or "softmax regression on each token's window of words and shapes"
+    described = options.model or "logistic regression on each token's window of words and shapes"
     facts = {"data": plain(dataset.name), "model": described}
     rows = np.arange(len(found.tokens))
     return LabelJob(dataset, rows, dataset.view(), facts, tuple(labels)), fixes

@@ -532,7 +532,8 @@ def _run_parts(
     """
     from ray.exceptions import RayTaskError, WorkerCrashedError
 
-    parts = parts or _max_tasks(on, ray)
+    room = _max_tasks(on, ray)  # first: a task that fits on no machine would wait forever
+    parts = parts or room
     task = ray.remote(work).options(
         num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
         scheduling_strategy="SPREAD",

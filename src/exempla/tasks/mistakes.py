@@ -226,27 +226,23 @@ def check_test_labels(
     classes, codes = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
     if not 2 <= len(classes) <= MAX_CLASSES:
         return nothing
-    from exempla.tasks.labels.fix_labels import fix_labels
+    from exempla.tasks.labels.evidence import assess_predictions
+    from exempla.tasks.labels.problem import LabelProblem
 
     given, answers = codes[: len(labels)], codes[len(labels) :]
     table = _class_probabilities(np.exp(oracle.log_likelihood(examples)), given, answers)
-    found = fix_labels(
-        None, (np.zeros((len(given), 1)), given), probabilities=table, task="classes",
-        progress=False,
-    )  # fmt: skip
-    p_wrong = np.zeros(len(given))
-    p_wrong[found.indices] = found.probabilities
-    p_wrong = p_wrong[rows]
+    found = assess_predictions(table, LabelProblem(None, given, classes, len(given)))
+    # only flips: mistakes where the model hesitates cannot be told from its own errors
+    p_wrong = found.flipped[rows]
     suspect = np.flatnonzero(p_wrong > 0.5)
     suspect = suspect[np.argsort(-p_wrong[suspect], kind="stable")]
-    low, _ = found.interval
     check = TestLabelCheck(
         n_errors=len(rows),
         rows=rows[suspect],
         probabilities=p_wrong[suspect],
         suggested=predicted[rows[suspect]],
         expected=float(p_wrong.sum()),
-        certain=bool(low > 0),
+        certain=bool(found.interval[0] > 0),
     )
     return check, p_wrong
 

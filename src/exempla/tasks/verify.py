@@ -154,8 +154,7 @@ def verify(
             "this explanation does not hold its question: verify the result of explain, "
             "explain_errors or clean itself, not a copy that was saved or renumbered."
         )
-    check_times("seeds", seeds)
-    check_seed(first_seed)
+    seeds, first_seed = check_times("seeds", seeds), check_seed(first_seed)
     model = question.explainer.models[0]
     check_fit(model, fit)
     X, y, weights = arrays_of(question.explainer.train_data, "training data")

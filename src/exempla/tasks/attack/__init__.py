@@ -1,9 +1,9 @@
 """Attacks: how few changes to the training data undo a prediction?
 
 Memory, beside the model and the data as given: with n training rows of x bytes each, an attack
-keeps the rows as an array of its own and, for a linear model, once more as the model's inputs, and
-the Fisher matrix takes a weighted copy of them for a moment. To find the rows with the largest
-reach, a block of rows at a time is moved to the best corner of its box.
+keeps the rows as an array of its own and, for a linear model, once more as the model's inputs. The
+Fisher matrix takes a weighted copy of them for a moment. To find the rows with the largest reach, a
+block of rows at a time is moved to the best corner of its box.
 """
 
 from __future__ import annotations
@@ -50,23 +50,21 @@ __all__ = ["Attack", "Relabelling", "attack", "expected_peak", "input_scores", "
 
 _NUMBERS_PER_ROW = 8
 """Codes, probabilities and products of each row."""
-_COPIES = 3
-"""Copies of the rows at the peak: two that are kept, and a temporary one."""
-_REACH_ROWS = 8192
-"""Rows that are moved to the best corner of their box at a time."""
+_REACH_ROWS, _BLOCK_COPIES = 8192, 7
+"""Rows that are moved to the best corner of their box at a time, and copies of them that takes."""
 
 
 def expected_peak(X: Any, itemsize: int) -> float:
     """Return the bytes at the peak.
 
     >>> round(expected_peak(np.zeros((1000, 2000)), 8) / 2**20)
-    169
+    153
     """
     n = n_rows(X)
     shape = np.shape(X) if is_sparse(X) or hasattr(X, "shape") else np.shape(X[:1])
     row = itemsize * float(np.prod(shape[1:]))
-    block = 7 * min(n, _REACH_ROWS) * row  # to move a block of rows to the best corner
-    return IMPORT_BYTES + n * (_COPIES * row + 8 * _NUMBERS_PER_ROW) + block
+    temporary = max(n, _BLOCK_COPIES * min(n, _REACH_ROWS)) * row
+    return IMPORT_BYTES + n * (2 * row + 8 * _NUMBERS_PER_ROW) + temporary
 
 
 _OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}

@@ -19,24 +19,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logit
 
 from exempla.arrays import first_largest, is_sparse
-from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import n_rows
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.problem import LabelProblem, make_learner, without_blind_steps
+from exempla.tasks.labels.problem import (
+    LabelProblem,
+    LabelRequest,
+    make_learner,
+    without_unsupervised_steps,
+)
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.wrong import fit_stack
-from exempla.tasks.retrain import Fit
-from exempla.version import __version__
+from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack
 
 _MAX_STEPS = 100
 _POOLED_VOTES = 10.0
 """κ: votes per class that the pooled confusion matrix counts for."""
-_AMBIGUOUS = 0.25
-"""A row is ambiguous if its second label has at least this probability."""
 _ROUNDS = 2
 """How often the model is trained on the consensus."""
 
@@ -153,27 +153,17 @@ def estimate_annotators(
     return Annotators(who, classes, confusion, right, n_votes, T)
 
 
-def fix_votes(
-    model: Any,
-    train: Any,
-    curated: Any = None,
-    k: int | None = None,
-    *,
-    fit: Fit | None = None,
-    seed: int = 0,
-    ids: Any = None,
-    probabilities: Any = None,
-) -> LabelFixes:
+def fix_votes(asked: LabelRequest) -> LabelFixes:
     """Rank rows by how likely their majority vote is wrong; see `exempla.fix_labels`."""
-    if curated is not None:
+    if asked.curated is not None:
         raise ExemplaError("curated= is for one label per row; leave it out for votes.")
-    X, votes, names = _read(train)
+    model, probabilities, seed = asked.model, asked.probabilities, asked.seed
+    X, votes, names = _read(asked.train)
     codes, classes = _coded(votes)
     n = len(codes)
     if len(classes) < 2:
         raise ExemplaError(f"all votes are {classes[0]!r}, and two labels are needed.")
-    seed, k = check_seed(seed), None if k is None else check_k(k, n, "training rows")
-    row_names = check_ids(ids, n)
+    k, row_names = asked.listed(n, "training rows"), asked.names(n)
     found = estimate_annotators(votes, names=names)
     majority = _majority(codes, found.posterior)
     if probabilities is not None:
@@ -185,8 +175,8 @@ def fix_votes(
             )
         found = estimate_annotators(votes, log_q, names)
     elif model is not None:
-        learner = make_learner(model, classes, fit)
-        last, rows = without_blind_steps(model, X, seed)
+        learner = make_learner(model, classes, asked.fit)
+        last, rows = without_unsupervised_steps(model, X, seed)
         learner = replace(learner, model=last)
         for step in range(_ROUNDS):
             consensus = first_largest(np.log(np.maximum(found.posterior, 1e-300)))
@@ -199,39 +189,33 @@ def fix_votes(
             part = stack.log_q(list(evidence.views.values()), evidence.columns)
             np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
             found = estimate_annotators(votes, log_q, names)
-    T = found.posterior
-    p = 1.0 - T[np.arange(n), majority]
+    T, rows = found.posterior, np.arange(n)
+    p = 1.0 - T[rows, majority]
     others = np.log(np.maximum(T, 1e-300))
-    best = first_largest(others)
-    others[np.arange(n), majority] = -np.inf
+    others[rows, majority] = -np.inf
     other = first_largest(others)
-    ambiguous = np.sort(T, axis=1)[:, -2] >= _AMBIGUOUS
-    order = np.argsort(-p, kind="stable")[:k]
     expected = float(p.sum())
-    chance = 1.645 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
-    verdict = np.where(ambiguous, "ambiguous", np.where(best != majority, "wrong", "right"))
-    return LabelFixes(
-        indices=order.astype(np.int64),
-        ids=None if row_names is None else row_names[order],
-        probabilities=p[order],
-        given=classes[majority[order]],
-        suggested=classes[np.where(ambiguous, majority, best)[order]],
-        alternative=classes[other[order]],
-        alternative_chance=T[np.arange(n), other][order],
-        given_chance=T[np.arange(n), majority][order],
-        verdict=verdict[order],
-        n_ambiguous=int(ambiguous.sum()),
+    # the votes say how often annotators err, which is known from a few of them only
+    off = Z90 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
+    judged = Assessment(
+        probabilities=p,
+        score=logit(np.clip(p, 1e-9, 1 - 1e-9)),
+        flipped=p,
+        given=majority,
+        alternative=other,
+        given_chance=T[rows, majority],
+        alternative_chance=T[rows, other],
         expected_errors=expected,
-        interval=(max(expected - chance, 0.0), min(expected + chance, float(n))),
+        interval=(max(expected - off, 0.0), min(expected + off, float(n))),
         noise_identified=True,
-        method="votes",
+    )
+    order = judged.order[:k]
+    said = judged.listed(order, classes) | {"method": "votes"}
+    return LabelFixes(
         selector="Dawid-Skene with the model as a voter",
         annotators=found,
-        k=n if k is None else k,
-        n_train=n,
-        n_trusted=0,
-        seed=seed,
-        version=__version__,
+        **said,
+        **asked.fields(order, row_names, n, n),
     )
 
 

@@ -24,9 +24,6 @@ from exempla.tasks.retrain import Fit, describe, error_line, refit
 FOLDS = 5
 MAX_CLASSES = 12
 """Classes kept per row."""
-_CURATED_FOLDS = 10
-"""The curated set is small: with more folds the cross-validated models are nearly as good as the
-model fitted to all of it, which predicts the training rows."""
 BLOCK_BYTES = 2**24
 """Size of one block of predictions of all classes."""
 
@@ -159,29 +156,13 @@ def out_of_fold(
     return out, columns
 
 
-def fitted_to_all(
-    learner: Learner, problem: LabelProblem, columns: Columns, seed: int
+def learned_predictions(
+    learner: Learner, problem: LabelProblem, columns: Columns, model: Any
 ) -> np.ndarray:
     """Return log p(c | x) of the training rows by a model fitted to them, (n_train, columns)."""
-    train = problem.train
-    model = _fitted(learner, problem, train, seed)
-    out = np.empty((len(train), columns.codes.shape[1]))
-    for rows in _blocks(train, len(problem.classes)):
+    out = np.empty((problem.n_train, columns.codes.shape[1]))
+    for rows in _blocks(problem.train, len(problem.classes)):
         out[rows] = columns.take(_log_proba(learner, problem, model, rows), rows)
-    return out
-
-
-def curated_only(learner: Learner, problem: LabelProblem, seed: int) -> np.ndarray:
-    """Return log p(c | x) of every row from curated rows alone, cross-validated inside them."""
-    train, curated = problem.train, problem.curated
-    folds = int(np.clip(len(curated), 2, _CURATED_FOLDS))
-    fold = stratified_folds(problem.codes[curated], folds, np.random.default_rng(seed))
-    out = np.empty((len(problem), len(problem.classes)))
-    for f in range(folds):
-        rows, held = curated[fold != f], curated[fold == f]
-        if len(held):
-            out[held] = predicted(learner, problem, rows, held, seed + f)
-    out[train] = predicted(learner, problem, curated, train, seed)
     return out
 
 

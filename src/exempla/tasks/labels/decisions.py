@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit
 from scipy.stats import betabinom
 
 __all__ = ["CheckedLabels", "Learned", "Stated", "after_checks", "learn"]
@@ -101,7 +103,7 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
     if best is None:
         raise AssertionError("there is always one choice")
     odds = features.all @ best.weights
-    p = _sigmoid(odds)
+    p = expit(odds)
     if decided.size >= _ISOTONIC_FROM:
         share = decided.size / (decided.size + _ISOTONIC_HALF)
         p = (1 - share) * p + share * _isotonic(odds[decided], y, p[decided], odds)
@@ -147,10 +149,21 @@ def after_checks(stated: Stated, checked: np.ndarray, wrong: np.ndarray) -> Chec
     p = learn(stated, checked, wrong).probabilities.copy()
     p[checked] = wrong
     rest = np.setdiff1d(np.arange(n), checked)
-    left = betabinom(n - m, k + 0.5, m - k + 0.5)
-    low, high = (k + float(left.ppf(level)) for level in (0.05, 0.95))
-    expected = k + (n - m) * (k + 0.5) / (m + 1.0)
-    return CheckedLabels(p, rest[np.argsort(-p[rest], kind="stable")], expected, (low, high))
+    expected, (low, high) = count_by_sample(n - m, m, k)
+    order = rest[np.argsort(-p[rest], kind="stable")]
+    return CheckedLabels(p, order, k + expected, (k + low, k + high))
+
+
+def count_by_sample(n: int, m: int, wrong: int) -> tuple[float, tuple[float, float]]:
+    """Return the expected number of wrong ones among n labels and its 90 % interval.
+
+    `wrong` of m others, drawn at random, were wrong.
+
+    >>> count_by_sample(1000, 50, 5)[0].round()
+    np.float64(108.0)
+    """
+    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
+    return count.mean(), (float(count.ppf(0.05)), float(count.ppf(0.95)))
 
 
 @dataclass(frozen=True)
@@ -167,14 +180,12 @@ class _Features:
         p = stated.probabilities
         spread = stated.evidence.std(axis=0)
         scale = np.where(spread > 1e-9, spread, 1.0)
-        evidence = (
-            (stated.evidence - stated.evidence.mean(axis=0)) / scale
-            if p.size
-            else (stated.evidence)
-        )
+        evidence = stated.evidence
+        if p.size:
+            evidence = (evidence - evidence.mean(axis=0)) / scale
         # Only what was decided about can be told from its prior, which is 0.
         classes, pairs = (_indicators(codes, decided) for codes in stated._codes)
-        z = _logit(p)
+        z = logit(np.clip(p, _EDGE, 1 - _EDGE))
         columns = [np.ones((p.size, 1)), z[:, None], _bumps(p), evidence, classes, pairs]
         return cls(np.hstack(columns), evidence.shape[1], classes.shape[1], pairs.shape[1])
 
@@ -245,7 +256,7 @@ def _fit(
     value = _objective(X, y, weights, prior)
     curve = np.diag(precision)
     for _ in range(50):
-        p = _sigmoid(X @ weights)
+        p = expit(X @ weights)
         slope = X.T @ (y - p) - precision * (weights - mean)
         curve = (X.T * (p * (1 - p))) @ X + np.diag(precision)
         step = np.linalg.solve(curve, slope)
@@ -271,30 +282,11 @@ def _isotonic(odds: np.ndarray, y: np.ndarray, fitted: np.ndarray, at: np.ndarra
     """A rising step function through the decisions, interpolated between the blocks.
 
     Each decision counts with one tenth of what the logistic fit says, so that no block of a few
-    says 0 or 1.
+    says 0 or 1. Blocks meet in the middle of their ranges, so no two rows are tied that the fit
+    distinguishes.
     """
     order = np.argsort(odds, kind="stable")
-    x, target = odds[order], (y[order] + 0.1 * fitted[order]) / 1.1
-    values: list[float] = []
-    sizes: list[int] = []
-    for each in target:
-        values.append(float(each))
-        sizes.append(1)
-        while len(values) > 1 and values[-2] >= values[-1]:
-            n = sizes[-2] + sizes[-1]
-            values[-2:] = [(values[-2] * sizes[-2] + values[-1] * sizes[-1]) / n]
-            sizes[-2:] = [n]
-    steps = np.repeat(values, sizes)
-    # Blocks meet in the middle of their ranges: no two rows are tied that the fit tells apart.
-    ends = np.cumsum(sizes)
-    middle = np.array([x[end - size : end].mean() for end, size in zip(ends, sizes, strict=True)])
-    return np.interp(at, middle, np.array(values)) if middle.size else steps
-
-
-def _logit(p: np.ndarray) -> np.ndarray:
-    p = np.clip(p, _EDGE, 1 - _EDGE)
-    return np.log(p) - np.log1p(-p)
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    steps = isotonic_regression((y[order] + 0.1 * fitted[order]) / 1.1)
+    starts = steps.blocks[:-1]
+    middle = np.add.reduceat(odds[order], starts) / np.diff(steps.blocks)
+    return np.interp(at, middle, steps.x[starts])

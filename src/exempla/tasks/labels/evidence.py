@@ -4,66 +4,36 @@ The *calibration rows* show what right labels look like. They are the curated ro
 sample of training rows stands in, an unknown share of them wrong themselves. The Fisher kernel
 looks at each of them twice, under its given label (right) and under one drawn by chance (wrong).
 
-Fisher evidence: does a row, under a label, push the model the way trusted rows do?
-
-For a version (x, c) of a row, f = the score ∇ log p(c | x) whitened by the damped Fisher and scaled
-to unit length. Its cosines with the curated rows' f under their true labels are near zero for
-unrelated rows, positive for kin, negative for kin under the wrong label. Two summaries of them:
-
-    mean    (1/m) Σ_j cos_j          every curated row counts
-    sharp   (1/m) Σ_j cos_j³         the few that really resemble the row decide
-
-each at several dampings, since no single one suits every problem.
-
-How a recorded training came to terms with each label, and what that says about it.
-
-While a network learns, right labels are learnt early and wrong ones late, if at all. The signal is
-the margin of the given label over the next best, averaged over the snapshots of a `Recorder`'s run:
-
-    s_i = mean over snapshots of  log p(y_i | x_i) − max over c ≠ y_i of log p(c | x_i).
-
-The run has seen the label, so curated rows cannot show how much s is worth: their labels were not
-learnt. It is read off the training rows themselves. With p_i the probability of a wrong label from
-everything else, and h_i what models that have not seen the label hold against it,
-
-    s_i | right ~ N(a₀ + b₀·h_i, σ₀²),     s_i | wrong ~ N(a₁ + b₁·h_i, σ₁²),
-
-fitted by expectation-maximisation with p_i for the prior; the log-odds gain log N₁ − log N₀. Rows
-that are hard for every model have a large h and a small s without being wrong: hence the b's. The
-signal is dropped if a single regression of s on h makes held-out rows as likely, or if wrong labels
-come out with the larger margins. It changes the order; the expected number of wrong labels stays.
+A model that has learned the labels still disagrees with some of them, and that is evidence too. If
+the training was recorded, the margin of the given label over the next best, averaged over the
+snapshots, takes its place: right labels are learned early, wrong ones late.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, logit
 
-from exempla.arrays import TIE, as_like, concatenate, first_largest, row_squares, to_numpy
+from exempla.arrays import first_largest
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
-from exempla.kernel.damping import resolve_damping
-from exempla.kernel.embed import Embedding, embed_models, embed_training_set, unit_rows
 from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
-from exempla.store import StoredRows
 from exempla.tasks.labels.crossfit import (
     BLOCK_BYTES,
     MAX_CLASSES,
     Columns,
-    curated_only,
-    fitted_to_all,
+    learned_predictions,
     out_of_fold,
-    predicted,
     with_regularisation,
 )
+from exempla.tasks.labels.fisher import FisherView, view_versions
 from exempla.tasks.labels.neighbours import (
     Conflict,
     Neighbours,
@@ -73,184 +43,27 @@ from exempla.tasks.labels.neighbours import (
     nearest,
 )
 from exempla.tasks.labels.problem import LabelProblem, Learner
-from exempla.tasks.labels.wrong import Assessment, assess
+from exempla.tasks.labels.wrong import Assessment, against, assess
 
-DAMPINGS = (1.0, 10.0, 100.0)
-"""In units of the mean energy of one Fisher row ("per-row")."""
-BLOCK = 4096
-
-
-@dataclass(frozen=True)
-class FisherView:
-    """Every version (row, label) that is looked at, embedded by one model of the training rows."""
-
-    embedding: Embedding
-    rows: np.ndarray
-    """Positions in the problem, one per version: training rows, then calibration rows, two each."""
-    signs: np.ndarray
-    """+1, or −1 where the stored score is that of the other of two labels."""
-    lengths: np.ndarray
-    """Length of each version's own score; the stored ones have length one."""
-    scores: Any
-    outside: np.ndarray
-
-    def unit(self, versions: np.ndarray, damping: float) -> np.ndarray:
-        """Whitened unit rows of some versions."""
-        e = self.embedding
-        beyond = None
-        if e.sketch.residual_penalty is not None:
-            beyond = self.outside[versions] * e.metric.residual_inverse(
-                e.sketch.residual_penalty, damping
-            )
-        unit = unit_rows(e.metric.whiten(self.scores[versions], damping), beyond)
-        return to_numpy(unit) * self.signs[versions, None]
-
-    def dampings(self) -> list[float]:
-        unit = resolve_damping("auto", self.embedding.evidence, use="labels").value
-        return [multiple * unit for multiple in DAMPINGS]
-
-    def similarities(self, reference: np.ndarray) -> np.ndarray:
-        """(versions, 2 · dampings): mean and sharpened cosine with the reference versions.
-
-        A row is never compared with itself under any label.
-        """
-        columns = []
-        for damping in self.dampings():
-            columns.append(self.compare(np.arange(len(self.rows)), reference, damping))
-        return np.concatenate(columns, axis=1)
-
-    def compare(self, versions: np.ndarray, reference: np.ndarray, damping: float) -> np.ndarray:
-        """(versions, 2): mean and sharpened cosine of some versions, at one damping."""
-        anchors = self.unit(reference, damping)
-        blocks = np.split(versions, np.arange(BLOCK, len(versions), BLOCK))
-        return np.concatenate([self._compare(v, reference, anchors, damping) for v in blocks])
-
-    def _compare(
-        self, versions: np.ndarray, reference: np.ndarray, anchors: np.ndarray, damping: float
-    ) -> np.ndarray:
-        cosine = self.unit(versions, damping) @ anchors.T
-        own = self.rows[versions][:, None] == self.rows[reference][None, :]
-        cosine[own] = 0.0
-        others = np.maximum(len(reference) - own.sum(1), 1)
-        return np.stack([cosine.sum(1) / others, (cosine**3).sum(1) / others], axis=1)
-
-
-def _view_versions(
-    model: Any,
-    problem: LabelProblem,
-    calibration: np.ndarray,
-    codes: np.ndarray,
-    *,
-    sketch: str | int,
-    seed: int,
-    store: Path | None = None,
-) -> FisherView:
-    """Embed the training rows as given, and any calibration rows, each under its codes (m, v).
-    The training rows are in the folder `store`, if one is given.
-
-    `model` is fitted to the training rows alone. With two classes the scores of a row under both
-    labels point in exactly opposite directions; the longer one gives the direction of both.
-    """
-    train = problem.train
-    data = (problem.inputs(train), problem.labels(train))
-    if problem.weights is not None:
-        data = (*data, problem.weights_of(train))
-    # both kinds of rows by the same score, or their cosines could not be compared
-    oracle = make_oracle(model).by_prediction()
-    chosen: Any = {"fisher": "true", "sketch": sketch, "seed": seed}
-    if store is None:
-        embedding = embed_training_set(oracle, data, **chosen)
-        given, lengths = _unit_length(embedding.rows, np.zeros(len(train)))
-    else:
-        embedding = embed_models(
-            [model], [oracle], [oracle.read(data, role="train")], data, store=store, **chosen
-        )[0]
-        lengths = np.sqrt(embedding.rows.squares())
-        given = _StoredVersions(embedding.rows, lengths)
-    repeated = np.repeat(calibration, codes.shape[1])
-    if not len(repeated):
-        return FisherView(
-            embedding, train, np.ones(len(train)), lengths, below(given), np.zeros(len(train))
-        )
-    rows, outside = _embed(embedding, problem, repeated, codes.ravel())
-    more, more_lengths = _unit_length(rows, outside)
-    outside = outside / np.where(more_lengths > 0, more_lengths, 1.0) ** 2
-    source, signs = np.arange(len(repeated)), np.ones(len(repeated))
-    if len(problem.classes) == 2:
-        longer = 2 * (source // 2) + np.repeat(np.argmax(more_lengths.reshape(-1, 2), 1), 2)
-        source, signs = longer, np.where(source == longer, 1.0, -1.0)
-    return FisherView(
-        embedding,
-        rows=np.concatenate([train, repeated]),
-        signs=np.concatenate([np.ones(len(train)), signs]),
-        lengths=np.concatenate([lengths, more_lengths]),
-        scores=below(given, _in_single(more)[source]),
-        outside=np.concatenate([np.zeros(len(train)), outside[source]]),
-    )
-
-
-@dataclass(frozen=True)
-class _StoredVersions:
-    """Unit rows of training examples whose scores are on disk, and of versions in memory after
-    them; some of them at a time."""
-
-    stored: StoredRows
-    lengths: np.ndarray
-    more: Any = None
-
-    def __getitem__(self, versions: np.ndarray) -> np.ndarray:
-        versions, n = np.asarray(versions), len(self.stored)
-        first = versions < n
-        out = np.empty((len(versions), self.stored.shape[1]), np.float32)
-        length = self.lengths[versions[first]]
-        out[first] = self.stored[versions[first]] / np.where(length > 0, length, 1.0)[:, None]
-        if not first.all():
-            out[~first] = to_numpy(self.more)[versions[~first] - n]
-        return out
-
-
-def below(given: Any, more: Any = None) -> Any:
-    """The training rows' versions, then the others, in single precision."""
-    if isinstance(given, _StoredVersions):
-        return given if more is None else _StoredVersions(given.stored, given.lengths, more)
-    return _in_single(given) if more is None else concatenate([_in_single(given), more])
-
-
-def _unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Rows of length one (before whitening), and the lengths they had.
-
-    Scores of labels the model is sure of are tiny, down to 1e-40: float32 would lose them.
-    """
-    norm = np.sqrt(row_squares(rows).astype(np.float64) + outside)
-    return rows / as_like(np.where(norm > 0, norm, 1.0), rows)[:, None], norm
-
-
-def _embed(
-    embedding: Embedding, problem: LabelProblem, rows: np.ndarray, codes: np.ndarray
-) -> tuple[Any, np.ndarray]:
-    data = (problem.inputs(rows), problem.classes[codes])
-    return embedding.embed(embedding.oracle.read(data, role="test"), "true")
-
-
-def _in_single(rows: Any) -> Any:
-    """Cosines need no more than float32, and half the time goes into whitening."""
-    return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()
-
-
-_FOLDS = 5
-STEPS = 50
-_WORTH = 2.0
-"""Nats by which held-out rows must become likelier."""
-MOST = 4.0
-"""Log-odds that the signal may add or take."""
-_LIMIT = 1e-9
-_LEAST_ROWS = 50
-_MARGIN_SHARE = 0.5
-"""Weight of the margins in the order."""
+_STAND_INS = 1000
+"""Training rows that stand in for curated ones."""
+_DRAWS = 3
+"""Draws of folds that are averaged."""
+_MAX_REPEATED, _MAX_VARIED = 200_000, 500_000
+"""Rows × classes (at least ten) up to which cross-validation is repeated, and done at other
+regularisation strengths."""
+_REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0}
+_SUSPECT_ODDS = 4.0
+"""Models should not learn from a row of which another label is this many times as likely."""
+_MAX_FISHER_CLASSES = 1000
+"""With more classes, contradicting examples are the nearest rows of another label."""
+LIGHT = 128
+"""Directions in which contradicting examples are looked for: enough to tell kin from others, where
+all would take longer than every training together."""
 
 
 def recorded_margins(model: Any, run: Any, X: Any, classes: np.ndarray, codes: Any) -> np.ndarray:
-    """s of every row; `run` is a Recorder's folder, or a list of them."""
+    """Return the mean margin of each row's label over the snapshots of one or several runs."""
     folders = [run] if isinstance(run, str | Path) else list(run)
     missing = [str(folder) for folder in folders if not Path(folder).is_dir()]
     if missing or not folders:
@@ -267,110 +80,6 @@ def recorded_margins(model: Any, run: Any, X: Any, classes: np.ndarray, codes: A
         log_p[rows, codes] = -np.inf
         total += own - log_p.max(axis=1)
     return total / len(oracles)
-
-
-def worth_of_margins(margins: np.ndarray, against: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """What the margins add to each row's log-odds of a wrong label; zeros if they do not help.
-
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> truth = rng.random(2000) < 0.1
-    >>> margins = rng.normal(size=2000) + np.where(truth, -2.0, 2.0)
-    >>> doubt = np.full(2000, 0.1)
-    >>> gain = worth_of_margins(margins, rng.normal(size=2000), doubt)
-    >>> bool(gain[truth].mean() > 1), bool(gain[~truth].mean() < -1)
-    (True, True)
-    >>> bool(worth_of_margins(rng.normal(size=2000), rng.normal(size=2000), doubt).any())
-    False
-    """
-    if len(margins) < _LEAST_ROWS:
-        return np.zeros(len(margins))
-    H = np.column_stack([np.ones(len(margins)), _standard(against)])
-    s, p = _standard(margins), np.clip(wrong, _LIMIT, 1.0 - _LIMIT)
-    fold = np.random.default_rng(0).permutation(len(s)) % _FOLDS
-    gain = 0.0
-    for f in range(_FOLDS):
-        here, rest = fold == f, fold != f
-        two = _fit(s[rest], H[rest], p[rest])
-        one = _regression(s[rest], H[rest], np.ones(rest.sum()))
-        gain += float(
-            _mixed(s[here], H[here], p[here], two).sum() - _log(s[here], H[here], one).sum()
-        )
-    right, wronged = _fit(s, H, p)
-    lower = (p @ (H @ (wronged[0] - right[0]))) / p.sum()
-    if gain < _WORTH or lower >= 0:
-        return np.zeros(len(s))
-    return np.clip(_log(s, H, wronged) - _log(s, H, right), -MOST, MOST)
-
-
-def reordered(wrong: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Return the same probabilities in another order: the largest for the largest score.
-
-    >>> reordered(np.array([0.2, 0.4]), np.array([1.0, -1.0])).tolist()
-    [0.4, 0.2]
-    """
-    out = np.empty_like(wrong)
-    out[np.argsort(-score, kind="stable")] = -np.sort(-wrong)
-    return out
-
-
-Line = tuple[np.ndarray, float]
-"""Coefficients and variance of a regression."""
-
-
-def _standard(x: np.ndarray) -> np.ndarray:
-    spread = x.std()
-    return (x - x.mean()) / (spread if spread > 0 else 1.0)
-
-
-def _regression(s: np.ndarray, H: np.ndarray, weights: np.ndarray) -> Line:
-    """Weighted least squares with a little ridge, and a variance that is never nothing."""
-    gram = (H * weights[:, None]).T @ H + 1e-3 * np.eye(H.shape[1])
-    b = np.linalg.solve(gram, (H * weights[:, None]).T @ s)
-    rest = s - H @ b
-    return b, float((weights @ rest**2 + 0.1) / (weights.sum() + 1.0)) + 1e-3
-
-
-def _log(s: np.ndarray, H: np.ndarray, line: Line) -> np.ndarray:
-    b, variance = line
-    return -0.5 * ((s - H @ b) ** 2 / variance + np.log(2.0 * np.pi * variance))
-
-
-def _mixed(s: np.ndarray, H: np.ndarray, p: np.ndarray, lines: tuple[Line, Line]) -> np.ndarray:
-    right, wronged = lines
-    return np.logaddexp(np.log1p(-p) + _log(s, H, right), np.log(p) + _log(s, H, wronged))
-
-
-def _fit(s: np.ndarray, H: np.ndarray, p: np.ndarray) -> tuple[Line, Line]:
-    """Expectation-maximisation. From the probabilities as they are it would hardly move where they
-    say little: it starts with those rows likelier wrong whose margin is below what h leads to
-    expect."""
-    b, variance = _regression(s, H, np.ones(len(s)))
-    r = expit(logit(p) - 2.0 * (s - H @ b) / np.sqrt(variance))
-    right, wronged = _regression(s, H, 1.0 - r), _regression(s, H, r)
-    for _ in range(STEPS):
-        new = expit(logit(p) + _log(s, H, wronged) - _log(s, H, right))
-        if np.abs(new - r).max() < 1e-4:
-            break
-        r = new
-        right, wronged = _regression(s, H, 1.0 - r), _regression(s, H, r)
-    return right, wronged
-
-
-_STAND_INS = 1000
-"""Training rows that stand in for curated ones."""
-_DRAWS = 3
-"""Draws of folds that are averaged."""
-_MAX_REPEATED_ROWS = 50_000
-"""Larger sets are cross-validated once, at the given regularisation."""
-_REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0}
-_SUSPECT_ODDS = 4.0
-"""Models should not learn from a row of which another label is this many times as likely."""
-_MAX_FISHER_CLASSES = 1000
-"""With more classes, contradicting examples are the nearest rows of another label."""
-LIGHT = 128
-"""Directions in which contradicting examples are looked for: enough to tell kin from others, where
-all would take longer than every training together."""
 
 
 class Evidence:
@@ -424,11 +133,6 @@ class Evidence:
         """The classes that predictions are kept of."""
         return self._first_draw[1]
 
-    @cached_property
-    def curated_only(self) -> np.ndarray:
-        """By models of curated rows alone, all classes."""
-        return curated_only(self.learner, self.problem, self.seed)
-
     def out_of_fold(
         self, problem: LabelProblem, seed: int, **options: Any
     ) -> tuple[np.ndarray, Columns]:
@@ -439,15 +143,14 @@ class Evidence:
     def views(self) -> dict[str, np.ndarray]:
         """All predictions by models that have not seen the row's label, by name."""
         problem, seed, columns = self.problem, self.seed, self.columns
-        few = len(problem) <= _MAX_REPEATED_ROWS
-        draws = [np.exp(self.cross_fitted)]
-        for draw in range(1, _DRAWS if few else 1):
+        draws, size = [np.exp(self.cross_fitted)], len(problem) * max(columns.n_classes, 10)
+        for draw in range(1, _DRAWS if size <= _MAX_REPEATED else 1):
             draws.append(np.exp(self.out_of_fold(problem, seed + 101 * draw, columns=columns)[0]))
         mean = np.log(np.maximum(np.mean(draws, axis=0), 1e-12))
         views = {"cross-validated models": mean}
         for place, (name, factor) in enumerate(_REGULARISATION.items()):
-            other = with_regularisation(self.learner, factor) if few else None
-            if other is not None:
+            other = with_regularisation(self.learner, factor)
+            if other is not None and size <= _MAX_VARIED:
                 views[name] = out_of_fold(
                     other, problem, seed + 303 + place, columns=columns, what=name
                 )[0]
@@ -461,48 +164,23 @@ class Evidence:
             )[0]
         return views
 
-    def learned(self, problem: LabelProblem) -> np.ndarray:
-        """By a model of all rows, all classes."""
-        everything = np.arange(len(problem))
-        return predicted(self.learner, problem, everything, everything, self.seed)
-
     @cached_property
-    def learned_by_model(self) -> np.ndarray:
-        """By the model of the training rows, which learned their labels, (n, columns)."""
-        if "model" not in self.__dict__:
-            return fitted_to_all(self.learner, self.problem, self.columns, self.seed)
+    def against_by_learners(self) -> np.ndarray:
+        """Log-odds against the given labels by the model that learned them, (n,)."""
+        problem, train = self.problem, self.problem.train
+        if self.recorded is not None:
+            model, run = self.recorded
+            X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
+            return -recorded_margins(model, run, X, problem.classes, problem.codes[train])
         last, rows = self.last_step
-        log_p = self.learner.log_proba(last, rows.inputs(rows.train))
-        return self.columns.take(log_p, rows.train)
-
-    @cached_property
-    def margins(self) -> np.ndarray | None:
-        """(n,): of the given label over the next, averaged over a recorded run; None if none."""
-        if self.recorded is None:
-            return None
-        model, run = self.recorded
-        train, problem = self.problem.train, self.problem
-        X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
-        return recorded_margins(model, run, X, problem.classes, problem.codes[train])
+        log_p = learned_predictions(self.learner, rows, self.columns, last)
+        return against(log_p, self.columns.own[train])
 
     def assess(self, original: np.ndarray | None = None) -> Assessment:
         """Assess every training label by all predictions."""
-        margins = self.margins
-        found = assess(
-            self.views, self.columns, self.problem.n_train, learned=self.learned_by_model,
+        return assess(
+            self.views, self.columns, self.problem.n_train, learned=self.against_by_learners,
             original=original, seed=self.seed,
-        )  # fmt: skip
-        if margins is None or not found.has_signal:
-            return found
-        by = worth_of_margins(margins, found.score, found.probabilities)
-        if not by.any():
-            return found
-        score = found.score + _MARGIN_SHARE * by
-        p = reordered(found.probabilities, score)
-        suggested = np.where(p > 0.5 + TIE, found.alternative, self.problem.codes[: len(p)])
-        return replace(
-            found, probabilities=p, score=score, suggested=suggested,
-            used=(*found.used, "margins of the recorded run"),
         )  # fmt: skip
 
     # ---- rows that lie close together
@@ -566,7 +244,7 @@ class Evidence:
         rows, codes = self.calibration_rows, self.calibration_codes
         last, problem = self.last_step
         try:
-            return _view_versions(
+            return view_versions(
                 last, problem, rows, codes, sketch=sketch, seed=self.seed, store=self.store
             )
         except UnsupportedModelError as error:
@@ -576,13 +254,6 @@ class Evidence:
                 stacklevel=4,
             )
             return None
-
-    @cached_property
-    def dissimilarity(self) -> np.ndarray:
-        """(versions, d): minus the Fisher similarities with the trusted versions."""
-        if self.view is None:
-            return np.zeros((self.problem.n_train + 2 * len(self.calibration_rows), 0))
-        return -self.view.similarities(self.reference)
 
     @cached_property
     def reference(self) -> np.ndarray:
@@ -595,16 +266,6 @@ class Evidence:
         said = first_largest(self.cross_fitted[self.calibration_rows])
         agree = said == self.columns.own[self.calibration_rows]
         return self.as_given[agree] if agree.any() else self.as_given
-
-
-def assess_problem(
-    learner: Learner, problem: LabelProblem, seed: int, *, neighbours: bool = True
-) -> Assessment:
-    """Return the assessment of one problem, where nothing but that is needed."""
-    evidence = Evidence(learner, problem, seed=seed)
-    if not neighbours:
-        evidence.neighbours = None
-    return evidence.assess()
 
 
 def assess_predictions(probabilities: Any, problem: LabelProblem) -> Assessment:

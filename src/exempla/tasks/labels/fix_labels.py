@@ -28,16 +28,15 @@ picks, 60k² + 24kp bytes for them and their Gram matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_regressor
 
-from exempla import __version__
-from exempla.arrays import TIE, first_largest, is_sparse, nbytes_of
-from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
+from exempla.arrays import is_sparse, nbytes_of
+from exempla.checks import check_choice, check_flag, check_folder, check_seed
 from exempla.data import plain_labels
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
@@ -47,14 +46,21 @@ from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
 from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES
-from exempla.tasks.labels.evidence import BLOCK, LIGHT, Evidence, assess_predictions
+from exempla.tasks.labels.evidence import LIGHT, Evidence, assess_predictions
+from exempla.tasks.labels.fisher import BLOCK
 from exempla.tasks.labels.multilabel import fix_label_sets
-from exempla.tasks.labels.problem import make_learner, read_problem, without_blind_steps
+from exempla.tasks.labels.problem import (
+    LabelRequest,
+    make_learner,
+    read_problem,
+    without_unsupervised_steps,
+)
 from exempla.tasks.labels.regression import fix_numbers
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.sbq import MIDDLE_DAMPING, MOST_PICKS, ContradictingExamples, rank_by_sbq
+from exempla.tasks.labels.sbq import MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.tokens import fix_token_labels
+from exempla.tasks.labels.wrong import Assessment, assess
 from exempla.tasks.retrain import Fit
 
 MANY_CLASSES = 1000
@@ -64,7 +70,13 @@ _LIBRARY_BYTES = 24e6
 """Memory taken by the parts of scikit-learn and SciPy that only this job imports."""
 _NOISE = 10.0
 _METHODS = ("calibrated", "sbq")
-_TASKS = ("auto", "classes", "regression", "multi-label", "tokens", "votes")
+_JOBS: dict[str, Callable[[LabelRequest], LabelFixes]] = {
+    "regression": fix_numbers,
+    "multi-label": fix_label_sets,
+    "tokens": fix_token_labels,
+    "votes": fix_votes,
+}
+_TASKS = ("auto", "classes", *_JOBS)
 
 
 def fix_labels(
@@ -153,23 +165,18 @@ def fix_labels(
     check_choice("method", method, _METHODS)
     check_flag("progress", progress)
     job = job_of(model, train, check_choice("task", task, _TASKS))
+    asked = LabelRequest(model, train, curated, k, fit, seed, ids, probabilities)
     if job != "classes":
         if original_labels is not None:
             raise ExemplaError("original_labels needs one class label per row.")
-        options: dict[str, Any] = {"fit": fit, "seed": seed, "ids": ids}
-        if job == "regression":
-            if probabilities is not None:
-                raise ExemplaError("probabilities= is for classes; leave it out for numbers.")
-            jobs: Any = fix_numbers
-        else:
-            jobs = {"multi-label": fix_label_sets, "tokens": fix_token_labels, "votes": fix_votes}
-            jobs, options = jobs[job], {**options, "probabilities": probabilities}
+        if job == "regression" and probabilities is not None:
+            raise ExemplaError("probabilities= is for classes; leave it out for numbers.")
         with showing(progress):
-            return jobs(model, train, curated, k, **options)
+            return _JOBS[job](asked)
     if check_folder("store", store) is not None and method == "sbq":
         raise ExemplaError("method='sbq' ranks rows in memory: leave store= out, or 'calibrated'.")
     if probabilities is not None:
-        return _from_probabilities(train, curated, k, probabilities, ids, check_seed(seed))
+        return _from_probabilities(asked)
     evidence = gather(
         model, train, curated, fit=fit, seed=seed, sketch=sketch, store=store, recorded=recorded
     )
@@ -261,11 +268,11 @@ def gather(
     recorded: Any = None,
 ) -> Evidence:
     """Return the checked problem, ready to collect evidence; methods and baselines can share it."""
-    problem = read_problem(train, curated)
+    problem, seed = read_problem(train, curated), check_seed(seed)
     if model is None and len(problem.classes) >= MANY_CLASSES:
-        model = SoftmaxRegression(random_state=check_seed(seed))
+        model = SoftmaxRegression(random_state=seed)
     learner = make_learner(model, problem.classes, fit)
-    last, rows = without_blind_steps(model, problem.X, check_seed(seed))
+    last, rows = without_unsupervised_steps(model, problem.X, seed)
     return Evidence(
         replace(learner, model=last),
         replace(problem, X=rows),
@@ -292,124 +299,91 @@ def fix_labels_from(
     check_damping("auto" if damping is None else damping)
     check_noise(noise)
     problem, n = evidence.problem, evidence.problem.n_train
-    k = None if k is None else check_k(k, n, "training rows")
-    names = check_ids(problem.ids if ids is None else ids, n)
+    asked = LabelRequest(None, None, None, k, None, evidence.seed, ids, None)
+    k, names = asked.listed(n, "training rows"), asked.names(n, problem.ids)
     original = None if original_labels is None else problem.original_codes(original_labels)
     what = f"{len(problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
     with announce(expected_peak(evidence, method, k), what):
         if method == "sbq":
-            return _from_sbq(evidence, k, noise, damping, names)
-        return _from_calibrated(evidence, k, names, original)
+            found, order, seen = _by_sbq(evidence, k, noise, damping)
+        else:
+            found, order, seen = _by_predictions(evidence, k, original)
+        conflicts = tuple(evidence.conflicts)
+    fields = asked.fields(order, names, n, n) | {
+        "n_trusted": len(evidence.calibration_rows),
+        "trusted": evidence.trusted,
+    }
+    return LabelFixes(
+        conflicts=conflicts,
+        contradicting=ContradictingExamples(evidence, order),
+        **fields,
+        **found.listed(order, problem.classes) | seen,
+    )
 
 
-def _from_calibrated(
-    evidence: Evidence, k: int | None, ids: np.ndarray | None, original: np.ndarray | None
-) -> LabelFixes:
+def _by_predictions(
+    evidence: Evidence, k: int | None, original: np.ndarray | None
+) -> tuple[Assessment, np.ndarray, dict[str, Any]]:
+    """Return the assessment, the order, and the fields that only this method has."""
     found = evidence.assess(original)
     order = found.order[:k]
     p, total = found.probabilities[order], float(found.probabilities.sum())
-    view, seen = evidence.light_view, {}
+    seen: dict[str, Any] = {
+        "explained": float(p.sum()) / total if total > 0 else 0.0,
+        "variance": float(np.sum(p * (1 - p))),
+    }
+    view = evidence.light_view
     if view is not None:
-        damping = view.dampings()[MIDDLE_DAMPING]
-        seen = {
-            "alignment": view.compare(order, evidence.reference, damping)[:, 0].astype(np.float64),
+        damping = view.damping()
+        seen |= {
+            "alignment": view.similarity(order, evidence.reference, damping),
             "damping": damping,
             "damping_rule": "10 x per-row, for the examples that contradict a label",
             "share": view.embedding.evidence.share,
         }
-    return LabelFixes(
-        explained=float(p.sum()) / total if total > 0 else 0.0,
-        variance=float(np.sum(p * (1 - p))),
-        **seen,
-        **found.listed(order, evidence.problem.classes, evidence.problem.codes),
-        **_common(evidence, order, k, ids),
-    )
+    return found, order, seen
 
 
-def _from_sbq(
-    evidence: Evidence,
-    k: int | None,
-    noise: float,
-    damping: str | float | None,
-    ids: np.ndarray | None,
-) -> LabelFixes:
+def _by_sbq(
+    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
+) -> tuple[Assessment, np.ndarray, dict[str, Any]]:
+    """Return the same for the paper's ranking; its probabilities are cross-validated ones."""
     ranking = rank_by_sbq(evidence, k, noise, damping)
-    order = ranking.order[:k]
-    picked = ranking.selection
-    unpicked = np.zeros(max(len(order) - len(picked), 0))
-    p, classes = ranking.probabilities, evidence.problem.classes
-    n, columns = evidence.problem.n_train, evidence.columns
-    rows, own = np.arange(n), columns.own[:n]
-    others = evidence.cross_fitted[:n].copy()
-    chance = np.exp(others)
-    others[rows, own] = -np.inf
-    best = first_largest(others)
-    other = columns.codes[rows, best]
-    suggested = np.where(p > 0.5 + TIE, other, evidence.problem.codes[:n])
-    total = float(p.sum())
+    order, picked = ranking.order[:k], ranking.selection
+    weights = np.zeros(max(len(order), len(picked)))
+    weights[: len(picked)] = picked.weights
+    views = {"cross-validated models": evidence.cross_fitted}
+    found = assess(views, evidence.columns, evidence.problem.n_train, seed=evidence.seed)
     assert evidence.view is not None  # rank_by_sbq requires it
-    return LabelFixes(
-        weights=np.concatenate([picked.weights, unpicked])[: len(order)],
-        explained=picked.explained,
-        variance=picked.variance,
-        damping=ranking.damping,
-        damping_rule=ranking.damping_rule,
-        share=evidence.view.embedding.evidence.share,
-        selector=picked.selector,
-        noise=noise,
-        alignment=ranking.alignment[order],
-        method="sbq",
-        probabilities=p[order],
-        given=evidence.problem.labels(order),
-        suggested=classes[suggested[order]],
-        alternative=classes[other[order]],
-        alternative_chance=chance[rows, best][order],
-        given_chance=chance[rows, own][order],
-        expected_errors=total,
-        interval=(0.0, max(2.0 * total, float(n) / 2)),
-        **_common(evidence, order, k, ids),
+    return (
+        found,
+        order,
+        {
+            "weights": weights[: len(order)],
+            "explained": picked.explained,
+            "variance": picked.variance,
+            "damping": ranking.damping,
+            "damping_rule": ranking.damping_rule,
+            "share": evidence.view.embedding.evidence.share,
+            "selector": picked.selector,
+            "noise": noise,
+            "alignment": ranking.alignment[order],
+            "method": "sbq",
+        },
     )
 
 
-def _common(
-    evidence: Evidence, order: np.ndarray, k: int | None, ids: np.ndarray | None
-) -> dict[str, Any]:
-    """Return the fields that both methods share."""
-    n = evidence.problem.n_train
-    return {
-        "indices": order.astype(np.int64),
-        "k": n if k is None else int(k),
-        "n_train": n,
-        "n_trusted": len(evidence.calibration_rows),
-        "trusted": evidence.trusted,
-        "seed": evidence.seed,
-        "version": __version__,
-        "ids": None if ids is None else ids[order],
-        "conflicts": tuple(evidence.conflicts),
-        "contradicting": ContradictingExamples(evidence, order),
-    }
-
-
-def _from_probabilities(
-    train: Any, curated: Any, k: int | None, probabilities: Any, ids: Any, seed: int
-) -> LabelFixes:
-    if curated is not None:
+def _from_probabilities(asked: LabelRequest) -> LabelFixes:
+    if asked.curated is not None:
         raise ExemplaError("probabilities are of the training rows: leave curated out.")
-    problem = read_problem(train, None)
+    problem = read_problem(asked.train, None)
     n = len(problem)
-    k = None if k is None else check_k(k, n, "training rows")
-    names = check_ids(problem.ids if ids is None else ids, n)
-    found = assess_predictions(probabilities, problem)
+    k, names = asked.listed(n, "training rows"), asked.names(n, problem.ids)
+    found = assess_predictions(asked.probabilities, problem)
     order = found.order[:k]
     return LabelFixes(
-        indices=order.astype(np.int64),
-        ids=None if names is None else names[order],
-        k=n if k is None else k,
-        n_train=n,
-        n_trusted=0,
-        seed=seed,
-        version=__version__,
-        **found.listed(order, problem.classes, problem.codes),
+        **found.listed(order, problem.classes),
+        **asked.fields(order, names, n, n),
     )
 
 

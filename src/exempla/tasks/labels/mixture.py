@@ -1,6 +1,6 @@
 """How likely each number is wrong: right and wrong numbers as a mixture of densities.
 
-A right number y has residual z = (y − μ)/s of a two-piece Student distribution, whose scales to
+A right number y has a residual z = (y − μ)/s of a two-piece Student distribution, whose scales to
 both sides and tail ν are fitted: heavy-tailed noise is right. A wrong number is one of these KINDS:
 
     ×10, ÷10, ×100, ÷100, ×1000, ÷1000, sign    T(y) is a right number, where T undoes the slip
@@ -8,12 +8,10 @@ both sides and tail ν are fitted: heavy-tailed noise is right. A wrong number i
     another row's value                          it has the distribution of all numbers, whatever x
     out of range                                 it lies anywhere, far away more often than not
 
-Given the share π of wrong numbers, the shares of the kinds and the distribution of right ones are
-the likeliest (expectation-maximisation). π itself is not one number: its posterior over a grid,
-from the profile likelihood and a prior that holds every order of magnitude equally likely (density
-1/π, for each kind's share as well), is averaged over. Where data cannot tell noise from mistakes,
-that keeps the estimate low and its interval wide. Curated rows are right numbers, and count for the
-right component alone.
+The shares of the kinds and the distribution of right numbers are fitted together by
+expectation-maximisation. The prior of each share holds every order of magnitude equally likely
+(density 1/share): a kind without a whole case fades, so what noise explains as well is not called
+wrong. Curated rows are right numbers, and count for the right component alone.
 """
 
 from __future__ import annotations
@@ -23,9 +21,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
+
+from exempla.tasks.labels.wrong import Z90
 
 KINDS = ("×10", "÷10", "×100", "÷100", "×1000", "÷1000", "sign", "digits exchanged",
          "another row's value", "out of range")  # fmt: skip
@@ -37,9 +36,9 @@ PAIRS = 4
 """Neighbouring digits, from the first on, that may stand in each other's place."""
 _FIT_ROWS = 5_000
 """Rows the distribution of right numbers is fitted to; a random part of larger sets."""
-STEPS = 12
-_COARSE, _FINE = 10, 5
-"""Shares tried at first, then twice between the neighbours of the best."""
+_MAX_STEPS = 40
+_STARTS = (1e-4, 0.01, 0.1)
+"""Shares of wrong numbers from which the fit starts; the most likely result is taken."""
 _MOST_WRONG = 0.4
 _FADED = 0.1
 """Cases of a kind that is taken not to occur: it may come back."""
@@ -84,99 +83,44 @@ class Assessed:
     """What is estimated of every number."""
 
     probabilities: np.ndarray
-    evidence: np.ndarray
-    """(n,) log-odds of wrong at even odds, every kind held possible: what the order goes by."""
     kinds: np.ndarray
     """(n,) position in KINDS of the likeliest mistake."""
     expected_errors: float
     interval: tuple[float, float]
-    """Of the number of wrong numbers among those judged: from the 5 % to the 95 % quantile."""
+    """90 % interval of the number of wrong numbers, those that noise hides not counted."""
     tail: float
     """ν of right residuals."""
 
 
 class _Fitted(NamedTuple):
-    """The likeliest mixture at one share of wrong numbers."""
+    """The most likely mixture."""
 
     right: _Right
     shares: np.ndarray
-    """Of the kinds among wrong numbers."""
-    log_likelihood: float
+    """Of the kinds among all numbers."""
+    log_posterior: float
 
 
 def suspects(case: Case, seed: int) -> np.ndarray:
-    """(n,) which numbers are more likely wrong than not, at the likeliest share."""
-    fixed, start = _fixed(case), _start()
-    rows = _sample(case, seed)
-    share, fitted = 0.05, _Fitted(start, _even(), 0.0)
-    wrong = np.zeros(len(case.y))
-    for _ in range(3):
-        fitted = _maximised(case, fixed, share, fitted, rows, 4)
-        wrong = _posterior(case, fixed, share, fitted)[0]
-        judged = ~case.curated
-        share = float(np.clip(np.mean(wrong[judged]), 1.0 / (len(case.y) + 1), _MOST_WRONG))
-    return np.greater(wrong, 0.5)
+    """Return which numbers are more likely wrong than right, (n,)."""
+    return np.greater(_posterior(case, seed)[0], 0.5)
 
 
 def assess(case: Case, seed: int) -> Assessed:
-    """Average over what the share of wrong numbers may be."""
-    fixed, rows = _fixed(case), _sample(case, seed)
-    anywhere = fixed._replace(other=_other(case))
-    found = _averaged(case, fixed, rows)
-    # What noise of the fitted shape would leave to mistakes close to the expected number: an upper
-    # end, for that the noise has this shape is not known.
-    most = _averaged(case, anywhere, rows).interval[1]
+    """Return P(wrong) of every number, the likeliest kind of mistake and the count."""
     n = int((~case.curated).sum())
-    clean, ways = _densities(case, anywhere, found.best.right)
-    possible = logsumexp(ways + np.log(0.5 * found.best.shares + 0.5 / len(KINDS)), axis=1)
-    wrong = np.where(case.curated, 0.0, np.minimum(found.wrong, n / (n + 3.0)))
+    wrong, ways, right = _posterior(case, seed)
+    wrong = np.where(case.curated, 0.0, np.minimum(wrong, n / (n + 3.0)))
+    expected = float(wrong.sum())
+    # the count varies around its mean, and the shares are known from as many cases only
+    off = Z90 * float(np.sqrt(expected + np.sum(wrong * (1.0 - wrong))))
     return Assessed(
         wrong,
-        possible - clean,
-        np.argmax(found.kinds, axis=1),
-        float(wrong.sum()),
-        (found.interval[0], max(found.interval[1], most)),
-        float(np.clip(np.exp(found.best.right.tail), *_TAILS)),
+        np.argmax(ways, axis=1),
+        expected,
+        (max(expected - off, 0.0), min(expected + off, float(n))),
+        float(np.clip(np.exp(right.tail), *_TAILS)),
     )
-
-
-class _Averaged(NamedTuple):
-    wrong: np.ndarray
-    kinds: np.ndarray
-    interval: tuple[float, float]
-    best: _Fitted
-
-
-def _averaged(case: Case, fixed: _Fixed, rows: np.ndarray) -> _Averaged:
-    """P(wrong) and P(kind) over the posterior of the share; and of how many."""
-    judged = ~case.curated
-    n = int(judged.sum())
-    fits = _profile(case, fixed, rows, 0.5 / n)
-    shares = spread_points({share: fit.log_likelihood for share, fit in fits.items()})
-    wrong, kinds, counts = np.zeros(len(case.y)), np.zeros((len(case.y), len(KINDS))), []
-    for share in shares.tolist():
-        nearest = min(fits, key=lambda known: abs(np.log(known / share)))
-        p, ways = _posterior(case, fixed, share, fits[nearest])
-        wrong, kinds = wrong + p / len(shares), kinds + ways
-        p = p[judged]
-        counts.append((float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))))
-    best = max(fits.values(), key=lambda fitted: fitted.log_likelihood)
-    return _Averaged(wrong, kinds, count_interval(shares, counts, n), best)
-
-
-def _profile(case: Case, fixed: _Fixed, rows: np.ndarray, least: float) -> dict[float, _Fitted]:
-    """The likeliest fit at each of some shares, close together around the likeliest share."""
-    fits: dict[float, _Fitted] = {}
-    fitted = _Fitted(_start(), _even(), 0.0)
-    for share in np.geomspace(least, _MOST_WRONG, _COARSE).tolist():
-        fitted = _maximised(case, fixed, share, fitted, rows, STEPS if fits else 3 * STEPS)
-        fits[share] = fitted
-    for _ in range(2):
-        heights = {share: fit.log_likelihood for share, fit in fits.items()}
-        start = fits[max(heights, key=lambda share: heights[share])]
-        for share in around_peak(heights, _FINE):
-            fits[share] = _maximised(case, fixed, share, start, rows, STEPS)
-    return fits
 
 
 def repaired(case: Case, kinds: np.ndarray) -> np.ndarray:
@@ -266,15 +210,6 @@ def _other(case: Case) -> np.ndarray:
     return np.column_stack([swapped, anywhere])
 
 
-def _start() -> _Right:
-    """Of normal spread to both sides, with a tail."""
-    return _Right(0.0, 0.0, np.log(5.0), 0.0)
-
-
-def _even() -> np.ndarray:
-    return np.full(len(KINDS), 1.0 / len(KINDS))
-
-
 def _sample(case: Case, seed: int) -> np.ndarray:
     n = len(case.y)
     return (
@@ -295,53 +230,44 @@ def _densities(case: Case, fixed: _Fixed, right: _Right) -> tuple[np.ndarray, np
     return clean, np.hstack([slips[:, : len(_FACTORS)], exchanges, fixed.other])
 
 
-def _posterior(
-    case: Case, fixed: _Fixed, share: float, fitted: _Fitted
-) -> tuple[np.ndarray, np.ndarray]:
-    """P(wrong), (n,), and P(wrong in this way), (n, K)."""
+def _posterior(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, _Right]:
+    """Return P(wrong), (n,), P(wrong in this way), (n, K), and the distribution of right ones."""
+    fixed, rows = _fixed(case), _sample(case, seed)
+    part, told = Case(*(values[rows] for values in case)), fixed.part(rows)
+    fitted = max(
+        (_maximised(part, told, share) for share in _STARTS), key=lambda one: one.log_posterior
+    )
     clean, wrong = _densities(case, fixed, fitted.right)
-    return _responsible(clean, wrong, share, fitted.shares)[:2]
+    return *_responsible(clean, wrong, fitted.shares)[:2], fitted.right
 
 
 def _responsible(
-    clean: np.ndarray, wrong: np.ndarray, share: float, shares: np.ndarray
+    clean: np.ndarray, wrong: np.ndarray, shares: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    parts = wrong + np.log(np.maximum(share * shares, 1e-300))
+    """Return P(wrong), P(wrong in this way) and the log-density of each number."""
+    parts = wrong + np.log(shares)
     ways = logsumexp(parts, axis=1)
-    total = np.logaddexp(ways, clean + np.log1p(-share))
+    total = np.logaddexp(ways, clean + np.log1p(-shares.sum()))
     return np.exp(ways - total), np.exp(parts - total[:, None]), total
 
 
-def _maximised(
-    case: Case, fixed: _Fixed, share: float, start: _Fitted, rows: np.ndarray, steps: int
-) -> _Fitted:
-    """The likeliest distribution of right numbers and shares of the kinds, at this share."""
-    part = Case(*(values[rows] for values in case))
-    right, shares, told = start.right, start.shares, fixed.part(rows)
-    before = -np.inf
-    total = np.zeros(0)
-    for _ in range(steps):
-        clean, wrong = _densities(part, told, right)
-        chance, ways, total = _responsible(clean, wrong, share, shares)
-        total = np.where(part.curated, clean, total)
-        chance = np.where(part.curated, 0.0, chance)
-        ways[part.curated] = 0.0
-        # the likeliest shares under the prior 1/π of each kind: those without a whole case fade
-        counts = np.maximum(ways.sum(axis=0) - 1.0, _FADED)
-        shares = counts / counts.sum()
-        right = _fit_right(part, 1.0 - chance, right)
-        if total.sum() - before < 1e-3:
+def _maximised(case: Case, fixed: _Fixed, start: float) -> _Fitted:
+    """Return the most likely mixture by expectation-maximisation from a share of wrong numbers."""
+    n = int((~case.curated).sum())
+    right, shares = _Right(0.0, 0.0, np.log(5.0), 0.0), np.full(len(KINDS), start / len(KINDS))
+    posterior = -np.inf
+    for _ in range(_MAX_STEPS):
+        clean, wrong = _densities(case, fixed, right)
+        chance, ways, total = _responsible(clean, wrong, shares)
+        total = np.where(case.curated, clean, total)
+        # under the prior 1/share: a kind without a whole case fades
+        before, posterior = posterior, float(total.sum() - np.log(np.maximum(n * shares, 1)).sum())
+        if posterior - before < 1e-3:
             break
-        before = float(total.sum())
-    scale = len(case.y) / len(rows)
-    return _Fitted(right, shares, float(total.sum()) * scale - _surprise(shares, share, case))
-
-
-def _surprise(shares: np.ndarray, share: float, case: Case) -> float:
-    """−log prior of the kinds' shares beyond that of their sum: each kind that is taken to occur
-    costs as much as the first did."""
-    cases = 2.0 * share * len(case.y)
-    return float(np.sum(np.log(np.maximum(cases * shares, 1.0))) - np.log(max(cases, 1.0)))
+        right = _fit_right(case, np.where(case.curated, 1.0, 1.0 - chance), right)
+        shares = np.maximum(ways[~case.curated].sum(axis=0) - 1.0, _FADED) / n
+        shares *= min(1.0, _MOST_WRONG / shares.sum())
+    return _Fitted(right, shares, posterior)
 
 
 def _fit_right(case: Case, weights: np.ndarray, start: _Right) -> _Right:
@@ -356,55 +282,3 @@ def _fit_right(case: Case, weights: np.ndarray, start: _Right) -> _Right:
     found = minimize(loss, np.array(start), method="L-BFGS-B", bounds=bounds,
                      options={"maxiter": 8})  # fmt: skip
     return _Right(*map(float, found.x))
-
-
-PARTS = 15
-"""How many shares stand for the posterior, each for an equal part of it."""
-_POINTS = 2000
-
-
-def around_peak(known: dict[float, float], count: int) -> list[float]:
-    """Return new shares between the neighbours of the most likely one.
-
-    >>> [round(share, 3) for share in around_peak({0.01: 1.0, 0.04: 3.0, 0.16: 2.0}, 3)]
-    [0.02, 0.08]
-    """
-    order = sorted(known)
-    peak = order.index(max(known, key=lambda share: known[share]))
-    low, high = order[max(peak - 1, 0)], order[min(peak + 1, len(order) - 1)]
-    between = np.geomspace(low, high, count + 2)[1:-1].tolist()
-    return [share for share in between if min(abs(share / one - 1) for one in order) > 1e-6]
-
-
-def spread_points(known: dict[float, float]) -> np.ndarray:
-    """Return shares that represent the posterior, one for each of PARTS equal parts of it.
-
-    >>> bool(abs(np.median(spread_points({0.001: -50.0, 0.1: 0.0, 0.101: 0.0, 0.4: -50.0})) - 0.1)
-    ...      < 0.02)
-    True
-    """
-    shares = np.array(sorted(known))
-    logs = np.array([known[share] for share in shares.tolist()])
-    points = np.linspace(np.log(shares[0]), np.log(shares[-1]), _POINTS)
-    # even in log π, where the prior is flat: the likelihood alone
-    heights = PchipInterpolator(np.log(shares), logs)(points)
-    below = np.cumsum(np.exp(heights - heights.max()))
-    below /= below[-1]
-    return np.exp(points[np.searchsorted(below, (np.arange(PARTS) + 0.5) / PARTS)])
-
-
-def count_interval(
-    shares: np.ndarray, counts: list[tuple[float, float]], n: int
-) -> tuple[float, float]:
-    """Return the 5 % and 95 % quantiles of the number of wrong numbers.
-
-    The distribution is a mixture of normal ones, a (mean, standard deviation) for each share.
-    """
-    off = np.linspace(-2.5, 2.5, 51)
-    means, spreads = np.array(counts).T
-    points = (means[:, None] + spreads[:, None] * off).ravel()
-    mass = np.tile(np.exp(-0.5 * off**2), len(shares))
-    order = np.argsort(points, kind="stable")
-    below = np.cumsum(mass[order]) / mass.sum()
-    low, high = (points[order][np.searchsorted(below, q)] for q in (0.05, 0.95))
-    return float(np.clip(low, 0.0, n)), float(np.clip(high, 0.0, n))

@@ -1,28 +1,18 @@
-"""Rows that lie close together: what their labels say of each other.
+"""Rows that are close together: how they vote on a label, and duplicates with different labels.
 
-features    what a row is compared by: what a model's last step sees, or the inputs
-neighbours  the nearest rows, and how they vote
-conflicts   equal and nearly equal rows with different labels
+Rows are compared by the cosine of what the last step of a Pipeline sees, or of the inputs as
+numbers. The last layer of a network is not used: it has learned the labels under suspicion and
+draws a row to its given label, so neighbours found there agree with wrong labels.
 
-Equal and nearly equal rows under different labels: one of the two must be wrong.
+Votes: each of the ten nearest other rows counts for its given label, by its cosine, and two votes
+go to the classes by their sizes. A row never votes for itself.
 
-Equal rows are found by a hash of what they hold (texts without regard to case and spaces), nearly
-equal ones among nearest neighbours; neither holds more than a number or a few per row.
-
-What rows are compared by: what the last step of a Pipeline sees, or the inputs as numbers.
-
-Not the last layer of a network: it has learnt the labels under suspicion, and draws a row to the
-label it was given; neighbours found there agree with wrong labels.
-
-The nearest rows by cosine, and how they vote on a label.
-
-log p(c | x) by votes: each of the ten nearest other rows counts for its given label, by its
-cosine, and two votes go to the classes by their sizes. A row never votes for itself.
+Conflicts: equal rows are found by a hash of what they hold (texts without regard to case and
+spaces), nearly equal ones among the nearest neighbours. One of the two labels must be wrong.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +22,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from exempla.arrays import is_sparse, is_tensor, to_numpy
+from exempla.tasks.copies import row_hashes
 from exempla.tasks.labels.crossfit import Columns
 
 _COUNT = 10
@@ -140,9 +131,12 @@ def conflicts(
 
 def _equal(X: Any, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
     """Each row and the first equal one with another label."""
-    first: dict[bytes, dict[Any, int]] = {}
+    first: dict[int, dict[Any, int]] = {}
     pairs = []
-    for row, key in enumerate(_keys(X, len(labels))):
+    if isinstance(X, pd.Series | list) and all(isinstance(value, str) for value in X):
+        X = [" ".join(value.split()).casefold() for value in X]
+    keys = row_hashes(X)
+    for row, key in enumerate([] if keys is None else keys.tolist()):
         seen = first.setdefault(key, {})
         label = _plain(labels[row])
         other = next((r for named, r in seen.items() if named != label), None)
@@ -150,33 +144,6 @@ def _equal(X: Any, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
             pairs.append(((other, row), 1.0))
         seen.setdefault(label, row)
     return pairs
-
-
-def _keys(X: Any, n: int) -> Any:
-    """A digest of each row."""
-    if is_tensor(X):
-        X = to_numpy(X)
-    if is_sparse(X):
-        table = X.tocsr()
-        table.sum_duplicates()
-        for row in range(n):
-            part = slice(table.indptr[row], table.indptr[row + 1])
-            yield _digest(table.indices[part].tobytes() + table.data[part].tobytes())
-    elif isinstance(X, pd.DataFrame):
-        for key in pd.util.hash_pandas_object(X, index=False).to_numpy():
-            yield int(key).to_bytes(8, "little")
-    elif isinstance(X, np.ndarray) and X.dtype != object and X.dtype.kind != "U":
-        rows = np.ascontiguousarray(X)
-        for row in range(n):
-            yield _digest(rows[row].tobytes())
-    else:
-        for value in X if not isinstance(X, pd.Series) else X.tolist():
-            text = " ".join(value.split()).casefold() if isinstance(value, str) else repr(value)
-            yield _digest(text.encode("utf-8", "surrogatepass"))
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=12).digest()
 
 
 def _nearly_equal(near: Neighbours, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:

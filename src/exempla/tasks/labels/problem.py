@@ -12,7 +12,7 @@ step may have learnt from the labels under suspicion, and the Pipeline is then t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,39 +20,61 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.decomposition import PCA, TruncatedSVD
-from sklearn.feature_extraction import DictVectorizer, FeatureHasher
-from sklearn.feature_extraction.text import (
-    CountVectorizer,
-    HashingVectorizer,
-    TfidfTransformer,
-    TfidfVectorizer,
-)
-from sklearn.feature_selection import VarianceThreshold
-from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import (
-    Binarizer,
-    FunctionTransformer,
-    KBinsDiscretizer,
-    MaxAbsScaler,
-    MinMaxScaler,
-    Normalizer,
-    OneHotEncoder,
-    OrdinalEncoder,
-    PolynomialFeatures,
-    PowerTransformer,
-    QuantileTransformer,
-    RobustScaler,
-    SplineTransformer,
-    StandardScaler,
-)
 
 from exempla.arrays import is_tensor, to_numpy
+from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit, seeded
+from exempla.version import __version__
+
+
+@dataclass(frozen=True)
+class LabelRequest:
+    """The arguments of `fix_labels` that every kind of labels has."""
+
+    model: Any
+    train: Any
+    curated: Any
+    k: int | None
+    fit: Fit | None
+    seed: int
+    ids: Any
+    probabilities: Any
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+
+    def listed(self, n_labels: int, what: str) -> int | None:
+        """Return how many labels to list; None for all."""
+        return None if self.k is None else check_k(self.k, n_labels, what)
+
+    def names(self, n_train: int, own_ids: Any = None) -> np.ndarray | None:
+        """Return the caller's names of the rows, or those that came with the data."""
+        return check_ids(own_ids if self.ids is None else self.ids, n_train)
+
+    def fields(
+        self,
+        rows: np.ndarray,
+        names: np.ndarray | None,
+        n_train: int,
+        n_labels: int,
+        n_trusted: int = 0,
+    ) -> dict[str, Any]:
+        """Return the fields of `LabelFixes` that say what was asked; `rows` are those listed."""
+        return {
+            "indices": rows.astype(np.int64),
+            "ids": None if names is None else names[rows],
+            "k": n_labels if self.k is None else int(self.k),
+            "n_train": n_train,
+            "n_labels": n_labels,
+            "n_trusted": n_trusted,
+            "trusted": n_trusted > 0,
+            "seed": int(self.seed),
+            "version": __version__,
+        }
 
 
 @dataclass(frozen=True)
@@ -121,7 +143,7 @@ class LabelProblem:
 def read_problem(train: Any, curated: Any) -> LabelProblem:
     """Check both sets; every problem found is told at once."""
     problems: list[str] = []
-    given = _labelled(train, "train", problems)
+    given = read_labelled(train, "train", problems, _checked_labels)
     X, y, weights, ids = given
     classes = np.unique(y)
     if len(y) and len(classes) < 2:
@@ -131,15 +153,20 @@ def read_problem(train: Any, curated: Any) -> LabelProblem:
         return _known(LabelProblem(X, np.searchsorted(classes, y), classes, len(y), weights, ids))
     if _is_empty(curated):
         raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
-    trusted = _labelled(curated, "curated", problems)
+    trusted = read_labelled(curated, "curated", problems, _checked_labels)
     _compare(given, trusted, classes, problems)
     _raise(problems)
     Xc, yc, wc, _ = trusted
-    if weights is not None or wc is not None:
-        parts = [np.ones(len(v)) if w is None else w for v, w in ((y, weights), (yc, wc))]
-        weights = np.concatenate(parts)
+    weights = stack_weights((len(y), weights), (len(yc), wc))
     codes = np.searchsorted(classes, np.concatenate([y, yc.astype(classes.dtype)]))
     return _known(LabelProblem(stack_rows(X, Xc), codes, classes, len(y), weights, ids))
+
+
+def stack_weights(*parts: tuple[int, np.ndarray | None]) -> np.ndarray | None:
+    """Return the weights of several sets, each (rows, weights); None if none has weights."""
+    if all(weights is None for _, weights in parts):
+        return None
+    return np.concatenate([np.ones(n) if weights is None else weights for n, weights in parts])
 
 
 class _Labelled(NamedTuple):
@@ -150,15 +177,21 @@ class _Labelled(NamedTuple):
     ids: np.ndarray | None
 
 
-def _labelled(data: Any, whose: str, problems: list[str]) -> _Labelled:
-    """X, labels, weights and ids of one set."""
+def read_labelled(
+    data: Any,
+    whose: str,
+    problems: list[str],
+    checked: Callable[[np.ndarray, list[str]], np.ndarray],
+    what: str = "labels",
+) -> _Labelled:
+    """Return X, the checked labels or numbers, weights and ids of one set."""
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
-        raise ExemplaError(f"{whose} has no labels: give (X, y) as {whose}.")
+        raise ExemplaError(f"{whose} has no {what}: give (X, y) as {whose}.")
     found: list[str] = []
     if is_tensor(data[0]) and data[0].is_sparse:
         found.append("X is a sparse tensor: give a dense one")
     given = unpack((data[0], *map(_in_numpy, data[1:])), found)
-    y = np.array([]) if given.y is None else _checked_labels(plain_labels(given.y), found)
+    y = np.array([]) if given.y is None else checked(plain_labels(given.y), found)
     problems.extend(f"{whose}: {problem}" for problem in found)
     return _Labelled(given.X, y, given.weights, given.ids)
 
@@ -331,31 +364,31 @@ def check_classifier(model: Any, fit: Fit | None) -> None:
     make_learner(model, np.array([]), None)
 
 
-_BLIND = frozenset(
-    {
-        Binarizer, CountVectorizer, DictVectorizer, FeatureHasher, FunctionTransformer,
-        HashingVectorizer, KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, MissingIndicator,
-        Normalizer, OneHotEncoder, OrdinalEncoder, PCA, PolynomialFeatures, PowerTransformer,
-        QuantileTransformer, RobustScaler, SimpleImputer, SplineTransformer, StandardScaler,
-        TfidfTransformer, TfidfVectorizer, TruncatedSVD, VarianceThreshold,
-    }
-)  # fmt: skip
-"""scikit-learn's own, by name: a class of the caller's that extends one may look at anything."""
+_UNSUPERVISED = frozenset({
+    "Binarizer", "CountVectorizer", "DictVectorizer", "FeatureHasher", "FunctionTransformer",
+    "HashingVectorizer", "KBinsDiscretizer", "MaxAbsScaler", "MinMaxScaler", "MissingIndicator",
+    "Normalizer", "OneHotEncoder", "OrdinalEncoder", "PCA", "PolynomialFeatures",
+    "PowerTransformer", "QuantileTransformer", "RobustScaler", "SimpleImputer",
+    "SplineTransformer", "StandardScaler", "TfidfTransformer", "TfidfVectorizer", "TruncatedSVD",
+    "VarianceThreshold",
+})  # fmt: skip
+"""Steps of scikit-learn that ignore labels; a subclass of the caller's may look at anything."""
 
 
-def without_blind_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
+def without_unsupervised_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
     """The last step of a Pipeline and the rows it sees, if no other step looks at labels.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.feature_extraction.text import CountVectorizer
     >>> model = make_pipeline(CountVectorizer(), LogisticRegression())
-    >>> last, rows = without_blind_steps(model, ["a word", "another word"], seed=0)
+    >>> last, rows = without_unsupervised_steps(model, ["a word", "another word"], seed=0)
     >>> last, rows.shape
     (LogisticRegression(), (2, 2))
     """
     if type(model) is not Pipeline or len(model.steps) < 2:
         return model, X
-    if not all(_is_blind(step) for _, step in model.steps[:-1]):
+    if not all(_is_unsupervised(step) for _, step in model.steps[:-1]):
         return model, X
     try:
         with seeded(seed):
@@ -365,14 +398,15 @@ def without_blind_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
         return model, X
 
 
-def _is_blind(step: Any) -> bool:
+def _is_unsupervised(step: Any) -> bool:
     if step is None or isinstance(step, str):  # "passthrough", "drop"
         return True
     if type(step) is Pipeline:
-        return all(_is_blind(inner) for _, inner in step.steps)
+        return all(_is_unsupervised(inner) for _, inner in step.steps)
     if type(step) is FeatureUnion:
-        return all(_is_blind(inner) for _, inner in step.transformer_list)
+        return all(_is_unsupervised(inner) for _, inner in step.transformer_list)
     if type(step) is ColumnTransformer:
         inner = [part for _, part, _ in step.transformers]
-        return all(_is_blind(part) for part in [*inner, step.remainder])
-    return type(step) in _BLIND
+        return all(_is_unsupervised(part) for part in [*inner, step.remainder])
+    kind = type(step)
+    return kind.__module__.startswith("sklearn.") and kind.__name__ in _UNSUPERVISED

@@ -1,9 +1,7 @@
 """Which numbers of a regression are wrong.
 
-Each number is compared with what models of the other folds expect of its row. Wrong numbers spoil
-such models: twice the suspects are left out and the rest is asked again.
-
-What models that have not seen a number predict of it, and how far such numbers usually lie off.
+Each number is compared with what models of the other folds predict for its row. Wrong numbers
+spoil such models, so the suspects are left out and the models are trained again, twice.
 
 The spread s(x) of right numbers may change from row to row. Three guesses of it are compared by
 their loss on the residuals, log s + |r|/s (Laplace's, which an outlier moves little): one spread
@@ -20,15 +18,14 @@ from scipy.ndimage import median_filter
 from sklearn.base import is_classifier
 from threadpoolctl import threadpool_limits
 
-from exempla.arrays import is_tensor, to_numpy
-from exempla.checks import check_ids, check_k, check_seed
-from exempla.data import listing, plain_labels, stack_rows, unpack
+from exempla.data import listing, stack_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.tasks.labels.crossfit import cross_validated_numbers
 from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
+from exempla.tasks.labels.problem import LabelRequest, read_labelled, stack_weights
 from exempla.tasks.labels.result import LabelFixes
+from exempla.tasks.labels.wrong import Z90
 from exempla.tasks.retrain import Fit, check_fit
-from exempla.version import __version__
 
 _DRAWS = 3
 """Draws of folds that the last round averages."""
@@ -121,42 +118,28 @@ def _near(mu: np.ndarray, size: np.ndarray, trusted: np.ndarray) -> np.ndarray:
 
 
 _ROUNDS = 2
-_TAIL_SDS = 1.645
-"""Numbers farther from what is expected may be wrong, however few are counted."""
 _TELLING = 0.5
 """Probabilities below this differ by which kinds were found elsewhere more than by the row."""
 FEWEST = 20
 """Rows below which no spread can be told."""
 
 
-def fix_numbers(
-    model: Any,
-    train: Any,
-    curated: Any = None,
-    k: int | None = None,
-    *,
-    fit: Fit | None = None,
-    seed: int = 0,
-    ids: Any = None,
-) -> LabelFixes:
+def fix_numbers(asked: LabelRequest) -> LabelFixes:
     """Rank training rows by how likely their numbers are wrong; see `exempla.fix_labels`."""
-    given = _read_numbers(train, curated)
-    _check_model(model, fit)
-    seed, n = check_seed(seed), given.n_train
-    k = None if k is None else check_k(k, n, "training rows")
-    names = check_ids(given.ids if ids is None else ids, n)
-    found = _residuals(model, given, fit, seed)
+    given = _read_numbers(asked.train, asked.curated)
+    _check_model(asked.model, asked.fit)
+    n, seed = given.n_train, asked.seed
+    k, names = asked.listed(n, "training rows"), asked.names(n, given.ids)
+    found = _residuals(asked.model, given, asked.fit, seed)
     case = Case(given.y, found.expected, found.spread, given.curated)
     with threadpool_limits(1, user_api="blas"):  # short vectors only wait for threads
         judged = assess(case, seed)
     p = judged.probabilities[:n]
     order = _order(case, judged, n)[:k]
     # wrong numbers that look like noise are not counted, but may be as many as lie in its tails
-    far = np.abs(case.y - case.expected)[:n] > _TAIL_SDS * case.spread[:n]
+    far = np.abs(case.y - case.expected)[:n] > Z90 * case.spread[:n]
     mended = repaired(case, judged.kinds)[:n]
     return LabelFixes(
-        indices=order.astype(np.int64),
-        ids=None if names is None else names[order],
         probabilities=p[order],
         given=given.y[order],
         suggested=np.where(p > 0.5, mended, given.y[:n])[order],
@@ -169,13 +152,7 @@ def fix_numbers(
         spread_rule=found.rule,
         method="residuals",
         task="regression",
-        trusted=len(given.y) > n,
-        k=n if k is None else k,
-        n_train=n,
-        n_labels=n,
-        n_trusted=len(given.y) - n,
-        seed=seed,
-        version=__version__,
+        **asked.fields(order, names, n, n, len(given.y) - n),
     )
 
 
@@ -206,43 +183,27 @@ def _residuals(model: Any, given: Numbers, fit: Fit | None, seed: int) -> _Resid
 def _read_numbers(train: Any, curated: Any) -> Numbers:
     """Check both sets; every problem found is told at once."""
     problems: list[str] = []
-    X, y, weights, ids = _read(train, "train", problems)
+    X, y, weights, ids = read_labelled(train, "train", problems, _as_floats, "numbers to judge")
     if not problems and len(y) < FEWEST:
         problems.append(f"train: {len(y)} rows are too few to tell a wrong number; give {FEWEST}")
     if not problems and np.ptp(y) == 0:
         problems.append(f"train: all numbers are {y[0]:g}, and nothing can be learnt from that")
     n = len(y)
     if curated is not None and not problems:
-        Xc, yc, wc, _ = _read(curated, "curated", problems)
+        Xc, yc, wc, _ = read_labelled(curated, "curated", problems, _as_floats, "numbers to judge")
         if not problems:
-            if weights is not None or wc is not None:
-                both = ((y, weights), (yc, wc))
-                weights = np.concatenate([np.ones(len(v)) if w is None else w for v, w in both])
+            weights = stack_weights((len(y), weights), (len(yc), wc))
             X, y = stack_rows(X, Xc), np.concatenate([y, yc])
     if problems:
         raise ExemplaError(f"the numbers cannot be checked: {'; '.join(problems)}.")
     return Numbers(X, y, n, weights, ids)
 
 
-def _read(
-    data: Any, whose: str, problems: list[str]
-) -> tuple[Any, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
-        raise ExemplaError(f"{whose} has no numbers to judge: give (X, y) as {whose}.")
-    found: list[str] = []
-    given = unpack((data[0], *(to_numpy(p) if is_tensor(p) else p for p in data[1:])), found)
-    y = np.array([])
-    if given.y is not None:
-        y = plain_labels(given.y)
-        if y.ndim != 1:
-            found.append(f"y must hold one number per row, but has shape {y.shape}")
-        else:
-            y = _as_floats(y, found)
-    problems.extend(f"{whose}: {problem}" for problem in found)
-    return given.X, y, given.weights, given.ids
-
-
 def _as_floats(y: np.ndarray, found: list[str]) -> np.ndarray:
+    """Return the numbers, one per row; what is wrong with them is added to `found`."""
+    if y.ndim != 1:
+        found.append(f"y must hold one number per row, but has shape {y.shape}")
+        return np.array([])
     try:
         out = y.astype(np.float64)
     except (TypeError, ValueError):

@@ -1,17 +1,14 @@
-"""The paper's ranking of suspects: SBQ on unit Fisher rows against the whole curated set.
+"""The paper's ranking of suspects, and the examples that contradict a suspect's label.
 
-Candidates are the opponents of the curated labels, z_j = f_j·μ < 0; noise σ² = 10 keeps the choice
-between pure influence (σ² → ∞) and pure diversity (σ² = 0), both of which find fewer wrong labels.
-The damping is the one at which the calibration rows' versions, right and wrong, are told apart best
-by z, a row never counted for itself: a rule on data.
+`rank_by_sbq`: SBQ on unit Fisher rows against the whole curated set. Candidates are the opponents
+of the curated labels, z_j = f_j·μ < 0. Noise σ² = 10 lies between pure influence (σ² → ∞) and pure
+diversity (σ² = 0), both of which find fewer wrong labels. The damping is the one at which z best
+distinguishes the calibration rows' right and wrong versions; a row is never counted for itself.
 
-Which examples contradict a suspect's label: curated rows, with weights.
-
-The suspect's score under its given label is explained by curated scores under their true labels:
-SBQ on the unit rows of curated examples with another label, opponents only, target = the suspect's
-own unit row. (Of a model without scores, the rows of another label that resemble it most.) The
-chosen rows push the model the opposite way, each adds something the others do
-not say, and −weight is how much of the suspect's pull each one contradicts.
+`ContradictingExamples`: SBQ on the unit rows of curated examples with another label, opponents
+only, with the suspect's own unit row as the target. The chosen rows push the model the opposite
+way, each adds something the others do not, and −weight is how strongly each one disagrees. For a
+model without scores, the most similar rows of another label are taken.
 """
 
 from __future__ import annotations
@@ -20,28 +17,22 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, logit
 from scipy.stats import rankdata
-from sklearn.linear_model import LogisticRegression
 
-from exempla.arrays import TIE, first_largest, is_sparse, levels
+from exempla.arrays import TIE, is_sparse, levels
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.tasks.labels.evidence import Evidence, FisherView
+from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.fisher import FisherView
 
 MULTIPLES = (3.0, 10.0, 30.0, 100.0)
 MOST_PICKS = 2000
 """Beyond so many picks the remaining rows follow in the order of z: each pick is a pass over all
 rows, and nobody checks so many."""
-
-
-_MAX_STEPS = 1000
-_MIN_SHARE, _MAX_SHARE = 1e-6, 0.45
-"""Shares of wrong labels; beyond the larger one nothing can be learned from the given labels."""
-_NEAR_ONE = 1e-5
-"""Where |log p| is smaller than this, only rounding distinguishes p from one."""
+_NOISE = 1.0
+"""Noise of the selection of contradicting examples."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,6 @@ class _Ranking:
     selection: Selection
     alignment: np.ndarray
     """z of every training row."""
-    probabilities: np.ndarray
     damping: float
     damping_rule: str
 
@@ -90,16 +80,16 @@ def rank_by_sbq(
     order = np.concatenate(
         [selection.indices, rest[np.argsort(levels(z[rest], size), kind="stable")]]
     )
-    return _Ranking(order, selection, z[:n], _probabilities(evidence, view, unit, z), value, rule)
+    return _Ranking(order, selection, z[:n], value, rule)
 
 
 def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
     """The multiple of "per-row" with the largest AUC of −z, wrong against right versions."""
-    unit = resolve_damping("auto", view.embedding.evidence, use="labels").value
+    unit = view.damping(1.0)
     versions = np.arange(evidence.problem.n_train, len(view.rows))
     best, auc = MULTIPLES[0], -1.0
     for multiple in MULTIPLES:
-        z = view.compare(versions, evidence.reference, multiple * unit)[:, 0]
+        z = view.similarity(versions, evidence.reference, multiple * unit)
         found = separation(-z[~evidence.wrong], -z[evidence.wrong])
         if found > auc + TIE:
             best, auc = multiple, found
@@ -120,67 +110,6 @@ def separation(right: np.ndarray, wrong: np.ndarray) -> float:
     ranks = rankdata(levels(both, scale=float(np.abs(both).max())))[: len(wrong)]
     w, r = len(wrong), len(right)
     return float((ranks.sum() - w * (w + 1) / 2) / (w * r))
-
-
-def _probabilities(
-    evidence: Evidence, view: FisherView, unit: np.ndarray, z: np.ndarray
-) -> np.ndarray:
-    """P(label is wrong) from z alone, calibrated on the calibration rows' versions."""
-    n, m = evidence.problem.n_train, len(evidence.reference)
-    # A reference row must not count for itself: take its own part out of the mean.
-    version_of = np.full(len(evidence.problem), -1)
-    version_of[view.rows[evidence.reference]] = evidence.reference
-    twin = version_of[view.rows]
-    own = np.einsum("ij,ij->i", unit, unit[twin])
-    signal = -np.where(twin >= 0, (m * z - own) / max(m - 1, 1), z)[:, None]
-    scale = float(signal[n:].std()) or 1.0
-    calibrator = LogisticRegression().fit(signal[n:] / scale, evidence.wrong)
-    odds = calibrator.decision_function(signal[:n] / scale)
-    if evidence.trusted:
-        share = share_wrong(odds)
-    else:
-        share = share_in_doubt(evidence.cross_fitted[:n], evidence.columns.own[:n])
-    return expit(odds + logit(share))
-
-
-def share_wrong(log_odds: np.ndarray) -> float:
-    """Return π: the share of wrong labels under which log-odds at even prior are self-consistent.
-
-    It is the fixed point of π = mean_i σ(g_i + logit π): expectation-maximisation for a shift of
-    the prior.
-
-    >>> round(share_wrong(np.repeat([-9.0, 9.0], [80, 20])), 2)
-    0.2
-    """
-    share = 0.5
-    for _ in range(_MAX_STEPS):
-        new = float(np.mean(expit(log_odds + logit(share))))
-        new = min(max(new, _MIN_SHARE), 1.0 - _MIN_SHARE)
-        if abs(new - share) < 1e-9:
-            break
-        share = new
-    return share
-
-
-def share_in_doubt(log_proba: np.ndarray, given: np.ndarray) -> float:
-    """Return how often the given label is not the predicted one, among the most confident half.
-
-    Where a cross-validated model is most certain, classes hardly overlap, and disagreement means a
-    wrong label. The model's own errors count too, so this is an upper estimate.
-
-    >>> p = np.repeat([[0.99, 0.01], [0.6, 0.4]], 10, axis=0)
-    >>> share_in_doubt(np.log(p), np.array([1] * 2 + [0] * 8 + [0, 1] * 5))
-    0.2
-    """
-    confidence = levels(log_proba.max(axis=1), scale=_NEAR_ONE)
-    sure = np.argsort(-confidence, kind="stable")[: max(len(given) // 2, 1)]
-    wrong = float(np.mean(first_largest(log_proba[sure]) != given[sure]))
-    return float(np.clip(wrong, _MIN_SHARE, _MAX_SHARE))
-
-
-_NOISE = 1.0
-MIDDLE_DAMPING = 1
-"""Which of the dampings: the middle one."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +160,7 @@ class ContradictingExamples:
         problem, view = evidence.problem, evidence.light_view
         if view is None:
             return self._nearest(row)
-        damping = view.dampings()[MIDDLE_DAMPING]
+        damping = view.damping()
         if self._anchors is None:
             self._anchors = view.unit(evidence.reference, damping)
         rows = view.rows[evidence.reference]

@@ -1,9 +1,8 @@
 """Which labels of tokens are wrong: names in sentences, parts of speech.
 
 Sentences stay together: a token is judged by models that have seen none of its sentence. Without a
-model of the caller's, softmax regression on each token's window of words, shapes and endings does.
-
-What a linear model sees of a token: itself, its shape, its ends, and its neighbours.
+model of the caller's, logistic regression on each token's window is used: the word, its shape and
+its ends, and the words around it.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction import FeatureHasher
+from sklearn.linear_model import LogisticRegression
 
-from exempla import __version__
-from exempla.checks import check_ids, check_k, check_seed
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.tasks.labels.crossfit import view_bytes
-from exempla.tasks.labels.evidence import assess_predictions, assess_problem
-from exempla.tasks.labels.problem import LabelProblem, Learner, check_classifier
+from exempla.tasks.labels.evidence import Evidence, assess_predictions
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Learner, check_classifier
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
-from exempla.tasks.retrain import Fit
 
 WIDTH = 2**17
 """Columns that features are hashed to."""
 _LONGEST_RUN = 4
+_MAX_LBFGS_WEIGHTS, _LBFGS_BYTES = 2_000_000, 200.0
+"""Weights up to which L-BFGS is used, and the bytes that it takes for each of them."""
 
 
 def token_rows(sentences: Iterable[Sequence[str]]) -> sp.csr_matrix:
@@ -78,71 +77,64 @@ _BYTES = 20 * 12.0
 """Of a token's window in a sparse row."""
 
 
-def fix_token_labels(
-    model: Any,
-    train: Any,
-    curated: Any = None,
-    k: int | None = None,
-    *,
-    fit: Fit | None = None,
-    seed: int = 0,
-    ids: Any = None,
-    probabilities: Any = None,
-) -> LabelFixes:
+def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     """Rank token labels by how likely they are wrong; see `exempla.fix_labels`."""
     problems: list[str] = []
-    words, labels = _read(train, "train", problems)
-    more, more_labels = ([], []) if curated is None else _read(curated, "curated", problems)
+    words, labels = _read(asked.train, "train", problems)
+    more, more_labels = [], []
+    if asked.curated is not None:
+        more, more_labels = _read(asked.curated, "curated", problems)
     if problems:
         raise ExemplaError(f"the token labels cannot be checked: {'; '.join(problems)}.")
-    names = check_ids(ids, len(words))
-    sentence = np.repeat(np.arange(len(words)), [len(one) for one in words])
-    place = np.concatenate([np.arange(len(one)) for one in words])
     flat = np.array([label for one in (*labels, *more_labels) for label in one])
-    n, seed = len(sentence), check_seed(seed)
-    k = None if k is None else check_k(k, n, "tokens")
+    lengths = [len(one) for one in (*words, *more)]
+    groups = np.repeat(np.arange(len(lengths)), lengths)
+    sentence = groups[groups < len(words)]
+    place = np.concatenate([np.arange(len(one)) for one in words])
+    n = len(sentence)
+    k, names = asked.listed(n, "tokens"), asked.names(len(words))
     classes, codes = np.unique(flat, return_inverse=True)
     if len(classes) < 2:
         raise ExemplaError(f"all tokens are labelled {flat[0]!r}, and two labels are needed.")
-    groups = np.concatenate([sentence, _groups(more, len(words))])
     announce(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
     problem = LabelProblem(None, codes, classes, n, groups=groups)
-    if probabilities is not None:
+    if asked.probabilities is not None:
         if more:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
-        found = assess_predictions(_stacked(probabilities, words), problem)
+        found = assess_predictions(_stacked(asked.probabilities, words), problem)
     else:
-        model = SoftmaxRegression(random_state=seed) if model is None else model
-        check_classifier(model, fit)
-        problem = replace(problem, X=token_rows([*words, *more]))
-        found = assess_problem(Learner(model, classes), problem, seed, neighbours=False)
+        X: Any = token_rows([*words, *more])
+        X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token
+        model = _default_model(X.shape[1] * len(classes), asked.seed)
+        model = model if asked.model is None else asked.model
+        check_classifier(model, asked.fit)
+        problem = replace(problem, X=X)
+        evidence = Evidence(Learner(model, classes), problem, seed=asked.seed)
+        evidence.neighbours = None
+        found = evidence.assess()
     order = found.order[:k]
     tokens = [words[s][i] for s, i in zip(sentence[order], place[order], strict=True)]
     return LabelFixes(
-        indices=sentence[order].astype(np.int64),
-        ids=None if names is None else names[sentence[order]],
         part=place[order],
         name=np.array(tokens, dtype=str),
         parts="tokens",
         task="tokens",
-        k=n if k is None else k,
-        n_train=len(words),
-        n_labels=n,
-        n_trusted=len(flat) - n,
-        trusted=bool(more),
-        seed=seed,
-        version=__version__,
-        **found.listed(order, classes, codes),
+        **found.listed(order, classes),
+        **asked.fields(sentence[order], names, len(words), n, len(flat) - n),
     )
 
 
+def _default_model(n_weights: int, seed: int) -> Any:
+    """Return logistic regression, or its version in bounded memory if there are many weights."""
+    if n_weights > _MAX_LBFGS_WEIGHTS:
+        return SoftmaxRegression(random_state=seed)
+    return LogisticRegression(C=10.0, tol=1e-3, max_iter=200)
+
+
 def _bytes(tokens: int, classes: int) -> float:
-    return 2 * _BYTES * tokens + view_bytes(tokens, classes) + weight_bytes(WIDTH, classes)
-
-
-def _groups(sentences: Sequence[Sequence[str]], start: int) -> np.ndarray:
-    lengths = [len(one) for one in sentences]
-    return np.repeat(np.arange(start, start + len(sentences)), lengths).astype(np.int64)
+    fitting = min(_LBFGS_BYTES * _MAX_LBFGS_WEIGHTS, _LBFGS_BYTES * WIDTH * classes)
+    fitting = max(fitting, weight_bytes(WIDTH, classes))
+    return 2 * _BYTES * tokens + view_bytes(tokens, classes) + fitting
 
 
 def _stacked(probabilities: Any, words: Sequence[Sequence[str]]) -> np.ndarray:

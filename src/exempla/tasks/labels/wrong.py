@@ -4,42 +4,45 @@ Inputs are *views*: log p(c | x) by models that have not seen the row's label (`
 
 Stack
     q(c | x) ∝ exp(Σ_k w_k·log p_k(c | x) + b_c) with 0 ≤ w_k ≤ 4. Trusted rows decide w and b.
-    Without them, w, b and the rate π of uniform flips are fitted together to the given labels,
-    whose likelihood is (1 − π)·q(given) + π·(1 − q(given))/(C − 1).
+    Without them, w, b and the flip rate π are fitted together to the given labels j, whose
+    likelihood is (1 − π_j)·q_j + Σ_{c ≠ j} π_c·q_c/(C − 1).
+Flip rates
+    One rate for all classes, unless rates that differ are more likely by 5 nats (15 with trusted
+    rows). That finds mistakes of one class, such as a fifth of the spam called ham. Where classes
+    overlap, smaller gains come from the shape of q, and their direction is often wrong; see
+    `benchmarks/label_variants.md`.
 Order
-    The log-odds of q against the given label, plus half as much of the log-odds by the model that
-    learned the label. The latter is calibrated to the former class by class, and counts in
+    z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j, plus half as much of the log-odds by the
+    model that learned the label. The latter is calibrated to z class by class, and counts in
     proportion to the share of contradicted labels that the model has not memorised.
 Probability
-    Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z + logit π − log(C − 1)). And
-    people who hesitate where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the
-    sum is 0.45 of the expected disagreement Σ(1 − q(given)). Labels alone do not tell mistakes of
-    the second kind from classes that overlap. On the sets of `benchmarks/label_variants.md`,
-    mistakes were 0.2 to 0.9 of the expected disagreement, and the slope was 0.4 to 1. P is the
-    larger one.
+    Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z). And people who hesitate
+    where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the sum is a share of
+    the expected disagreement Σ(1 − q(given)). Labels alone do not tell mistakes of the second kind
+    from classes that overlap. On the sets of `benchmarks/label_variants.md` the share was 0.16 to
+    1, larger where models are weaker: 0.55 times the fourth root of the mean disagreement. P is
+    the larger one.
 Count
     Without trusted rows the interval reaches from half of what flips explain up to the whole
     expected disagreement. Where the first labels of trusted rows are known, the number of wrong
     ones among them is binomial, and that alone decides the count.
-
-Estimated class-dependent flips are not used: they are not identified without trusted rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq, minimize, minimize_scalar
-from scipy.special import expit, log_softmax, logit
-from scipy.stats import betabinom, rankdata
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, log_softmax, logit, logsumexp
+from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits
 
 from exempla.arrays import TIE, first_largest, levels
 from exempla.tasks.labels.crossfit import Columns
-from exempla.tasks.labels.decisions import Stated, learn
+from exempla.tasks.labels.decisions import Stated, count_by_sample, learn
 
 MAX_LOG_ODDS = 12.0
 """Log-odds beyond this all mean "certain"."""
@@ -50,12 +53,21 @@ _WEIGHT_PENALTY, _BIAS_PENALTY = 1.0, 3.0
 _FLIP_LOGIT, _FLIP_PENALTY = -3.0, 0.25
 """Prior of logit π: one label in twenty, ± 2."""
 _MAX_FLIP_LOGIT = -0.2
+_MAX_CLASS_LOGIT = 0.4
+_NO_FLIPS = -40.0
+_CLASS_PENALTY, _MIN_CLASS_GAIN = 4.0, 5.0
+_TRUSTED_CLASS_PENALTY, _MIN_TRUSTED_CLASS_GAIN = 0.25, 15.0
+"""Prior precision of a class's rate around the common one, and the gain in nats that it must
+bring, where q is fitted to the same labels and where trusted rows decide it."""
+_MAX_RATED_CLASSES = 30
+"""With more classes, all have the same flip rate."""
 _FIT_ROWS = 20_000
 """Rows the stack is fitted to; a random part of larger sets."""
 _LEARNED_SHARE = 0.5
-_HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.45
-"""Of mistakes where models hesitate: slope of log-odds, and share of the expected disagreement."""
-_Z90 = 1.645
+_HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.55
+"""Of mistakes where models hesitate: slope of log-odds, and their share of the expected
+disagreement, times the fourth root of its mean."""
+Z90 = 1.645
 """90 % of a normal distribution lie within this many standard deviations."""
 _CHANCE_SDS = 3.0
 """Standard deviations above chance from which on a model distinguishes classes."""
@@ -67,11 +79,13 @@ _EDGE = 1e-9
 
 @dataclass(frozen=True)
 class Stack:
-    """Weights of the views and of the classes, and the rate π of uniform flips."""
+    """Weights of the views and of the classes, and π: how often each class gets another label."""
 
     weights: np.ndarray
     biases: np.ndarray
-    flip_rate: float
+    flip_rates: np.ndarray
+    objective: float
+    """Negative log-posterior."""
 
     def log_q(self, views: list[np.ndarray], columns: Columns) -> np.ndarray:
         """Return log q of the kept classes, (rows, columns)."""
@@ -79,6 +93,21 @@ class Stack:
         for weight, view in zip(self.weights, views, strict=True):
             total = total + weight * np.maximum(view, -MAX_LOG_ODDS)
         return log_softmax(total, axis=1)
+
+    @property
+    def prior(self) -> float:
+        """Log-odds of a flip to one label; left out of `odds`, so several labels compare."""
+        return float(logit(self.flip_rates.mean()) - np.log(len(self.biases) - 1))
+
+    def odds(self, log_q: np.ndarray, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-odds that the given labels are wrong, less `prior`, and their probability."""
+        rows, own, rates = np.arange(len(log_q)), columns.own, self.flip_rates[columns.codes]
+        other = log_q + np.log(np.maximum(rates, 1e-12) / (columns.n_classes - 1))
+        other[rows, own] = -np.inf
+        wrong: Any = logsumexp(other, axis=1)
+        right = log_q[rows, own] + np.log1p(-rates[rows, own])
+        odds = np.clip(wrong - right - self.prior, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+        return odds, np.exp(np.logaddexp(wrong, right))
 
 
 @dataclass(frozen=True)
@@ -89,21 +118,22 @@ class Assessment:
     """P(the given label is wrong)."""
     score: np.ndarray
     """Log-odds that the order follows."""
-    suggested: np.ndarray
-    """Class code: the alternative where the label is more likely wrong than right, else given."""
+    flipped: np.ndarray
+    """P(the label was flipped whatever x is): P₁, without mistakes where models hesitate."""
+    given: np.ndarray
     alternative: np.ndarray
-    """Class code of the most likely other label."""
+    """Class codes of the given label and of the most likely other one."""
     given_chance: np.ndarray
     alternative_chance: np.ndarray
     """q of the given label and of the alternative."""
     expected_errors: float
     interval: tuple[float, float]
     """90 % interval of the number of wrong labels."""
-    has_signal: bool
+    has_signal: bool = True
     """False if no view predicts labels better than chance."""
-    noise_identified: bool
+    noise_identified: bool = False
     """True if the first labels of trusted rows determined the count."""
-    used: tuple[str, ...] = field(default=())
+    used: tuple[str, ...] = ()
     """Names of the views with a positive weight."""
 
     @property
@@ -117,14 +147,15 @@ class Assessment:
         likely = np.minimum(self.given_chance, self.alternative_chance) >= _AMBIGUOUS
         return likely & (self.probabilities <= 0.5)
 
-    def listed(self, order: np.ndarray, classes: np.ndarray, codes: np.ndarray) -> dict[str, Any]:
+    def listed(self, order: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
         """Return the fields of `LabelFixes` for the labels listed."""
         p = self.probabilities[order]
         verdict = np.where(self.ambiguous[order], "ambiguous", "right")
+        suggested = np.where(self.probabilities > 0.5 + TIE, self.alternative, self.given)
         return {
             "probabilities": p,
-            "given": classes[codes[order]],
-            "suggested": classes[self.suggested[order]],
+            "given": classes[self.given[order]],
+            "suggested": classes[suggested[order]],
             "alternative": classes[self.alternative[order]],
             "alternative_chance": self.alternative_chance[order],
             "given_chance": self.given_chance[order],
@@ -137,11 +168,6 @@ class Assessment:
             "evidence_used": self.used,
             "method": "calibrated",
         }
-
-
-def log_odds_against(log_p: np.ndarray) -> np.ndarray:
-    """Return log((1 − p)/p) from log p."""
-    return np.log(-np.expm1(np.minimum(log_p, -1e-12))) - log_p
 
 
 def assess(
@@ -161,8 +187,8 @@ def assess(
         Predictions by models that have not seen the row's label, by name.
     columns : Columns
         The classes of the columns, and which one is given.
-    learned : array of shape (n_train, columns)
-        Predictions by a model that was fitted to these labels.
+    learned : array of shape (n_train,)
+        Log-odds against the given labels by a model that was fitted to them.
     original : int array of shape (rows − n_train,)
         Class codes that the trusted rows had before they were corrected.
     """
@@ -171,18 +197,21 @@ def assess(
     trusted = n < N
     stack = fit_stack(views, columns, np.arange(n, N) if trusted else None, seed)
     log_q = stack.log_q(parts, columns)
-    rows, own, C = np.arange(n), columns.own[:n], columns.n_classes
-    pi = _flip_rate(log_q[rows, own], C) if trusted else stack.flip_rate
-    z = _against(log_q[:n], own)
-    score = z if learned is None else _with_learned(z, learned, views, columns.part(rows))
-    given = columns.codes[rows, own]
+    rows, some, C = np.arange(n), columns.part(slice(0, n)), columns.n_classes
+    own, given = some.own, some.codes[np.arange(n), some.own]
+    if trusted:
+        stack = replace(stack, flip_rates=fit_rates(log_q[:n], some, seed))
+    z, predictive = stack.odds(log_q[:n], some)
+    score = z if learned is None else _with_learned(z, learned, views, some)
     q = np.exp(log_q[rows, own])
     has_signal = any(tells_apart(view, columns) for view in parts)
     rest = log_q[:n].copy()
     rest[rows, own] = -np.inf
     best = first_largest(rest)
     alternative = columns.codes[rows, best]
-    p, flips, disagreement = _probabilities(score, q, pi, C)
+    flipped = expit(score + stack.prior)
+    flips, disagreement = float(flipped.sum()), float(np.sum(1.0 - predictive))
+    p = _probabilities(flipped, score, q)
     if not has_signal:
         p = np.full(n, p.mean())
     elif trusted:
@@ -193,31 +222,27 @@ def assess(
             p = shifted(logit(np.clip(p, _EDGE, 1 - _EDGE)), least)
     m = N - n if trusted else n
     p = np.minimum(p, m / (m + 3.0))  # rule of three: m rows cannot show more certainty than this
-    identified = original is not None and has_signal
     expected = float(p.sum())
     low, high = _interval(p, flips, disagreement, (n, N - n), columns, log_q)
-    if identified:
-        assert original is not None
-        checked = _checked(log_q[n:], columns.part(np.arange(n, N)), original)
-        p, score, expected, (low, high) = _from_originals(
-            p, score, given, alternative, checked, original
-        )
-    elif not has_signal:
+    if not has_signal:
         shares = np.bincount(given, minlength=C) / n
         low, high = 0.0, n * float(1.0 - np.sum(shares**2))
-    return Assessment(
+    found = Assessment(
         probabilities=p,
         score=score,
-        suggested=np.where(p > 0.5 + TIE, alternative, given),
+        flipped=np.minimum(flipped, m / (m + 3.0)) if has_signal else p,
+        given=given,
         alternative=alternative,
         given_chance=q,
         alternative_chance=np.exp(log_q[rows, best]),
         expected_errors=expected,
         interval=(min(low, expected), max(high, expected)),
         has_signal=has_signal,
-        noise_identified=identified,
         used=tuple(k for k, w in zip(views, stack.weights, strict=True) if w > 1e-6),
     )
+    if original is None or not has_signal:
+        return found
+    return _from_originals(found, stack, log_q[n:], columns.part(slice(n, N)), original)
 
 
 def fit_stack(
@@ -226,7 +251,7 @@ def fit_stack(
     trusted: np.ndarray | None,
     seed: int = 0,
 ) -> Stack:
-    """Fit the stack to the trusted rows; without any, to all labels together with a flip rate.
+    """Fit the stack to the trusted rows; without any, to all labels together with flip rates.
 
     >>> rng = np.random.default_rng(0)
     >>> odds = rng.normal(scale=4.0, size=4000)
@@ -235,50 +260,90 @@ def fit_stack(
     >>> given = np.where(rng.random(4000) < 0.1, 1 - truth, truth)
     >>> both = {"good": log_p, "chance": np.log(rng.dirichlet([1, 1], 4000))}
     >>> stack = fit_stack(both, Columns.all_classes(given, 2), None)
-    >>> bool(stack.weights[0] > 10 * stack.weights[1]), bool(0.05 < stack.flip_rate < 0.12)
-    (True, True)
+    >>> bool(stack.weights[0] > 10 * stack.weights[1]), stack.flip_rates.round(1).tolist()
+    (True, [0.1, 0.1])
     """
-    rows = np.arange(len(columns.own)) if trusted is None else trusted
-    if len(rows) > _FIT_ROWS:
-        rows = np.sort(np.random.default_rng(seed).permutation(rows)[:_FIT_ROWS])
-    some = columns.part(rows)
+    rows = _sampled(np.arange(len(columns.own)) if trusted is None else trusted, seed)
     V = np.stack([np.maximum(view[rows], -MAX_LOG_ODDS) for view in views.values()], axis=-1)
-    K, C, at, own = V.shape[-1], columns.n_classes, np.arange(len(rows)), some.own
-    codes = some.codes.ravel().astype(np.int64)
-    center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [_FLIP_LOGIT]])
-    penalty = np.concatenate(
-        [np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY]]
-    )
+    limits = [(0.0, _MAX_WEIGHTS.get(name, _MAX_WEIGHT)) for name in views]
+    some = columns.part(rows)
+    if trusted is not None:
+        return _maximised(V, some, limits, biases=True, flips=False)
+    one = _maximised(V, some, limits)
+    if some.n_classes > _MAX_RATED_CLASSES:
+        return one
+    several = _maximised(V, some, limits, class_penalty=_CLASS_PENALTY)
+    return several if one.objective - several.objective > _MIN_CLASS_GAIN else one
+
+
+def fit_rates(log_q: np.ndarray, columns: Columns, seed: int = 0) -> np.ndarray:
+    """Return the most likely flip rates of all classes, given q."""
+    rows = _sampled(np.arange(len(log_q)), seed)
+    V, some, fixed = log_q[rows][:, :, None], columns.part(rows), [(1.0, 1.0)]
+    one = _maximised(V, some, fixed, biases=False)
+    if some.n_classes > _MAX_RATED_CLASSES:
+        return one.flip_rates
+    several = _maximised(V, some, fixed, biases=False, class_penalty=_TRUSTED_CLASS_PENALTY)
+    worth = one.objective - several.objective > _MIN_TRUSTED_CLASS_GAIN
+    return several.flip_rates if worth else one.flip_rates
+
+
+def _sampled(rows: np.ndarray, seed: int) -> np.ndarray:
+    if len(rows) <= _FIT_ROWS:
+        return rows
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:_FIT_ROWS])
+
+
+def _maximised(
+    V: np.ndarray,
+    columns: Columns,
+    limits: list[tuple[float, float]],
+    *,
+    biases: bool = True,
+    flips: bool = True,
+    class_penalty: float | None = None,
+) -> Stack:
+    """Return the most likely stack: weights within limits, and what else is free to vary."""
+    K, C, codes, own = V.shape[-1], columns.n_classes, columns.codes, columns.own
+    at, flat = np.arange(len(own)), codes.ravel().astype(np.int64)
+    start = _FLIP_LOGIT if flips else _NO_FLIPS
+    center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [start], np.zeros(C)])
+    penalty = np.concatenate([
+        np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY],
+        np.full(C, class_penalty or 0.0),
+    ])  # fmt: skip
+    bounds: list[tuple[float | None, float | None]] = [*limits]
+    bounds += [(None, None) if biases else (0.0, 0.0)] * C
+    bounds += [(-9.0, _MAX_FLIP_LOGIT) if flips else (start, start)]
+    bounds += [(0.0, 0.0) if class_penalty is None else (-5.0, 5.0)] * C
+
+    def rates(v: np.ndarray) -> np.ndarray:
+        return expit(np.minimum(v[K + C] + v[K + C + 1 :], _MAX_CLASS_LOGIT))
 
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
-        q = np.exp(log_softmax(V @ v[:K] + v[K:-1][some.codes], axis=1))
-        right = q[at, own]
-        pi = 0.0 if trusted is not None else float(expit(v[-1]))
-        likelihood = np.maximum((1.0 - pi) * right + pi * (1.0 - right) / (C - 1), 1e-300)
-        pull = (1.0 - pi - pi / (C - 1)) / likelihood * right
-        slope = pull[:, None] * q
-        slope[at, own] -= pull
-        by_pi = np.sum(((1.0 - right) / (C - 1) - right) / likelihood) * pi * (1.0 - pi)
+        q = np.exp(log_softmax(V @ v[:K] + v[K : K + C][codes], axis=1))
+        pi = rates(v)[codes]
+        by_q, by_pi = pi / (C - 1), q / (C - 1)
+        by_q[at, own], by_pi[at, own] = 1.0 - pi[at, own], -q[at, own]
+        likelihood = np.maximum(np.sum(q * by_q, axis=1), 1e-300)[:, None]
+        slope = q * (1.0 - by_q / likelihood)  # of the logits: Σ_c q_c·∂/∂q_c = likelihood
         off = v - center
+        by_rate = np.bincount(flat, (-by_pi / likelihood * pi * (1.0 - pi)).ravel(), minlength=C)
         gradient = np.concatenate([
             np.einsum("nc,nck->k", slope, V),
-            np.bincount(codes, slope.ravel(), minlength=C),
-            [-by_pi],
+            np.bincount(flat, slope.ravel(), minlength=C),
+            [by_rate.sum()],
+            by_rate,
         ])  # fmt: skip
-        value = -np.log(likelihood).sum() + 0.5 * penalty @ off**2
-        return float(value), gradient + penalty * off
+        return float(-np.log(likelihood).sum() + 0.5 * penalty @ off**2), gradient + penalty * off
 
-    bounds: list[tuple[float | None, float | None]] = [
-        (0.0, _MAX_WEIGHTS.get(name, _MAX_WEIGHT)) for name in views
-    ]
-    bounds += [(None, None)] * C + [(-9.0, _MAX_FLIP_LOGIT)]
     # With a dozen parameters L-BFGS mostly waits for BLAS threads.
     with threadpool_limits(1, user_api="blas"):
-        v = minimize(
+        found = minimize(
             objective, center, jac=True, method="L-BFGS-B", bounds=bounds,
             options={"maxiter": 300, "ftol": 1e-12, "gtol": 1e-7},
-        ).x  # fmt: skip
-    return Stack(v[:K], v[K:-1], float(expit(v[-1])))
+        )  # fmt: skip
+    return Stack(found.x[:K], found.x[K : K + C], rates(found.x), float(found.fun))
 
 
 def tells_apart(view: np.ndarray, columns: Columns) -> bool:
@@ -311,8 +376,10 @@ def tells_apart(view: np.ndarray, columns: Columns) -> bool:
     return bool(best > _CHANCE_SDS)
 
 
-def _against(log_q: np.ndarray, own: np.ndarray) -> np.ndarray:
-    odds = log_odds_against(log_q[np.arange(len(own)), own])
+def against(log_p: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return the log-odds against the given labels, at most ± `MAX_LOG_ODDS`."""
+    given = log_p[np.arange(len(own)), own]
+    odds = np.log(-np.expm1(np.minimum(given, -1e-12))) - given
     return np.clip(odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
@@ -322,43 +389,23 @@ def _with_learned(
     """Return z with what the model holds against the label after it has learned it."""
     n, own = len(z), columns.own
     given = columns.codes[np.arange(n), own]
-    left = _against(learned, own)
     place = np.unique(given, return_inverse=True)[1]
     # least squares of z on the learned log-odds, with an intercept for each class
     size = np.bincount(place)
-    means = [np.bincount(place, values) / size for values in (left, z)]
-    x, y = left - means[0][place], z - means[1][place]
+    means = [np.bincount(place, values) / size for values in (learned, z)]
+    x, y = learned - means[0][place], z - means[1][place]
     calibrated = means[1][place] + x * float(x @ y) / (float(x @ x) + 1e-3)
-    first = next(iter(views.values()))[:n]
-    contradicted = float(np.mean(first_largest(first) != own))
-    share = min(float(np.mean(first_largest(learned) != own)) / max(contradicted, _EDGE), 1.0)
+    contradicted = against(next(iter(views.values()))[:n], own) > 0
+    share = min(float(np.mean(learned > 0)) / max(float(np.mean(contradicted)), _EDGE), 1.0)
     weight = _LEARNED_SHARE * share
     return (z + weight * calibrated) / (1.0 + weight)
 
 
-def _flip_rate(log_q_given: np.ndarray, n_classes: int) -> float:
-    """Return the most likely rate of uniform flips, given q."""
-    q = np.exp(log_q_given)
-
-    def loss(t: float) -> float:
-        pi = float(expit(t))
-        likelihood = (1.0 - pi) * q + pi * (1.0 - q) / (n_classes - 1)
-        return float(
-            -np.log(np.maximum(likelihood, 1e-300)).sum() + 0.5 * _FLIP_PENALTY * (t + 3) ** 2
-        )
-
-    return float(expit(minimize_scalar(loss, bounds=(-12, _MAX_FLIP_LOGIT), method="bounded").x))
-
-
-def _probabilities(
-    score: np.ndarray, q: np.ndarray, pi: float, n_classes: int
-) -> tuple[np.ndarray, float, float]:
-    """Return P(wrong), the number of flips, and the expected disagreement."""
-    flipped = expit(score + logit(pi) - np.log(n_classes - 1))
-    predictive = (1.0 - pi) * q + pi * (1.0 - q) / (n_classes - 1)
-    hesitant = _HESITANT_SHARE * float(((1.0 - flipped) * (1.0 - q)).sum())
-    p = np.maximum(flipped, shifted(_HESITANT_SLOPE * score, hesitant))
-    return p, float(flipped.sum()), float(np.sum(1.0 - predictive))
+def _probabilities(flipped: np.ndarray, score: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Return P(wrong): by flips, or by hesitation where that is more likely."""
+    doubt = (1.0 - flipped) * (1.0 - q)
+    hesitant = _HESITANT_SHARE * float(doubt.mean() ** 0.25 * doubt.sum())
+    return np.maximum(flipped, shifted(_HESITANT_SLOPE * score, hesitant))
 
 
 def shifted(odds: np.ndarray, total: float) -> np.ndarray:
@@ -382,10 +429,10 @@ def _interval(
 ) -> tuple[float, float]:
     """Return the interval where no first labels of trusted rows are known."""
     n, m = sizes
-    chance = _Z90 * float(np.sqrt(np.sum(p * (1.0 - p))))
+    chance = Z90 * float(np.sqrt(np.sum(p * (1.0 - p))))
     if m:  # trusted rows show how often the models err, known from m rows only
         sd = _model_error(log_q[n:], columns.own[n:])[1]
-        chance = float(np.hypot(chance, _Z90 * n * sd))
+        chance = float(np.hypot(chance, Z90 * n * sd))
     return max(flips / 2.0 - chance, 0.0), min(disagreement + chance, float(n))
 
 
@@ -400,51 +447,33 @@ def _model_error(log_q: np.ndarray, own: np.ndarray) -> tuple[float, float]:
     return e, float(np.sqrt(e * (1 - e) / m) / (1 - 2 * e))
 
 
-@dataclass(frozen=True)
-class _CheckedRows:
-    """Trusted rows under their first labels."""
+def _from_originals(
+    found: Assessment, stack: Stack, log_q: np.ndarray, columns: Columns, original: np.ndarray
+) -> Assessment:
+    """Return the assessment after the trusted rows: it is known which first labels were wrong.
 
-    score: np.ndarray
-    alternative: np.ndarray
-    wrong: np.ndarray
-
-
-def _checked(log_q: np.ndarray, columns: Columns, original: np.ndarray) -> _CheckedRows:
-    rows = np.arange(len(original))
-    found = columns.codes == original[:, None]
-    own = np.argmax(found, axis=1)
-    score = np.where(found.any(axis=1), _against(log_q, own), MAX_LOG_ODDS)
+    `log_q` and `columns` are those of the trusted rows, `original` their first labels.
+    """
+    rows, known = np.arange(len(original)), columns.codes == original[:, None]
+    own = np.argmax(known, axis=1)
+    odds, _ = stack.odds(log_q, replace(columns, own=own))
+    checked_score = np.where(known.any(axis=1), odds, MAX_LOG_ODDS)
     rest = log_q.copy()
     rest[rows, own] = -np.inf
-    alternative = columns.codes[rows, first_largest(rest)]
-    return _CheckedRows(score, alternative, original != columns.codes[rows, columns.own])
-
-
-def _from_originals(
-    p: np.ndarray,
-    score: np.ndarray,
-    given: np.ndarray,
-    alternative: np.ndarray,
-    checked: _CheckedRows,
-    original: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, float, tuple[float, float]]:
-    """Return probabilities, order score, count and interval, learned from trusted rows.
-
-    The trusted rows are checked rows: whether their first label was wrong is known.
-    """
-    n, m = len(p), len(original)
-    odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
+    others = columns.codes[rows, first_largest(rest)]
+    wrong = original != columns.codes[rows, columns.own]
+    p, score, n, m = found.probabilities, found.score, len(found.score), len(original)
+    stated_odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
     order = np.argsort(score, kind="stable")
-    their = expit(np.interp(checked.score, score[order], odds[order]))
     stated = Stated(
-        np.concatenate([p, their]),
-        [str(code) for code in (*given, *original)],
-        [str(code) for code in (*alternative, *checked.alternative)],
+        np.concatenate([p, expit(np.interp(checked_score, score[order], stated_odds[order]))]),
+        [str(code) for code in (*found.given, *original)],
+        [str(code) for code in (*found.alternative, *others)],
     )
-    after = learn(stated, np.arange(n, n + m), checked.wrong).probabilities[:n]
-    wrong = float(checked.wrong.sum())
-    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
-    expected = n * (wrong + 0.5) / (m + 1.0)
-    after_odds = logit(np.clip(after, _EDGE, 1 - _EDGE))
-    low, high = (float(count.ppf(level)) for level in (0.05, 0.95))
-    return shifted(after_odds, expected), after_odds, expected, (low, high)
+    after = learn(stated, np.arange(n, n + m), wrong).probabilities[:n]
+    score = logit(np.clip(after, _EDGE, 1 - _EDGE))
+    expected, interval = count_by_sample(n, m, int(wrong.sum()))
+    return replace(
+        found, probabilities=shifted(score, expected), score=score, expected_errors=expected,
+        interval=interval, noise_identified=True,
+    )  # fmt: skip
