@@ -333,7 +333,8 @@ class TrainingRows:
     def _flush(self) -> None:
         if self._waiting:
             positions, rows = zip(*self._waiting, strict=True)
-            joined, at = concatenate(list(rows)), np.concatenate(positions)
+            joined: Any = concatenate(list(rows))
+            at: Any = np.concatenate(positions)
             if (np.diff(at) == 1).all():  # consecutive, as they mostly are
                 at = slice(int(at[0]), int(at[-1]) + 1)
             there = isinstance(joined, np.ndarray) or joined.device == self._out.device

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -425,7 +425,7 @@ def check_sketch(wanted: object) -> str | int:
     return wanted
 
 
-def check_budget(wanted: object) -> str | float:
+def check_budget(wanted: Any) -> str | float:
     """Return the option if it is "auto", "exact" or a positive number of epochs.
 
     >>> check_budget(3), check_budget("exact")
