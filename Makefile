@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PROJECT := pyproject.toml constraints.txt
 
-.PHONY: demo test lint fuzz mutants lowest bench reproduce docs clean
+.PHONY: demo test lint fuzz mutants lowest bench reproduce docs dist clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -79,5 +79,23 @@ reproduce: $(VENV)/.all
 docs: $(VENV)/.all
 	$(BIN)/mkdocs build --strict
 
+# sdist and wheel, checked; then the wheel alone in an empty environment of each interpreter in
+# DIST_PYTHONS that is installed: the demo and a smoke test, away from the source tree.
+DIST := .venv-dist
+DIST_PYTHONS ?= python3.11 python3.12 python3.13
+dist:
+	rm -rf dist && $(PYTHON) -m venv --clear $(DIST)/tools
+	$(DIST)/tools/bin/python -m pip install --quiet --disable-pip-version-check build twine check-wheel-contents
+	$(DIST)/tools/bin/python -m build --outdir dist .
+	$(DIST)/tools/bin/twine check --strict dist/*
+	$(DIST)/tools/bin/check-wheel-contents dist/*.whl
+	for python in $(DIST_PYTHONS); do \
+	  if ! $$python -c "" 2> /dev/null; then echo "$$python is not installed: skipped"; continue; fi; \
+	  $$python -m venv --clear $(DIST)/$$python && \
+	  $(DIST)/$$python/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl && \
+	  $(DIST)/$$python/bin/exempla demo --out $(DIST)/$$python/demo && \
+	  (cd $(DIST)/$$python && bin/python ../../tests/smoke.py) || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) $(LOWEST) demo-out bench-out results-fast build dist site
+	rm -rf $(VENV) $(LOWEST) $(DIST) demo-out bench-out results-fast build dist site

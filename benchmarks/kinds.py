@@ -1,6 +1,7 @@
 """Kinds of torch model, output and data: which work, which are refused, and what they cost.
 
-    python -m benchmarks.kinds [--only WORD] [--out docs/experiments/kinds.csv --page docs/kinds.md]
+    python -m benchmarks.kinds [--only WORD]
+        [--out docs/experiments/kinds.csv --page docs/studies/kinds.md]
 
 Each kind is a small model trained on 48 examples, three of which are copies of the questioned
 examples with another label. "found" counts the questions whose own copy is their first opponent.

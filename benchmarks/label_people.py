@@ -5,7 +5,8 @@
 Each line of a results file is one run of a comparison on labels whose truth is known: set, kind,
 n, wrong, Cname, seed, curated and, under `results`, a dictionary for each method (ours,
 self-confidence, margin, training loss, cleanlab) with average precision, AUC, precision among as
-many as are wrong, and for ours the expected number of mistakes with its interval.
+many as are wrong, and for ours the expected number of mistakes with its interval. Sets that are not
+in the results keep their lines.
 """
 
 from __future__ import annotations
@@ -80,10 +81,13 @@ def summary(table: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     table = lines(sys.argv[1:])
+    sets = {line["set"] for line in table}
+    with OUT.open() as file:
+        kept = [line for line in csv.DictReader(file) if line["set"] not in sets]
     with OUT.open("w", newline="") as file:
-        writer = csv.DictWriter(file, table[0].keys(), lineterminator="\n")
+        writer = csv.DictWriter(file, table[0].keys(), restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table)
+        writer.writerows([*table, *kept])
     summary(table)
 
 

@@ -40,7 +40,7 @@ from exempla.arrays import products
 __all__ = ["SIZES", "Shape", "build", "measured"]
 
 WANTED = {"scores": 1.5, "fit": 3.0, "memory": 2.0}
-"""What `docs/scaling.md` promises, in epochs and in an epoch's memory."""
+"""What `docs/studies/scaling.md` promises, in epochs and in an epoch's memory."""
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,24 @@ def attributions(
     few: Any = {"cache_dir": f"{folder}/kron", "batch_size": min(10, len(test))}
     kron = Kronfluence(copy.deepcopy(model), _task(), data, **few)
     found["kronfluence"] = kron.explain(test, said)
+    mine, other = _gradients(model, train[0], train[1]), _gradients(model, test, said)
+    found["gradient cosine"] = other @ mine.T
     found["random"] = torch.rand(len(test), len(train[0]))
     return {name: torch.as_tensor(np.asarray(values.detach() if hasattr(values, "detach")
             else values), dtype=torch.float32) for name, values in found.items()}  # fmt: skip
+
+
+def _gradients(model: torch.nn.Module, X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the gradients of single losses as unit rows."""
+    parameters = dict(model.named_parameters())
+
+    def loss(values: dict[str, torch.Tensor], x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        logits = torch.func.functional_call(model, values, (x[None],))
+        return torch.nn.functional.cross_entropy(logits, label[None])
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, X, y)
+    flat = torch.cat([values.flatten(1) for values in found.values()], dim=1)
+    return torch.nn.functional.normalize(flat.detach(), dim=1)
 
 
 def _task() -> Any:

@@ -10,8 +10,8 @@ forest   the same for a random forest.
 labels   one label in ten is made wrong; the share of them among as many suspects.
 cost     seconds and memory of `explain` beside those of training.
 
-Lines are added to docs/experiments/trees_*.csv as they are measured; `docs/trees.md` has the
-tables. Every split has its own seed: 0, 1, 2, … Rules were settled on the seeds from 1000 on.
+Lines are added to docs/experiments/trees_*.csv as they are measured; `docs/studies/trees.md` has
+the tables. Every split has its own seed: 0, 1, 2, … Rules were settled on the seeds from 1000 on.
 """
 
 from __future__ import annotations

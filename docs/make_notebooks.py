@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-NAMES = ("explain-errors", "fix-labels")
+NAMES = ("explain-errors", "fix-labels", "clean", "summarize", "attack")
 
 
 def notebook(page: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The first hour of a new user, done literally: `EXEMPLA_DATA=… python docs/measure_first_hour.py`.
 
 An empty folder, a fresh environment, a file of mails of which one label in twenty is wrong; then
-the commands of docs/first-hour.md, the review page by keyboard in Chromium, a network, and a report
-for a colleague. Wall and processor seconds of every step, and what the command itself said at its
-end, go to docs/experiments/first_hour.csv.
+the commands of docs/studies/first-hour.md, the review page by keyboard in Chromium, a network, and
+a report for a colleague. Wall and processor seconds of every step, and what the command itself
+said at its end, go to docs/experiments/first_hour.csv.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def run_page(page: Path, folder: Path) -> list[str]:
 
 def pages() -> list[Path]:
     """Every page that has Python blocks."""
-    found = sorted([*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md")])
+    found = sorted(DOCS.rglob("*.md"))
     return [page for page in found if code_blocks(page.read_text(encoding="utf-8"))]
 
 

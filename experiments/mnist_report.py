@@ -39,6 +39,7 @@ COMPARED = {
 """What was run on other networks too, and its heading."""
 CONFIRMED, DISPUTED = "label confirmed", "label disputed"
 DRAWS = 4000
+MEASURES = ("target_fixed", "other_fixed", "accuracy")
 SHEET = 60
 
 
@@ -83,9 +84,9 @@ def largest_removal(name: str, question: dict[str, Any], runs: list[Run]) -> pd.
 
 
 def by_seed(cells: pd.DataFrame) -> pd.DataFrame:
-    """Each set of networks summarised."""
-    groups = cells.groupby("networks")
-    return pd.concat([summary(g).assign(networks=name) for name, g in groups])
+    """Each set of networks summarised: the share of the target that the compared methods repair."""
+    groups = cells[cells.method.isin(list(COMPARED))].groupby("networks")
+    return pd.concat([summary(g, ("target_fixed",)).assign(networks=n) for n, g in groups])
 
 
 def over_sets(
@@ -146,7 +147,7 @@ def cells_of(run: Run, question: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def summary(cells: pd.DataFrame) -> pd.DataFrame:
+def summary(cells: pd.DataFrame, measures: tuple[str, ...] = MEASURES) -> pd.DataFrame:
     """Means over splits with 95% intervals: splits are drawn anew, then trainings within each."""
     rows = []
     for (method, removed), part in cells.groupby(["method", "removed"], sort=False):
@@ -158,7 +159,7 @@ def summary(cells: pd.DataFrame) -> pd.DataFrame:
             if method not in ("nothing", "random", "loss", "self-influence")
             else part.seed.nunique(),
         }
-        for name in ("target_fixed", "other_fixed", "accuracy"):
+        for name in measures:
             groups = [g[name].to_numpy() for _, g in part.groupby("split")]
             mean, low, high = interval(groups)
             row |= {name: mean, f"{name}_low": low, f"{name}_high": high}

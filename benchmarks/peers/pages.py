@@ -1,4 +1,4 @@
-"""The tables of docs/faithfulness.md and its appendix, written from the CSVs behind them.
+"""The tables of docs/studies/faithfulness.md and its appendix, written from the CSVs behind them.
 
     python -m benchmarks.peers.pages
 
@@ -18,7 +18,8 @@ from benchmarks.peers.environments import ROOT
 __all__ = ["PAGES", "lines_of", "rewritten"]
 
 DATA = ROOT / "docs" / "experiments"
-PAGES = (ROOT / "docs" / "faithfulness.md", DATA / "faithfulness_tried.md")
+_STUDIES = ROOT / "docs" / "studies"
+PAGES = (_STUDIES / "faithfulness.md", _STUDIES / "faithfulness_tried.md")
 MARK = re.compile(r"(<!-- table: ([a-z, 0-9]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HALF = "half, mean of seeds"
 LEAD = ("lead", "lead low", "lead high")

@@ -5,7 +5,8 @@ weight decay, and whether training was stopped early or went on to the end.
 
 `choose` and `report` were written down before any truth was made. The first damping rule, chosen
 on `choose`, lost up to .044 of LDS on `report`; so `report` was spent, too: the present rule was
-chosen on both. `confirm` was written down and made after that, and nothing was chosen on it.
+chosen on both. `confirm` was written down and made after that. It decided between two rules, so it
+is not a blind test of the choice.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class KernelOptions(TypedDict, total=False):
     sketch: str | int
     """"auto", "exact", or the number of directions to keep."""
     budget: str | float
-    """Largest cost of a fit in epochs of training: "auto", "exact" or a number."""
+    """Largest cost of a fit in epochs of training: "exact" (no limit) or a number."""
     damping: str | float
     """"auto", the name of a rule, or a number."""
     normalize: bool
@@ -109,10 +109,9 @@ class Explainer:
         diagonal, or the identity (the paper's practical kernel).
     sketch : "auto", "exact" or int
         How scores are compressed: exactly where that fits, not at all, or to this many directions.
-    budget : "auto", "exact" or float
-        Largest cost of `fit` in epochs of training, which ``sketch="auto"`` keeps to: a number, 3
-        for a torch network by default. "exact" sets no limit; other models have none. What a
-        budget gives up is stated in the details of every answer.
+    budget : "exact" or float
+        Largest cost of `fit` in epochs of training, which ``sketch="auto"`` keeps to; "exact" sets
+        no limit. The details of every answer state what a budget gave up.
     damping : "auto", rule or float
         Added to the eigenvalues of the metric; chosen from data by default, and recorded.
     normalize : bool
@@ -153,7 +152,7 @@ class Explainer:
         likelihood: Any = "auto",
         fisher: str = "true",
         sketch: str | int = "auto",
-        budget: str | float = "auto",
+        budget: str | float = "exact",
         damping: str | float = "auto",
         normalize: bool = True,
         parameters: Any = None,

@@ -11,6 +11,7 @@ Shapes, fixed once:  t training examples · p width of a feature row · k select
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -147,6 +148,54 @@ class Answer:
         with replacing(path) as file:
             self.to_frame().to_parquet(file, index=False)
         return Path(path)
+
+    def log(self, folder: str | Path = "exempla-log") -> list[str]:
+        """Log the answer to the active MLflow and Weights & Biases runs, or write files.
+
+        Numbers of the answer become metrics, the finding a text, the rows a table.
+
+        Parameters
+        ----------
+        folder : path
+            Where `answer.json`, `answer.csv` and `finding.txt` go if no run is active.
+
+        Returns
+        -------
+        list of str
+            Where the answer was logged: "MLflow run …", "W&B run …", or the paths of the files.
+        """
+        values = {
+            f"exempla.{name}": float(value)
+            for name, value in self.to_dict().items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        places = []
+        # A run can only be active in this process if its library has been imported.
+        mlflow, wandb = sys.modules.get("mlflow"), sys.modules.get("wandb")
+        run = None if mlflow is None else mlflow.active_run()
+        if mlflow is not None and run is not None:
+            mlflow.log_metrics(values)
+            mlflow.log_text(self.finding, "exempla/finding.txt")
+            mlflow.log_text(self.to_frame().to_csv(index=False), "exempla/answer.csv")
+            mlflow.log_dict(self.to_dict(), "exempla/answer.json")
+            places.append(f"MLflow run {run.info.run_id}")
+        run = None if wandb is None else wandb.run
+        if wandb is not None and run is not None:
+            rows = wandb.Table(dataframe=self.to_frame())
+            run.log({**values, "exempla.finding": self.finding, "exempla.rows": rows})
+            places.append(f"W&B run {run.id}")
+        if places:
+            return places
+        from exempla.io import write_text
+
+        where = Path(folder)
+        where.mkdir(parents=True, exist_ok=True)
+        files = (
+            self.to_json(where / "answer.json"),
+            self.to_csv(where / "answer.csv"),
+            write_text(where / "finding.txt", self.finding + "\n"),
+        )
+        return [str(file) for file in files]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.finding}"

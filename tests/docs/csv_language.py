@@ -1,4 +1,4 @@
-"""The table of docs/language.md as its CSV makes it: facts traced to lines."""
+"""The table of docs/studies/facts.md as its CSV makes it: facts traced to lines."""
 
 from __future__ import annotations
 

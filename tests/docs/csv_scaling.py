@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md as their CSVs make them: memory, sketches, machines, load, cost."""
+"""The tables of docs/studies/scaling.md as their CSVs make them."""
 
 from __future__ import annotations
 

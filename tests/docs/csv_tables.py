@@ -294,27 +294,39 @@ def acquire() -> list[str]:
     ]
 
 
+def quanda() -> list[str]:
+    found = table("quanda")
+    values = found.groupby(["method", "metric"])["value"]
+    mean, half = values.mean(), student.ppf(0.975, 4) * values.std() / np.sqrt(5)
+    metrics = ["class", "cardinality", "shortcut", "mixed", "subclass"]
+    return [
+        line(m, *(f"{mean[m, x]:.2f} ± {half[m, x]:.2f}" for x in metrics))
+        for m in found.method.unique()
+    ]
+
+
 PAGES: dict[str, Callable[[], list[str]]] = {
-    "docs/experiments/acquire.md": acquire,
-    "docs/first-hour.md": first_hour,
-    "docs/trees.md": trees,
-    "docs/speed.md": lambda: speed() + fitting(),
-    "docs/peers.md": whole_jobs,
-    "docs/scaling.md": scaling,
-    "docs/kinds.md": kinds,
-    "docs/language.md": facts,
-    "docs/review.md": reviews,
-    "docs/label-jobs.md": label_jobs,
-    "docs/experiments/attack.md": attack,
-    "docs/experiments/enron.md": enron,
-    "docs/experiments/label_errors.md": label_errors,
-    "docs/experiments/label_noise.md": label_noise,
-    "docs/experiments/covtype.md": summaries("covtype"),
-    "docs/experiments/chemreact.md": summaries("chemreact", "chemreact100"),
-    "docs/experiments/influence.md": influence,
-    "docs/experiments/mnist.md": mnist,
-    "docs/experiments/theorem.md": theorem,
-    "docs/experiments/toy.md": toy,
-    "docs/experiments/variants.md": variants,
+    "docs/studies/acquire.md": acquire,
+    "docs/studies/quanda.md": quanda,
+    "docs/studies/first-hour.md": first_hour,
+    "docs/studies/trees.md": trees,
+    "docs/studies/speed.md": lambda: speed() + fitting(),
+    "docs/studies/jobs.md": whole_jobs,
+    "docs/studies/scaling.md": scaling,
+    "docs/studies/kinds.md": kinds,
+    "docs/studies/facts.md": facts,
+    "docs/studies/reviews.md": reviews,
+    "docs/studies/label-jobs.md": label_jobs,
+    "docs/studies/attack.md": attack,
+    "docs/studies/enron.md": enron,
+    "docs/studies/label_errors.md": label_errors,
+    "docs/studies/label_noise.md": label_noise,
+    "docs/studies/covtype.md": summaries("covtype"),
+    "docs/studies/chemreact.md": summaries("chemreact", "chemreact100"),
+    "docs/studies/influence.md": influence,
+    "docs/studies/mnist.md": mnist,
+    "docs/studies/theorem.md": theorem,
+    "docs/studies/toy.md": toy,
+    "docs/studies/variants.md": variants,
 }
 """What makes the tables of a page."""

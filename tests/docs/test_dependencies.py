@@ -64,3 +64,11 @@ def test_make_lowest_installs_the_floors():
     rule = (Path(ROOT) / "Makefile").read_text(encoding="utf-8")
     assert "tests/lowest.py > $(LOWEST)/floors.txt" in rule
     assert "-c $(LOWEST)/floors.txt" in rule
+
+
+def test_the_recipe_has_the_requirements_of_the_core():
+    """Conda's names are those of pip, but for matplotlib without its Qt parts."""
+    recipe = (Path(ROOT) / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
+    for name, floor in floors(groups()[CORE]).items():
+        conda = {"matplotlib": "matplotlib-base"}.get(name, name)
+        assert f"- {conda} >={floor}\n" in recipe

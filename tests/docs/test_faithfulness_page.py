@@ -42,12 +42,12 @@ def test_every_csv_of_the_page_is_named_on_it():
 
 def test_mnist_removal_is_told_by_sets_of_networks():
     cells = pd.read_csv(DATA / "mnist_seeds.csv", dtype={"networks": str})
-    text = (DATA / "mnist.md").read_text(encoding="utf-8")
+    text = (PAGE.parent / "mnist.md").read_text(encoding="utf-8")
     assert verdict(cells) in text
     mean = next(line for line in text.splitlines() if line.startswith(f"| {FRESH} |"))
     assert mean.split(" | ")[1:3] == [sets_text(cells, CLEAN), sets_text(cells, WITHOUT)]
 
 
 def test_the_appendix_is_in_the_site():
-    assert "experiments/faithfulness_tried.md" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "studies/faithfulness_tried.md" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert lines_of("truths_rules")

@@ -3,77 +3,101 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
-from exempla.cli.main import build_parser, main
+from exempla.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAX_LINES = 150
+NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?")
+TOLERANCE = 0.05
+"""Printed numbers may differ from the README by 5 %, or by 1, on other machines and versions."""
+SECONDS = re.compile(r"Done in [\d.]+ s")
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
+def numbers(line: str) -> list[float]:
+    return [float(n.replace("−", "-").replace(",", "")) for n in NUMBER.findall(line)]
+
+
+def differences(printed: str, shown: str) -> list[str]:
+    """Return the shown lines that were not printed, with numbers to the stated tolerance.
+
+    A printed line may be shown on several lines.
+    """
+    told = [_plain(line) for line in printed.splitlines()]
+    rest, missing = shown.splitlines(), []
+    while rest:
+        ends = range(len(rest), 0, -1)
+        end = next((n for n in ends if _was_printed(_plain(" ".join(rest[:n])), told)), 0)
+        if not end:
+            missing.append(rest[0])
+        rest = rest[end or 1 :]
+    return missing
+
+
+def _plain(line: str) -> str:
+    return " ".join(SECONDS.sub("Done", line).split())
+
+
+def _was_printed(line: str, told: list[str]) -> bool:
+    same = [x for x in told if NUMBER.sub("#", x) == NUMBER.sub("#", line)]
+    return any(_close(numbers(x), numbers(line)) for x in same)
+
+
+def _close(ones: list[float], others: list[float]) -> bool:
+    pairs = zip(ones, others, strict=True)
+    return all(abs(a - b) <= max(1.0, TOLERANCE * abs(b)) for a, b in pairs)
+
+
 def test_python_blocks_run_in_order(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {}
     found = blocks("python")
     assert len(found) >= 3
     for block in found:
         exec(compile(block, "README.md", "exec"), space)
-    printed = capsys.readouterr().out
-    assert same_words(printed, blocks("text")[0])
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-    assert space["influence"].shape == (900, 10)  # pyright: ignore[reportAttributeAccessIssue]
+    assert differences(capsys.readouterr().out, blocks("text")[1]) == []
+    assert len(space["answer"]) == 10  # pyright: ignore[reportArgumentType]
 
 
-def same_words(printed: str, shown: str) -> bool:
-    """Whether a block shows what was printed, but for the last digits, which machines disagree on,
-    and the folder and seconds of a command."""
-    bare = [re.sub(r"[-−+]?[\d.,]+", "#", line).split() for line in shown.splitlines()]
-    said = [re.sub(r"[-−+]?[\d.,]+", "#", line).split() for line in printed.splitlines()]
-    return all(line in said for line in bare) and len(bare) > 5
+def test_the_demo_prints_what_is_shown(tmp_path, monkeypatch, capsys):
+    assert "\nexempla demo\n" in blocks("sh")[0]
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo"]) == 0
+    assert differences(capsys.readouterr().out, blocks("text")[0]) == []
 
 
-def test_first_example_is_six_lines():
+def test_a_changed_number_would_be_seen():
+    shown = "Without these 50 of 898 rows, 27 % more likely. Done in 5 s"
+    assert differences(shown.replace("5 s", "9 s"), shown) == []
+    assert differences(shown.replace("27", "28"), shown) == []
+    assert differences(shown.replace("27", "30"), shown) == [shown]
+    assert differences(shown.replace("more", "less"), shown) == [shown]
+    wrapped = shown.replace("rows, ", "rows,\n")
+    assert differences(shown, wrapped) == []
+    assert differences(shown.replace("898", "598"), wrapped) == wrapped.splitlines()
+
+
+def test_it_is_short():
+    assert len(README.splitlines()) <= MAX_LINES
     lines = [line for line in blocks("python")[0].splitlines() if line.strip()]
     assert len(lines) == 6
 
 
-def test_the_command_prints_what_is_shown(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    line = blocks("sh")[0].strip()
-    assert main(shlex.split(line)[1:]) == 0
-    assert same_words(capsys.readouterr().out, blocks("text")[1])
-
-
 def test_no_term_stands_before_its_place():
     opening = README.partition("## The jobs")[0]
-    prose = re.sub(r"^```.*?^```", "", opening, flags=re.DOTALL | re.MULTILINE)
     for term in ("LDS", "damping", "certificate", "Fisher", "SBQ", "sketch", "quadrature"):
-        assert term not in prose
-    assert "make demo" in opening
-    assert "make test" in opening
-    assert "pip install" in opening
-
-
-def commands() -> list[str]:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("exempla ")]
-
-
-@pytest.mark.parametrize("line", commands())
-def test_shell_lines_are_understood(line):
-    words = shlex.split(line, comments=True)[1:]
-    assert build_parser().parse_args(words).command == words[0]
-
-
-def test_there_are_shell_lines():
-    assert len(commands()) >= 4
+        assert term not in opening
+    for command in ("make demo", "make test", "pip install", "exempla demo"):
+        assert command in opening
 
 
 def test_links_and_pictures_exist():

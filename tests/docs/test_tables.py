@@ -15,21 +15,22 @@ MEASURED = re.compile(r"\d\.\d|(?<!\w)\.\d|\d ?%|\d s\b|\d [GM]iB|\d / \d")
 """What looks like a measurement: decimals, shares, seconds, memory."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 EXAMPLES = {
+    "docs/evidence.md": "what a number means",
+    "docs/how-do-i.md": "settings",
     "docs/glossary.md": "what a word means, by an example",
     "docs/limits.md": "what a user may see, by an example",
-    "docs/migration.md": "versions",
     "docs/notebooks.md": "versions",
     "docs/options.md": "settings",
     "docs/security.md": "an address",
 }
 """Pages whose tables hold numbers that nobody measured."""
 NO_FILE = {
-    "docs/scaling.md": 3,
-    "docs/experiments/faithfulness_tried.md": 36,
+    "docs/studies/scaling.md": 3,
+    "docs/studies/faithfulness_tried.md": 36,
 }
 """How many lines are of runs that left no file (a borrowed GPU, trials of an afternoon): their
 number may fall, and no new one is let in."""
-EARLIER = {"docs/experiments/label_noise.md"}
+EARLIER = {"docs/studies/label_noise.md"}
 """Pages with a last column from an earlier version, whose runs are not kept."""
 
 
@@ -77,7 +78,7 @@ def test_most_lines_are_walked():
 
 
 def test_a_changed_figure_would_be_seen(monkeypatch):
-    page = "docs/trees.md"
+    page = "docs/studies/trees.md"
     line = figure_lines(page)[0]
     changed = re.sub(r"0\.\d{3}", "0.999", line, count=1)
     monkeypatch.setattr("tests.docs.test_tables.figure_lines", lambda _: [changed])

@@ -27,18 +27,18 @@ from tests.review.case import make_folder, running, served
 pytestmark = pytest.mark.browser
 
 
-def test_200_by_keyboard_with_a_crash_a_reload_and_an_export(tab, tmp_path):
-    folder = make_folder(tmp_path, 200)
-    keys = ("kr" * 3 + "x3k r") * 20  # 12 keys, repeated: 240, of which 200 are used
+def test_80_by_keyboard_with_a_crash_a_reload_and_an_export(tab, tmp_path):
+    folder = make_folder(tmp_path, 80)
+    keys = ("kr" * 3 + "x3k r") * 8  # 11 keys, repeated: 88, of which 80 are used
     with running(folder) as server:
         page = open_review(tab, server.address)
         assert page.url == f"{server.origin}/", "the token has left the address"
-        press_through(page, keys[:20])
-        page.keyboard.type(keys[20:100])  # as fast as it goes: no key is lost or misplaced
-        wait_for_row(page, 300)
+        press_through(page, keys[:10])
+        page.keyboard.type(keys[10:40])  # as fast as it goes: no key is lost or misplaced
+        wait_for_row(page, 120)
         acknowledged = states(page)
         server.kill()
-    assert len(acknowledged) == 100
+    assert len(acknowledged) == 40
     with running(folder) as server:
         page.close()
         page = open_review(tab, server.address)
@@ -46,13 +46,13 @@ def test_200_by_keyboard_with_a_crash_a_reload_and_an_export(tab, tmp_path):
         page.reload()
         page.wait_for_selector(READY)
         assert states(page) == acknowledged
-        page.keyboard.type(keys[100:200])
+        page.keyboard.type(keys[40:80])
         page.wait_for_selector("text=Nothing left to decide here")
         meaning = {"k": "keep", "r": "relabel", "3": "relabel", "x": "remove", " ": "skip"}
-        wanted = {3 * i: meaning[key] for i, key in enumerate(keys[:200])}
+        wanted = {3 * i: meaning[key] for i, key in enumerate(keys[:80])}
         assert states(page) == wanted
         assert counts(page) == {"pending": 0} | Counter(wanted.values())
-        assert page.inner_text("#progress-text") == f"{200 - keys[:200].count(' ')}/200"
+        assert page.inner_text("#progress-text") == f"{80 - keys[:80].count(' ')}/80"
         page.click("#export")
         page.wait_for_selector("#export-result a")
         with page.expect_download() as download:
@@ -73,7 +73,7 @@ def test_200_by_keyboard_with_a_crash_a_reload_and_an_export(tab, tmp_path):
         for r, mail in enumerate(rows)
         if wanted.get(r) != "remove"
     ]
-    third = [3 * i for i, key in enumerate(keys[:200]) if key == "3"]
+    third = [3 * i for i, key in enumerate(keys[:80]) if key == "3"]
     assert {changes[r]["new"] for r in third} == {"news"}
 
 

@@ -16,7 +16,7 @@ from exempla.errors import ExemplaError
 from exempla.kernel import sketch as choose
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch
 from exempla.kernel.embed import embed_training_set
-from exempla.kernel.sketch import Price, choose_sketch, look_at, resolve_budget
+from exempla.kernel.sketch import Price, choose_sketch, look_at
 from exempla.oracles import make_oracle
 from tests.oracles.torch.resnet import ResNet
 
@@ -150,15 +150,7 @@ def test_a_small_job_is_within_every_budget(job):
     assert embedding.sketch.exact
 
 
-def test_only_networks_have_a_budget_by_default(job):
-    model, _ = job
-    assert resolve_budget("auto", make_oracle(model)) == 3.0
-    assert resolve_budget("exact", make_oracle(model)) is None
-    logistic = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
-    assert resolve_budget("auto", make_oracle(logistic)) is None
-
-
-@pytest.mark.parametrize("budget", ["fast", 0, -1.0, float("nan"), True, None])
+@pytest.mark.parametrize("budget", ["auto", 0, -1.0, float("nan"), True, None])
 def test_an_unknown_budget_is_refused(job, budget):
     with pytest.raises(ExemplaError, match="budget="):
         Explainer(job[0], budget=budget)

@@ -138,12 +138,12 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def budget(text: str) -> str | float:
-    """Parse a number of epochs, "auto" or "exact".
+    """Parse a number of epochs, or "exact".
 
     >>> budget("3"), budget("exact")
     (3.0, 'exact')
     """
-    if text in ("auto", "exact"):
+    if text == "exact":
         return text
     try:
         value = float(text)
@@ -160,9 +160,9 @@ def add_budget(parser: ArgumentParser | Any) -> None:
         "--budget",
         metavar="EPOCHS",
         type=budget,
-        default="auto",
-        help="largest cost of embedding the training rows of a network, in epochs of its training, "
-        "or exact (default: 3)",
+        default="exact",
+        help="largest cost of embedding the training rows of a network, in epochs of its training "
+        "(default: no limit)",
     )
 
 

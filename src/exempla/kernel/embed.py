@@ -23,12 +23,7 @@ from exempla.kernel.basis import Sketch
 from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
 from exempla.kernel.residual import residual_eigenvalue, residual_norms2
-from exempla.kernel.sketch import (
-    SAMPLE_PER_DIRECTION,
-    auto_width,
-    choose_sketch,
-    resolve_budget,
-)
+from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, auto_width, choose_sketch
 from exempla.memory import Forecast, announce, explain_bytes
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Labels, Oracle
@@ -151,7 +146,7 @@ class Preparing:
         fisher: str,
         sketch: str | int,
         seed: int,
-        budget: str | float = "auto",
+        budget: str | float = "exact",
     ) -> None:
         self.oracle, self.train = oracle, train
         self.fisher = "identity" if oracle.whitened else fisher
@@ -165,7 +160,7 @@ class Preparing:
             sketch,
             self.sample,
             dual=self.fisher != "diagonal",
-            budget=resolve_budget(budget, oracle),
+            budget=None if isinstance(budget, str) else budget,
         )
         wanted = SAMPLE_PER_DIRECTION * self.basis.width
         if self.basis.given_up and len(self.positions) > wanted:
@@ -265,7 +260,7 @@ def embed_training_set(
     fisher: str,
     sketch: str | int,
     seed: int,
-    budget: str | float = "auto",
+    budget: str | float = "exact",
     models: int = 1,
     forecast: Forecast = explain_bytes,
 ) -> Embedding:
@@ -312,7 +307,7 @@ def embed_models(
     fisher: str,
     sketch: str | int,
     seed: int,
-    budget: str | float = "auto",
+    budget: str | float = "exact",
     store: Path | None = None,
     part: tuple[int, int] | None = None,
     forecast: Forecast = explain_bytes,

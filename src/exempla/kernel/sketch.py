@@ -426,26 +426,19 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def check_budget(wanted: Any) -> str | float:
-    """Return the option if it is "auto", "exact" or a positive number of epochs.
+    """Return the option if it is "exact" or a positive number of epochs.
 
     >>> check_budget(3), check_budget("exact")
     (3.0, 'exact')
     """
-    if isinstance(wanted, str) and wanted in ("auto", "exact"):
+    if isinstance(wanted, str) and wanted == "exact":
         return str(wanted)
     number = isinstance(wanted, int | float | np.number) and not isinstance(wanted, bool)
     if not number or not float(wanted) > 0:
         raise ExemplaError(
-            f"budget={wanted!r} is not known: use 'auto', 'exact' or a positive number of epochs."
+            f"budget={wanted!r} is not known: use 'exact' or a positive number of epochs."
         )
     return float(wanted)
-
-
-def resolve_budget(wanted: str | float, oracle: Oracle) -> float | None:
-    """Return the budget in epochs; None if the cost is not limited."""
-    if isinstance(wanted, str):
-        return oracle.default_budget if wanted == "auto" else None
-    return wanted
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:

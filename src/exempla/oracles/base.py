@@ -223,8 +223,6 @@ class Oracle(ABC):
     whichever one was requested."""
     itemsize: int = 8
     """Bytes per number of its scores: 8 in double precision, 4 in single."""
-    default_budget: float | None = None
-    """Largest cost of a fit in epochs of training, by default; None: no limit."""
 
     @property
     def pass_bytes(self) -> int:

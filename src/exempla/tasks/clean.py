@@ -79,7 +79,7 @@ def clean(
     model : model, fitted or not, or a list of them
         Never changed. Several models' kernels are averaged, and an error is what most of them get
         wrong. After a torch module, give state dicts of four or five checkpoints of its training,
-        `[model, *state_dicts]`: that fixes more errors (docs/experiments/mnist.md).
+        `[model, *state_dicts]`: that fixes more errors (docs/studies/mnist.md).
     train, test : (X, y) or a data set
     k : int
         Number of training examples to return.

@@ -50,7 +50,7 @@ def test_the_table_has_every_kind_and_the_page_is_made_from_it() -> None:
     assert tuple(header) == kinds.HEADER
     assert [row[1] for row in rows] == [one.name for one in kinds.KINDS]
     assert len(rows) >= 25
-    page = (ROOT / "docs" / "kinds.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "studies" / "kinds.md").read_text(encoding="utf-8")
     assert kinds.tables(rows) in page
     for row, one in zip(rows, kinds.KINDS, strict=True):
         assert row[2] == ("refused" if one.refused else "works")

@@ -127,8 +127,6 @@ class TorchOracle(Oracle):
     [5]
     """
 
-    default_budget = 3.0
-
     def __init__(
         self,
         model: nn.Module,

@@ -75,7 +75,7 @@ def boosting_influence(explainer: Any, test: Any) -> np.ndarray:
     """Combine the Fisher influence of a boosted ensemble with the derivative through boosting.
 
     The derivative is scaled to the norm of the Fisher influence for every test row, and the two are
-    averaged. docs/trees.md reports how the combination was chosen and what it gains.
+    averaged. docs/studies/trees.md reports how the combination was chosen and what it gains.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 With the structure of the trees fixed, outputs = base + Φθ with Φ the leaf indicators and θ the leaf
 values. The score of an example is its residual times the indicators of its leaves, and the Fisher
 is ΦᵀWΦ with the likelihood's weights. That other data would grow other trees is not modelled;
-docs/trees.md measures how much this matters.
+docs/studies/trees.md measures how much this matters.
 
 **Damping.** A leaf's step η·G/(H + l2), with G and H its sums of gradients and Hessians when its
 tree was grown, is the optimum of that tree alone under the penalty (H + l2)/η on the leaf's value.
