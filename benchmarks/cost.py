@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import exempla
 from benchmarks.language_cost import clocked
-from exempla.oracles.torch.oracle import torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from experiments.paper_cnn import PaperCNN, as_images, load_mnist
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -68,7 +68,7 @@ def trained(model: nn.Module, data: tuple[Tensor, Tensor]) -> None:
 
 def report(name: str, model: nn.Module, data: Any, loss: Loss, batch: int, likelihood: str) -> None:
     """Train an epoch, embed, train again (the faster epoch counts), and print the ratios."""
-    oracle = lambda: torch_oracle(model, likelihood, batch_size=batch)  # noqa: E731
+    oracle = lambda: TorchOracle(model, likelihood, batch_size=batch)  # noqa: E731
     fit = lambda: exempla.Explainer(oracle(), progress=False).fit(data)  # noqa: E731
     slices = lambda: zip(*(t.split(batch) for t in data))  # noqa: E731
     few = tuple(t[: 4 * batch] for t in data)

@@ -36,7 +36,7 @@ from exempla.kernel.damping import resolve_damping
 from exempla.kernel.moments import Moments
 from exempla.kernel.residual import query_kernel
 from exempla.oracles.base import ScoreRows, in_float64
-from exempla.oracles.torch.oracle import torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 
 WIDTHS = (128, 512, 2048, 8192)
 GRID = (0.1, 1.0, 10.0)
@@ -52,7 +52,7 @@ class Study:
 
     def __init__(self, truth: SketchTruth) -> None:
         self.truth = truth
-        self.oracle = torch_oracle(truth.model(), truth.likelihood)
+        self.oracle = TorchOracle(truth.model(), truth.likelihood)
         self.train = self.oracle.read((truth.X, truth.y), role="train")
         self.test = self.oracle.read((truth.X_test, truth.y_test), role="test")
         moments = Moments.of(self.oracle.layers, self.oracle.fisher_rows(self.train))

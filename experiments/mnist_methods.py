@@ -16,8 +16,8 @@ from torch import Tensor
 
 from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.kernel.damping import resolve_damping
+from exempla.kernel.embed import unit_rows
 from exempla.kernel.kernel import KernelUse
-from exempla.kernel.query import unit_rows
 from exempla.kernel.residual import query_kernel
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]

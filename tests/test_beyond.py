@@ -9,7 +9,7 @@ import pytest
 
 from exempla import Explainer
 from exempla.kernel import residual
-from exempla.kernel.query import mean_embedding
+from exempla.kernel.kernel import mean_embedding
 from exempla.kernel.residual import roots
 from tests.reference import dense_rows
 from tests.test_outside import ASKED, TRAIN, network

@@ -7,6 +7,7 @@ import pytest
 
 import exempla
 from exempla import Explainer
+from exempla.arrays import to_numpy
 from exempla.oracles.base import CLASS_CUT
 from tests.threads import hammered
 
@@ -239,3 +240,33 @@ def test_examples_that_are_not_finite_are_named_in_the_thread_that_asked(job):
     _, got = hammered([refused, fine])
     for one in got:
         np.testing.assert_allclose(one, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sketch", ["auto", "exact", 30])
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian", "multilabel"])
+def test_rows_of_the_fisher_pass_are_those_of_a_scoring_pass(likelihood, sketch, monkeypatch):
+    """The Fisher row of the given label is a multiple of the score; other examples are scored."""
+    torch.manual_seed(0)
+    X, weights = torch.randn(40, 6), torch.rand(40) + 0.5
+    outputs = {"categorical": 4, "multilabel": 3}.get(likelihood, 1)
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, outputs))
+    with torch.no_grad():
+        model[2].weight *= 40  # some labels get a probability below the cut
+    y = {
+        "categorical": torch.arange(40) % 4,
+        "bernoulli": (torch.arange(40) % 2).float()[:, None],
+        "gaussian": torch.randn(40, 1),
+        "multilabel": (torch.rand(40, 3) > 0.5).float(),
+    }[likelihood]
+    if sketch == "exact":  # the dual form
+        monkeypatch.setattr("exempla.kernel.sketch.PRIMAL_LIMIT", 0)
+    explainer = Explainer(model, likelihood=likelihood, sketch=sketch, progress=False)
+    embedding = explainer.fit((X, y, weights)).embeddings[0]
+    batches = embedding.oracle.scores(embedding.train)
+    expected = np.concatenate([to_numpy(embedding.sketch.project(b)) for b in batches])
+    rows = to_numpy(embedding.rows)
+    np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    batches = embedding.oracle.fisher_rows(embedding.train)
+    known = {int(i) for b in batches for i in b.sample[b.to_score != 0]}
+    assert (len(known) == 40) is (likelihood in ("bernoulli", "gaussian"))
+    assert known or likelihood == "multilabel"

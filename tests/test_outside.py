@@ -16,7 +16,7 @@ from exempla.kernel import residual
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding
 from exempla.kernel.fisher import FullMetric
-from exempla.kernel.query import Query
+from exempla.kernel.kernel import Query
 from exempla.kernel.residual import has_residual, query_kernel, raw_products
 from exempla.kernel.solve import query_influence
 from tests.reference import dense_rows

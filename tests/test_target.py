@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from exempla import ExemplaError
-from exempla.kernel.query import mean_embedding, unit_rows
+from exempla.kernel.embed import unit_rows
+from exempla.kernel.kernel import mean_embedding
 
 ROWS = np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]])
 

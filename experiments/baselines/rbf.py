@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from exempla.arrays import to_numpy
 from exempla.data import as_matrix, take_rows
 from exempla.errors import ExemplaWarning
-from exempla.kernel.query import unit_rows
+from exempla.kernel.embed import unit_rows
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.selection import SBQ, select
 from exempla.tasks.labels.evidence import Evidence

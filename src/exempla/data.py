@@ -99,7 +99,7 @@ def unpack(data: Any, problems: list[str]) -> _Unpacked:
 
 def _refuse_repeated_columns(X: Any) -> None:
     """Refuse a data frame in which two columns have the same name."""
-    columns = getattr(X, "columns", None)
+    columns: Any = getattr(X, "columns", None)
     if not hasattr(columns, "duplicated") or columns.is_unique:
         return
     names = sorted({str(name) for name in columns[columns.duplicated()]})

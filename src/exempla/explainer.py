@@ -31,12 +31,10 @@ from exempla.influence import (
     relative_influence,
 )
 from exempla.kernel.damping import check_damping
-from exempla.kernel.embed import Embedding, check_fisher
-from exempla.kernel.kernel import Kernel, KernelUse
-from exempla.kernel.query import Query, shares
-from exempla.kernel.sketch import check_sketch
+from exempla.kernel.embed import Embedding, check_fisher, check_part, embed_models
+from exempla.kernel.kernel import Kernel, KernelUse, Query, shares
+from exempla.kernel.sketch import check_budget, check_sketch
 from exempla.kernel.solve import Solve
-from exempla.kernel.stored import check_part, embed_models
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Labels
@@ -75,6 +73,8 @@ class KernelOptions(TypedDict, total=False):
     """The metric: "true", "empirical", "diagonal" or "identity"."""
     sketch: str | int
     """"auto", "exact", or the number of directions to keep."""
+    budget: str | float
+    """Largest cost of a fit in epochs of training: "exact" (no limit) or a number."""
     damping: str | float
     """"auto", the name of a rule, or a number."""
     normalize: bool
@@ -109,6 +109,9 @@ class Explainer:
         diagonal, or the identity (the paper's practical kernel).
     sketch : "auto", "exact" or int
         How scores are compressed: exactly where that fits, not at all, or to this many directions.
+    budget : "exact" or float
+        Largest cost of `fit` in epochs of training, which ``sketch="auto"`` keeps to; "exact" sets
+        no limit. The details of every answer state what a budget gave up.
     damping : "auto", rule or float
         Added to the eigenvalues of the metric; chosen from data by default, and recorded.
     normalize : bool
@@ -149,6 +152,7 @@ class Explainer:
         likelihood: Any = "auto",
         fisher: str = "true",
         sketch: str | int = "auto",
+        budget: str | float = "exact",
         damping: str | float = "auto",
         normalize: bool = True,
         parameters: Any = None,
@@ -158,7 +162,7 @@ class Explainer:
         progress: bool = True,
     ) -> None:
         self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
-        self.damping = check_damping(damping)
+        self.budget, self.damping = check_budget(budget), check_damping(damping)
         self.normalize = check_flag("normalize", normalize)
         self.progress = check_flag("progress", progress)
         self.seed, self.store = check_seed(seed), check_folder("store", store)
@@ -222,7 +226,7 @@ class Explainer:
                 check(len(trains[0]))
             fitted = embed_models(
                 self.models, self.oracles, trains, train, fisher=self.fisher, sketch=self.sketch,
-                seed=self.seed, store=self.store, part=part, forecast=forecast,
+                seed=self.seed, budget=self.budget, store=self.store, part=part, forecast=forecast,
                 **self._score_options,
             )  # fmt: skip
         if part is None:
@@ -407,6 +411,7 @@ class Explainer:
             "labels": labels,
             "k": int(k),
             "share": float(np.mean([e.evidence.share for e in self.embeddings])),
+            "given_up": next((e.sketch.given_up for e in self.embeddings), ""),
             "n_train": self.n_train,
             "n_test": len(question.examples),
             "seed": self.seed,

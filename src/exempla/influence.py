@@ -22,8 +22,7 @@ import numpy as np
 from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.errors import ExemplaError
 from exempla.kernel.embed import Embedding
-from exempla.kernel.kernel import Kernel
-from exempla.kernel.query import Query
+from exempla.kernel.kernel import Kernel, Query
 from exempla.kernel.solve import SetInfluence
 
 __all__ = ["RemovalEffect", "SetInfluence", "predicted_effect", "relative_influence"]

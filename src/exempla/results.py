@@ -317,6 +317,8 @@ class Explanation(Selection):
     seed: int
     version: str
     fisher: str = "true"
+    given_up: str = ""
+    """What the budget of the fit did not allow, in words."""
     residual_used: bool = False
     """Whether the residual of the sketch was added to the rows."""
     certificate: dict[str, Any] = field(default_factory=dict)

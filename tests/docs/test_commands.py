@@ -18,7 +18,12 @@ from tests.docs.commands import (
 GROUPS = by_file()
 FIRST = {
     "completion": "# AUTOMATICALLY GENERATED",
-    "review": ("Review", "0 decisions", "decisions.sqlite is whole", "Decisions are kept in"),
+    "review": (
+        "Review",
+        "0 decisions",
+        "decisions.sqlite is not damaged",
+        "Your decisions are saved in",
+    ),
 }
 """How the first printed line begins, where it does not name the file that was read."""
 

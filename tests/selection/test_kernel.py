@@ -118,7 +118,7 @@ def test_mistakes_are_named(change, words):
 
 
 def test_features_of_several_models_average_their_kernels():
-    from exempla.kernel.stored import concatenate_models
+    from exempla.kernel.embed import concatenate_models
 
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal((5, width)) for width in (3, 2, 4)]

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.mlp_from_weights import mlp_classifier_from_weights
 from benchmarks.mnist_truth import small_cnn
 from exempla import Explainer, progress
+from exempla.errors import ExemplaError
 from exempla.kernel import sketch as choose
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch
 from exempla.kernel.embed import embed_training_set
@@ -51,7 +52,7 @@ def test_the_sketch_costs_what_is_forecast(job):
     model, data = job
     oracle = make_oracle(model)
     train = oracle.read(data, role="train")
-    forecast = look_at(oracle, train).sketch(40, N, N)
+    forecast = look_at(oracle, train).sketch(40, N, N).total
     eigen = 0.0  # the counter does not know eigenbases
     for layer in oracle.layers:
         eigen += 10.0 * (layer.d_in**3 + layer.d_out**3)
@@ -77,7 +78,7 @@ def test_exact_up_to_a_price(job, monkeypatch, allowed, taken):
     monkeypatch.setattr(choose, "EXACT_FLOPS", allowed)
     monkeypatch.setattr(choose, "EXACT_TIMES", 0.0)
     monkeypatch.setattr(choose, "WIDTH", 40)
-    embedding = Explainer(model, progress=False).fit(data).embeddings[0]
+    embedding = Explainer(model, budget="exact", progress=False).fit(data).embeddings[0]
     assert isinstance(embedding.sketch, taken)
     insisted = Explainer(model, sketch="exact", progress=False).fit(data).embeddings[0]
     assert isinstance(insisted.sketch, SpanSketch)
@@ -90,10 +91,10 @@ def test_exact_while_the_sketch_costs_nearly_as_much(job, monkeypatch):
     monkeypatch.setattr(choose, "EXACT_FLOPS", 0.0)
     monkeypatch.setattr(choose, "WIDTH", 40)
     seen = look_at(oracle, train)
-    ratio = seen.dual() / seen.sketch(40, N, N)
+    ratio = seen.dual().total / seen.sketch(40, N, N).total
     for times, fair in ((0.9 * ratio, False), (1.1 * ratio, True)):
         monkeypatch.setattr(choose, "EXACT_TIMES", times)
-        assert Price(oracle, train, N, insists=False).dual_is_fair() is fair
+        assert Price(oracle, train, N, insists=False).accepts_dual() is fair
 
 
 def test_few_parameters_and_very_many_rows_are_a_price_too(monkeypatch):
@@ -119,8 +120,40 @@ def test_landmarks_that_will_not_fit_are_not_collected_first(job, monkeypatch, l
     monkeypatch.setattr(choose, "EXACT_FLOPS", 0.0)
     monkeypatch.setattr(choose, "WIDTH", 40)
     monkeypatch.setattr(choose, "collect", lambda *_: pytest.fail("collected in vain"))
-    embedding = Explainer(model, progress=False).fit(data).embeddings[0]
+    embedding = Explainer(model, budget="exact", progress=False).fit(data).embeddings[0]
     assert isinstance(embedding.sketch, KroneckerSketch)
+
+
+def test_a_budget_limits_the_cost_and_says_what_it_gave_up(job, monkeypatch, capsys):
+    model, data = job
+    monkeypatch.setattr(choose, "FREE_FLOPS", 0.0)
+    monkeypatch.setattr(choose, "BUDGET_WIDTH", 20)
+    oracle = make_oracle(model)
+    seen = look_at(oracle, oracle.read(data, role="train"))
+    exact, wide = seen.epochs(seen.dual()), seen.epochs(seen.sketch(2048, N, N))
+    fits = {b: Explainer(model, budget=b).fit(data) for b in (1.1 * exact, 0.9 * wide, 1e-6)}
+    kinds = {b: e.embeddings[0].sketch for b, e in fits.items()}
+    assert isinstance(kinds[1.1 * exact], SpanSketch)
+    assert kinds[1.1 * exact].given_up == ""
+    assert 20 < kinds[0.9 * wide].width < 2048
+    assert kinds[1e-6].width == 20
+    assert f"about {exact:,.0f} epochs of training" in kinds[1e-6].given_up
+    assert "sketch='exact' insists" in capsys.readouterr().err
+    answer = fits[1e-6].explain(data, k=2)
+    assert answer.given_up in answer.details
+    assert isinstance(Explainer(model, budget="exact").fit(data).embeddings[0].sketch, SpanSketch)
+
+
+def test_a_small_job_is_within_every_budget(job):
+    model, data = job
+    embedding = Explainer(model, budget=1e-6, progress=False).fit(data).embeddings[0]
+    assert embedding.sketch.exact
+
+
+@pytest.mark.parametrize("budget", ["auto", 0, -1.0, float("nan"), True, None])
+def test_an_unknown_budget_is_refused(job, budget):
+    with pytest.raises(ExemplaError, match="budget="):
+        Explainer(job[0], budget=budget)
 
 
 def digits_mlp():
@@ -143,22 +176,14 @@ def test_the_models_of_the_faithfulness_truths_stay_exact(truth, monkeypatch):
     train = oracle.read(data, role="train")
     assert oracle.n_parameters > choose.PRIMAL_LIMIT
     assert len(train) <= choose.DUAL_LIMIT
-    assert Price(oracle, train, 512, insists=False).dual_is_fair()
+    assert Price(oracle, train, 512, insists=False).accepts_dual()
 
 
 @pytest.mark.parametrize(
     ("sketch", "steps"),
     [
-        ("exact", ["Fisher rows of the training set", "scoring the training set", "dot products"]),
-        (
-            40,
-            [
-                "finding the basis",
-                "finding the directions",
-                "estimating the Fisher",
-                "scoring the training",
-            ],
-        ),
+        ("exact", ["Fisher rows of the training set", "dot products"]),
+        (40, ["finding the basis", "finding the directions"]),
     ],
 )
 def test_every_long_step_is_shown(job, monkeypatch, capsys, sketch, steps):
@@ -166,15 +191,33 @@ def test_every_long_step_is_shown(job, monkeypatch, capsys, sketch, steps):
     model, data = job
     Explainer(model, sketch=sketch).fit(data)
     shown = capsys.readouterr().err
-    for step in [*steps, "24 scores in the basis"] if sketch == "exact" else steps:
+    for step in steps:
         assert step in shown
+    # the rows of the basis give the Fisher, and those the scores
+    assert "estimating the Fisher" not in shown
+    assert "scoring the training set" not in shown
+
+
+def test_rows_held_from_the_basis_change_nothing(job, monkeypatch):
+    model, data = job
+    found = {}
+    for held in (0, 10**9):
+        monkeypatch.setattr(choose, "_HELD_BYTES", held)
+        monkeypatch.setattr(choose, "_BASIS_EXAMPLES", (5, 9))
+        monkeypatch.setattr(choose, "_BASIS_PER_SIDE", 0)
+        found[held] = Explainer(model, sketch=40, progress=False).fit(data).embeddings[0]
+    few, all_of_them = found.values()
+    assert few.evidence.rows == all_of_them.evidence.rows
+    np.testing.assert_allclose(few.rows, all_of_them.rows, atol=1e-4 * float(few.rows.abs().max()))
+    close = {"rtol": 1e-3, "atol": 1e-5 * np.abs(few.metric.matrix).max()}
+    np.testing.assert_allclose(few.metric.matrix, all_of_them.metric.matrix, **close)
 
 
 def test_a_dropped_exact_form_is_said(job, monkeypatch, capsys):
     for name, value in (("EXACT_FLOPS", 0.0), ("EXACT_TIMES", 0.0), ("WIDTH", 40)):
         monkeypatch.setattr(choose, name, value)
     model, data = job
-    Explainer(model).fit(data)
+    Explainer(model, budget="exact").fit(data)
     assert "sketch='exact' insists" in capsys.readouterr().err
 
 
@@ -187,9 +230,11 @@ def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
     oracle = make_oracle(model)
     train = oracle.read((torch.randn(6, 1, 4, 4), torch.arange(6) % 3), role="train")
     calls = []
-    plain = ConvFactors.input_moment
-    monkeypatch.setattr(ConvFactors, "input_moment", lambda self: calls.append(1) or plain(self))
+    plain = ConvFactors.moment
+    monkeypatch.setattr(
+        ConvFactors, "moment", lambda self, side: calls.append(side) or plain(self, side)
+    )
     found = Moments.of(oracle.layers, oracle.fisher_rows(train))[0]
-    assert len(calls) == 1
-    expected = sum(plain(batch.factors[0]) for batch in oracle.fisher_rows(train))
+    assert calls.count("inputs") == 1
+    expected = sum(plain(batch.factors[0], "inputs") for batch in oracle.fisher_rows(train))
     torch.testing.assert_close(found.inputs.total, expected)

@@ -78,7 +78,9 @@ def test_norms_of_few_long_rows_tell_the_trace(monkeypatch, job):
 def test_a_large_model_is_not_held_exactly_at_any_price(monkeypatch, job):
     model, data = job
     monkeypatch.setattr(choose, "PRIMAL_LIMIT", 100)
-    fit = lambda: Explainer(model, likelihood="tokens", progress=False).fit(data)  # noqa: E731
+    fit = lambda: Explainer(  # noqa: E731
+        model, likelihood="tokens", budget="exact", progress=False
+    ).fit(data)
     assert isinstance(fit().embeddings[0].sketch, SpanSketch)
     monkeypatch.setattr(choose, "LARGE", 100)
     assert isinstance(fit().embeddings[0].sketch, KroneckerSketch)
@@ -88,7 +90,7 @@ def test_a_width_that_memory_has_no_room_for_is_halved_and_said(monkeypatch, cap
     monkeypatch.setattr(choose, "available_memory", lambda: 2**28)
     with progress.showing(True):
         assert choose.fitting(2048, 10_000, 4) == 1024
-    assert "1024 are taken" in capsys.readouterr().err
+    assert "using 1024" in capsys.readouterr().err
     assert choose.fitting(2048, 10**7, 4) == choose.NARROWEST
     monkeypatch.setattr(choose, "available_memory", lambda: 2**36)
     assert choose.fitting(2048, 10_000, 4) == 2048
@@ -118,7 +120,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
     monkeypatch.setattr(choose, "available_memory", lambda: room)
     with progress.showing(True):
         sketch = choose.kronecker(oracle, train, 20)
-    assert "those of 32 are taken" in said[0]
+    assert "using 32" in said[0]
     assert "GiB of memory" in said[0]
     assert sketch.built_bytes == smaller + oracle.pass_bytes
     assert sketch.width == 20

@@ -50,7 +50,9 @@ def explain_texts(options: Namespace) -> int:
         with waiting("loading the model"):
             model, tokenizer = _load_language_model(options.model)
         train, test = (Completions(tokenizer, each) for each in pairs)
-        explainer = Explainer(model, seed=options.seed, progress=console.progress)
+        explainer = Explainer(
+            model, budget=options.budget, seed=options.seed, progress=console.progress
+        )
         k = min(50 if options.k == "auto" else options.k, len(train))
         side = options.side or "proponents"
         explanation = explainer.fit(train).explain(test, k=k, side=side)

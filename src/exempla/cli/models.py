@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
-from exempla.oracles.trees import is_trees
 from exempla.tables.features import with_tree_columns
 from exempla.tables.infer import Column
 
@@ -68,6 +67,8 @@ def named_object(place: str, is_ready: Callable[[Any], bool]) -> Any:
 
 def prepared(model: Any, columns: Collection[Column]) -> Any:
     """Put a bare tree model behind a preparation of the file's columns; return others unchanged."""
+    from exempla.oracles.sklearn.registry import is_trees
+
     if hasattr(model, "steps") or not is_trees(model):
         return model
     if type(model).__name__ == "XGBClassifier":

@@ -135,6 +135,35 @@ def shard(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
+def budget(text: str) -> str | float:
+    """Parse a number of epochs, or "exact".
+
+    >>> budget("3"), budget("exact")
+    (3.0, 'exact')
+    """
+    if text == "exact":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise ArgumentTypeError(f"{text!r} is not a budget; give a number of epochs or exact")
+    return value
+
+
+def add_budget(parser: ArgumentParser | Any) -> None:
+    """Add --budget, which limits the cost of embedding the training rows of a network."""
+    parser.add_argument(
+        "--budget",
+        metavar="EPOCHS",
+        type=budget,
+        default="exact",
+        help="largest cost of embedding the training rows of a network, in epochs of its training "
+        "(default: no limit)",
+    )
+
+
 def add_store(parser: ArgumentParser | Any) -> None:
     """Add --store, for vectors that do not fit in memory."""
     store = parser.add_argument(

@@ -1,31 +1,24 @@
-"""What a sketch promises: score rows of any length become feature rows of one fixed width.
+"""Sketches: bases of a part of parameter space, on which scores are projected.
 
-A sketch is an orthonormal basis V of part of parameter space, applied to factors: row = Vᵀs. It
-also says what the model's L2 penalty looks like in that basis.
+A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are three:
 
-No sketch at all: the scores written out, for models with few parameters.
-
-The dual form: when examples are fewer than parameters, the scores span few directions.
-
-The basis is V = Jᵀ L⁻ᵀ with J the landmark rows and J Jᵀ = L Lᵀ, so Vᵀs = L⁻¹ (J s): only dot
-products of scores are ever needed, and those come straight from the factors. Landmarks are the
-model's own Fisher rows, pruned to an independent set by pivoted Cholesky, plus any training score
-they do not span. Nothing that a training example can express is lost.
-
-The K-FAC eigenbasis, kept in factored form: for models too large to write a score out.
-
-Per layer the inputs' second moment and the outputs' second moment (under the model's own labels)
-are diagonalised; the product u_in ⊗ u_out is a direction, and its Fisher is close to the product
-of the two eigenvalues. The p best directions of all layers together make the basis: layers get
-width by what the Fisher says matters. A score is projected from its factors, (U_inᵀa)(U_outᵀg)ᵀ,
-and never written out.
+* `IdentitySketch`: V = I. Scores are written out, for models with few parameters.
+* `SpanSketch` (the dual form): when there are fewer examples than parameters, scores span few
+  directions. With J the landmark rows and J Jᵀ = L Lᵀ the basis is V = Jᵀ L⁻ᵀ, so Vᵀs = L⁻¹ (J s)
+  needs only dot products of scores, which the factors give. Landmarks are the model's Fisher rows,
+  reduced to an independent set by pivoted Cholesky, and every training score outside their span.
+* `KroneckerSketch`: the leading directions of the K-FAC eigenbasis, for models too large to write a
+  score out. For each layer, the second moments of the inputs and of the output gradients (under the
+  model's own labels) are diagonalised. The Fisher eigenvalue of u_in ⊗ u_out is close to the
+  product of the two eigenvalues; the p largest over all layers are kept. A score is projected from
+  its factors, (U_inᵀa)(U_outᵀg)ᵀ.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,50 +41,62 @@ from exempla.progress import counter, track
 
 @dataclass(frozen=True)
 class FisherSum:
-    """What a pass over the Fisher rows r leaves behind."""
+    """Sums over the Fisher rows r of some examples."""
 
     matrix: np.ndarray
     """Σ r rᵀ in the basis, (p, p), or its diagonal (p,)."""
     energy: float
-    """Σ ‖r‖² over whole rows, the part outside the basis too."""
+    """Σ ‖r‖² over all parameters."""
     energy2: float
-    """Σ ‖r‖⁴, likewise."""
+    """Σ ‖r‖⁴ over all parameters."""
     rows: int
-    """How many rows carry probability."""
+    """Number of rows with a probability above the cut."""
+
+
+class HeldRows(NamedTuple):
+    """Fisher rows of some examples, held from the pass that found a basis until the next one."""
+
+    positions: np.ndarray
+    """Positions of these examples in the sample from which the Fisher is estimated."""
+    batches: list[ScoreRows]
 
 
 class Sketch(ABC):
-    """Directions of the parameter space, and how score rows are projected onto them."""
+    """A basis of a part of parameter space, and the projection of score rows onto it."""
 
     width: int
-    """p, the number of directions kept."""
+    """p, the number of directions."""
     exact: bool
-    """Whether the basis holds every training score whole."""
+    """Whether every training score lies in the span of the basis."""
     note: str
-    """What the basis is, in words."""
+    """Description for progress lines and details."""
+    given_up: str = ""
+    """What the budget did not allow, in words."""
     penalty: np.ndarray
-    """The L2 penalty λR in this basis: its diagonal (p,), or the whole (p, p)."""
+    """The L2 penalty λR in this basis: its diagonal (p,), or the full (p, p) matrix."""
     residual_penalty: float | None = None
-    """The penalty on every direction outside an exact span of the training scores, where only test
+    """Penalty of all directions outside an exact span of the training scores, where only test
     scores can have a residual; None for other bases."""
     fisher_sum: FisherSum | None = None
-    """The model's Fisher in this basis, where finding the basis has given it."""
+    """The Fisher rows of the training set in this basis, if building the basis computed them."""
+    held: HeldRows | None = None
+    """Fisher rows that need not be computed again."""
     score_rows: np.ndarray | None = None
-    """The training rows in this basis, likewise."""
+    """The training scores in this basis, if building the basis computed them."""
     in_double: bool = False
-    """Whether rows in this basis are float64 whatever the scores are."""
+    """Whether rows are float64 whatever the precision of the scores."""
     kept_bytes: int = 0
-    """Memory that the basis itself takes."""
+    """Memory of the basis."""
     built_bytes: int = 0
-    """Memory that finding it took at its peak."""
+    """Peak memory while it was built."""
 
     @abstractmethod
     def project(self, rows: ScoreRows) -> Array:
-        """Vᵀs for each row, (n, p)."""
+        """Return Vᵀs of each row, (n, p)."""
 
 
 class IdentitySketch(Sketch):
-    """V = I: exact, p = number of parameters."""
+    """All parameters: V = I."""
 
     exact = True
 
@@ -105,79 +110,157 @@ class IdentitySketch(Sketch):
 
 
 _TOLERANCES = {True: 1e-10, False: 1e-6}
-"""Relative squared residual below which a landmark counts as spanned: in float64, in float32.
-Below it a pivot is made of rounding, and dividing by it would make directions out of noise."""
+"""Relative squared residual below which a row counts as spanned, in float64 and in float32. A
+smaller pivot consists of rounding errors."""
 
 
 class SpanSketch(Sketch):
-    """An exact basis of the span of Fisher rows and training scores."""
+    """An exact basis of the span of the Fisher rows and the training scores.
+
+    Parameters
+    ----------
+    layers : tuple of Layer
+    fisher : ScoreRows
+        Fisher rows of all training examples.
+    scores : ScoreRows or None
+        Scores of the training examples at positions `scored`. The scores of the others are Fisher
+        rows times their `to_score`.
+    scored : array of int
+    n_train : int
+    score : callable
+        Returns the scores of training examples at other positions.
+    """
 
     exact = True
     in_double = True
 
-    def __init__(self, layers: tuple[Layer, ...], fisher: ScoreRows, scores: ScoreRows) -> None:
-        # A direction without penalty must lie inside the basis: then the metric outside it is a
-        # multiple of the identity and the two parts do not mix.
-        self.double = all(str(f.norm2().dtype).endswith("float64") for f in scores.factors)
+    def __init__(
+        self,
+        layers: tuple[Layer, ...],
+        fisher: ScoreRows,
+        scores: ScoreRows | None,
+        scored: np.ndarray,
+        n_train: int,
+        score: Callable[[np.ndarray], ScoreRows],
+    ) -> None:
+        # Directions without a penalty must lie inside the basis: then the metric outside it is a
+        # multiple of the identity, and the two parts do not mix.
+        self.double = all(str(f.norm2().dtype).endswith("float64") for f in fisher.factors)
         free = _unpenalised_directions(layers, like=fisher)
         start = ScoreRows.join([fisher, free]) if free is not None else fisher
-        tolerance, energy = _TOLERANCES[self.double], start.norm2()
-        alive = energy > tolerance * energy.max()  # the others could never become a pivot
-        matrix = self._span(start if alive.all() else start.take(np.flatnonzero(alive)))
-        if free is None:
-            rows = len(fisher) if fisher.counted is None else fisher.counted
-            self.fisher_sum = FisherSum(matrix, float(energy.sum()), float(energy @ energy), rows)
-        inside, energy_of_scores = self.project(scores), scores.norm2()
-        self.score_rows = inside
-        residual = energy_of_scores - np.einsum("ij,ij->i", inside, inside)
-        outside = (residual > 100 * tolerance * energy_of_scores) & (
-            residual > tolerance * energy.max()
-        )
-        if outside.any():
-            self.fisher_sum = self.score_rows = None
-            self._span(ScoreRows.join([self.landmarks, scores.take(np.flatnonzero(outside))]))
-        self.width = len(self.lower)
-        held = self.landmarks.nbytes
+        energy, tolerance = start.norm2(), _TOLERANCES[self.double]
+        used = np.flatnonzero(energy > tolerance * energy.max())  # others never become pivots
+        factor, order = self._factor(start if len(used) == len(start) else start.take(used))
+        order, rank = used[order], factor.shape[1]
+        self.lower, self.landmarks = factor[:rank].copy(order="F"), start.take(order[:rank])
+        # row i of the factor is row order[i] in the basis
+        own = factor if free is None else factor[order < len(fisher)]
+        total, energy = own.T @ own, energy[: len(fisher)]
+        count = len(fisher) if fisher.counted is None else fisher.counted
+        self.fisher_sum = FisherSum(total, float(energy.sum()), float(energy @ energy), count)
+        self.score_rows = np.zeros((n_train, rank))
+        known, given = fisher.to_score, start.nbytes
+        if known is not None:
+            place = np.full(len(start), -1)
+            place[order] = np.arange(len(order))
+            found = np.flatnonzero(known)
+            short = found[place[found] < 0]
+            found = found[place[found] >= 0]
+            again = self._scale_rows(fisher, found, factor[place[found]], energy)
+            if len(short):
+                rows = self.project(fisher.take(short))
+                again = np.union1d(again, self._scale_rows(fisher, short, rows, energy))
+            again = np.setdiff1d(again, scored)
+            if len(again):
+                more = score(again)
+                scores = more if scores is None else ScoreRows.join([scores, more])
+                scored = np.concatenate([scored, again])
+        del factor, own
+        if scores is not None:
+            self._add_scores(scores, scored, tolerance * float(energy.max()))
+            given += scores.nbytes
+        self.width, held = len(self.lower), self.landmarks.nbytes
         self.kept_bytes = self.lower.nbytes + held
-        # the Gram matrix of all rows, their sum of squares, and the factor; with all their factors
-        given = start.nbytes + scores.nbytes
+        # the Gram matrix of all rows, their sum of squares, the factor, and the rows themselves
         self.built_bytes = 8 * len(start) ** 2 + 2 * self.lower.nbytes + held + given
         self.note = f"exact: the span of {self.width} scores (dual form)"
         self.residual_penalty = max(float(layer.penalty.max()) for layer in layers)
         self.penalty = self._penalty(layers)
 
-    def _span(self, rows: ScoreRows) -> np.ndarray:
-        """Take a basis from these rows r; returns Σ r rᵀ in it."""
+    def _factor(self, rows: ScoreRows) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pivoted Cholesky factor of the Gram matrix, and the order of its rows."""
         products = _dot_products(rows, rows, f"dot products of {len(rows)} scores")
-        factor, order = pivoted_cholesky(products, _TOLERANCES[self.double])
-        rank = factor.shape[1]
-        # the rows of the factor are the rows r in the basis, landmarks first
-        total = factor.T @ factor
-        self.lower, self.landmarks = factor[:rank].copy(order="F"), rows.take(order[:rank])
-        return total
+        return pivoted_cholesky(products, _TOLERANCES[self.double])
+
+    def _scale_rows(
+        self, fisher: ScoreRows, at: np.ndarray, rows: np.ndarray, energy: np.ndarray
+    ) -> np.ndarray:
+        """Set the scores that are multiples of Fisher rows with these coordinates.
+
+        The row of an improbable label is short, and the tolerance may have cut off what matters in
+        its score, which is longer. Returns the examples for which this is so.
+        """
+        assert self.score_rows is not None
+        assert fisher.to_score is not None
+        scale, tolerance = fisher.to_score[at], _TOLERANCES[self.double]
+        self.score_rows[fisher.sample[at]] = scale[:, None] * rows
+        long = scale**2 * energy[at]
+        left = long - scale**2 * np.einsum("ij,ij->i", rows, rows)
+        cut = (left > 100 * tolerance * long) & (left > tolerance * energy.max())
+        return np.unique(fisher.sample[at[cut]])
+
+    def _add_scores(self, scores: ScoreRows, scored: np.ndarray, smallest: float) -> None:
+        """Set the rows of these scores; extend the basis by those outside its span.
+
+        The Gram matrix of landmarks and new rows has the factor [[L, 0], [B, C]], with B the new
+        rows in the basis and C Cᵀ the Gram matrix of their residuals.
+        """
+        assert self.score_rows is not None
+        assert self.fisher_sum is not None
+        inside, energy = self.project(scores), scores.norm2()
+        self.score_rows[scored] = inside
+        residual = energy - np.einsum("ij,ij->i", inside, inside)
+        outside = (residual > 100 * _TOLERANCES[self.double] * energy) & (residual > smallest)
+        new = np.flatnonzero(outside)
+        if not len(new):
+            return
+        rows, B = scores.take(new), inside[new]
+        gram = _dot_products(rows, rows, f"dot products of {len(new)} scores") - B @ B.T
+        largest = max(float(np.diag(gram).max()), np.finfo(float).tiny)
+        factor, order = pivoted_cholesky(gram, smallest / largest)
+        rank, old = factor.shape[1], len(self.lower)
+        lower = np.zeros((old + rank, old + rank), order="F")
+        lower[:old, :old], lower[old:, :old] = self.lower, B[order[:rank]]
+        lower[old:, old:] = factor[:rank]
+        self.lower = lower
+        self.landmarks = ScoreRows.join([self.landmarks, rows.take(order[:rank])])
+        wide = np.zeros((len(self.score_rows), old + rank))
+        wide[:, :old] = self.score_rows
+        wide[scored[new[order]], old:] = factor
+        self.score_rows = wide
+        total = np.zeros((old + rank, old + rank))  # the Fisher rows have no part in what is new
+        total[:old, :old] = self.fisher_sum.matrix
+        self.fisher_sum = replace(self.fisher_sum, matrix=total)
 
     def _penalty(self, layers: tuple[Layer, ...]) -> np.ndarray:
         values = {float(v) for layer in layers for v in np.unique(layer.penalty)}
         if len(values) == 1:
             return np.full(self.width, values.pop())
+        pairs = zip(self.landmarks.factors, layers, strict=True)
         scaled = ScoreRows(
-            self.landmarks.sample,
-            tuple(
-                f.scale_inputs(layer.penalty)
-                for f, layer in zip(self.landmarks.factors, layers, strict=True)
-            ),
+            self.landmarks.sample, tuple(f.scale_inputs(layer.penalty) for f, layer in pairs)
         )
         half = solve_lower(self.lower, self.landmarks.gram(scaled), overwrite=True)
         return solve_lower(self.lower, half.T, overwrite=True)
 
-    def project(self, rows: ScoreRows) -> Array:
-        """Vᵀs in NumPy and float64 wherever the model lives: the dual form is small."""
+    def project(self, rows: ScoreRows) -> np.ndarray:
+        """Return Vᵀs in NumPy and float64 wherever the model is: the dual form is small."""
         products = _dot_products(rows, self.landmarks, f"{len(rows)} scores in the basis")
         return solve_lower(self.lower, products, overwrite=True)
 
 
 def _dot_products(one: ScoreRows, other: ScoreRows, what: str) -> np.ndarray:
-    """The Gram matrix, with a bar in per cent where it takes long."""
+    """Return the Gram matrix; show a progress bar if it takes long."""
     done = 0.0
 
     def tell(share: float) -> None:
@@ -190,7 +273,7 @@ def _dot_products(one: ScoreRows, other: ScoreRows, what: str) -> np.ndarray:
 
 
 def _unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreRows | None:
-    """Unit scores for every parameter the penalty spares, if it spares some and not all."""
+    """Return a unit score for every unpenalised parameter; None if there are none, or only such."""
     if not any((x.penalty > 0).any() for x in layers):
         return None
     free = [np.flatnonzero(x.penalty == 0) for x in layers]
@@ -209,7 +292,7 @@ def _unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> Score
 
 
 def matching(a: np.ndarray, g: np.ndarray, kind: Factors) -> Factors:
-    """Factors of the same kind of array as `kind`."""
+    """Return factors in the same kind of arrays as `kind`."""
     if is_sparse(kind.a):
         from scipy.sparse import csr_matrix
 
@@ -221,7 +304,7 @@ def matching(a: np.ndarray, g: np.ndarray, kind: Factors) -> Factors:
 
 @dataclass(frozen=True)
 class _LayerBasis:
-    """Kept directions of one layer: columns of U_in and U_out, and which pairs of them."""
+    """The kept directions of one layer: columns of U_in and U_out, and the pairs of them."""
 
     inputs: Array
     outputs: Array
@@ -235,11 +318,11 @@ class _LayerBasis:
         return factors.project_pairs(self.inputs, self.outputs, self.pairs)
 
     def coordinates(self, matrix: Array) -> Array:
-        """Of a (d_in, d_out) block of parameter space, in the kept directions: (width,)."""
+        """Return a (d_in, d_out) block of parameter space in the kept directions, (width,)."""
         return (self.inputs.T @ matrix @ self.outputs).reshape(-1)[self.pairs.flat]
 
     def lifted(self, row: Array) -> Array:
-        """The block that has these coordinates, and nothing outside the kept directions."""
+        """Return the block with these coordinates, zero outside the kept directions."""
         block = row.new_zeros(self.inputs.shape[1] * self.outputs.shape[1])
         block[self.pairs.flat] = row
         small = block.reshape(self.inputs.shape[1], self.outputs.shape[1])
@@ -247,7 +330,7 @@ class _LayerBasis:
 
 
 class KroneckerSketch(Sketch):
-    """The strongest directions of the K-FAC eigenbasis."""
+    """The leading directions of the K-FAC eigenbasis."""
 
     exact = False
 
@@ -266,7 +349,7 @@ class KroneckerSketch(Sketch):
 
     @classmethod
     def of(cls, layers: tuple[Layer, ...], moments: list[Moments], width: int) -> KroneckerSketch:
-        """The strongest directions by these moments."""
+        """Build the basis of the `width` leading directions from the moments of all layers."""
         each = track(moments, "finding the directions of each layer", len(moments))
         spectra = [m.spectra for m in each]
         found = [
@@ -281,7 +364,7 @@ class KroneckerSketch(Sketch):
         return cls(layers, bases)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The basis as arrays that a file can hold."""
+        """Return the basis as NumPy arrays, to be stored."""
         out = {}
         for i, basis in enumerate(self.bases):
             if basis is not None:
@@ -295,7 +378,7 @@ class KroneckerSketch(Sketch):
     def from_arrays(
         cls, layers: tuple[Layer, ...], arrays: Mapping[str, np.ndarray], like: Array | None
     ) -> KroneckerSketch:
-        """The basis that `arrays` gave, as tensors like this one, or in NumPy."""
+        """Rebuild a stored basis, as tensors on the device of `like`, or in NumPy."""
 
         def placed(i: int) -> _LayerBasis | None:
             if f"{i}.pairs" not in arrays:
@@ -315,12 +398,12 @@ class KroneckerSketch(Sketch):
         return concatenate([b.project(factors) for b, factors in each if b is not None], axis=1)
 
     def coordinates(self, vector: Array) -> Array:
-        """Vᵀv of a vector of all layers' blocks (torch), (p,)."""
+        """Return Vᵀv of a vector of all parameters (torch), (p,)."""
         blocks = zip(self.bases, self._blocks(vector), strict=True)
         return concatenate([b.coordinates(block) for b, block in blocks if b is not None])
 
     def lifted(self, row: Array) -> Array:
-        """V z of coordinates z: the vector of all layers' blocks (torch), (P,)."""
+        """Return V z as a vector of all parameters (torch), (P,)."""
         parts, start = [], 0
         for basis, (d_in, d_out) in zip(self.bases, self.shapes, strict=True):
             if basis is None:
@@ -339,21 +422,24 @@ class KroneckerSketch(Sketch):
 
 
 class _Strongest(NamedTuple):
-    """Pairs of an input and an output direction of one layer, and their eigenvalues."""
+    """Pairs of an input and an output direction of one layer, with their eigenvalues."""
 
     inputs: np.ndarray
     outputs: np.ndarray
     strengths: np.ndarray
 
     def above(self, cut: float) -> _Strongest:
-        """Those of at least this strength, inputs the slow index."""
+        """Return the pairs with at least this eigenvalue."""
         good = self.strengths >= cut
         return _Strongest(self.inputs[good], self.outputs[good], self.strengths[good])
 
 
 def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> _Strongest:
-    """Pairs among which the `width` strongest are: of eigenvalues in descending order, the pair
-    (i, j) has (i + 1)(j + 1) − 1 that are as strong, so few pairs have to be looked at."""
+    """Return candidates that include the `width` leading pairs.
+
+    With eigenvalues in descending order, (i + 1)(j + 1) − 1 pairs are at least as large as (i, j),
+    so only pairs with (i + 1)(j + 1) ≤ width are needed.
+    """
     most = np.minimum(
         width // np.arange(1, min(len(inputs.values), width) + 1), len(outputs.values)
     )
@@ -363,7 +449,7 @@ def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> 
 
 
 def keep(inputs: Spectrum, outputs: Spectrum, pairs: _Strongest) -> _LayerBasis | None:
-    """These directions; None if there are none."""
+    """Return the basis of these pairs; None if there are none."""
     if not len(pairs.inputs):
         return None
     rows, first = np.unique(pairs.inputs, return_inverse=True)
@@ -375,9 +461,9 @@ def keep(inputs: Spectrum, outputs: Spectrum, pairs: _Strongest) -> _LayerBasis 
 
 
 def _penalty_matrix(layers: tuple[Layer, ...], bases: tuple[_LayerBasis | None, ...]) -> np.ndarray:
-    """λR in the kept directions: its diagonal where that is all there is, else (p, p).
+    """Return λR in the kept directions: its diagonal (p,) if it is diagonal, otherwise (p, p).
 
-    R acts on inputs only, so uᵀRu′ couples directions that share their output side.
+    R acts on inputs only, so uᵀRu′ couples directions with the same output side.
     """
     kept = [(layer, basis) for layer, basis in zip(layers, bases, strict=True) if basis]
     if all(np.ptp(layer.penalty) == 0 for layer, _ in kept):

@@ -7,23 +7,25 @@ Rows are kept unwhitened, so that the damping can be chosen per query without em
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, concatenate, is_tensor, row_squares, to_numpy
-from exempla.checks import check_choice
+from exempla.arrays import Array, as_like, concatenate, is_tensor, row_squares, to_numpy
+from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
 from exempla.kernel.damping import FisherEvidence
-from exempla.kernel.fisher import Metric, estimate_fisher
+from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
 from exempla.kernel.residual import residual_eigenvalue, residual_norms2
 from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, auto_width, choose_sketch
 from exempla.memory import Forecast, announce, explain_bytes
+from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.progress import track_rows
 from exempla.store import StoredRows
@@ -96,49 +98,25 @@ def refuse_unusable(rows: Array, whose: str, first: int = 0) -> None:
         )
 
 
-_MAX_GPU_SHARE = 1 / 8
-"""Share of the free GPU memory that rows may take; more rows are kept in main memory."""
-_TRANSFER_BYTES = 2**26
-"""Bytes of rows moved to main memory at a time."""
+def unit_rows(rows: Array, residual: np.ndarray | None = None, *, overwrite: bool = False) -> Array:
+    """Divide each row by its norm; a zero row stays zero.
+
+    `residual` is the squared norm of each row in directions that the rows do not show. The rows are
+    modified in place with `overwrite`.
+    """
+    scale = as_like(unit_scale(rows, residual), rows)[:, None]
+    if overwrite:
+        rows *= scale
+        return rows
+    return rows * scale
 
 
-def in_one_array(batches: Iterable[Array], count: int) -> Array:
-    """Collect rows in one array: on their GPU if they take little of its memory, otherwise in main
-    memory, moved there many batches at a time (each transfer waits for the GPU)."""
-    out: Any = None
-    waiting: list[Array] = []
-    start = 0
-    for rows in batches:
-        if out is None:
-            out = _room_for(rows, count)
-        waiting.append(rows)
-        there = isinstance(rows, np.ndarray) or rows.device == out.device
-        if there or sum(r.nbytes for r in waiting) >= _TRANSFER_BYTES:
-            start = _put(out, start, waiting)
-    _put(out, start, waiting)
-    return out
-
-
-def _room_for(rows: Array, count: int) -> Array:
-    """Return an empty array for `count` rows like these."""
-    if isinstance(rows, np.ndarray):
-        return np.empty((count, rows.shape[1]), rows.dtype)
-    import torch
-
-    needed = count * rows.shape[1] * rows.element_size()
-    on_gpu = rows.is_cuda and needed < _MAX_GPU_SHARE * torch.cuda.mem_get_info(rows.device)[0]
-    where = rows.device if on_gpu else "cpu"
-    return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
-
-
-def _put(out: Array, start: int, waiting: list[Array]) -> int:
-    """Move waiting rows to their place; return where the next ones go."""
-    if waiting:
-        rows = concatenate(waiting)
-        out[start : start + len(rows)] = rows
-        start += len(rows)
-        waiting.clear()
-    return start
+def unit_scale(rows: Array, residual: np.ndarray | None = None) -> np.ndarray:
+    """Return the factor that brings each row to unit length; 0 for a zero row."""
+    norm2 = row_squares(rows).astype(np.float64)
+    if residual is not None:
+        norm2 = norm2 + residual
+    return np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
 
 
 _FISHERS = ("true", "empirical", "diagonal", "identity")
@@ -162,34 +140,51 @@ class Preparing:
     """
 
     def __init__(
-        self, oracle: Oracle, train: Examples, fisher: str, sketch: str | int, seed: int
+        self,
+        oracle: Oracle,
+        train: Examples,
+        fisher: str,
+        sketch: str | int,
+        seed: int,
+        budget: str | float = "exact",
     ) -> None:
         self.oracle, self.train = oracle, train
         self.fisher = "identity" if oracle.whitened else fisher
-        self.sample = _fisher_sample(train, sketch, seed)
+        self.positions = _fisher_sample(len(train), sketch, seed)
+        whole = len(self.positions) == len(train)
+        self.sample = train if whole else train.take(self.positions)
         start = perf_counter()
         self.basis = choose_sketch(
-            oracle, train, sketch, self.sample, dual=self.fisher != "diagonal"
+            oracle,
+            train,
+            sketch,
+            self.sample,
+            dual=self.fisher != "diagonal",
+            budget=None if isinstance(budget, str) else budget,
         )
+        wanted = SAMPLE_PER_DIRECTION * self.basis.width
+        if self.basis.given_up and len(self.positions) > wanted:
+            some = np.linspace(0, len(self.positions) - 1, wanted).astype(np.int64)
+            self.positions = self.positions[some]
+            self.sample, self.basis.held = train.take(self.positions), None
         self.seconds = perf_counter() - start
 
-    def done(self) -> Prepared:
-        """Estimate the Fisher matrix in the basis."""
+    def done(self, rows: TrainingRows | None = None) -> Prepared:
+        """Estimate the Fisher matrix in the basis; `rows` collects training rows on the way."""
         start, basis = perf_counter(), self.basis
         examples = self.train if basis.exact else self.sample
-        metric, evidence = estimate_fisher(self.oracle, examples, basis, self.fisher)
+        metric, evidence = estimate_fisher(self.oracle, examples, basis, self.fisher, rows)
         took = {"basis": self.seconds, "fisher": perf_counter() - start}
         return Prepared(basis, metric, evidence, took)
 
 
-def _fisher_sample(train: Examples, sketch: str | int, seed: int) -> Examples:
-    """Return the part of a large training set that basis and Fisher are estimated from."""
-    width = sketch if isinstance(sketch, int) else auto_width(len(train))
+def _fisher_sample(count: int, sketch: str | int, seed: int) -> np.ndarray:
+    """Return the positions of the training examples that basis and Fisher are estimated from."""
+    width = sketch if isinstance(sketch, int) else auto_width(count)
     wanted = SAMPLE_PER_DIRECTION * width
-    if len(train) <= wanted:
-        return train
-    chosen = np.random.default_rng(seed).choice(len(train), wanted, replace=False)
-    return train.take(np.sort(chosen))
+    if count <= wanted:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
 
 
 def check_fisher(wanted: str) -> str:
@@ -265,6 +260,7 @@ def embed_training_set(
     fisher: str,
     sketch: str | int,
     seed: int,
+    budget: str | float = "exact",
     models: int = 1,
     forecast: Forecast = explain_bytes,
 ) -> Embedding:
@@ -274,7 +270,7 @@ def embed_training_set(
     all, which the memory `forecast` depends on.
     """
     train = data if isinstance(data, Examples) else oracle.read(data, role="train")
-    begun = Preparing(oracle, train, fisher, sketch, seed)
+    begun = Preparing(oracle, train, fisher, sketch, seed, budget)
     basis = begun.basis
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
@@ -282,14 +278,112 @@ def embed_training_set(
         forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
         f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
     )
-    prepared = begun.done()
+    positions = np.arange(len(train)) if basis.exact else begun.positions
+    found = TrainingRows(len(train), positions)
+    prepared = begun.done(found)
     start = perf_counter()
     if basis.score_rows is not None:
         rows, basis.score_rows = basis.score_rows, None
     else:
-        batches = track_rows(oracle.scores(train), "scoring the training set", len(train))
-        rows = in_one_array((basis.project(batch) for batch in batches), len(train))
+        missing = found.missing
+        if len(missing):
+            rest = train if len(missing) == len(train) else train.take(missing)
+            batches = track_rows(oracle.scores(rest), "scoring the training set", len(rest))
+            for batch in batches:
+                found.put(missing[batch.sample], basis.project(batch))
+        rows = found.rows
     refuse_unusable(rows, "the training examples")
     evidence = with_rows(prepared.evidence, oracle, basis, rows)
     seconds = {**prepared.seconds, "scores": perf_counter() - start}
     return Embedding(oracle, train, basis, prepared.metric, evidence, rows, seconds)
+
+
+def embed_models(
+    models: list[Any],
+    oracles: list[Oracle],
+    trains: list[Examples],
+    data: Any,
+    *,
+    fisher: str,
+    sketch: str | int,
+    seed: int,
+    budget: str | float = "exact",
+    store: Path | None = None,
+    part: tuple[int, int] | None = None,
+    forecast: Forecast = explain_bytes,
+    **options: Any,
+) -> list[Embedding]:
+    """Embed the training set with every model, in memory or in a store.
+
+    Parameters
+    ----------
+    models, oracles, trains : list
+        Each model, its oracle, and the training set as the oracle read it.
+    data : Any
+        The training data as given, for the identity of a store.
+    fisher, sketch, seed, budget
+        As for `Explainer`.
+    store : Path, optional
+        A folder for the rows.
+    part : (int, int), optional
+        (i, n) adds the i-th of n parts to the store; nothing is returned.
+    forecast : callable
+        Peak memory of the job, see `exempla.memory`.
+    **options
+        What else the scores depend on, for the identity of a store.
+    """
+    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
+    if store is not None:
+        from exempla.kernel.stored import embed_into_store
+
+        # a saved Explainer names the folder, and may be loaded from elsewhere
+        fitted = embed_into_store(
+            models, oracles, trains, data, store.absolute(), part, chosen, options
+        )
+    else:
+        fitted = []
+        for i, (oracle, train) in enumerate(zip(oracles, trains, strict=True)):
+            with announce(0.0, "") if i else nullcontext():  # the first forecast covers all models
+                size: Any = {"models": len(oracles), "forecast": forecast}
+                fitted.append(embed_training_set(oracle, train, **chosen, **size))
+    snapshots = [is_checkpoint(model) for model in models]
+    if not fitted or not any(snapshots) or all(snapshots):
+        return fitted
+    # snapshots of a run are damped by the size of the weights at its end
+    last = fitted[snapshots.index(False)].evidence.weight_square
+    return [
+        replace(e, evidence=replace(e.evidence, weight_square=last, from_run=True)) for e in fitted
+    ]
+
+
+def concatenate_models(parts: list[Array]) -> Array:
+    """Put the rows of m models side by side, divided by √m: their kernels are then averaged.
+
+    >>> rows = concatenate_models([np.array([[3.0]]), np.array([[4.0]])])
+    >>> round((rows @ rows.T).item(), 9)  # the mean of 9 and 16
+    12.5
+    """
+    if len(parts) == 1:
+        return parts[0]
+    joined = concatenate(parts, axis=1)
+    joined /= np.sqrt(len(parts))
+    return joined
+
+
+_MAX_PARTS = 2**20
+"""Parts that a fit may be divided into."""
+
+
+def check_part(part: Any, store: Path | None) -> tuple[int, int] | None:
+    """Return (i, n) with 1 ≤ i ≤ n, or None."""
+    if part is None:
+        return None
+    if store is None:
+        raise ExemplaError("part= divides the rows of a store: give store=FOLDER too.")
+    sound = isinstance(part, tuple) and len(part) == 2 and all(map(whole_number, part))
+    if not sound or not 1 <= part[0] <= part[1] <= _MAX_PARTS:
+        raise ExemplaError(
+            f"part is {part!r:.60}: give (i, n), the i-th of n parts, with 1 <= i <= n <= "
+            f"{_MAX_PARTS:,}."
+        )
+    return int(part[0]), int(part[1])

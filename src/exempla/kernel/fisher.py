@@ -1,27 +1,13 @@
-"""The Fisher metric in sketch space, and how much to damp it.
+"""The Fisher metric in sketch space: its estimate, and how it is applied to rows.
 
-Inside: estimate (the sum over rows), the metrics identity, diagonal and full, damping (its rules).
-Imports: sketch, oracles.base, arrays, progress, errors.
+`estimate_fisher` sums r rᵀ over Fisher rows r in one pass and returns a `Metric` with the
+statistics from which a damping is chosen. Metrics are the full matrix, which keeps correlations
+across layers, its diagonal, and the identity (the paper's practical kernel). A metric whitens rows
+for any damping.
 
-What a Fisher metric promises: to whiten rows for any damping, without embedding again.
-
-The paper's "practical" Fisher kernel: no metric, plain dot products of scores.
-
-The diagonal of the Fisher: one number a direction, cross-correlations dropped.
-
-The whole Fisher in sketch space: correlations across layers stay.
-
-Σ r rᵀ of rows that come a few at a time.
-
-Every product of rows adds a p × p matrix to the sum, and with few rows in each that addition costs
-more than the product. So rows wait until there are enough of them, however small the batches they
-come in. In main memory the product is BLAS's symmetric one, half the work of a general one.
-
-The mean Fisher in sketch space, streamed, and what is seen of it on the way.
-
-Norms of whole scores cost as much as a good part of a backward pass, and only the part outside the
-basis needs them: they are measured on some examples, spread over the data, and the share of a row
-inside the basis seen there is carried over to the rest.
+The norm of a full score costs as much as a good part of a backward pass, and only the residual of
+the sketch needs it. Norms are therefore measured on some of the rows, and the share of a row inside
+the basis that is found there is used for all.
 """
 
 from __future__ import annotations
@@ -36,7 +22,7 @@ import numpy as np
 from scipy.linalg import get_blas_funcs
 from scipy.linalg.lapack import dpotrf, dtrtri
 
-from exempla.arrays import Array, as_like, is_tensor, matmul_as, solve_lower, to_numpy
+from exempla.arrays import Array, as_like, concatenate, is_tensor, matmul_as, solve_lower, to_numpy
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, Sketch
 from exempla.kernel.damping import FisherEvidence
@@ -53,11 +39,11 @@ class Metric(ABC):
 
     @abstractmethod
     def whiten(self, rows: Array, damping: float) -> Array:
-        """rows · W with W Wᵀ = M⁻¹: dot products of the result are the kernel."""
+        """Return rows · W with W Wᵀ = M⁻¹: dot products of the result are the kernel."""
 
     @abstractmethod
     def solve(self, rows: Array, damping: float) -> Array:
-        """rows · M⁻¹: dot products of the result with plain rows are the kernel."""
+        """Return rows · M⁻¹: dot products of the result with plain rows are the kernel."""
 
     def residual_inverse(self, eigenvalue: float, damping: float) -> float:
         """Return 1 / metric in the directions outside the basis, all of this eigenvalue."""
@@ -66,7 +52,7 @@ class Metric(ABC):
 
 
 class IdentityMetric(Metric):
-    """M = I, whatever the damping."""
+    """M = I, for every damping."""
 
     name = "identity"
 
@@ -101,7 +87,7 @@ class DiagonalMetric(Metric):
 
 
 _JITTER = 1e-10
-"""Added, relative to the mean eigenvalue, to a metric that is singular without damping."""
+"""Multiple of the mean eigenvalue that is added to a metric that is singular without damping."""
 _SINGULAR = (
     "the Fisher metric is singular without damping: leave damping='auto' or give a positive number."
 )
@@ -110,26 +96,26 @@ _SINGULAR = (
 class FullMetric(Metric):
     """M = F + λR + damping·I, applied through one Cholesky factor L Lᵀ = M per damping.
 
-    One p × p array holds both: F + λR above its diagonal, L of the last damping on and below it.
-    The matrix given is taken over and overwritten. Threads may ask for different dampings: each
-    has the array to itself from factoring to the end of its use.
+    One p × p array holds both: F + λR above the diagonal, L of the last damping on and below it.
+    The given matrix is overwritten. Threads may use different dampings: a lock is held from the
+    factorisation until the factor has been used.
     """
 
     name = "full"
 
     def __init__(self, matrix: np.ndarray) -> None:
-        # symmetric, so its transpose is the matrix in the order LAPACK works in, without a copy
+        # symmetric: the transpose is the same matrix in LAPACK's order, without a copy
         self._array: Any = np.asfortranarray(np.asarray(matrix, dtype=np.float64).T)
         self._diagonal = np.diag(self._array).copy()
         self._damping: float | None = None
         self._added = 0.0
-        """What had to be added to make M invertible (mostly 0)."""
+        """Jitter that made M invertible; 0 if none was needed."""
         self._inverse: Any = None
         self._in_use = RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without the lock, nor a factor that another thread may be replacing meanwhile: what lies
-        # above the diagonal never changes, and the factor is made of it again.
+        # The part above the diagonal never changes; the factor, which another thread may be
+        # replacing, is computed from it again.
         return {**vars(self), "_in_use": None, "_damping": None, "_inverse": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -138,7 +124,7 @@ class FullMetric(Metric):
 
     @property
     def matrix(self) -> np.ndarray:
-        """F + λR, written out."""
+        """F + λR."""
         with self._in_use:
             above = np.triu(self._array, 1)
             return above + above.T + np.diag(self._diagonal)
@@ -148,8 +134,8 @@ class FullMetric(Metric):
             self._factor(damping)
             white, added = self._whitened(rows), self._added
         if added:
-            # A direction without curvature is harmless (the softmax's common shift) unless a
-            # score has a part in it: that part would be blown up by 1/added.
+            # A direction without curvature (the common shift of a softmax) is harmless unless a
+            # score has a component in it, which would be multiplied by 1/added.
             blown_up = to_numpy((white * white).sum(1)) * added > 1e-6 * to_numpy(
                 (rows * rows).sum(1)
             )
@@ -165,7 +151,7 @@ class FullMetric(Metric):
             return matmul_as(white, self._inverse_factor().T)
 
     def _factor(self, damping: float) -> None:
-        """L for this damping, where the array does not hold it already."""
+        """Compute L for this damping, unless the array holds it already."""
         if damping == self._damping:
             return
         self._damping = self._inverse = None
@@ -177,7 +163,7 @@ class FullMetric(Metric):
         self._damping = damping
 
     def _cholesky(self, damping: float) -> bool:
-        """Whether F + λR + damping·I could be factored."""
+        """Factor F + λR + damping·I; return False if it is not positive definite."""
         array: Any = self._array
         for j in range(len(array)):
             array[j + 1 :, j] = array[j, j + 1 :]
@@ -186,13 +172,13 @@ class FullMetric(Metric):
         return failed == 0
 
     def _whitened(self, rows: Array) -> Array:
-        """rows · L⁻ᵀ: by a triangular solve, or on a torch device by the inverse, made once."""
+        """Return rows · L⁻ᵀ, by a triangular solve; for torch rows by the inverse of L."""
         if isinstance(rows, np.ndarray):
             return solve_lower(self._array, rows)
         return matmul_as(rows, self._inverse_factor())
 
     def _inverse_factor(self) -> Any:
-        """W = L⁻ᵀ, written out."""
+        """Return L⁻ᵀ."""
         if self._inverse is None:
             lower = np.asfortranarray(np.tril(self._array))
             inverse: Any = dtrtri(lower, lower=1, overwrite_c=1)[0]
@@ -201,11 +187,15 @@ class FullMetric(Metric):
 
 
 ENOUGH = 2048
-"""Rows in a product: adding its p × p matrix then takes a twentieth of the time it does."""
+"""Rows per product. Adding the p × p result then takes a twentieth of the product's time; with few
+rows it would take longer than the product."""
 
 
 class SumOfSquares:
-    """Σ r rᵀ (p, p) in double precision, or its diagonal (p,).
+    """Accumulate Σ r rᵀ (p, p) in double precision, or its diagonal (p,).
+
+    Rows are collected until there are `ENOUGH` for a product. In main memory the product is the
+    symmetric one of BLAS, half the work of a general one.
 
     >>> total = SumOfSquares()
     >>> for row in np.eye(3):
@@ -221,14 +211,14 @@ class SumOfSquares:
         self._held = 0
 
     def add(self, rows: Array) -> None:
-        """Rows (n, p), all of one kind and precision."""
+        """Add rows (n, p); all must have one type and precision."""
         if self.diagonal:
             squares = in_double((rows * rows).sum(0))
             self._total = squares if self._total is None else self._total + squares
             return
         start = 0
         while start < len(rows):
-            if self._held == 0 and len(rows) - start >= ENOUGH:  # as they are, not copied
+            if self._held == 0 and len(rows) - start >= ENOUGH:  # no copy needed
                 self._multiply(rows[start : start + ENOUGH])
                 start += ENOUGH
                 continue
@@ -241,13 +231,13 @@ class SumOfSquares:
                 self._flush()
 
     def done(self) -> np.ndarray:
-        """The sum; nothing can be added after it."""
+        """Return the sum; nothing can be added afterwards."""
         if self._held:
             self._flush()
         self._waiting = None
         total = to_numpy(self._total)
         if total.ndim == 2 and not is_tensor(self._total):
-            for j in range(1, len(total)):  # what the symmetric product leaves out
+            for j in range(1, len(total)):  # the half that the symmetric product leaves out
                 total[:j, j] = total[j, :j]
         return total
 
@@ -263,8 +253,7 @@ class SumOfSquares:
         here = to_numpy(rows)
         if self._total is None:
             self._total = np.zeros((here.shape[1],) * 2)
-        # the transpose of rows in C order is what LAPACK calls a matrix; its upper triangle there
-        # is the lower one here
+        # BLAS is column-major: the upper triangle of its result is the lower one here
         syrk: Any = get_blas_funcs("syrk", (here,))
         if here.dtype == np.float64:
             syrk(1.0, here.T, beta=1.0, c=self._total.T, overwrite_c=True)
@@ -273,35 +262,117 @@ class SumOfSquares:
 
 
 def _empty_like(rows: Array, count: int) -> Array:
-    """Room for so many of these rows."""
+    """Return an empty array for this many rows like these."""
     shape = (count, rows.shape[1])
     return np.empty(shape, rows.dtype) if isinstance(rows, np.ndarray) else rows.new_empty(shape)
 
 
 def in_double(array: Array) -> Array:
-    """A float64 copy on the same device."""
+    """Return a float64 copy on the same device."""
     return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
 
 
-MEASURED = 512
-"""Examples whose rows are measured whole, outside the basis too, where the basis is not exact …"""
-MEASURED_LONG = 64
-"""… and of examples with `MANY` positions in every layer."""
+MEASURED, MEASURED_LONG = 512, 64
+"""Examples whose full norms are measured if the basis is not exact; the second number for examples
+with `MANY` positions in every layer."""
+
+
+_MAX_GPU_SHARE = 1 / 8
+"""Share of the free GPU memory that rows may take; more rows are kept in main memory."""
+
+
+def _room_for(rows: Array, count: int) -> Array:
+    """Return an empty array for `count` rows like these."""
+    if isinstance(rows, np.ndarray):
+        return np.empty((count, rows.shape[1]), rows.dtype)
+    import torch
+
+    needed = count * rows.shape[1] * rows.element_size()
+    on_gpu = rows.is_cuda and needed < _MAX_GPU_SHARE * torch.cuda.mem_get_info(rows.device)[0]
+    where = rows.device if on_gpu else "cpu"
+    return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
+
+
+_TRANSFER_BYTES = 2**26
+"""Bytes of rows moved to main memory at a time."""
+
+
+class TrainingRows:
+    """The rows of a training set, collected in any order.
+
+    They are kept on their GPU if they take little of its memory, otherwise in main memory; rows are
+    moved there many batches at a time, because each transfer waits for the GPU.
+
+    The Fisher row of an example's given label is a multiple of its score (`ScoreRows.to_score`). A
+    pass over the Fisher rows of examples at these `positions` therefore yields their rows as well.
+    """
+
+    def __init__(self, count: int, positions: np.ndarray) -> None:
+        self.positions = positions
+        self._found = np.zeros(count, dtype=bool)
+        self._out: Any = None
+        self._waiting: list[tuple[np.ndarray, Array]] = []
+
+    def add(self, batch: ScoreRows, projected: Array) -> None:
+        """Set the rows of examples whose score is a multiple of one of these Fisher rows."""
+        some = np.flatnonzero(0 if batch.to_score is None else batch.to_score)
+        if batch.to_score is not None and len(some):
+            scale = as_like(batch.to_score[some], projected)
+            self.put(self.positions[batch.sample[some]], projected[some] * scale[:, None])
+
+    def put(self, positions: np.ndarray, rows: Array) -> None:
+        """Set the rows of these training examples."""
+        if self._out is None:
+            self._out = _room_for(rows, len(self._found))
+        self._found[positions] = True
+        self._waiting.append((positions, rows))
+        there = isinstance(rows, np.ndarray) or rows.device == self._out.device
+        if there or sum(r.nbytes for _, r in self._waiting) >= _TRANSFER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            positions, rows = zip(*self._waiting, strict=True)
+            joined: Any = concatenate(list(rows))
+            at: Any = np.concatenate(positions)
+            if (np.diff(at) == 1).all():  # consecutive, as they mostly are
+                at = slice(int(at[0]), int(at[-1]) + 1)
+            there = isinstance(joined, np.ndarray) or joined.device == self._out.device
+            self._out[at] = joined if there else joined.to(self._out.device)
+            self._waiting.clear()
+
+    @property
+    def rows(self) -> Any:
+        """All rows, (count, p)."""
+        self._flush()
+        return self._out
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Positions of the training examples without a row."""
+        return np.flatnonzero(~self._found)
 
 
 def estimate_fisher(
-    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str
+    oracle: Oracle,
+    examples: Examples,
+    basis: Sketch,
+    fisher: str,
+    rows: TrainingRows | None = None,
 ) -> tuple[Metric, FisherEvidence]:
-    """The mean Fisher in sketch space with the model's own penalty added."""
+    """Estimate the mean Fisher matrix in the basis; add the model's own penalty to it.
+
+    `rows` collects the training rows that the pass gives.
+    """
     found = basis.fisher_sum if fisher in ("true", "identity") else None
     basis.fisher_sum = None
     if found is None:
-        found = _sum_of_rows(oracle, examples, basis, fisher)
+        found = _sum_of_rows(oracle, examples, basis, fisher, rows)
     n = len(examples)
     mean = found.matrix
     mean /= n
     inside = n * float(np.sum(mean if mean.ndim == 1 else np.diag(mean)))
-    whole = basis.exact or found.energy <= inside  # two sums of the same differ by rounding
+    whole = basis.exact or found.energy <= inside  # the two differ by rounding
     evidence = FisherEvidence(
         trace=found.energy / n,
         rows=found.rows,
@@ -317,7 +388,7 @@ def estimate_fisher(
 
 
 def _metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
-    """Fisher and penalty together; the matrix is taken over."""
+    """Add the penalty to the Fisher matrix, which is overwritten."""
     if mean.ndim == 1:
         return DiagonalMetric(mean + (penalty if penalty.ndim == 1 else np.diag(penalty)))
     if penalty.ndim == 1:
@@ -327,13 +398,14 @@ def _metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
     return FullMetric(mean)
 
 
-def _sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> FisherSum:
-    """Σ r rᵀ over the model's Fisher rows (or the scores, for the empirical one)."""
-    batches = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+def _sum_of_rows(
+    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, found: TrainingRows | None
+) -> FisherSum:
+    """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher."""
+    batches = _batches(oracle, examples, basis, fisher)
     total = SumOfSquares(diagonal=fisher == "diagonal")
     norms: _Norms | None = None
-    watched = track_rows(batches, "estimating the Fisher", len(examples))
-    for batch in (piece for whole in watched for piece in pieces(whole, 8 * basis.width)):
+    for batch in (piece for whole in batches for piece in pieces(whole, 8 * basis.width)):
         if norms is None:
             long = batch.thinnest(oracle.layers) >= MANY
             stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
@@ -341,40 +413,59 @@ def _sum_of_rows(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str)
         rows = basis.project(batch)
         norms.add(batch, rows)
         total.add(rows)
+        if found is not None:
+            found.add(batch, rows)
     assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
     return FisherSum(total.done(), energy, energy2, norms.rows)
 
 
+def _batches(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> Iterator[ScoreRows]:
+    """Yield Fisher rows (or scores): those that the basis holds, then those of other examples."""
+    held, basis.held = basis.held, None
+    what = "estimating the Fisher"
+    if held is None or fisher == "empirical":
+        rows = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
+        yield from track_rows(rows, what, len(examples))
+        return
+    yield from held.batches
+    rest = np.setdiff1d(np.arange(len(examples)), held.positions)
+    if len(rest):
+        for batch in track_rows(oracle.fisher_rows(examples.take(rest)), what, len(rest)):
+            yield replace(batch, sample=rest[batch.sample])
+
+
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
-    """The batch, in parts if its rows take much more than a piece should."""
+    """Yield the batch, in parts if its projected rows take much more than `PIECE_BYTES`."""
     step = max(1, PIECE_BYTES // row_bytes)
     if len(batch) <= 2 * step:
         yield batch
         return
     for start in range(0, len(batch), step):
         part = batch.take(np.arange(start, min(start + step, len(batch))))
-        # what is counted of the batch is counted with its first part
+        # the count of the batch goes with its first part
         counted = batch.counted if start == 0 or batch.counted is None else 0
         yield replace(part, counted=counted)
 
 
 @dataclass
 class _Norms:
-    """Σ ‖r‖² and Σ ‖r‖⁴ over whole rows r, from their parts inside the basis and a sample of whole
-    ones. Sums stay on the rows' device until the end: nobody waits for them."""
+    """Σ ‖r‖² and Σ ‖r‖⁴ over all parameters, from norms in the basis and a sample of full norms.
+
+    Sums stay on the device of the rows until the end, so that no batch waits for a transfer.
+    """
 
     stride: int
-    """One row of so many is measured whole, rows of rare classes like the others; 0: none, as all
-    of every row lies inside."""
+    """Every stride-th row is measured; 0 if the basis is exact and none has to be."""
     rows: int = 0
-    """How many carry probability."""
+    """Number of rows with a probability above the cut."""
     seen: int = 0
     inside: Any = 0.0
-    """(Σ ‖r‖², Σ ‖r‖⁴) of the parts inside, over all rows."""
+    """(Σ ‖r‖², Σ ‖r‖⁴) in the basis, over all rows."""
     inside_measured: Any = 0.0
-    """The same over the rows that were measured whole."""
+    """The same over the measured rows."""
     whole_measured: Any = 0.0
+    """Over all parameters, for the measured rows."""
 
     def add(self, batch: ScoreRows, projected: Array) -> None:
         self.rows += len(batch) if batch.counted is None else batch.counted
@@ -398,7 +489,7 @@ class _Norms:
 
 
 def _two_sums(energy: Array) -> Array:
-    """(Σ e, Σ e²) in double precision."""
+    """Return (Σ e, Σ e²) in double precision."""
     e = in_double(energy)
     if isinstance(e, np.ndarray):
         return np.array([e.sum(), e @ e])

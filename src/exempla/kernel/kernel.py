@@ -1,4 +1,4 @@
-"""`Kernel`: the damped Fisher kernel of one or several models.
+"""`Kernel`, the damped Fisher kernel of one or several models, and `Query`, what it is asked about.
 
 Everything that needs the kernel asks this object: training features, targets and affinities for
 selection, and influence. The rows of several models are concatenated, so that their kernels are
@@ -8,24 +8,105 @@ their own damping; rows for influence have neither.
 
 from __future__ import annotations
 
+from functools import cached_property
 from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
 
-from exempla.arrays import Array, on_device_of, row_squares, to_numpy
+from exempla.arrays import Array, as_like, on_device_of, real_numbers, row_squares, to_numpy
+from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import Damping, resolve_damping
-from exempla.kernel.embed import Embedding
-from exempla.kernel.query import Query, mean_embedding, shares, unit_rows, unit_scale
-from exempla.kernel.residual import ResidualKernel, has_residual
+from exempla.kernel.embed import Embedding, concatenate_models, unit_rows, unit_scale
+from exempla.kernel.residual import EmbeddedExamples, ResidualKernel, has_residual
 from exempla.kernel.solve import SetInfluence, Solve, query_influence
-from exempla.kernel.stored import concatenate_models, whiten_on_disk
-from exempla.oracles.base import Labels
+from exempla.oracles.base import Examples, Labels
 from exempla.results import Features
 from exempla.store import StoredRows
 
 KernelUse = Literal["influence", "selection"]
+
+
+class Query:
+    """Test examples, read by each model and embedded once.
+
+    Parameters
+    ----------
+    embeddings : list of Embedding
+        One per model.
+    test : Any
+        The test data as given by the user, or `Examples` if one model has read them already.
+    labels : {"true", "predicted"}
+        Whose labels the query is about. Examples without labels are queried under the predicted
+        ones, and `notes` says so.
+    """
+
+    def __init__(self, embeddings: list[Embedding], test: Any, labels: Labels = "true") -> None:
+        check_choice("labels", labels, ("true", "predicted"))
+        self.embeddings, self.test = embeddings, test
+        self.notes: list[str] = []
+        if isinstance(test, Examples):
+            self.examples = [test]
+        else:
+            self.examples = [e.oracle.read(test, role="test") for e in embeddings]
+        first = self.examples[0]
+        if labels == "true" and first.labels is None and first.needs_labels:
+            self.notes.append("The test examples have no labels: the predicted ones were used.")
+            labels = "predicted"
+        self.labels: Labels = labels
+
+    def __len__(self) -> int:
+        return len(self.examples[0])
+
+    @cached_property
+    def scored(self) -> list[tuple[Array, np.ndarray]]:
+        """Per model, the rows in sketch space and each one's squared norm outside an exact span."""
+        each = zip(self.embeddings, self.examples, strict=True)
+        return [e.embed(x, self.labels) for e, x in each]
+
+    @property
+    def embedded(self) -> list[EmbeddedExamples]:
+        """Per model, the examples with their rows."""
+        each = zip(self.examples, self.scored, strict=True)
+        return [EmbeddedExamples(x, rows, self.labels) for x, (rows, _) in each]
+
+    def take(self, positions: np.ndarray) -> Query:
+        """Return a query about some of the examples."""
+        part = Query.__new__(Query)
+        part.embeddings, part.test, part.labels, part.notes = (
+            self.embeddings, self.test, self.labels, self.notes,
+        )  # fmt: skip
+        part.examples = [x.take(positions) for x in self.examples]
+        return part
+
+
+def mean_embedding(rows: Array, weights: object = None) -> Array:
+    """Return μ = Σ w_i f_i / Σ |w_i| of queried rows; a (T, n) weight matrix gives T targets."""
+    if weights is None and len(rows):
+        return rows.sum(0) / len(rows)
+    return as_like(shares(weights, len(rows)), rows) @ rows
+
+
+def shares(weights: object, count: int) -> np.ndarray:
+    """Return the share of each queried example in the target, (count,), or in each of T targets.
+
+    >>> shares(None, 4), shares([1, 3], 2)
+    (array([0.25, 0.25, 0.25, 0.25]), array([0.25, 0.75]))
+    """
+    if count == 0:
+        raise ExemplaError("The query is empty: give at least one test example.")
+    if weights is None:
+        return np.full(count, 1.0 / count)
+    w = real_numbers(weights, "the target weights")
+    if w.shape[-1:] != (count,) or w.ndim > 2:
+        raise ExemplaError(
+            f"target weights have shape {w.shape} but there are {count} test examples: give one "
+            "weight each (or one row of weights per target)."
+        )
+    if not np.isfinite(w).all() or not (np.abs(w).sum(-1) > 0).all():
+        raise ExemplaError("target weights must be finite and not all zero.")
+    return w / np.abs(w).sum(-1, keepdims=True)
 
 
 class Kernel:
@@ -83,6 +164,8 @@ class Kernel:
     def _whiten_training_rows(self) -> Features:
         lengths = None
         if isinstance(self.embeddings[0].rows, StoredRows):
+            from exempla.kernel.stored import whiten_on_disk
+
             rows: Any = whiten_on_disk(self.embeddings, self._values, unit=self.use == "selection")
         else:
             pairs = zip(self.embeddings, self._values, strict=True)

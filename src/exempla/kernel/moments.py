@@ -1,13 +1,14 @@
-"""Second moments of a layer's two sides, streamed, and their eigenbases: the raw stuff of K-FAC.
+"""Second moments of the two sides of every layer, and their eigenbases: the factors of K-FAC.
 
-A side of up to `WHOLE` coordinates has its moment G summed whole. A wider one (a vocabulary) has
-only Y = GΩ summed, for a random Ω of a few columns; G ≈ Y (ΩᵀY)⁻¹ Yᵀ (Nyström) then gives its
-strongest directions, and the moment itself is never written out. The columns are half as many as
-the layer's other side is wide: then moving along them costs no more than the layer itself.
+A side with up to `WHOLE` coordinates has its moment G summed in full. For a wider one (a
+vocabulary) only Y = GΩ is summed, with a random Ω of a few columns; G ≈ Y (ΩᵀY)⁻¹ Yᵀ (Nyström)
+gives its leading directions. Ω has half as many columns as the layer's other side has coordinates,
+so that multiplying by it costs no more than the layer itself.
 
-Of a large model a layer keeps a few directions out of thousands. All eigenvectors of a moment of
-2048 coordinates take longer than the passes its sum came from, so only as many as Nyström would
-give are found there, by subspace iteration."""
+A layer of a large model keeps a few directions out of thousands. All eigenvectors of a moment of
+2048 coordinates would take longer than the passes that summed it, so only as many as Nyström would
+give are computed, by subspace iteration.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +22,33 @@ import numpy as np
 from exempla.arrays import Array, is_tensor
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Layer, ScoreRows, in_float64
-from exempla.oracles.factors import MANY, Factors
+from exempla.oracles.factors import MANY, Factors, Side
 
 WHOLE = 2048
-"""Coordinates of a side up to which its moment is summed whole."""
+"""Coordinates of a side up to which its moment is summed in full."""
 NYSTROM = 64, 512
-"""Columns of Ω: so many at least, and at most."""
+"""Smallest and largest number of columns of Ω."""
 MEASURED = 4
-"""Of rows with `MANY` positions one of so many is measured for the layer's trace: a norm takes as
-long as a good part of a backward pass."""
+"""Of rows with `MANY` positions, every fourth is measured for the trace of the layer: a norm takes
+as long as a good part of a backward pass."""
 LARGE, LONG_SIDE = 2**20, 256
-"""From so many parameters on, sides of more than so many coordinates have their strongest
-eigenvectors found alone …"""
+"""Parameters from which on only leading eigenvectors are computed, for sides with more coordinates
+than the second number."""
 FEW_TIMES, ROUNDS = 16, 3
-"""… so many times what a layer keeps on average, in so many products with the moment."""
+"""Their number, as a multiple of what a layer keeps on average, and products with the moment."""
 
 
 def columns(other: int, directions: int) -> int:
-    """How many directions stand for a wide side whose layer's other side has this width, where so
-    many will be kept: half as many as the other side has, or twice what is needed for them."""
+    """Return the number of columns of Ω for a wide side.
+
+    It is half the width of the `other` side, or twice what `directions` kept directions need.
+    """
     least, most = NYSTROM
     return min(max(other // 2, 2 * directions // max(other, 1), least), most)
 
 
 def few_columns(other: int, directions: int, layers: int) -> int:
-    """Eigenvectors found of a side that is summed whole, of a large model with so many layers."""
+    """Return the number of eigenvectors of a side of a large model that is summed in full."""
     return min(columns(other, directions), max(FEW_TIMES * directions // layers, NYSTROM[0]))
 
 
@@ -58,42 +61,47 @@ class Spectrum:
 
 
 class _StreamedMoment:
-    """One side of one layer: Σ v vᵀ, or its action on a few random directions."""
+    """One side of one layer: Σ v vᵀ, or its product with a few random directions."""
 
     def __init__(
-        self, width: int, other: int, seed: int, directions: int, layers: int, whole: int
+        self, side: Side, layer: Layer, seed: int, directions: int, layers: int, whole: int
     ) -> None:
+        width, other = layer.d_in, layer.d_out
+        width, other = (width, other) if side == "inputs" else (other, width)
+        self.side: Side = side
         self.width, self.columns, self.seed = width, columns(other, directions), seed
         self.whole = width <= whole
         few = few_columns(other, directions, layers) if layers else width
         self.few = few if self.whole and width > max(LONG_SIDE, 2 * few) else 0
-        """How many eigenvectors are found, where not all are; of a model that is not large, with
-        `layers` 0, all."""
+        """Number of eigenvectors to compute; 0: all, as for a model that is not large."""
         self.total: Any = None
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
-        """The vectors seen last, and what they added: kept, so that their memory stays theirs."""
+        """The last vectors, kept alive so that their address stays unique, and what they added."""
         self.repeats: bool | None = None
-        """Whether the same vectors come several times; if not, they are not kept either."""
+        """Whether the same vectors come several times; if not, they are not kept."""
 
-    def add(self, moment: Any, action: Any, like: Array, vectors: Array | None = None) -> None:
-        """`moment()` gives Σ v vᵀ of a batch, `action(Ω)` gives Σ v (vᵀΩ); of the same vectors
-        again (another class of the same examples) it is not taken again."""
+    def add(self, factors: Factors, like: Array, vectors: Array | None = None) -> None:
+        """Add a batch.
+
+        If the same `vectors` come again (another class of the same examples), their moment is not
+        computed again. Random directions have the type and device of `like`.
+        """
         if self.last is not None and _same_memory(self.last[0], vectors):
             fresh, self.repeats = self.last[1], True
         else:
-            fresh = self._fresh(moment, action, like)
+            fresh = self._fresh(factors, like)
             self.repeats = False if self.last is not None and not self.repeats else self.repeats
         keep = vectors is not None and self.repeats is not False
         self.last = (vectors, fresh) if keep else None
         self.total = fresh if self.total is None else self.total + fresh
 
-    def _fresh(self, moment: Any, action: Any, like: Array) -> Array:
+    def _fresh(self, factors: Factors, like: Array) -> Array:
         if self.whole:
-            return moment()
+            return factors.moment(self.side)
         if self.omega is None:
             self.omega = _random_directions(self.width, self.columns, self.seed, like)
-        return action(self.omega)
+        return factors.action(self.side, self.omega)
 
     def eigenbasis(self) -> Spectrum:
         if self.few:
@@ -115,7 +123,7 @@ class _StreamedMoment:
 
 @dataclass
 class Moments:
-    """Both sides of one layer, and its share of the Fisher's trace."""
+    """The moments of both sides of one layer, and its part of the trace of the Fisher."""
 
     inputs: _StreamedMoment
     outputs: _StreamedMoment
@@ -123,7 +131,7 @@ class Moments:
 
     @cached_property
     def spectra(self) -> tuple[Spectrum, Spectrum]:
-        """Eigenbases of inputs and outputs, once all rows have been added; their sums make room."""
+        """Eigenbases of inputs and outputs, once all rows have been added; the sums are freed."""
         found = self.inputs.eigenbasis(), self.outputs.eigenbasis()
         self.inputs.total = self.inputs.omega = self.outputs.total = self.outputs.omega = None
         return found
@@ -135,14 +143,17 @@ class Moments:
         directions: int = NYSTROM[1],
         whole: int | None = None,
     ) -> list[Moments]:
-        """Accumulated over batches of Fisher rows; `directions` is how many will be kept. Sides of
-        more than `whole` coordinates (`WHOLE`) are not summed whole."""
+        """Accumulate the moments of all layers over batches of Fisher rows.
+
+        `directions` is the number that will be kept. Sides with up to `whole` coordinates are
+        summed in full.
+        """
         large = sum(layer.size for layer in layers) >= LARGE
         kind = (directions, len(layers) if large else 0, whole or WHOLE)
         total = [
             Moments(
-                _StreamedMoment(layer.d_in, layer.d_out, 2 * i, *kind),
-                _StreamedMoment(layer.d_out, layer.d_in, 2 * i + 1, *kind),
+                _StreamedMoment("inputs", layer, 2 * i, *kind),
+                _StreamedMoment("outputs", layer, 2 * i + 1, *kind),
             )
             for i, layer in enumerate(layers)
         ]
@@ -157,16 +168,16 @@ class Moments:
         step = MEASURED if factors.work.positions >= MANY else 1
         some = factors if step == 1 else factors.take(np.arange(0, len(factors), step))
         energy = some.norm2()
-        self.inputs.add(factors.input_moment, factors.input_action, energy, factors.given_inputs)
-        self.outputs.add(factors.output_moment, factors.output_action, energy)
-        # left on its device: nobody waits for it
+        self.inputs.add(factors, energy, factors.given_inputs)
+        self.outputs.add(factors, energy)
+        # stays on its device, so that no batch waits for a transfer
         self.trace = self.trace + energy.mean() * len(factors) if len(some) else self.trace
 
 
 def moments_bytes(
     layers: tuple[Layer, ...], directions: int, itemsize: int, whole: int | None = None
 ) -> int:
-    """Memory that the moments take together, and the eigenvectors found of them.
+    """Return the memory of all moments and their eigenvectors.
 
     >>> layer = Layer("head", 2048, 32_000, np.zeros(2048))
     >>> moments_bytes((layer,), 2048, 4) // 2**20
@@ -176,15 +187,17 @@ def moments_bytes(
     for layer in layers:
         for width, other in ((layer.d_in, layer.d_out), (layer.d_out, layer.d_in)):
             few = min(columns(other, directions), width)
-            # the sum and the eigenvectors; of a wide side the directions it is seen along besides
+            # the sum and the eigenvectors; for a wide side also Ω
             is_whole = width <= (whole or WHOLE)
             numbers += width * (width + few) if is_whole else 3 * width * few
     return numbers * itemsize
 
 
 def _leading_eigen(matrix: Array, start: Array) -> tuple[Array, Array]:
-    """The largest eigenvalues (ascending) and their eigenvectors, as many as `start` has columns,
-    by subspace iteration: exact for those that stand out, near for those in a flat tail."""
+    """Return as many leading eigenvalues (ascending) and eigenvectors as `start` has columns.
+
+    Subspace iteration is accurate for eigenvalues that stand out, and approximate in a flat tail.
+    """
     _refuse_overflow(matrix)
     basis = _orthonormal(start)
     for _ in range(ROUNDS):
@@ -195,7 +208,7 @@ def _leading_eigen(matrix: Array, start: Array) -> tuple[Array, Array]:
 
 
 def _orthonormal(columns: Array) -> Array:
-    """An orthonormal basis of what these columns span."""
+    """Return an orthonormal basis of the span of these columns."""
     if isinstance(columns, np.ndarray):
         return np.linalg.qr(columns)[0]
     import torch
@@ -204,7 +217,7 @@ def _orthonormal(columns: Array) -> Array:
 
 
 def _same_memory(one: Array, other: Array | None) -> bool:
-    """Whether these are the same numbers in the same place."""
+    """Return True if the two are the same array, or tensors on the same memory."""
     if one is other:
         return True
     if other is None or not (is_tensor(one) and is_tensor(other)):
@@ -214,7 +227,7 @@ def _same_memory(one: Array, other: Array | None) -> bool:
 
 
 def _refuse_overflow(matrix: Array) -> None:
-    """Checked on the sum alone: one number to wait for."""
+    """Raise if the sum of the matrix is not finite."""
     if not np.isfinite(float(matrix.sum())):
         raise ExemplaError(
             "squares of the model's inputs or scores overflow: scale its inputs, and check them "
@@ -223,7 +236,7 @@ def _refuse_overflow(matrix: Array) -> None:
 
 
 def _symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues (ascending) and eigenvectors; in double, as a long tail of small ones counts."""
+    """Return eigenvalues (ascending) and eigenvectors, computed in double precision."""
     _refuse_overflow(matrix)
     if isinstance(matrix, np.ndarray):
         return np.linalg.eigh(matrix)
@@ -234,7 +247,7 @@ def _symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
 
 
 def _descending(values: Array, vectors: Array, total: float | None = None) -> Spectrum:
-    """Return shares of the total, largest first; the total is the sum unless it is given."""
+    """Return the spectrum in descending order, divided by `total` (by default its own sum)."""
     shares = np.maximum(in_float64(values), 0.0)[::-1]
     flipped = vectors[:, ::-1] if isinstance(vectors, np.ndarray) else vectors.flip(1)
     whole = float(shares.sum()) if total is None else total
@@ -242,7 +255,7 @@ def _descending(values: Array, vectors: Array, total: float | None = None) -> Sp
 
 
 def _random_directions(width: int, count: int, seed: int, like: Array) -> Array:
-    """A Gaussian (width, count) matrix of the kind and device of `like`."""
+    """Return a Gaussian (width, count) matrix with the type and device of `like`."""
     if isinstance(like, np.ndarray):
         return np.random.default_rng(seed).standard_normal((width, count))
     import torch

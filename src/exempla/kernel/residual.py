@@ -36,7 +36,7 @@ from exempla.store import StoredRows
 
 if TYPE_CHECKING:
     from exempla.kernel.embed import Embedding
-    from exempla.kernel.query import Query
+    from exempla.kernel.kernel import Query
 
 MAX_SKETCH_SHARE = 0.99
 """Where a sketch keeps at least this share of the trace, the residual is ignored: adding it changed

@@ -1,36 +1,35 @@
-"""Scores of any length become rows of one width: exactly where that fits and its cost is fair, else
-in K-FAC's basis.
+"""Choose a sketch: exact where its cost is acceptable, otherwise leading K-FAC directions.
 
-Inside: choose (which form), cost (what each would cost), identity, span (the dual form), kronecker
-with its moments, rest (what that leaves, seen at random). Imports: oracles.base, factors, arrays,
-progress, errors.
+The cost of every form is forecast in floating-point operations before it is built. With P
+parameters, n examples, R Fisher rows, s positions of a layer, and G the operations of one dot
+product of two scores (by their factors, as their Gram matrix is computed):
 
-Which basis fits this model and so many examples: exact if possible, and it says which.
+    epoch    6·Σ s·d_in·d_out per example                     forward and backward
+    passes   4·Σ s·d_in·d_out per row                         forward, and backward to the layers
+    primal   passes + 2RP² + P³/3 + 2nP²                      Fisher, its factor, whitened rows
+    dual     passes + (R²/2 + mR)·G + 5/3·R³ + 3mR²           Gram matrix, its factor, m scores
+    sketch   passes + moments + eigenbases + projections + 2Rp² + p³/3 + 2np²
 
-What each way to embed a training set costs, in floating-point operations, before it is taken.
+m is the number of examples whose score is not a multiple of one of their Fisher rows.
 
-With P parameters, n examples, R Fisher rows, s positions of a layer, and G the operations of one
-dot product of two scores (from the factors themselves, as their Gram matrix is computed):
-
-    passes   4·Σ s·d_in·d_out a row                     forward, and backward to the layers
-    primal   passes + 2RP² + P³/3 + 2nP²                Fisher, its factor, whitened rows
-    dual     passes + (R²/2 + nR)·G + 5/3·R³ + 3nR²     Gram matrix, its factor, scores in its basis
-    sketch   passes + moments + their eigenbases + projections + 2Rp² + p³/3 + 2np²
-
-The constants are those of the textbook; what was left out (copies, indices) is smaller.
+A *budget* limits the cost of a fit to a multiple of an epoch of training (`Price`). Operations of
+matrix algebra count less than those of passes, because they run faster (`_ALGEBRA_SPEED`). The
+forecast counts operations and does not measure time, so that the same data and options give the
+same sketch on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
+from exempla.kernel.basis import HeldRows, IdentitySketch, KroneckerSketch, Sketch, SpanSketch
 from exempla.kernel.moments import (
     LARGE,
     LONG_SIDE,
@@ -46,81 +45,149 @@ from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows
 from exempla.oracles.factors import Work
 from exempla.progress import say, track_rows
 
-_LOOKED_AT, _LOOKED_POSITIONS = 32, 512
-"""Examples whose Fisher rows are counted, and their factors looked at; of long ones, so many that
-they have as many positions."""
+PRIMAL_LIMIT = 4096
+"""Parameters up to which scores may be written out; a p × p Cholesky takes a second or two."""
+DUAL_LIMIT = 6144
+"""Landmark rows up to which the dual form may be used; their Gram matrix takes 300 MB."""
+DUAL_BYTES = 2**31
+"""Memory that the factors of these rows may take."""
+WIDTH, WIDEST = 2048, 8192
+"""K-FAC directions kept if nothing exact fits: at least the first, and up to the second while the
+rows take no more than `_WIDE_BYTES` in single precision."""
+_WIDE_BYTES = 2**28
+SAMPLE_PER_DIRECTION = 4
+"""Examples per direction from which a Fisher matrix is estimated, if there are as many."""
+MEMORY_SHARE, NARROWEST = 0.7, 128
+"""Share of the free memory that an automatic sketch may take, and the width down to which it is
+reduced to fit."""
+LEAST_WHOLE = 256
+"""A moment of up to this many coordinates is always summed in full."""
+
+EXACT_FLOPS = 4e12
+"""Without a budget, an exact form may always cost this many operations (a minute or two on one
+core) …"""
+EXACT_TIMES = 2.0
+"""… and beyond that this many times the cost of the sketch."""
+FREE_FLOPS = 2e10
+"""A form that costs no more operations than this (half a second on one core) is within every
+budget."""
+BUDGET_WIDTH = 512
+"""K-FAC directions that are kept whatever the budget. With 512 directions and the mean eigenvalue
+of the residual, LDS fell by at most 0.008 on 17 truths and rose on 14 (docs/scaling.md)."""
+_ALGEBRA_SPEED = 4.0
+"""Operations of matrix algebra that take as long as one of a pass through a small network."""
+_LARGE_BYTES = 32
+"""From `LARGE` parameters on, the factors of an exact form may take this many bytes per parameter;
+weights, gradients and optimiser take 16."""
+_ROW_MARGIN = 1.25
+"""An exact form is not begun if a few examples predict this multiple of a limit."""
+
+_N_PROBED, _PROBED_POSITIONS = 32, 512
+"""Examples whose Fisher rows are counted; of long ones only as many as have the second number of
+positions together."""
 _BASIS_EXAMPLES = 32, 512
-"""Examples that a basis is found from: so many at least, and at most …"""
+"""Smallest and largest number of examples from which a basis is computed."""
 _BASIS_PER_SIDE = 4
-"""… and between the two so many that each layer sees this many positions for every coordinate of
-its wider side (as far as that is found whole)."""
+"""Between the two: positions that each layer sees per coordinate of its wider side."""
+_HELD_BYTES = 2**26
+"""Memory that the Fisher rows of a basis may take until the Fisher has been estimated from them."""
 _EIGEN = 10.0
 """Operations of an eigenbasis of a d × d matrix, in units of d³."""
 
 
+class Cost(NamedTuple):
+    """Forecast operations of a fit."""
+
+    passes: float
+    """Through the model, with projections of the rows."""
+    algebra: float
+    """Products and factorisations of large matrices."""
+
+    @property
+    def total(self) -> float:
+        return self.passes + self.algebra
+
+
 @dataclass(frozen=True)
 class Job:
-    """A model and so many examples."""
+    """Sizes that the cost of a fit depends on."""
 
     parameters: int
     examples: int
     rows_each: float
-    """Fisher rows an example has."""
+    """Fisher rows per example."""
     work: tuple[Work, ...]
-    """What each layer costs."""
+    """Arithmetic of each layer."""
     row_bytes: float = 0.0
-    """Memory that a row's factors take in their compact form."""
+    """Memory of one row's factors in compact form."""
+    scored_share: float = 1.0
+    """Share of the examples that need a scoring pass besides the Fisher rows."""
 
     @property
     def rows(self) -> float:
-        """R, the Fisher rows of all examples."""
+        """R, the number of Fisher rows."""
         return self.rows_each * self.examples
 
     @property
+    def scored(self) -> float:
+        """m, the number of examples that need a scoring pass."""
+        return self.scored_share * self.examples
+
+    @property
     def gram(self) -> float:
-        """G, operations of a dot product of two scores."""
+        """G, the operations of a dot product of two scores."""
         return sum(layer.gram for layer in self.work)
 
     def passes(self, rows: float) -> float:
-        """Forward and backward through the model for so many rows."""
+        """Return the operations of forward and backward passes for this many rows."""
         return 4.0 * rows * sum(w.positions * w.d_in * w.d_out for w in self.work)
 
-    def primal(self) -> float:
-        """Scores written out."""
+    def epochs(self, cost: Cost) -> float:
+        """Return the cost in epochs of training."""
+        spent = cost.passes + cost.algebra / _ALGEBRA_SPEED
+        return spent / max(1.5 * self.passes(self.examples), 1.0)
+
+    def primal(self) -> Cost:
+        """Return the cost of scores written out."""
         P, n, R = self.parameters, self.examples, self.rows
-        return self.passes(n + R) + 2.0 * R * P**2 + P**3 / 3 + 2.0 * n * P**2
+        return Cost(self.passes(self.scored + R), 2.0 * R * P**2 + P**3 / 3 + 2.0 * n * P**2)
 
-    def dual(self) -> float:
-        """The span of scores and Fisher rows, from their dot products."""
-        n, R = self.examples, self.rows
-        products = (R**2 / 2 + n * R) * self.gram
-        return self.passes(n + R) + products + 5 / 3 * R**3 + 3.0 * n * R**2
+    def dual(self) -> Cost:
+        """Return the cost of the span of scores and Fisher rows, from their dot products."""
+        R, m = self.rows, self.scored
+        products = (R**2 / 2 + m * R) * self.gram
+        return Cost(self.passes(m + R), products + 5 / 3 * R**3 + 3.0 * m * R**2)
 
-    def sketch(self, width: int, basis: int, sample: int) -> float:
-        """K-FAC: a basis from so many examples, the Fisher from a sample, every example's row."""
+    def sketch(self, width: int, basis: int, sample: int) -> Cost:
+        """Return the cost of K-FAC directions.
+
+        The basis is computed from `basis` examples and the Fisher from `sample` examples.
+        """
         n, p = self.examples, min(width, self.parameters)
+        scored = self.scored + (n - sample) * (1.0 - self.scored_share)
         basis_rows, sample_rows = self.rows_each * basis, self.rows_each * sample
-        share = -(-p // max(len(self.work), 1))  # directions a layer keeps, taken to be equal
-        moments = project = 0.0
+        share = -(-p // max(len(self.work), 1))  # directions per layer, taken to be equal
+        moments = eigen = project = 0.0
         for s, d_in, d_out, _ in self.work:
             r_in, r_out = min(d_in, share), min(d_out, share)
-            # an example's input is the same in all of its rows, and its moment is taken once
+            # all rows of an example have the same input, whose moment is computed once
             moments += basis * moment(s, d_in, d_out, p) + basis_rows * moment(s, d_out, d_in, p)
             layers = len(self.work) if self.parameters >= LARGE else 0
-            moments += eigenbasis(d_in, d_out, p, layers) + eigenbasis(d_out, d_in, p, layers)
+            eigen += eigenbasis(d_in, d_out, p, layers) + eigenbasis(d_out, d_in, p, layers)
             project += 2.0 * s * (d_in * r_in + d_out * r_out + r_in * r_out)
+        twice = 0.0 if basis_rows * self.row_bytes <= _HELD_BYTES else basis_rows
+        passes = self.passes(twice + sample_rows + scored)
         fisher = 2.0 * sample_rows * p**2 + p**3 / 3 + 2.0 * n * p**2
-        passes = self.passes(basis_rows + sample_rows + n)
-        return passes + moments + (sample_rows + n) * project + fisher
+        return Cost(passes + moments + (sample_rows + scored) * project, eigen + fisher)
 
 
 def moment(positions: int, d: float, other: float, width: int) -> float:
-    """Operations of adding one row's v vᵀ to a side's moment, or to what stands for a wide one."""
+    """Return the operations of adding one row to a side's moment, or to a sketch of a wide one."""
     return 2.0 * positions * d * (d if d <= WHOLE else 2 * columns(int(other), width))
 
 
 def eigenbasis(d: float, other: float, width: int, layers: int) -> float:
-    """Operations of finding a side's strongest directions; `layers` of a large model, else 0."""
+    """Return the operations of a side's leading directions; `layers` is 0 for a small model."""
     few = few_columns(int(other), width, layers) if layers else d
     if d <= WHOLE and d > max(LONG_SIDE, 2 * few):
         return (ROUNDS + 1) * (2.0 * d**2 * few + 4.0 * d * few**2) + _EIGEN * few**3
@@ -131,27 +198,29 @@ def eigenbasis(d: float, other: float, width: int, layers: int) -> float:
 
 
 def look_at(oracle: Oracle, examples: Examples) -> Job:
-    """The job, from the Fisher rows of a few examples spread over the data."""
+    """Measure the sizes of a job on the Fisher rows of a few examples."""
     n = len(examples)
-    some = np.unique(np.linspace(0, n - 1, min(n, _LOOKED_AT)).astype(np.int64))
+    some = np.unique(np.linspace(0, n - 1, min(n, _N_PROBED)).astype(np.int64))
     layers = oracle.layers
-    count, work, row_bytes, seen = 0, (), 0.0, len(some)
+    count, scored, work, row_bytes, seen = 0, 0, (), 0.0, len(some)
     for batch in oracle.fisher_rows(examples.take(some)):
         count += len(batch)
-        if len(batch) and not work:  # dot products are taken of the compact form
+        scored += 0 if batch.to_score is None else len(np.unique(batch.sample[batch.to_score != 0]))
+        if len(batch) and not work:  # dot products are computed on the compact form
             compact = batch.compact().factors
             pairs = zip(batch.factors, compact, strict=True)
             work = tuple(f.work._replace(gram=small.work.gram) for f, small in pairs)
             row_bytes = sum(f.nbytes for f in compact) / len(batch)
         reached = len(np.unique(batch.sample))
-        if count == len(batch) == reached and reached * batch.thinnest(layers) >= _LOOKED_POSITIONS:
-            seen = reached  # one row an example, and long ones: the others are like them
+        if count == len(batch) == reached and reached * batch.thinnest(layers) >= _PROBED_POSITIONS:
+            seen = reached  # one row per example, and long ones: the others are like them
             break
-    return Job(oracle.n_parameters, n, count / seen, work, row_bytes)
+    missing = max(0.0, 1.0 - scored / seen)
+    return Job(oracle.n_parameters, n, count / seen, work, row_bytes, missing)
 
 
 def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
-    """How many examples the moments of these layers' sides settle on.
+    """Return the number of examples from which the moments of these layers are computed.
 
     >>> from exempla.oracles.base import Layer
     >>> layer = Layer("head", 128, 8000, np.zeros(128))
@@ -167,68 +236,51 @@ def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
     return int(np.clip(max(needed, default=most), least, most))
 
 
-PRIMAL_LIMIT = 4096
-"""Up to so many parameters the scores are written out: a p×p Cholesky takes a second or two."""
-DUAL_LIMIT = 6144
-"""Up to so many landmark rows the dual form is used: their Gram matrix takes 300 MB at most."""
-DUAL_BYTES = 2**31
-"""… and their factors may take up to so much memory."""
-WIDTH, WIDEST = 2048, 8192
-"""Directions kept when nothing exact fits: so many at least, and up to so many …"""
-_WIDE_BYTES = 2**28
-"""… while the rows take no more memory than this in single precision."""
-SAMPLE_PER_DIRECTION = 4
-"""A Fisher of p directions is estimated from at least so many examples a direction (or all)."""
-
-MEMORY_SHARE, NARROWEST = 0.7, 128
-"""Of the memory that is free an automatic sketch takes no more than this share, as long as it keeps
-so many directions."""
-
-EXACT_FLOPS = 4e12
-"""An exact form may always cost so many operations (a minute or two of one core) …"""
-EXACT_TIMES = 2.0
-"""… and beyond that so many times what the sketch would cost: it is exact, but not at any price."""
-_LARGE_BYTES = 32
-"""From `LARGE` parameters on a fit is measured against an epoch of training: an exact form may cost
-no more than the sketch, and its factors so many bytes a parameter, weights, gradients and optimiser
-taking 16."""
-LEAST_WHOLE = 256
-"""A moment of so many coordinates is always summed whole."""
-_TOO_MANY = 1.25
-"""Times a limit at which a look at a few examples is enough to say that it will be passed."""
-
-
 def choose_sketch(
     oracle: Oracle,
     examples: Examples,
     wanted: str | int,
     sample: Examples,
     dual: bool = True,
+    budget: float | None = None,
 ) -> Sketch:
-    """The sketch for this job.
+    """Return the sketch of a training set.
 
-    `wanted` is "auto", "exact", or the number of K-FAC directions to keep. `sample` is the part
-    of the examples the K-FAC basis may be estimated from. `dual=False` rules out the dual form,
-    whose directions mean nothing one by one.
+    Parameters
+    ----------
+    oracle : Oracle
+    examples : Examples
+        The training set.
+    wanted : "auto", "exact" or int
+        The form, or the number of K-FAC directions.
+    sample : Examples
+        Examples from which the K-FAC basis is computed.
+    dual : bool
+        Whether the dual form may be used; its directions have no meaning one by one.
+    budget : float, optional
+        Largest cost of an automatic sketch in epochs of training; None: no limit.
     """
     if isinstance(wanted, int):
         return kronecker(oracle, sample, wanted)
     size, count = oracle.n_parameters, len(examples)
-    price = Price(oracle, examples, len(sample), insists=wanted == "exact")
-    # without cross-correlations (dual=False) nothing of size p×p is ever computed
-    primal = size <= PRIMAL_LIMIT and (not dual or price.primal_is_fair())
+    price = Price(oracle, examples, len(sample), wanted == "exact", budget)
+    # a diagonal metric (dual=False) needs no p × p matrix
+    primal = size <= PRIMAL_LIMIT and (not dual or price.accepts_primal())
     if primal and (size <= 2 * count or wanted == "exact"):
         return IdentitySketch(oracle.layers)
-    if dual and count <= DUAL_LIMIT and price.dual_is_fair():
+    if dual and count <= DUAL_LIMIT and price.accepts_dual():
         room = _dual_bytes(size)
         fisher = collect(
             oracle.fisher_rows(examples), "Fisher rows of the training set", count, room
         )
-        scores = None
         if fisher is not None:
-            scores = collect(oracle.scores(examples), "scoring the training set", count, room)
-        if fisher is not None and scores is not None:
-            return SpanSketch(oracle.layers, fisher, scores)
+            missing, scores = _without_score(fisher, count), None
+            if len(missing):
+                some = examples if len(missing) == count else examples.take(missing)
+                scores = collect(oracle.scores(some), "scoring the training set", len(some), room)
+            if scores is not None or not len(missing):
+                score = partial(_scores_at, oracle, examples)
+                return SpanSketch(oracle.layers, fisher, scores, missing, count, score)
     if primal:
         return IdentitySketch(oracle.layers)
     if wanted == "exact":
@@ -236,11 +288,13 @@ def choose_sketch(
             f"an exact embedding of {size} parameters and {count} examples does not fit: "
             "use sketch='auto' or a number of directions."
         )
-    return kronecker(oracle, sample, price.width())
+    found = kronecker(oracle, sample, price.width())
+    found.given_up = price.given_up
+    return found
 
 
 def auto_width(count: int) -> int:
-    """Directions that so many examples may have, as far as memory goes.
+    """Return the number of directions for this many examples, as far as memory goes.
 
     >>> auto_width(5_000), auto_width(60_000)
     (8192, 2048)
@@ -252,90 +306,116 @@ def auto_width(count: int) -> int:
 
 
 def _dual_bytes(parameters: int) -> int:
-    """Memory that the dual form's factors may take."""
+    """Return the memory that the factors of the dual form may take."""
     return DUAL_BYTES if parameters < LARGE else min(DUAL_BYTES, _LARGE_BYTES * parameters)
 
 
 def fitting(width: int, count: int, itemsize: int) -> int:
-    """This width, or the largest half, quarter, … of it whose rows and Fisher memory has room for;
-    said if it is a smaller one."""
+    """Halve the width until rows and Fisher fit in memory; print a line if it was reduced."""
     room, wanted = MEMORY_SHARE * available_memory(), width
     while width > NARROWEST and 3 * (count * width * itemsize + 8 * width**2) > room:
         width //= 2
     if width < wanted:
         say(
-            f"memory has no room for {count} rows of {wanted} directions: {width} are taken "
+            f"Not enough memory for {count} rows of {wanted} directions; using {width} "
             "(store=FOLDER keeps rows on disk)"
         )
     return width
 
 
 class Price:
-    """Whether an exact form costs little, or little beside the sketch that would replace it."""
+    """Decide whether a form costs too much, by the budget or beside the sketch that replaces it."""
 
-    def __init__(self, oracle: Oracle, examples: Examples, sample: int, insists: bool) -> None:
+    def __init__(
+        self,
+        oracle: Oracle,
+        examples: Examples,
+        sample: int,
+        insists: bool,
+        budget: float | None = None,
+    ) -> None:
         self.oracle, self.examples, self.sample, self.insists = oracle, examples, sample, insists
-        large = oracle.n_parameters >= LARGE
-        self.always, self.times = (0.0, 1.0) if large else (EXACT_FLOPS, EXACT_TIMES)
+        self.budget = budget
+        self.given_up = ""
+        """What the budget did not allow, in words."""
+        self.large = oracle.n_parameters >= LARGE
 
     @cached_property
     def job(self) -> Job:
-        """From a look at a few examples: only where a bound does not settle the question."""
+        """Sizes measured on a few examples; used only if a bound does not decide."""
         return look_at(self.oracle, self.examples)
 
     @property
     def basis(self) -> int:
-        """Examples that the sketch's basis would be found from."""
+        """Number of examples from which the basis of a sketch is computed."""
         return min(self.sample, basis_examples(self.oracle.layers, self.job.work))
 
     @property
     def bound(self) -> Job:
-        """Hardly a job of so many parameters and examples costs more than this, passes apart (they
-        are the same for every form): a row for every output, dot products of whole scores."""
+        """A job that costs more than nearly every one of this size, passes excepted."""
         layers = self.oracle.layers
         work = tuple(Work(1, x.d_in, x.d_out, 2.0 * x.size) for x in layers)
         outputs = max(layer.d_out for layer in layers)
         return Job(self.oracle.n_parameters, len(self.examples), outputs, work)
 
-    def primal_is_fair(self) -> bool:
-        if self.insists or self.bound.primal() <= self.always:
-            return True
-        return self._fair(self.job.primal())
+    @property
+    def _always(self) -> float:
+        """Operations that are always accepted."""
+        if self.large:
+            return 0.0
+        return EXACT_FLOPS if self.budget is None else min(FREE_FLOPS, EXACT_FLOPS)
 
-    def dual_is_fair(self) -> bool:
+    def accepts_primal(self) -> bool:
+        """Return True if writing all scores out is acceptable."""
+        if self.insists or self.bound.primal().total <= self._always:
+            return True
+        return self._accepts(self.job.primal())
+
+    def accepts_dual(self) -> bool:
+        """Return True if the dual form is acceptable."""
         rows = min(self.bound.rows, DUAL_LIMIT) / len(self.examples)
-        if self.insists or replace(self.bound, rows_each=rows).dual() <= self.always:
+        if self.insists or replace(self.bound, rows_each=rows).dual().total <= self._always:
             return True
         rows, size = self.job.rows, self.job.rows * self.job.row_bytes
-        if rows > _TOO_MANY * DUAL_LIMIT or size > _TOO_MANY * _dual_bytes(self.job.parameters):
+        if rows > _ROW_MARGIN * DUAL_LIMIT or size > _ROW_MARGIN * _dual_bytes(self.job.parameters):
             return False
-        return self._fair(self.job.dual())
+        return self._accepts(self.job.dual())
 
     def width(self) -> int:
-        """How many K-FAC directions: those that memory allows, at a price that is fair."""
+        """Return how many K-FAC directions memory and cost allow."""
         count = len(self.examples)
-        width = auto_width(count)
-        while width > WIDTH:
-            sample = min(count, SAMPLE_PER_DIRECTION * width)
-            if self._fair(self.job.sketch(width, self.basis, sample), say_so=False):
-                break
-            width //= 2
+        width = widest = auto_width(count)
+        least = WIDTH if self.budget is None else min(BUDGET_WIDTH, WIDTH)
+        while width > least and not self._accepts(self._sketch(width), say_so=False):
+            width = max(width // 2, least)
+        if width < min(widest, WIDTH) and self.budget is not None:
+            self.given_up = self.given_up or f"{widest - width:,} of {widest:,} K-FAC directions"
         return fitting(width, count, self.oracle.itemsize)
 
-    def _fair(self, exact: float, say_so: bool = True) -> bool:
-        sample = min(len(self.examples), SAMPLE_PER_DIRECTION * WIDTH)
-        sketch = self.job.sketch(WIDTH, self.basis, sample)
-        fair = exact <= max(self.always, self.times * sketch)
+    def _sketch(self, width: int) -> Cost:
+        sample = min(len(self.examples), SAMPLE_PER_DIRECTION * width)
+        return self.job.sketch(width, self.basis, sample)
+
+    def _accepts(self, cost: Cost, say_so: bool = True) -> bool:
+        if cost.total <= self._always:
+            return True
+        sketch = self._sketch(WIDTH)
+        if self.budget is None:
+            times = 1.0 if self.large else EXACT_TIMES
+            fair = cost.total <= times * sketch.total
+            words = f"{cost.total / sketch.total:.1f} times the work of {WIDTH} K-FAC directions"
+        else:
+            epochs = self.job.epochs(cost)
+            fair = epochs <= self.budget
+            words = f"about {epochs:,.0f} epochs of training, and the budget is {self.budget:g}"
         if say_so and not fair:
-            say(
-                f"an exact embedding would take {exact / sketch:.1f} times the work of "
-                f"{WIDTH} K-FAC directions, which are taken (sketch='exact' insists)"
-            )
+            self.given_up = f"an exact embedding would cost {words}"
+            say(f"{self.given_up}; using K-FAC directions (sketch='exact' insists)")
         return fair
 
 
 def check_sketch(wanted: object) -> str | int:
-    """The option as given, if it means something."""
+    """Return the option if it is "auto", "exact" or a number of directions."""
     if isinstance(wanted, str) and wanted in ("auto", "exact"):
         return str(wanted)
     if not whole_number(wanted) or not isinstance(wanted, int) or wanted < 1:
@@ -345,32 +425,66 @@ def check_sketch(wanted: object) -> str | int:
     return wanted
 
 
+def check_budget(wanted: Any) -> str | float:
+    """Return the option if it is "exact" or a positive number of epochs.
+
+    >>> check_budget(3), check_budget("exact")
+    (3.0, 'exact')
+    """
+    if isinstance(wanted, str) and wanted == "exact":
+        return str(wanted)
+    number = isinstance(wanted, int | float | np.number) and not isinstance(wanted, bool)
+    if not number or not float(wanted) > 0:
+        raise ExemplaError(
+            f"budget={wanted!r} is not known: use 'exact' or a positive number of epochs."
+        )
+    return float(wanted)
+
+
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
+    """Return the leading K-FAC directions, computed from some of the sample."""
     whole, needed = _moments_plan(oracle, width)
-    part = basis_sample(oracle, sample)
+    positions = basis_sample(oracle, sample)
+    part = sample if len(positions) == len(sample) else sample.take(positions)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    moments = Moments.of(oracle.layers, rows, width, whole)
+    held = HeldRows(positions, [])
+    moments = Moments.of(oracle.layers, _hold(rows, held), width, whole)
     found = KroneckerSketch.of(oracle.layers, moments, width)
     found.built_bytes = needed
+    found.held = held if held.batches else None
     return found
 
 
+def _hold(batches: Iterable[ScoreRows], held: HeldRows) -> Iterator[ScoreRows]:
+    """Yield the batches and hold them, unless all together take more than `_HELD_BYTES`."""
+    size = 0
+    for batch in batches:
+        yield batch
+        size += batch.nbytes
+        if size <= _HELD_BYTES:
+            held.batches.append(replace(batch, sample=held.positions[batch.sample]))
+        else:
+            held.batches.clear()
+
+
 def _moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
-    """Up to how many coordinates a moment is summed whole, so that there is room for all of them,
-    and the memory they take; both are printed before the first pass if they are large."""
+    """Return the size up to which moments are summed in full, and the memory of all moments.
+
+    Both are announced before the first pass.
+    """
     layers, whole = oracle.layers, WHOLE
     room = MEMORY_SHARE * _free_memory(oracle)
     while whole > LEAST_WHOLE and moments_bytes(layers, width, oracle.itemsize, whole) > room:
         whole //= 2
     needed = moments_bytes(layers, width, oracle.itemsize, whole) + oracle.pass_bytes
     if whole < WHOLE:
-        say(f"memory has no room for moments of {WHOLE} coordinates: those of {whole} are taken")
+        say(f"Not enough memory for moments of {WHOLE} coordinates; using {whole}")
     announce(needed, f"{oracle.n_parameters} parameters; moments of {len(layers)} layers")
     return whole, needed
 
 
 def _free_memory(oracle: Oracle) -> int:
-    """Where the model is."""
+    """Return the free memory of the device that the model is on."""
     device = getattr(oracle, "device", None)
     if getattr(device, "type", "cpu") != "cuda":
         return available_memory()
@@ -379,9 +493,12 @@ def _free_memory(oracle: Oracle) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
-    """Moments of a layer's two sides settle on fewer examples than the p × p Fisher does, and on
-    fewer long ones than short ones: one of them shows how long they are."""
+def basis_sample(oracle: Oracle, sample: Examples) -> np.ndarray:
+    """Return the positions of the examples from which the moments are computed.
+
+    Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
+    which the first one shows.
+    """
     least, wanted = _BASIS_EXAMPLES
     if len(sample) > least:
         for rows in oracle.fisher_rows(sample.take(np.array([0]))):
@@ -389,12 +506,25 @@ def basis_sample(oracle: Oracle, sample: Examples) -> Examples:
                 wanted = basis_examples(oracle.layers, [f.work for f in rows.factors])
                 break
     if len(sample) <= wanted:
-        return sample
-    return sample.take(np.linspace(0, len(sample) - 1, wanted).astype(np.int64))
+        return np.arange(len(sample))
+    return np.linspace(0, len(sample) - 1, wanted).astype(np.int64)
+
+
+def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
+    """Return the examples whose score is not a multiple of one of these Fisher rows."""
+    has = np.zeros(count, dtype=bool)
+    if fisher.to_score is not None:
+        has[fisher.sample[fisher.to_score != 0]] = True
+    return np.flatnonzero(~has)
+
+
+def _scores_at(oracle: Oracle, examples: Examples, positions: np.ndarray) -> ScoreRows:
+    """Return the scores of the examples at these positions."""
+    return ScoreRows.join([b.compact() for b in oracle.scores(examples.take(positions))])
 
 
 def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
-    """All rows joined, or None as soon as they are more than the dual form should hold."""
+    """Join all rows; return None as soon as they exceed the limits of the dual form."""
     groups, total, size = [], 0, 0
     for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):
         total, size = total + len(batch), size + batch.nbytes

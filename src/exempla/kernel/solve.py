@@ -18,16 +18,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from exempla.arrays import as_like, concatenate, to_numpy
 from exempla.kernel.basis import KroneckerSketch
 from exempla.kernel.embed import Embedding
-from exempla.kernel.query import Query
 from exempla.kernel.residual import query_kernel
 from exempla.progress import say, track
+
+if TYPE_CHECKING:
+    from exempla.kernel.kernel import Query
 
 Solve = Literal["sketch", "exact"]
 Columns = Any

@@ -20,16 +20,15 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, concatenate, to_numpy
-from exempla.checks import whole_number
+from exempla.arrays import concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.io import read_seal, verified, write_sealed
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
@@ -38,14 +37,13 @@ from exempla.kernel.embed import (
     Embedding,
     Prepared,
     Preparing,
-    embed_training_set,
+    concatenate_models,
     refuse_unusable,
+    unit_rows,
     with_rows,
 )
 from exempla.kernel.fisher import DiagonalMetric, FullMetric, IdentityMetric, Metric
-from exempla.kernel.query import unit_rows
-from exempla.memory import Forecast, announce, explain_bytes, stored_bytes
-from exempla.oracles import is_checkpoint
+from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
 from exempla.progress import Bar, counter, say
 from exempla.store import (
@@ -65,86 +63,14 @@ _PROBE_TOLERANCE = 1e-3
 _MAX_WHITENED_SETS = 3
 """Whitened copies that stay in a store: those of the dampings used last."""
 _WHITENED_NAME = re.compile(r"white-[0-9a-f]{16}")
-_MAX_PARTS = 2**20
-"""Parts that a fit may be divided into."""
 _BASES = {"identity": IdentitySketch, "kronecker": KroneckerSketch, "span": SpanSketch}
 _Range = tuple[int, int]
-
-
-def embed_models(
-    models: list[Any],
-    oracles: list[Oracle],
-    trains: list[Examples],
-    data: Any,
-    *,
-    fisher: str,
-    sketch: str | int,
-    seed: int,
-    store: Path | None = None,
-    part: tuple[int, int] | None = None,
-    forecast: Forecast = explain_bytes,
-    **options: Any,
-) -> list[Embedding]:
-    """Embed the training set with every model, in memory or in a store.
-
-    Parameters
-    ----------
-    models, oracles, trains : list
-        Each model, its oracle, and the training set as the oracle read it.
-    data : Any
-        The training data as given, for the identity of a store.
-    fisher, sketch, seed
-        As for `Explainer`.
-    store : Path, optional
-        A folder for the rows.
-    part : (int, int), optional
-        (i, n) adds the i-th of n parts to the store; nothing is returned.
-    forecast : callable
-        Peak memory of the job, see `exempla.memory`.
-    **options
-        What else the scores depend on, for the identity of a store.
-    """
-    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed}
-    if store is not None:
-        # a saved Explainer names the folder, and may be loaded from elsewhere
-        fitted = _embed_into_store(
-            models, oracles, trains, data, store.absolute(), part, chosen, options
-        )
-    else:
-        fitted = []
-        for i, (oracle, train) in enumerate(zip(oracles, trains, strict=True)):
-            with announce(0.0, "") if i else nullcontext():  # the first forecast covers all models
-                size: Any = {"models": len(oracles), "forecast": forecast}
-                fitted.append(embed_training_set(oracle, train, **chosen, **size))
-    snapshots = [is_checkpoint(model) for model in models]
-    if not fitted or not any(snapshots) or all(snapshots):
-        return fitted
-    # snapshots of a run are damped by the size of the weights at its end
-    last = fitted[snapshots.index(False)].evidence.weight_square
-    return [
-        replace(e, evidence=replace(e.evidence, weight_square=last, from_run=True)) for e in fitted
-    ]
-
-
-def check_part(part: Any, store: Path | None) -> tuple[int, int] | None:
-    """Return (i, n) with 1 ≤ i ≤ n, or None."""
-    if part is None:
-        return None
-    if store is None:
-        raise ExemplaError("part= divides the rows of a store: give store=FOLDER too.")
-    sound = isinstance(part, tuple) and len(part) == 2 and all(map(whole_number, part))
-    if not sound or not 1 <= part[0] <= part[1] <= _MAX_PARTS:
-        raise ExemplaError(
-            f"part is {part!r:.60}: give (i, n), the i-th of n parts, with 1 <= i <= n <= "
-            f"{_MAX_PARTS:,}."
-        )
-    return int(part[0]), int(part[1])
 
 
 # ---- rows
 
 
-def _embed_into_store(
+def embed_into_store(
     models: list[Any],
     oracles: list[Oracle],
     trains: list[Examples],
@@ -273,20 +199,6 @@ def _write(rows: RowSet, start: int, values: np.ndarray, bar: Bar) -> None:
 # ---- whitened rows
 
 
-def concatenate_models(parts: list[Array]) -> Array:
-    """Put the rows of m models side by side, divided by √m: their kernels are then averaged.
-
-    >>> rows = concatenate_models([np.array([[3.0]]), np.array([[4.0]])])
-    >>> round((rows @ rows.T).item(), 9)  # the mean of 9 and 16
-    12.5
-    """
-    if len(parts) == 1:
-        return parts[0]
-    joined = concatenate(parts, axis=1)
-    joined /= np.sqrt(len(parts))
-    return joined
-
-
 def whiten_on_disk(embeddings: list[Embedding], values: list[float], unit: bool) -> StoredRows:
     """Whiten stored rows into a second set of shards, once per set of dampings.
 
@@ -346,15 +258,13 @@ class _SavedBasis:
     """Rows of a few examples."""
 
 
-def _load_or_prepare(
-    path: Path, oracle: Oracle, train: Examples, *, fisher: str, sketch: str | int, seed: int
-) -> _SavedBasis:
+def _load_or_prepare(path: Path, oracle: Oracle, train: Examples, **chosen: Any) -> _SavedBasis:
     """Read basis and metric from the store, or compute them and write the file if it is missing."""
     if not path.exists():
-        prepared = Preparing(oracle, train, fisher, sketch, seed).done()
+        prepared = Preparing(oracle, train, **chosen).done()
         with disk_errors(path.parent):
             _save_basis(path, prepared, oracle, train)
-    saved = _load_basis(path, oracle, lambda: Preparing(oracle, train, fisher, sketch, seed).done())
+    saved = _load_basis(path, oracle, lambda: Preparing(oracle, train, **chosen).done())
     # hashes do not see everything that may differ: compare the scores of a few examples
     rows = _probe_rows(saved.prepared.basis, oracle, train)
     scale = np.abs(saved.probes).max(initial=0.0)
@@ -378,6 +288,7 @@ def _save_basis(path: Path, prepared: Prepared, oracle: Oracle, train: Examples)
     arrays["probes"] = _probe_rows(basis, oracle, train)
     about = {
         "basis": next(name for name, kind in _BASES.items() if isinstance(basis, kind)),
+        "given_up": basis.given_up,
         "metric": metric.name,
         "evidence": asdict(prepared.evidence),
     }
@@ -413,6 +324,7 @@ def _load_basis(path: Path, oracle: Oracle, prepare: Callable[[], Prepared]) -> 
             basis: Sketch = KroneckerSketch.from_arrays(oracle.layers, own, like)
         else:
             basis = IdentitySketch(oracle.layers)
+        basis.given_up = str(about.get("given_up", ""))
         prepared = Prepared(basis, _metric(about["metric"], arrays), evidence)
     return _SavedBasis(prepared, about["sha256"], probes)
 

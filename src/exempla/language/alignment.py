@@ -17,8 +17,8 @@ import numpy as np
 from exempla.arrays import Array, as_like, to_numpy
 from exempla.data import Completions
 from exempla.errors import ExemplaError
-from exempla.kernel.kernel import Kernel
-from exempla.kernel.query import Query, unit_scale
+from exempla.kernel.embed import unit_scale
+from exempla.kernel.kernel import Kernel, Query
 from exempla.kernel.residual import EmbeddedExamples, ResidualKernel
 from exempla.results import Explanation
 

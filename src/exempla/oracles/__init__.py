@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.errors import ExemplaError
 from exempla.oracles.base import Oracle
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def make_oracle(
     if isinstance(model, Oracle):
         return model
     if _is_module(unwrap(model)):
-        from exempla.oracles.torch.oracle import torch_oracle
+        from exempla.oracles.torch.oracle import TorchOracle
         from exempla.oracles.torch.trainers import reader_of
 
         reader = reader_of(model)
-        return torch_oracle(unwrap(model), likelihood, parameters, device, reader=reader)
+        return TorchOracle(unwrap(model), likelihood, parameters, device, reader=reader)
     if device is not None and str(device) != "cpu":
         raise ExemplaError(
             f"device={device!r:.60} applies to torch models only. This model runs on the CPU: "
@@ -69,22 +69,9 @@ def make_oracle(
 
     if isinstance(model, ArrayScores | ScoreModel):
         return ArrayOracle(model)
-    from exempla.oracles.trees import is_trees, tree_oracle
+    from exempla.oracles.sklearn.registry import sklearn_oracle
 
-    if is_trees(model):
-        return tree_oracle(model, likelihood, parameters)
-    if hasattr(model, "fit") or hasattr(model, "get_params"):
-        from exempla.oracles.sklearn.registry import sklearn_oracle
-
-        return sklearn_oracle(model, likelihood, parameters)
-    from exempla.oracles.sklearn.registry import SUPPORTED
-
-    raise UnsupportedModelError(
-        f"{type(model).__name__} is not a model exempla can score. It supports torch.nn.Module, "
-        "boosted trees of LightGBM, XGBoost, CatBoost and scikit-learn, scikit-learn's forests, "
-        f"{SUPPORTED}, and gradients of your own: ScoreModel(score=...) for a function, "
-        "ArrayScores() for a matrix of scores."
-    )
+    return sklearn_oracle(model, likelihood, parameters)
 
 
 def unwrap(model: Any) -> Any:
@@ -175,12 +162,12 @@ def make_oracles(
     """
     inside = unwrap(models)
     if any(_is_module(model) for model in inside):
-        from exempla.oracles.torch.oracle import torch_oracle
+        from exempla.oracles.torch.oracle import TorchOracle
         from exempla.oracles.torch.trainers import reader_of, with_checkpoints
 
         reader = next((r for r in map(reader_of, models) if r is not None), None)
         return [
-            torch_oracle(model, likelihood, parameters, device, reader=reader)
+            TorchOracle(model, likelihood, parameters, device, reader=reader)
             for model in with_checkpoints(inside)
         ]
     if len(models) > 1:

@@ -62,6 +62,9 @@ class ScoreRows:
     counted: int | None = None
     """Number of rows with probability above CLASS_CUT, if rows below it are included for
     exactness; None means all. Damping rules count rows."""
+    to_score: np.ndarray | None = None
+    """(n,) factors that turn Fisher rows into the scores of their examples; 0 for rows of other
+    labels. None if no row is known to be a multiple of a score."""
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -73,7 +76,9 @@ class ScoreRows:
 
     def take(self, positions: np.ndarray) -> ScoreRows:
         """Return the rows at these positions, in this order."""
-        return ScoreRows(self.sample[positions], tuple(f.take(positions) for f in self.factors))
+        scale = None if self.to_score is None else self.to_score[positions]
+        factors = tuple(f.take(positions) for f in self.factors)
+        return ScoreRows(self.sample[positions], factors, to_score=scale)
 
     def compact(self) -> ScoreRows:
         """Return the same rows with each layer in its smallest form; supports products only."""
@@ -86,10 +91,12 @@ class ScoreRows:
             return groups[0]
         layers = zip(*(group.factors for group in groups), strict=True)
         counts = [len(group) if group.counted is None else group.counted for group in groups]
+        scales = [np.zeros(len(g)) if g.to_score is None else g.to_score for g in groups]
         return ScoreRows(
             np.concatenate([group.sample for group in groups]),
             tuple(first.join(list(rest)) for first, *rest in layers),
             sum(counts) if any(group.counted is not None for group in groups) else None,
+            np.concatenate(scales),
         )
 
     def thinnest(self, layers: tuple[Layer, ...]) -> int:
@@ -209,6 +216,8 @@ class Oracle(ABC):
     """How `fisher_rows` computes the expectation over the model's labels, in words."""
     notes: tuple[str, ...] = ()
     """Remarks that every explanation of this model includes."""
+    trees: bool = False
+    """True for an ensemble of trees."""
     whitened: bool = False
     """True if dot products of scores already are the kernel; the metric is then the identity,
     whichever one was requested."""

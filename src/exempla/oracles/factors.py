@@ -6,7 +6,7 @@ Shapes: n rows of a batch, s positions that share a weight (tokens, pixels), d_i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from exempla.arrays import Array, as_like, concatenate, is_sparse
 MANY = 32
 """Positions per example from which on fewer examples are sampled where a sample is enough: such
 examples differ less from one another and cost more."""
+
+
+Side = Literal["inputs", "outputs"]
+"""One of the two sides of a layer's scores: inputs a, or output gradients g."""
 
 
 class Pairs(NamedTuple):
@@ -152,26 +156,20 @@ class Factors:
             return Factors(self.a.multiply(factor[None, :]).tocsr(), self.g)
         return Factors(self.a * as_like(factor, self.a), self.g)
 
-    def input_moment(self) -> Array:
-        """Return Σ a aᵀ over rows and positions, (d_in, d_in): K-FAC's input factor."""
-        a = self.a.reshape(-1, self.a.shape[-1]) if self.a.ndim == 3 else self.a
-        moment = a.T @ a
+    def moment(self, side: Side) -> Array:
+        """Return Σ v vᵀ over rows and positions of one side, (d, d): a factor of K-FAC."""
+        v = self._vectors(side)
+        moment = v.T @ v
         return moment.toarray() if is_sparse(moment) else moment
 
-    def output_moment(self) -> Array:
-        """Return Σ g gᵀ over rows and positions, (d_out, d_out): K-FAC's output factor."""
-        g = self.g.reshape(-1, self.g.shape[-1])
-        return g.T @ g
+    def action(self, side: Side, directions: Array) -> Array:
+        """Return the moment times a few directions, (d, r), without forming the moment."""
+        v = self._vectors(side)
+        return v.T @ (v @ directions)
 
-    def input_action(self, directions: Array) -> Array:
-        """Return (Σ a aᵀ) times a few directions, (d_in, r), without forming the moment."""
-        a = self.a.reshape(-1, self.a.shape[-1]) if self.a.ndim == 3 else self.a
-        return a.T @ (a @ directions)
-
-    def output_action(self, directions: Array) -> Array:
-        """Return (Σ g gᵀ) times a few directions, (d_out, r)."""
-        g = self.g.reshape(-1, self.g.shape[-1])
-        return g.T @ (g @ directions)
+    def _vectors(self, side: Side) -> Array:
+        v = self.a if side == "inputs" else self.g
+        return v.reshape(-1, v.shape[-1]) if v.ndim == 3 else v
 
 
 def pad(array: Array, positions: int) -> Array:

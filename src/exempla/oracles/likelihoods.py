@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_namespace
 
 from exempla.arrays import Array
@@ -49,10 +48,6 @@ class Likelihood(ABC):
     @abstractmethod
     def predict(self, outputs: Array) -> Array:
         """Return the most probable class code, or the mean."""
-
-    @abstractmethod
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        """Draw one label per row from the model."""
 
     def fitted(self, outputs: Array, y: Array, weights: Array | None = None) -> Likelihood:
         """Return a copy with its scale estimated; families without a scale return themselves."""
@@ -101,11 +96,6 @@ class Categorical(Likelihood):
     def predict(self, outputs: Array) -> Array:
         return array_namespace(outputs).argmax(outputs, axis=1)
 
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        # Gumbel's trick: argmax(logits + Gumbel noise) is a draw from the softmax
-        xp = array_namespace(outputs)
-        return xp.argmax(outputs + _like(outputs, rng.gumbel(size=tuple(outputs.shape))), axis=1)
-
 
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
@@ -119,36 +109,31 @@ class Bernoulli(Likelihood):
     name = "bernoulli"
     discrete = True
 
+    def _answers(self, outputs: Array, y: Array) -> Array:
+        """Return 1 for yes and 0 for no, in the shape of the outputs."""
+        return _column(outputs, y)
+
     def log_prob(self, outputs: Array, y: Array) -> Array:
         xp = array_namespace(outputs)
-        return xp.sum(_log_sigmoid((2 * _column(outputs, y) - 1) * outputs), axis=1)
+        return xp.sum(_log_sigmoid((2 * self._answers(outputs, y) - 1) * outputs), axis=1)
 
     def score(self, outputs: Array, y: Array) -> Array:
-        return _column(outputs, y) - _sigmoid(outputs)
+        return self._answers(outputs, y) - _sigmoid(outputs)
 
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
         # y has variance p(1 − p); the only row is never dropped
-        xp = array_namespace(outputs)
-        root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
-        return _arange(outputs, outputs.shape[0]), root
+        return _arange(outputs, outputs.shape[0]), _root_variance(outputs)
 
     def predict(self, outputs: Array) -> Array:
         xp = array_namespace(outputs)
         return xp.astype(outputs[:, 0] > 0, xp.int64)
 
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        xp = array_namespace(outputs)
-        u = _like(outputs, rng.random(outputs.shape[0]))
-        return xp.astype(u < _sigmoid(outputs[:, 0]), xp.int64)
-
 
 @dataclass(frozen=True)
-class OneVsRest(Likelihood):
+class OneVsRest(Bernoulli):
     """C independent binary problems, "is it class c?": the product of C Bernoulli likelihoods.
 
-    scikit-learn's one-vs-rest classifiers fit this model. Not every draw from it is a class (all C
-    answers may be no), so `sample` draws from the normalised probabilities of `predict_proba`. The
-    Fisher is that of the product.
+    scikit-learn's one-vs-rest classifiers fit this model. The Fisher is that of the product.
 
     >>> import numpy as np
     >>> OneVsRest().score(np.zeros((1, 3)), np.array([2]))
@@ -156,26 +141,17 @@ class OneVsRest(Likelihood):
     """
 
     name = "one-vs-rest"
-    discrete = True
 
-    def log_prob(self, outputs: Array, y: Array) -> Array:
-        xp = array_namespace(outputs)
-        return xp.sum(_log_sigmoid((2 * _one_hot(outputs, y) - 1) * outputs), axis=1)
-
-    def score(self, outputs: Array, y: Array) -> Array:
-        return _one_hot(outputs, y) - _sigmoid(outputs)
+    def _answers(self, outputs: Array, y: Array) -> Array:
+        return _one_hot(outputs, y)
 
     def fisher_root(self, outputs: Array, cut: float = 0.0) -> tuple[Array, Array]:
         # the answers are independent: E[g gᵀ] is diagonal, p_c(1 − p_c)
-        xp = array_namespace(outputs)
-        root = xp.exp((_log_sigmoid(outputs) + _log_sigmoid(-outputs)) / 2)
+        root = _root_variance(outputs)
         return _diagonal_rows(root, root**2 > cut)
 
     def predict(self, outputs: Array) -> Array:
         return array_namespace(outputs).argmax(outputs, axis=1)
-
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        return Categorical().sample(_log_sigmoid(outputs), rng)
 
 
 @dataclass(frozen=True)
@@ -244,10 +220,6 @@ class Gaussian(Likelihood):
     def predict(self, outputs: Array) -> Array:
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        noise = rng.normal(scale=math.sqrt(self._sigma2), size=tuple(outputs.shape))
-        return self.predict(outputs + _like(outputs, noise))
-
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
@@ -282,12 +254,6 @@ class Poisson(Likelihood):
     def predict(self, outputs: Array) -> Array:
         rate = array_namespace(outputs).exp(outputs)
         return rate[:, 0] if rate.shape[1] == 1 else rate
-
-    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
-        rate = array_namespace(outputs).exp(outputs)
-        rate = rate if isinstance(rate, np.ndarray) else rate.detach().cpu().numpy()
-        counts = rng.poisson(rate).astype(np.float64)
-        return _like(outputs, counts[:, 0] if counts.shape[1] == 1 else counts)
 
 
 @dataclass(frozen=True)
@@ -360,16 +326,13 @@ def _sigmoid(x: Array) -> Array:
     return array_namespace(x).exp(_log_sigmoid(x))
 
 
+def _root_variance(x: Array) -> Array:
+    """Return √(p(1 − p)) with p = σ(x)."""
+    return array_namespace(x).exp((_log_sigmoid(x) + _log_sigmoid(-x)) / 2)
+
+
 def _arange(like: Array, n: int) -> Any:
     return array_namespace(like).arange(n, device=device(like))
-
-
-def _like(outputs: Array, values: np.ndarray) -> Array:
-    """Convert NumPy draws to the outputs' array type, dtype and device."""
-    if isinstance(outputs, np.ndarray):
-        return values.astype(outputs.dtype, copy=False)
-    xp = array_namespace(outputs)
-    return xp.asarray(values, dtype=outputs.dtype, device=device(outputs))
 
 
 def _column(outputs: Array, y: Array) -> Array:

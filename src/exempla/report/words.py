@@ -455,6 +455,8 @@ def trust(found: Selection, about: About) -> list[Trust]:
     )
     kept = "all" if exact else percent(found.share)
     lines.append(("Kept of the Fisher information", kept, "exact" if exact else rest))
+    if found.given_up:
+        lines.append(("Approximated", "to stay within the budget", found.given_up))
     lines.append(("Selection", f"{found.selector}{noise}", _selected(found)))
     lines += _certified(found)
     return lines
@@ -513,5 +515,5 @@ def computed(found: Explanation) -> str:
     return (
         f"side {found.side} · labels {found.labels} · selector {found.selector} (noise "
         f"{found.noise:g}) · damping {found.damping:.3g} ({found.damping_rule}) · Fisher kept "
-        f"{percent(found.share)}"
+        f"{percent(found.share)}" + (f" ({found.given_up})" if found.given_up else "")
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csc_matrix
 
 from exempla.report.views import rounded
 from exempla.tables.infer import Column
@@ -78,11 +79,11 @@ def _words(name: str, texts: np.ndarray, rows: np.ndarray) -> list[tuple[float, 
 
     counter = CountVectorizer(binary=True, max_features=_MAX_WORDS)
     try:
-        occurs = counter.fit_transform(texts).tocsc()
+        occurs = csc_matrix(counter.fit_transform(texts))
     except ValueError:  # no words at all
         return []
     found: list[tuple[float, str]] = []
-    common = np.flatnonzero(occurs[rows].sum(axis=0).A1 >= _MIN_ROWS)
+    common = np.flatnonzero(np.asarray(occurs[rows].sum(axis=0)).ravel() >= _MIN_ROWS)
     for place in common:
         has = np.zeros(len(texts), dtype=bool)
         has[occurs.indices[occurs.indptr[place] : occurs.indptr[place + 1]]] = True

@@ -17,7 +17,7 @@ from exempla.checks import check_k, check_seed
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions
-from exempla.kernel.query import mean_embedding
+from exempla.kernel.kernel import mean_embedding
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence, select

@@ -24,7 +24,6 @@ from exempla.data import absent_labels, arrays_of, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import is_checkpoint
-from exempla.oracles.trees import is_trees
 from exempla.progress import waiting
 from exempla.results import Explanation
 from exempla.tasks.retrain import check_fit, is_module, refit
@@ -65,7 +64,7 @@ SIZE = {
 def kind_of(explainer: Any) -> str:
     """Return "linear", "trees" or "network": what decides how a removal is predicted."""
     oracle = explainer.embeddings[0].oracle
-    if is_trees(explainer.models[0]):
+    if oracle.trees:
         return "trees"
     return "network" if len(oracle.layers) > 1 else "linear"
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import exempla
 from exempla.errors import ExemplaWarning
 from exempla.oracles.torch import network
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from exempla.oracles.torch.sources import are_joinable, joined
 from tests.oracles.torch.items import Items, Noisy
 
@@ -38,7 +38,7 @@ SEEN: list[int] = []
 
 
 def scored(loader: Any, oracle: TorchOracle | None = None) -> tuple[Tensor, list[int]]:
-    oracle = oracle or torch_oracle(model())
+    oracle = oracle or TorchOracle(model())
     batches = list(oracle.scores(oracle.read(loader, role="train")))
     assert np.concatenate([b.sample for b in batches]).tolist() == list(range(N))
     rows = [torch.cat([f.dense() for f in b.factors], 1) for b in batches]
@@ -66,7 +66,7 @@ def test_a_whole_fit_does_not_depend_on_the_loaders_batches() -> None:
 
 def test_a_collate_function_sees_what_its_loader_gives_it() -> None:
     loader = DataLoader(Items(X, Y), 7, collate_fn=own)
-    oracle = torch_oracle(model())
+    oracle = TorchOracle(model())
     oracle.read(loader, role="train")
     SEEN.clear()
     _, sizes = scored(loader, oracle)
@@ -120,7 +120,7 @@ def test_random_items_are_told_and_made_still() -> None:
 
 
 def test_a_pass_stays_beside_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    oracle = torch_oracle(model())
+    oracle = TorchOracle(model())
     oracle.read((X, Y), role="train")
     seen = oracle.network
     monkeypatch.setattr(network, "SPARED", {"cpu": 0})

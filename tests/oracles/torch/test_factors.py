@@ -112,10 +112,10 @@ def test_the_compact_form_is_the_same_and_no_larger(pair: tuple[Factors, Factors
 def test_few_positions_are_never_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     few, other = small_images(1, 1, bias=True), small_images(1, 1, bias=True)
     monkeypatch.setattr(ConvFactors, "dense", lambda _: pytest.fail("written out"))
-    monkeypatch.setattr(ConvFactors, "input_moment", lambda _: pytest.fail("whole moment"))
+    monkeypatch.setattr(ConvFactors, "moment", lambda *_: pytest.fail("whole moment"))
     few.gram(other)
     few.norm2()
-    few.input_action(torch.randn(73, 2, dtype=torch.float64))
+    few.action("inputs", torch.randn(73, 2, dtype=torch.float64))
 
 
 def test_a_large_image_is_compacted() -> None:
@@ -141,44 +141,42 @@ def test_moments_are_those_of_the_sides() -> None:
     torch.manual_seed(1)
     linear = PairFactors(vectors(3, 6, True), vectors(3, 4))
     a, g = linear.inputs.project(None).flatten(0, 1), linear.outputs.project(None).flatten(0, 1)
-    close(linear.input_moment(), a.T @ a)
-    close(linear.output_moment(), g.T @ g)
+    close(linear.moment("inputs"), a.T @ a)
+    close(linear.moment("outputs"), g.T @ g)
     table = PairFactors(indices(4, 9), vectors(4, 3))
     hot = table.inputs.project(None).flatten(0, 1)
-    close(table.input_moment(), hot.T @ hot)
+    close(table.moment("inputs"), hot.T @ hot)
     close(
-        tied_sum := (t := tied()).input_moment(),
-        t.parts[0].input_moment() + t.parts[1].input_moment(),
+        tied_sum := (t := tied()).moment("inputs"),
+        t.parts[0].moment("inputs") + t.parts[1].moment("inputs"),
     )
     assert tied_sum.shape == (7, 7)
     c = conv(1, 2, 4)
     patches = torch.nn.functional.pad(c.shape.patches(c.a), (0, 0, 0, 1), value=1.0)[:, 0]
     flat = patches.transpose(0, 1).flatten(1)
-    close(c.input_moment(), flat @ flat.T)
-    close(c.output_moment(), (h := c.g.transpose(0, 1).flatten(1)) @ h.T)
+    close(c.moment("inputs"), flat @ flat.T)
+    close(c.moment("outputs"), (h := c.g.transpose(0, 1).flatten(1)) @ h.T)
     dense = DenseFactors(torch.randn(N, 3, 4, dtype=torch.float64))
-    close(dense.input_moment(), (dense.g @ dense.g.transpose(1, 2)).sum(0))
-    close(dense.output_moment(), (dense.g.transpose(1, 2) @ dense.g).sum(0))
+    close(dense.moment("inputs"), (dense.g @ dense.g.transpose(1, 2)).sum(0))
+    close(dense.moment("outputs"), (dense.g.transpose(1, 2) @ dense.g).sum(0))
 
 
 def test_actions_of_the_moments(pair: tuple[Factors, Factors]) -> None:
     factors, _ = pair
-    for moment, action in (
-        (factors.input_moment(), factors.input_action),
-        (factors.output_moment(), factors.output_action),
-    ):
+    for side in ("inputs", "outputs"):
+        moment = factors.moment(side)
         omega = torch.randn(len(moment), 3, dtype=torch.float64)
-        close(action(omega), moment @ omega)
+        close(factors.action(side, omega), moment @ omega)
 
 
 def test_pieces_change_nothing(pair: tuple[Factors, Factors], monkeypatch: Any) -> None:
     one, other = pair
     gram, norm2 = one.gram(other), one.norm2()
-    moment = one.input_moment()
+    moment = one.moment("inputs")
     monkeypatch.setattr(chunks, "PIECE", 16 * 150)
     close(one.gram(other), gram)
     close(one.norm2(), norm2)
-    close(one.input_moment(), moment)
+    close(one.moment("inputs"), moment)
 
 
 def test_rows_of_different_length_join_with_empty_positions() -> None:
@@ -187,7 +185,7 @@ def test_rows_of_different_length_join_with_empty_positions() -> None:
     joined = short.join([long])
     close(joined.dense(), torch.cat([short.dense(), long.dense()]))
     # an empty position is no input: the moments add up
-    close(joined.input_moment(), short.input_moment() + long.input_moment())
+    close(joined.moment("inputs"), short.moment("inputs") + long.moment("inputs"))
 
 
 def test_a_convolution_equals_autograd_with_groups_and_dilation() -> None:

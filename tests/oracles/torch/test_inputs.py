@@ -23,7 +23,7 @@ from torch.utils.data import (
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.torch import sources as streams
 from exempla.oracles.torch.examples import TorchExamples
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from tests.oracles.torch.items import Items, Noisy
 
 N = 10
@@ -68,9 +68,9 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_data_gives_the_same_scores(shape: str) -> None:
     model = mlp()
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     got = scores(oracle, SHAPES[shape])
-    torch.testing.assert_close(got, scores(torch_oracle(model), (X, Y)), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got, scores(TorchOracle(model), (X, Y)), rtol=1e-5, atol=1e-6)
     labels = oracle.read(SHAPES[shape], role="test").labels
     assert labels is not None
     np.testing.assert_array_equal(labels, Y.numpy())
@@ -79,14 +79,14 @@ def test_every_shape_of_data_gives_the_same_scores(shape: str) -> None:
 @pytest.mark.parametrize("items", [Items(X, Y), TensorDataset(X, Y)])
 @pytest.mark.parametrize("size", [1, 3, 256])
 def test_a_loader_is_read_in_batches_that_suit_the_machine(items: Any, size: int) -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     train = oracle.read(DataLoader(items, batch_size=size, shuffle=True), role="train")
     assert [len(r) for r in oracle.scores(train)] == [N]
     assert train.source.batch_size == size, "it tells what a training step may take"
 
 
 def test_part_of_the_examples() -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     everything = scores(oracle, Items(X, Y))
     part = oracle.read(Items(X, Y), role="test").take(np.array([7, 2])).take(np.array([1, 0, 1]))
     rows = torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in oracle.scores(part)])
@@ -106,12 +106,12 @@ class Two(nn.Module):
 
 def test_several_inputs() -> None:
     model, b = Two(), torch.randn(N, 2)
-    want = scores(torch_oracle(model), (X, b, Y))
+    want = scores(TorchOracle(model), (X, b, Y))
     for given in ({"a": X, "b": b, "labels": Y}, ((X, b), Y), ({"a": X, "b": b}, Y)):
-        torch.testing.assert_close(scores(torch_oracle(model), given), want)
+        torch.testing.assert_close(scores(TorchOracle(model), given), want)
     w = torch.rand(N) + 1
-    torch.testing.assert_close(scores(torch_oracle(model), (X, b, Y, w)), w[:, None] * want)
-    assert torch_oracle(model, "categorical").read((X, b), role="test").labels is None
+    torch.testing.assert_close(scores(TorchOracle(model), (X, b, Y, w)), w[:, None] * want)
+    assert TorchOracle(model, "categorical").read((X, b), role="test").labels is None
 
 
 class Pooled(nn.Module):
@@ -128,7 +128,7 @@ class Pooled(nn.Module):
 def test_sequences_of_different_length_stay_in_order() -> None:
     model, lengths = Pooled(), [2, 2, 5, 2, 5, 5, 1]
     items = [(torch.randn(n, 4), n % 3) for n in lengths]
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     train = oracle.read(items, role="train")
     rows = list(oracle.scores(train))
     assert [len(r) for r in rows] == [2, 1, 1, 2, 1]
@@ -154,7 +154,7 @@ def test_hugging_face_rows_are_padded() -> None:
     model = GPT2LMHeadModel(config)
     texts = [[3, 4, 5], [6, 7, 8, 9, 10], [11, 12]]
     rows = datasets.Dataset.from_dict({"input_ids": texts, "text": ["a", "b", "c"]})
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     train = oracle.read(rows, role="train")
     assert oracle.likelihood == "causal_lm"
     got = oracle.log_likelihood(train)
@@ -183,7 +183,7 @@ class Drawing(Noisy):
 
 
 def test_random_augmentation_is_said_once_and_made_still() -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     state = torch.get_rng_state()
     with pytest.warns(ExemplaWarning, match="one version, drawn by its position"):
         train = oracle.read(DataLoader(Noisy(X, Y), batch_size=4, shuffle=True), role="train")
@@ -224,20 +224,20 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize("form", ["tuples", "dictionaries", "batches"])
 def test_a_stream_is_read_once_and_kept(form: str) -> None:
-    stream, oracle = Stream(form=form), torch_oracle(mlp())
+    stream, oracle = Stream(form=form), TorchOracle(mlp())
     given = DataLoader(stream, batch_size=None) if form == "batches" else stream
     with pytest.warns(ExemplaWarning, match=r"read once, its 10 examples are kept"):
         got = scores(oracle, given)
-    torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
-    scores(torch_oracle(mlp()), given)
+    torch.testing.assert_close(got, scores(TorchOracle(mlp()), (X, Y)))
+    scores(TorchOracle(mlp()), given)
     assert stream.read == 1
 
 
 def test_a_loader_of_a_stream_collates_in_its_own_way() -> None:
     loader = DataLoader(Stream(), batch_size=3, collate_fn=stacked)
     with pytest.warns(ExemplaWarning, match="read once"):
-        got = scores(torch_oracle(mlp()), loader)
-    torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
+        got = scores(TorchOracle(mlp()), loader)
+    torch.testing.assert_close(got, scores(TorchOracle(mlp()), (X, Y)))
 
 
 class Endless(IterableDataset):
@@ -257,7 +257,7 @@ def test_a_stream_without_end_is_refused(
         monkeypatch.setattr(streams, "MAX_STREAM_EXAMPLES", 1000)
     data = DataLoader(Endless(), batch_size=4) if loader else Endless()
     with pytest.raises(ExemplaError, match="without an end"):
-        torch_oracle(mlp()).read(data, role="train")
+        TorchOracle(mlp()).read(data, role="train")
 
 
 def test_a_stream_that_states_its_length_is_read_so_far() -> None:
@@ -266,8 +266,8 @@ def test_a_stream_that_states_its_length_is_read_so_far() -> None:
             return N
 
     with pytest.warns(ExemplaWarning, match="its 10 examples"):
-        got = scores(torch_oracle(mlp()), Stated())
-    torch.testing.assert_close(got, scores(torch_oracle(mlp()), (X, Y)))
+        got = scores(TorchOracle(mlp()), Stated())
+    torch.testing.assert_close(got, scores(TorchOracle(mlp()), (X, Y)))
 
 
 class Faulty(Items):
@@ -313,7 +313,7 @@ FAULTS = {
 @pytest.mark.parametrize("loader", [False, True])
 def test_a_data_set_that_fails_is_named(fault: str, loader: bool) -> None:
     data: Any = DataLoader(Faulty(fault), batch_size=4) if loader else Faulty(fault)
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     with pytest.raises(ExemplaError, match=FAULTS[fault]) as caught:
         list(oracle.scores(oracle.read(data, role="train")))
     assert "\n" not in str(caught.value)
@@ -325,11 +325,11 @@ class Backwards(Items):
 
 
 def test_arrays_with_negative_strides_are_read() -> None:
-    wanted = scores(torch_oracle(mlp()), (X.flip(1), Y))
+    wanted = scores(TorchOracle(mlp()), (X.flip(1), Y))
     for given in ((X.numpy()[:, ::-1], Y), Backwards(X, Y), DataLoader(Backwards(X, Y), 3)):
-        torch.testing.assert_close(scores(torch_oracle(mlp()), given), wanted)
-    turned = scores(torch_oracle(mlp()), (X.numpy()[::-1], Y.numpy()[::-1]))
-    torch.testing.assert_close(turned, scores(torch_oracle(mlp()), (X.flip(0), Y.flip(0))))
+        torch.testing.assert_close(scores(TorchOracle(mlp()), given), wanted)
+    turned = scores(TorchOracle(mlp()), (X.numpy()[::-1], Y.numpy()[::-1]))
+    torch.testing.assert_close(turned, scores(TorchOracle(mlp()), (X.flip(0), Y.flip(0))))
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
@@ -357,7 +357,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_one_clear_sentence(mistake: str) -> None:
     given, message = MISTAKES[mistake]
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     with pytest.raises(ExemplaError, match=message) as caught:
         oracle.read(given, role="train")
     assert "\n" not in str(caught.value)
@@ -412,13 +412,13 @@ UNUSABLE = {
 def test_what_cannot_be_used_is_said(mistake: str) -> None:
     given, message = UNUSABLE[mistake]
     with pytest.raises(ExemplaError, match=message) as caught:
-        torch_oracle(mlp()).read(given, role="train")
+        TorchOracle(mlp()).read(given, role="train")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("labels", [torch.stack([Y, Y], 1), Y.float() + 0.5])
 def test_questioned_labels_must_be_class_numbers(labels: Tensor) -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     oracle.read((X, Y), role="train")
     with pytest.raises(ExemplaError, match=r"one class number|fractions"):
         oracle.read((X, labels), role="test")
@@ -432,13 +432,13 @@ class Weighted(Items):
 
 
 def test_weights_of_a_dataset_are_checked_as_they_are_read() -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     with pytest.raises(ExemplaError, match=r"negative, NaN or infinite \(rows 7\)"):
         list(oracle.scores(oracle.read(Weighted(X, Y), role="train")))
 
 
 def same_scores(given: Any, expected: Any = (X, Y)) -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     first, other = (list(oracle.scores(oracle.read(d, role="train"))) for d in (expected, given))
     for one, two in zip(first[0].factors, other[0].factors, strict=True):
         torch.testing.assert_close(one.dense(), two.dense())
@@ -457,7 +457,7 @@ def test_other_types_of_the_same_numbers() -> None:
 
 
 def test_weights_of_questioned_examples_do_not_count() -> None:
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     oracle.read((X, Y), role="train")
     plain, weighted = (
         next(oracle.scores(oracle.read(d, role="test"))).factors[0].dense()
@@ -471,9 +471,9 @@ def test_a_model_of_nan_and_one_without_values() -> None:
     with torch.no_grad():
         model[0].weight[0, 0] = float("nan")  # type: ignore[index]
     with pytest.raises(ExemplaError, match=r"the model holds NaN or infinity in 0\.weight"):
-        torch_oracle(model).read((X, Y), role="train")
+        TorchOracle(model).read((X, Y), role="train")
     with pytest.raises(ExemplaError, match="meta device"):
-        torch_oracle(mlp().to("meta"))
+        TorchOracle(mlp().to("meta"))
 
 
 @pytest.mark.parametrize(
@@ -481,10 +481,10 @@ def test_a_model_of_nan_and_one_without_values() -> None:
 )
 def test_parameters_that_name_nothing(parameters: Any) -> None:
     with pytest.raises(ExemplaError, match="parameters="):
-        torch_oracle(mlp(), parameters=parameters)
+        TorchOracle(mlp(), parameters=parameters)
 
 
 @pytest.mark.parametrize("device", ["nonsense", 1.5, "cuda:x"])
 def test_a_device_that_is_none(device: Any) -> None:
     with pytest.raises(ExemplaError, match="is not a device"):
-        torch_oracle(mlp(), device=device)
+        TorchOracle(mlp(), device=device)

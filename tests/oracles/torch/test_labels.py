@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.torch.oracle import torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 
 torch.manual_seed(0)
 X, Y = torch.randn(80, 4), torch.arange(80) % 3
@@ -24,7 +24,7 @@ def mlp() -> nn.Module:
 
 
 def scores(model: nn.Module, data: Any, likelihood: Any = "auto") -> Tensor:
-    oracle = torch_oracle(model, likelihood)
+    oracle = TorchOracle(model, likelihood)
     rows = list(oracle.scores(oracle.read(data, role="train")))
     return torch.cat([torch.cat([f.dense() for f in r.factors], 1) for r in rows])
 
@@ -60,7 +60,7 @@ def test_an_answer_says_how_one_hot_labels_were_taken() -> None:
 def test_several_labels_further_down_are_seen_in_arrays_and_refused_in_datasets() -> None:
     several = ONE_HOT.clone()
     several[70, :2] = 1.0
-    oracle = torch_oracle(mlp())
+    oracle = TorchOracle(mlp())
     oracle.read((X, several), role="train")
     assert oracle.likelihood == "multilabel"
     with pytest.raises(ExemplaError, match="row 70 does not add up to one"):
@@ -106,13 +106,13 @@ def test_a_detector_is_refused_with_what_to_do() -> None:
 def test_frozen_absent_and_quantised_models_are_told_apart() -> None:
     frozen = mlp().requires_grad_(False)
     with pytest.raises(UnsupportedModelError, match="set requires_grad"):
-        torch_oracle(frozen)
+        TorchOracle(frozen)
     with pytest.raises(UnsupportedModelError, match="meta device"):
-        torch_oracle(frozen.to("meta"))
+        TorchOracle(frozen.to("meta"))
     adapters = nn.ModuleDict({"lora_A": nn.Linear(3, 2)}).requires_grad_(False)
     with pytest.raises(UnsupportedModelError, match="is_trainable=True"):
-        torch_oracle(adapters)
+        TorchOracle(adapters)
     whole = nn.Module()
     whole.weight = nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)
     with pytest.raises(UnsupportedModelError, match="before quantisation"):
-        torch_oracle(whole)
+        TorchOracle(whole)

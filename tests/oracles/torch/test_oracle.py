@@ -16,7 +16,7 @@ from exempla.oracles.likelihoods import Custom
 from exempla.oracles.torch import likelihood as torch_likelihoods
 from exempla.oracles.torch import trainers as torch_select
 from exempla.oracles.torch.examples import ArraySource, TorchExamples
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 
 N = 8
 
@@ -61,7 +61,7 @@ def test_examples_in_docstrings(source: object) -> None:
     ],
 )
 def test_the_likelihood_is_told_from_the_labels(outputs: int, labels: Tensor, name: str) -> None:
-    oracle = torch_oracle(mlp(outputs))
+    oracle = TorchOracle(mlp(outputs))
     oracle.read((data()[0], labels), role="train")
     assert oracle.likelihood == name
 
@@ -69,7 +69,7 @@ def test_the_likelihood_is_told_from_the_labels(outputs: int, labels: Tensor, na
 def test_gaussian_variance_is_the_mean_squared_residual() -> None:
     model, (x, _) = mlp(1), data()
     y = torch.randn(N)
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     train = oracle.read((x, y), role="train")
     residual = (model(x)[:, 0] - y).square().mean().item()
     assert oracle.head.family.variance == pytest.approx(residual)  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ def test_gaussian_variance_is_the_mean_squared_residual() -> None:
 
 def test_predicted_labels_and_predictions() -> None:
     model, (x, y) = mlp(), data()
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     train = oracle.read((x, y), role="train")
     predicted = model(x).argmax(1)
     np.testing.assert_array_equal(oracle.predict(train), predicted.numpy())
@@ -95,7 +95,7 @@ def test_predicted_labels_and_predictions() -> None:
 
 def test_a_softmax_at_the_end_changes_nothing() -> None:
     model, (x, y) = mlp(), data()
-    plain, ended = torch_oracle(model), torch_oracle(nn.Sequential(model, nn.Softmax(1)))
+    plain, ended = TorchOracle(model), TorchOracle(nn.Sequential(model, nn.Softmax(1)))
     a, b = (o.read((x, y), role="train") for o in (plain, ended))
     torch.testing.assert_close(scores(plain, a), scores(ended, b), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(plain.log_likelihood(a), ended.log_likelihood(b), rtol=1e-5)
@@ -111,7 +111,7 @@ def test_a_custom_likelihood_equal_to_the_built_in_one() -> None:
         p = model(batch[0]).softmax(1)
         return batch[0], torch.multinomial(p, 1, generator=generator)[:, 0]
 
-    built_in, own = torch_oracle(model), torch_oracle(model, Custom(log_prob, sample), draws=800)
+    built_in, own = TorchOracle(model), TorchOracle(model, Custom(log_prob, sample), draws=800)
     a, b = (o.read((x, y), role="train") for o in (built_in, own))
     torch.testing.assert_close(scores(built_in, a), scores(own, b))
     np.testing.assert_allclose(built_in.log_likelihood(a), own.log_likelihood(b), rtol=1e-5)
@@ -119,7 +119,7 @@ def test_a_custom_likelihood_equal_to_the_built_in_one() -> None:
     exact, sampled = exact.T @ exact, sampled.T @ sampled
     assert (exact - sampled).norm() < 0.1 * exact.norm()
     assert "sampled" in own.fisher_note
-    empirical = torch_oracle(model, log_prob)  # a function alone
+    empirical = TorchOracle(model, log_prob)  # a function alone
     train = empirical.read((x, y), role="train")
     torch.testing.assert_close(
         written_out(list(empirical.fisher_rows(train))), scores(empirical, train)
@@ -133,7 +133,7 @@ def test_many_classes_are_exact_at_the_top_and_sampled_below() -> None:
     with torch.no_grad():
         model.weight *= 2
     x = torch.randn(2, 4, dtype=torch.float64)
-    oracle = torch_oracle(model, draws=1000)
+    oracle = TorchOracle(model, draws=1000)
     train = oracle.read((x, torch.tensor([3, 49])), role="train")
     rows = written_out(list(oracle.fisher_rows(train)))
     p = model(x).softmax(1).detach()
@@ -159,7 +159,7 @@ def test_sampled_token_labels_estimate_the_fisher() -> None:
     model = Next().double()
     ids = torch.tensor([[1, 2, 3, 0]])
     mask = torch.tensor([[1, 1, 1, 0]])
-    oracle = torch_oracle(model, "causal_lm", draws=1500)
+    oracle = TorchOracle(model, "causal_lm", draws=1500)
     train = oracle.read({"input_ids": ids, "attention_mask": mask}, role="train")
     rows = written_out(list(oracle.fisher_rows(train)))
     fisher = (rows.T @ rows).reshape(5, 5, 5, 5)
@@ -176,7 +176,7 @@ def test_sampled_token_labels_estimate_the_fisher() -> None:
 def test_weights_scale_scores_and_fisher() -> None:
     model, (x, y) = mlp(), data()
     w = torch.rand(N) + 0.5
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     plain = oracle.read((x, y), role="train")
     weighted = oracle.read((x, y, w), role="train")
     torch.testing.assert_close(scores(oracle, weighted), w[:, None] * scores(oracle, plain))
@@ -193,7 +193,7 @@ def test_confident_examples_need_few_fisher_rows() -> None:
         model.weight[0] = 1.0
         model.bias.zero_()
     x = torch.tensor([[20.0]] * 5 + [[0.0]])
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     rows = list(oracle.fisher_rows(oracle.read((x, torch.zeros(6).long()), role="train")))
     counts = np.bincount(np.concatenate([r.sample for r in rows]), minlength=6)
     assert counts.tolist() == [1, 1, 1, 1, 1, 10]
@@ -204,10 +204,10 @@ def test_confident_examples_need_few_fisher_rows() -> None:
 
 def test_parameters_narrow_the_scores() -> None:
     model, (x, y) = mlp(), data()
-    whole = torch_oracle(model)
+    whole = TorchOracle(model)
     everything = scores(whole, whole.read((x, y), role="train"))
     for wanted in ("2", ["2.*"], model[2], ["2.weight", model[2].bias]):  # type: ignore[index]
-        oracle = torch_oracle(model, parameters=wanted)
+        oracle = TorchOracle(model, parameters=wanted)
         part = scores(oracle, oracle.read((x, y), role="train"))
         assert [layer.name for layer in oracle.layers] == ["2"]
         torch.testing.assert_close(part, everything[:, 25:])
@@ -229,7 +229,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
             return self.inner(x)
 
     model, (x, y) = Greedy(), data()
-    oracle, plain = torch_oracle(model, "categorical"), torch_oracle(model.inner)
+    oracle, plain = TorchOracle(model, "categorical"), TorchOracle(model.inner)
     oracle.read((x[:3], y[:3]), role="train")
     everyone = TorchExamples(ArraySource((x, y)), oracle.form, oracle.device, oracle.dtype)
     want = plain.read((x, y), role="train")
@@ -245,7 +245,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
 
 def test_autocast_agrees_with_single_precision() -> None:
     model, (x, y) = mlp(), data()
-    oracle, mixed = torch_oracle(model), torch_oracle(model)
+    oracle, mixed = TorchOracle(model), TorchOracle(model)
     plain = scores(oracle, oracle.read((x, y), role="train"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = scores(mixed, mixed.read((x, y), role="train"))
@@ -256,15 +256,15 @@ def test_autocast_agrees_with_single_precision() -> None:
 
 def test_another_device_uses_a_copy() -> None:
     model = mlp()
-    assert torch_oracle(model, device="cpu").model is model
-    away = torch_oracle(model, device="meta")
+    assert TorchOracle(model, device="cpu").model is model
+    away = TorchOracle(model, device="meta")
     assert away.device.type == "meta"
     assert all(p.device.type == "cpu" for p in model.parameters())
 
 
 def test_wrappers_are_opened() -> None:
     model = mlp()
-    assert torch_oracle(nn.DataParallel(model)).model is model
+    assert TorchOracle(nn.DataParallel(model)).model is model
 
 
 # ---- mistakes: one clear sentence each
@@ -272,7 +272,7 @@ def test_wrappers_are_opened() -> None:
 
 def refused(message: str, model: nn.Module, given: object, likelihood: object = "auto") -> None:
     def attempt() -> None:
-        oracle = torch_oracle(model, likelihood)
+        oracle = TorchOracle(model, likelihood)
         list(oracle.scores(oracle.read(given, role="train")))
 
     with pytest.raises(ExemplaError, match=message) as caught:
@@ -308,18 +308,18 @@ def test_nan_outputs_name_the_rows() -> None:
 
 def test_nothing_to_train() -> None:
     with pytest.raises(UnsupportedModelError, match="no trainable parameters"):
-        torch_oracle(nn.ReLU())
+        TorchOracle(nn.ReLU())
     with pytest.raises(UnsupportedModelError, match="no trainable parameters"):
-        torch_oracle(mlp().requires_grad_(False))
+        TorchOracle(mlp().requires_grad_(False))
 
 
 def test_parameters_that_are_not_there() -> None:
     model = mlp()
     with pytest.raises(ExemplaError, match="'head' is not in the model"):
-        torch_oracle(model, parameters="head")
+        TorchOracle(model, parameters="head")
     model[0].requires_grad_(False)  # type: ignore[index]
     with pytest.raises(ExemplaError, match="only frozen parameters"):
-        torch_oracle(model, parameters="0")
+        TorchOracle(model, parameters="0")
 
 
 def test_parameters_the_output_does_not_depend_on() -> None:
@@ -332,7 +332,7 @@ def test_parameters_the_output_does_not_depend_on() -> None:
             return self.used(x)
 
     with pytest.raises(ExemplaError, match="do not depend"):
-        torch_oracle(Idle(), parameters="idle").read(data(), role="train")
+        TorchOracle(Idle(), parameters="idle").read(data(), role="train")
 
 
 def test_a_model_that_mixes_its_batch_is_refused() -> None:
@@ -352,7 +352,7 @@ def test_labels_that_do_not_fit_the_outputs() -> None:
 
 
 def test_predicted_labels_where_they_mean_nothing() -> None:
-    oracle = torch_oracle(mlp(1))
+    oracle = TorchOracle(mlp(1))
     train = oracle.read((data()[0], torch.randn(N)), role="train")
     with pytest.raises(ExemplaError, match="no meaning"):
         list(oracle.scores(train, "predicted"))
@@ -362,7 +362,7 @@ def test_no_cuda_here() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has one")
     with pytest.raises(ExemplaError, match="no CUDA device"):
-        torch_oracle(mlp(), device="cuda")
+        TorchOracle(mlp(), device="cuda")
 
 
 def test_the_fallback_speaks_once() -> None:
@@ -374,7 +374,7 @@ def test_the_fallback_speaks_once() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.einsum("ni,ij->nj", x, self.w)
 
-    oracle = torch_oracle(Odd())
+    oracle = TorchOracle(Odd())
     with pytest.warns(ExemplaWarning, match="vmap.*: w"):
         train = oracle.read(data(), role="train")
     with warnings.catch_warnings():
@@ -400,16 +400,16 @@ class Changeable(nn.Module):
 
 def test_a_parameter_used_otherwise_than_in_the_survey() -> None:
     x, y = data()
-    oracle = torch_oracle(model := Changeable(), parameters="first")
+    oracle = TorchOracle(model := Changeable(), parameters="first")
     oracle.read((x[:5], y[:5]), role="train")
     got = scores(oracle, oracle.read((x, y), role="train"))
-    plain = torch_oracle(model.first)
+    plain = TorchOracle(model.first)
     torch.testing.assert_close(got, scores(plain, plain.read((x, y), role="train")))
 
 
 def test_a_parameter_the_survey_did_not_reach_is_said() -> None:
     x, y = data()
-    oracle = torch_oracle(Changeable(reach=True))
+    oracle = TorchOracle(Changeable(reach=True))
     oracle.read((x[:5], y[:5]), role="train")
     assert [layer.name for layer in oracle.layers] == ["first"]
     with pytest.warns(ExemplaWarning, match=r"do not reach other\.bias, other\.weight"):
@@ -418,4 +418,4 @@ def test_a_parameter_the_survey_did_not_reach_is_said() -> None:
 
 def test_layers_before_any_data() -> None:
     with pytest.raises(ExemplaError, match="unknown until data"):
-        _ = torch_oracle(mlp()).layers
+        _ = TorchOracle(mlp()).layers

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import exempla
-from exempla.oracles.torch.oracle import torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from exempla.oracles.torch.restore import ModelRestorer
 from exempla.oracles.torch.trainers import with_checkpoints
 
@@ -93,7 +93,7 @@ def test_every_kind_of_pass_leaves_the_model_as_it_was(grad: bool) -> None:
     model = prepared()
     with torch.set_grad_enabled(grad):
         before = portrait(model)
-        oracle = torch_oracle(model, parameters=["head", "body"])
+        oracle = TorchOracle(model, parameters=["head", "body"])
         train = oracle.read(DATA, role="train")
         for work in (oracle.scores, oracle.fisher_rows):
             rows = list(work(train))
@@ -105,7 +105,7 @@ def test_every_kind_of_pass_leaves_the_model_as_it_was(grad: bool) -> None:
 
 def test_a_row_that_is_held_between_steps_holds_nothing_open() -> None:
     model = prepared()
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     train = oracle.read(DATA, role="train")
     before = portrait(model)
     oracle.scorer.batch_size = 2
@@ -120,7 +120,7 @@ def test_a_row_that_is_held_between_steps_holds_nothing_open() -> None:
 @pytest.mark.parametrize("failure", [ValueError("inside the model"), KeyboardInterrupt()])
 def test_an_interrupted_pass_leaves_the_model_as_it_was(failure: BaseException) -> None:
     model = prepared()
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     train = oracle.read(DATA, role="train")
     before = portrait(model)
     model.fail = failure
@@ -138,7 +138,7 @@ def test_an_interrupted_pass_leaves_the_model_as_it_was(failure: BaseException) 
 
 def test_inside_inference_mode() -> None:
     model = prepared()
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     with torch.inference_mode():
         train = oracle.read(DATA, role="train")
         inside = torch.cat([r.factors[-1].dense() for r in oracle.scores(train)])
@@ -198,7 +198,7 @@ def hooked(kind: str) -> nn.Module:
 def test_hooks_that_change_gradients_are_named_and_not_run(kind: str) -> None:
     data = torch.randn(9, 4), torch.arange(9) % 3
     model = hooked(kind)
-    oracle, plain = torch_oracle(model), torch_oracle(hooked("none"))
+    oracle, plain = TorchOracle(model), TorchOracle(hooked("none"))
     with pytest.warns(exempla.ExemplaWarning, match="backward hooks of 2.* change gradients"):
         train = oracle.read(data, role="train")
     found, wanted = (
@@ -213,7 +213,7 @@ def test_hooks_that_change_gradients_are_named_and_not_run(kind: str) -> None:
 def test_hooks_that_only_look_are_no_reason_to_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", exempla.ExemplaWarning)
-        torch_oracle(hooked("looks")).read((torch.randn(9, 4), torch.arange(9) % 3), role="train")
+        TorchOracle(hooked("looks")).read((torch.randn(9, 4), torch.arange(9) % 3), role="train")
 
 
 def test_a_whole_fit_in_inference_mode() -> None:
@@ -247,7 +247,7 @@ def test_dropout_inside_a_recurrent_layer_is_off_and_put_back() -> None:
             return self.head(self.cell(x)[0][:, -1])
 
     model = Last().train()
-    oracle = torch_oracle(model, parameters="head*")
+    oracle = TorchOracle(model, parameters="head*")
     train = oracle.read((torch.randn(6, 5, 3), torch.tensor([0, 1, 2] * 2)), role="train")
     first, second = (next(iter(oracle.scores(train))).factors[0].dense() for _ in range(2))
     assert torch.equal(first, second)
@@ -262,11 +262,11 @@ def test_dropout_inside_a_recurrent_layer_is_off_and_put_back() -> None:
 
 def test_a_model_is_looked_at_as_its_user_left_it() -> None:
     model, seen = prepared(), []
-    expected = list(torch_oracle(model).network.parameters)
-    borrower = torch_oracle(model, parameters="head")
+    expected = list(TorchOracle(model).network.parameters)
+    borrower = TorchOracle(model, parameters="head")
 
     def look() -> None:
-        seen.append(list(torch_oracle(model).network.parameters))
+        seen.append(list(TorchOracle(model).network.parameters))
         (copied,) = with_checkpoints([model, model.state_dict()])[1:]
         seen.append([m.training for m in copied.modules()])
 

@@ -14,7 +14,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles.torch import layers as uses
 from exempla.oracles.torch import network
 from exempla.oracles.torch.layers import Rows
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from exempla.oracles.torch.tape import Tape
 from tests.oracles.torch import zoo
 
@@ -51,7 +51,7 @@ def test_batches_of_any_size_and_routing(stacked: bool, size: int) -> None:
     torch.manual_seed(size)
     model = zoo.Experts(stacked)
     data = (torch.randn(N, 1, 5), torch.randint(0, 3, (N,)))
-    oracle = torch_oracle(model, batch_size=size)
+    oracle = TorchOracle(model, batch_size=size)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         got = scores(oracle, data)
@@ -64,7 +64,7 @@ def test_other_precisions(dtype: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(0)
     model = zoo.Experts(True).to(dtype)
     data = (torch.randn(N, 4, 5).to(dtype), torch.randint(0, 3, (N,)))
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     got, want = scores(oracle, data), by_autograd(oracle, model, data)
     assert not oracle.network.found.fallback
     assert float((got - want).norm()) <= tolerance * float(want.norm())
@@ -81,7 +81,7 @@ class Mixing(zoo.Experts):
 def test_a_model_that_mixes_its_samples_is_still_refused() -> None:
     data = (torch.randn(N, 4, 5), torch.randint(0, 3, (N,)))
     with pytest.raises(ExemplaError, match="which other examples are in the batch"):
-        scores(torch_oracle(Mixing(False)), data)
+        scores(TorchOracle(Mixing(False)), data)
 
 
 def test_rows_without_a_sample_are_left_out() -> None:
@@ -107,7 +107,7 @@ def test_picking_one_position_of_every_sample_costs_no_probe(
     monkeypatch.setattr(network, "_probe_rows", never)
     data = (torch.randn(N, 4, 5), torch.randint(0, 3, (N,)))
     model = Last()
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     torch.testing.assert_close(scores(oracle, data), by_autograd(oracle, model, data))
 
 

@@ -15,7 +15,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.torch import survey as precision
 from exempla.oracles.torch import survey as survey_module
 from exempla.oracles.torch.layers import ConvUse
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from exempla.oracles.torch.survey import Survey, full_precision
 
 TF32 = 2.0**-11
@@ -79,7 +79,7 @@ def images(n: int = 6) -> tuple[Tensor, Tensor]:
 
 
 def read(model: nn.Module) -> tuple[TorchOracle, list[str]]:
-    oracle = torch_oracle(model)
+    oracle = TorchOracle(model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         oracle.read(images(), role="train")
@@ -107,7 +107,7 @@ def test_the_switches_come_back_when_the_survey_fails(low: dict[str, Any]) -> No
     model = Noting()
     model.fail = True
     with pytest.raises(KeyError, match="told to fail"):
-        torch_oracle(model).read(images(), role="train")
+        TorchOracle(model).read(images(), role="train")
     assert settings() == low
 
 
@@ -191,7 +191,7 @@ class Centred(nn.Module):
 def test_outputs_that_depend_on_the_batch_are_refused(inside: bool, where: str) -> None:
     data = torch.randn(9, 4), torch.arange(9) % 3
     with pytest.raises(ExemplaError, match=f"which other examples .* at the input of {where}"):
-        torch_oracle(Centred(inside)).read(data, role="train")
+        TorchOracle(Centred(inside)).read(data, role="train")
 
 
 def test_a_model_that_draws_does_not_depend_on_the_batch() -> None:
@@ -199,7 +199,7 @@ def test_a_model_that_draws_does_not_depend_on_the_batch() -> None:
         def forward(self, input: Tensor) -> Tensor:
             return super().forward(nn.functional.dropout(input, 0.5, training=True))
 
-    torch_oracle(Drawing(4, 3)).read((torch.randn(9, 4), torch.arange(9) % 3), role="train")
+    TorchOracle(Drawing(4, 3)).read((torch.randn(9, 4), torch.arange(9) % 3), role="train")
 
 
 @pytest.mark.parametrize("how", ["no_grad", "inference_mode", "detach"])
@@ -213,7 +213,7 @@ def test_a_forward_without_gradients_is_refused(how: str) -> None:
 
     data = torch.randn(9, 4), torch.arange(9) % 3
     with pytest.raises(ExemplaError, match="outputs carry no gradient"):
-        torch_oracle(Silent(4, 3)).read(data, role="train")
+        TorchOracle(Silent(4, 3)).read(data, role="train")
 
 
 def test_rounding_is_told_from_difference() -> None:

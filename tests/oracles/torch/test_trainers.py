@@ -14,7 +14,7 @@ from benchmarks.habits.language import bert, tokenizer
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles import unwrap
 from exempla.oracles.torch import network
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from exempla.oracles.torch.trainers import module_of, reader_of, texts_in
 from tests.oracles.torch import zoo
 
@@ -43,10 +43,10 @@ def test_texts_are_read_as_the_tokenizer_reads_them(pipe: Any) -> None:
         {"input_ids": [int(word[1:]) for word in text.split()], "labels": number}
         for text, number in zip(TEXTS, numbers)
     ]
-    want = rows_of(torch_oracle(pipe.model), rows)
+    want = rows_of(TorchOracle(pipe.model), rows)
     table = Dataset.from_dict({"text": TEXTS, "label": numbers})
     for data in ((TEXTS, NAMES), (TEXTS, torch.tensor(numbers)), table, list(table)):
-        oracle = torch_oracle(pipe.model, reader=reader_of(pipe))
+        oracle = TorchOracle(pipe.model, reader=reader_of(pipe))
         torch.testing.assert_close(rows_of(oracle, data), want)
 
 
@@ -60,17 +60,17 @@ def test_a_pipeline_that_writes_takes_texts_as_completions() -> None:
         "text-generation", model=sums.model(), tokenizer=sums.tokenizer(), device="cpu"
     )
     lines = sums.lines()[:24]
-    want = rows_of(torch_oracle(writes.model), exempla.Completions(writes.tokenizer, lines))
+    want = rows_of(TorchOracle(writes.model), exempla.Completions(writes.tokenizer, lines))
     prompts, ends = map(list, zip(*lines))
     table = Dataset.from_dict({"prompt": prompts, "completion": ends})
     for data in (lines, (prompts, ends), table, list(table)):
-        oracle = torch_oracle(writes.model, reader=reader_of(writes))
+        oracle = TorchOracle(writes.model, reader=reader_of(writes))
         torch.testing.assert_close(rows_of(oracle, data), want)
-    oracle = torch_oracle(writes.model, reader=reader_of(writes))
+    oracle = TorchOracle(writes.model, reader=reader_of(writes))
     whole = [prompt + end for prompt, end in lines]
     torch.testing.assert_close(
         rows_of(oracle, whole),
-        rows_of(torch_oracle(writes.model), exempla.Completions(writes.tokenizer, whole)),
+        rows_of(TorchOracle(writes.model), exempla.Completions(writes.tokenizer, whole)),
     )
     # who taught it 1+7=9?
     answer = exempla.explain(writes, lines, [("1+7=", "9")], k=1, side="proponents", progress=False)
@@ -131,7 +131,7 @@ def test_a_trainer_with_checkpoints_and_a_collator(tmp_path: Path) -> None:
     assert len(explainer.oracles) == 2
     first = explainer.oracles[0]
     assert isinstance(first, TorchOracle)
-    want = rows_of(torch_oracle(model), rows)
+    want = rows_of(TorchOracle(model), rows)
     torch.testing.assert_close(rows_of(first, rows), want, rtol=1e-4, atol=1e-6)
 
 
@@ -159,33 +159,33 @@ def test_a_reentrant_checkpoint_changes_no_score_and_is_put_back() -> None:
     data = (torch.randn(zoo.N, 5), zoo.classes())
     one, other = zoo.Checkpointed(False), zoo.Checkpointed(True)
     other.load_state_dict(one.state_dict())
-    torch.testing.assert_close(rows_of(torch_oracle(other), data), rows_of(torch_oracle(one), data))
+    torch.testing.assert_close(rows_of(TorchOracle(other), data), rows_of(TorchOracle(one), data))
     assert checkpoint.CheckpointFunction is before
 
 
 def test_scores_under_autocast_are_those_of_single_precision() -> None:
     model, data = zoo.Lora(), (torch.randn(zoo.N, 5), zoo.classes())
-    want = rows_of(torch_oracle(model), data)
+    want = rows_of(TorchOracle(model), data)
     with torch.autocast("cpu", torch.bfloat16):
-        got = rows_of(torch_oracle(model), data)
+        got = rows_of(TorchOracle(model), data)
     assert float((got - want).norm()) < 0.05 * float(want.norm())
 
 
 def test_scores_written_out_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "available_memory", lambda: 100)
     with pytest.raises(ExemplaError, match=r"core, power .* leave these out with parameters="):
-        torch_oracle(zoo.Odd()).read((torch.randn(zoo.N, 5), zoo.classes()), role="train")
+        TorchOracle(zoo.Odd()).read((torch.randn(zoo.N, 5), zoo.classes()), role="train")
 
 
 def test_a_kind_of_experts_the_tape_cannot_follow_is_still_right() -> None:
     """Weights gathered for every row: written out, by sample, and said."""
     case = zoo.mixtral("batched_mm")
-    oracle = torch_oracle(case.model)
+    oracle = TorchOracle(case.model)
     with pytest.warns(ExemplaWarning, match="experts.gate_up_proj"):
         got = rows_of(oracle, case.data)
     same = zoo.mixtral("grouped_mm")
     same.model.load_state_dict(case.model.state_dict())
-    want = rows_of(torch_oracle(same.model), case.data)
+    want = rows_of(TorchOracle(same.model), case.data)
     sizes = [(b.name, b.layer.size) for b in oracle.network.blocks]
     assert sum(size for _, size in sizes) == want.shape[1]
     torch.testing.assert_close(got.norm(dim=1), want.norm(dim=1), rtol=1e-4, atol=1e-5)

@@ -18,7 +18,7 @@ from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.torch import survey
 from exempla.oracles.torch.examples import TorchExamples
 from exempla.oracles.torch.likelihood import Head
-from exempla.oracles.torch.oracle import TorchOracle, torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from tests.oracles.torch import zoo as zoo
 
 DEVICE = os.environ.get("EXEMPLA_TEST_DEVICE", "cpu")
@@ -29,7 +29,7 @@ def build(name: str) -> tuple[zoo.Case, TorchOracle, TorchExamples]:
     torch.manual_seed(sum(map(ord, name)))
     case = zoo.CASES[name]()
     case.model.to(DEVICE).train()
-    oracle = torch_oracle(case.model, case.likelihood, case.parameters)
+    oracle = TorchOracle(case.model, case.likelihood, case.parameters)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         examples = oracle.read(case.data, role="train")

@@ -7,7 +7,7 @@ import pytest
 
 import exempla
 from exempla.arrays import solve_lower
-from exempla.kernel.query import unit_rows
+from exempla.kernel.embed import unit_rows
 from exempla.oracles.factors import Factors, Pairs
 from exempla.oracles.trees.leaves import LeafColumns, LeafFactors, sum_of_rows
 from tests.oracles.trees.cases import fitted

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from exempla.cli.options import (
+    add_budget,
     add_fail_above,
     add_file_arguments,
     add_output,
@@ -28,6 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the file, the number of rows, and the output."""
     add_file_arguments(parser)
     parser.add_argument("-k", type=int, default=50, help="how many rows to remove (default: 50)")
+    add_budget(parser)
     add_fail_above(parser, "removal fixes more than this share of the errors")
     add_output(parser)
 
@@ -57,7 +59,9 @@ def run(options: Namespace) -> int:
             )
         k = given.at_most(options.k)
         started = time.perf_counter()
-        explainer = Explainer(given.model, seed=options.seed, progress=console.progress)
+        explainer = Explainer(
+            given.model, budget=options.budget, seed=options.seed, progress=console.progress
+        )
         found: Any = clean_from(
             explainer.fit(given.train), (given.parts.X_test, given.parts.y_test), k,
             ask=asked.positions, errors=asked.noun == "errors", started=started,

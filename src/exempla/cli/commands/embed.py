@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exempla.cli.options import (
+    add_budget,
     add_file_arguments,
     add_output,
     add_store,
@@ -38,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_file_arguments(parser)
     large = parser.add_argument_group("large files")
     add_store(large)
+    add_budget(large)
     large.add_argument(
         "--shard",
         metavar="I/N",
@@ -76,7 +78,11 @@ def run(options: Namespace) -> int:
         )
     with reading(options, 0.0, _FILES.values()) as (given, console, folder):
         explainer = Explainer(
-            given.model, store=options.store, seed=options.seed, progress=console.progress
+            given.model,
+            store=options.store,
+            budget=options.budget,
+            seed=options.seed,
+            progress=console.progress,
         )
         if options.ray is not None:
             from exempla.distributed import OnRay, fit_on_ray
@@ -133,7 +139,7 @@ def _write_page(
     import numpy as np
 
     from exempla.arrays import row_squares
-    from exempla.kernel.query import unit_rows
+    from exempla.kernel.embed import unit_rows
     from exempla.report import About, Listed, write_listing
     from exempla.report.words import percent
 

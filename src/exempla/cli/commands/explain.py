@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from exempla.cli.options import (
+    add_budget,
     add_fail_above,
     add_file_arguments,
     add_output,
@@ -79,6 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--prompt", metavar="COLUMN", help="the column of texts that precede the completions"
     )
     add_store(parser)
+    add_budget(parser)
     add_output(parser)
 
 
@@ -114,7 +116,11 @@ def run(options: Namespace) -> int:
             console.say(note)
         model = given.model if stand_in is None else stand_in.model
         explainer = Explainer(
-            model, store=options.store, seed=options.seed, progress=console.progress
+            model,
+            store=options.store,
+            budget=options.budget,
+            seed=options.seed,
+            progress=console.progress,
         )
         k = options.k if options.k == "auto" else given.at_most(options.k)
         started, y_test = time.perf_counter(), given.parts.y_test

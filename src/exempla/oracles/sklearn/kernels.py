@@ -27,8 +27,14 @@ from exempla.arrays import Array, is_sparse
 from exempla.data import n_rows, take_rows
 from exempla.errors import UnsupportedModelError
 from exempla.oracles.likelihoods import Bernoulli, Gaussian
-from exempla.oracles.sklearn.dense import DenseModel, DenseNetwork, Penalty
-from exempla.oracles.sklearn.linear import margin_note, one_vs_rest_signs, tube_note
+from exempla.oracles.sklearn.linear import (
+    DenseModel,
+    DenseNetwork,
+    Penalty,
+    margin_note,
+    one_vs_rest_signs,
+    tube_note,
+)
 from exempla.oracles.sklearn.losses import Margin, Tube
 
 MAX_LANDMARKS = 2048

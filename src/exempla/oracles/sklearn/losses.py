@@ -96,14 +96,6 @@ class Tweedie(Likelihood):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return self._mean(outputs)[:, 0]
 
-    def sample(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        if self.power != 2:
-            raise ExemplaError(
-                f"Sampling from a Tweedie likelihood of power {self.power:g} is not implemented: "
-                "use power=2."
-            )
-        return rng.gamma(1 / self._phi, self._phi * self._mean(outputs)[:, 0])
-
 
 def _half_deviance(y: np.ndarray, mean: np.ndarray, p: float) -> np.ndarray:
     """∫_μ^y (y − t)/t^p dt."""
@@ -174,9 +166,6 @@ class Huber(Likelihood):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return outputs[:, 0]
 
-    def sample(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        raise ExemplaError("Sampling from the Huber likelihood is not implemented.")
-
 
 @dataclass(frozen=True)
 class AsymmetricLaplace(Likelihood):
@@ -230,12 +219,6 @@ class AsymmetricLaplace(Likelihood):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return outputs[:, 0]
 
-    def sample(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        below = rng.random(len(outputs)) < self.quantile
-        rate = np.where(below, 1 - self.quantile, self.quantile) / self._b
-        away = rng.exponential(1 / rate)
-        return outputs[:, 0] + np.where(below, -away, away)
-
 
 class _Loss(Likelihood):
     """A loss that defines no label distribution."""
@@ -245,9 +228,6 @@ class _Loss(Likelihood):
             f"A {self.name} loss gives labels no probability, which this task needs: use "
             + ("LogisticRegression." if self.discrete else "Ridge or HuberRegressor.")
         )
-
-    def sample(self, outputs: Any, rng: np.random.Generator) -> Any:
-        return self.fisher_root(outputs)
 
     def curvature_root(self, outputs: Any, y: Any, cut: float = 0.0) -> tuple[Any, Any]:
         """Return a root of −∂g/∂outputs at these labels, and the example of each row."""

@@ -20,9 +20,8 @@ from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Categorical, OneVsRest
 from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
 from exempla.oracles.sklearn.data import Batch, SklearnExamples, class_weights
-from exempla.oracles.sklearn.dense import DenseModel
 from exempla.oracles.sklearn.kernels import KERNELS
-from exempla.oracles.sklearn.linear import LINEAR
+from exempla.oracles.sklearn.linear import LINEAR, DenseModel
 
 __all__ = ["SklearnOracle", "is_dense", "read_dense"]
 

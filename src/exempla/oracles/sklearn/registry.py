@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.linear_model import SGDClassifier
 from sklearn.mixture import GaussianMixture
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
@@ -24,7 +25,7 @@ from exempla.oracles.sklearn.oracle import SklearnOracle, is_dense
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.oracles.sklearn.wrappers import WrapperOracle, has_parts
 
-__all__ = ["SUPPORTED", "sklearn_oracle", "supports"]
+__all__ = ["is_trees", "sklearn_oracle"]
 
 SUPPORTED = (
     "LogisticRegression, SGDClassifier, LinearSVC, SVC, GaussianProcessClassifier, MLPClassifier, "
@@ -84,7 +85,7 @@ _SGD_LOSSES = ("log_loss", "hinge", "squared_hinge", "modified_huber")
 def sklearn_oracle(
     model: Any, likelihood: str | Likelihood = "auto", parameters: Sequence[str] | None = None
 ) -> Oracle:
-    """Return the oracle of a scikit-learn model, fitted or not.
+    """Return the oracle of a scikit-learn model or an ensemble of trees, fitted or not.
 
     Parameters
     ----------
@@ -118,28 +119,30 @@ def sklearn_oracle(
     return kind(model, likelihood, parameters)
 
 
-def supports(model: Any) -> bool:
-    """Return True if `sklearn_oracle` accepts this model.
+def is_trees(model: Any) -> bool:
+    """Return True if this model, without its wrappers, is an ensemble of trees.
 
-    >>> from sklearn.linear_model import Ridge, RidgeClassifier
-    >>> supports(Ridge()), supports(RidgeClassifier())
+    >>> from sklearn.ensemble import GradientBoostingClassifier
+    >>> from sklearn.linear_model import Ridge
+    >>> is_trees(GradientBoostingClassifier()), is_trees(Ridge())
     (True, False)
     """
-    try:
-        sklearn_oracle(model)
-    except UnsupportedModelError:
-        return False
-    return True
+    from exempla.oracles.trees.readers import is_boosted, is_forest
+
+    last = unwrap(model).model
+    return is_boosted(last) or is_forest(last)
 
 
 def _oracle_class(model: Any) -> Callable[..., Oracle] | None:
     """Return the class that scores an unwrapped model; None if it is not supported."""
     if isinstance(model, type) or type(model).__name__ in _NEAREST:
         return None
-    if has_parts(model):
-        return WrapperOracle
     if isinstance(model, SGDClassifier) and model.loss not in _SGD_LOSSES:
         return None
+    if is_dense(model) and not isinstance(model, GaussianProcessClassifier):
+        return SklearnOracle
+    if has_parts(model):
+        return WrapperOracle
     if is_dense(model):
         return SklearnOracle
     classes: dict[Any, Callable[..., Oracle]] = {
@@ -148,12 +151,27 @@ def _oracle_class(model: Any) -> Callable[..., Oracle] | None:
         (MultinomialNB, BernoulliNB): NaiveBayesOracle,
         (KNeighborsClassifier, KNeighborsRegressor): NeighbourOracle,
     }
-    return next((oracle for kinds, oracle in classes.items() if isinstance(model, kinds)), None)
+    found = next((oracle for kinds, oracle in classes.items() if isinstance(model, kinds)), None)
+    if found is None and is_trees(model):
+        from exempla.oracles.trees.forest import ForestOracle
+        from exempla.oracles.trees.oracle import TreeOracle
+        from exempla.oracles.trees.readers import is_forest
+
+        return ForestOracle if is_forest(model) else TreeOracle
+    return found
 
 
 def _refusal(model: Any) -> UnsupportedModelError:
     """Return the error for an unsupported model: the reason, and what to use instead."""
     name = type(model).__name__
+    estimator = hasattr(model, "fit") or hasattr(model, "get_params")
+    if not isinstance(model, type) and not estimator:
+        return UnsupportedModelError(
+            f"{name} is not a model exempla can score. It supports torch.nn.Module, boosted trees "
+            "of LightGBM, XGBoost, CatBoost and scikit-learn, scikit-learn's forests, "
+            f"{SUPPORTED}, and gradients of your own: ScoreModel(score=...) for a function, "
+            "ArrayScores() for a matrix of scores."
+        )
     if isinstance(model, type):
         why = f"{model.__name__} is a class, not a model: fit {model.__name__}() and pass that"
     elif name in ("RidgeClassifier", "RidgeClassifierCV"):

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exempla.oracles.base import GRAM_BLOCK
-from exempla.oracles.factors import Factors, Pairs, Work
+from exempla.oracles.factors import Factors, Pairs, Side, Work
 from exempla.oracles.torch.operands import (
     GRAM_TIMES,
     OneHot,
@@ -83,11 +83,8 @@ class _StructuredFactors(Factors, ABC):
         parts = [self.project(None, None), *(f.project(None, None) for f in others)]
         return DenseFactors(torch.cat(parts))
 
-    def input_action(self, directions: Tensor) -> Tensor:
-        return self.input_moment() @ directions
-
-    def output_action(self, directions: Tensor) -> Tensor:
-        return self.output_moment() @ directions
+    def action(self, side: Side, directions: Tensor) -> Tensor:
+        return self.moment(side) @ directions
 
     def scale_inputs(self, factor: Any) -> Factors:
         matrix = self.project(None, None)
@@ -114,13 +111,10 @@ class DenseFactors(_StructuredFactors):
     def take(self, positions: np.ndarray) -> DenseFactors:
         return DenseFactors(self.g[positions])
 
-    def input_moment(self) -> Tensor:
+    def moment(self, side: Side) -> Tensor:
         # without positions to sum over, the score itself gives the two sides: Σ M Mᵀ and Σ Mᵀ M
-        flat = self.g.transpose(0, 1).flatten(1)
-        return flat @ flat.T
-
-    def output_moment(self) -> Tensor:
-        flat = self.g.flatten(0, 1)
+        matrix = self.g.transpose(1, 2) if side == "inputs" else self.g
+        flat = matrix.flatten(0, 1)
         return flat.T @ flat
 
 
@@ -190,17 +184,11 @@ class PairFactors(_StructuredFactors):
         """Return the transposed scores."""
         return PairFactors(self.outputs, self.inputs)
 
-    def input_moment(self) -> Tensor:
-        return self.inputs.moment()
+    def moment(self, side: Side) -> Tensor:
+        return getattr(self, side).moment()
 
-    def output_moment(self) -> Tensor:
-        return self.outputs.moment()
-
-    def input_action(self, directions: Tensor) -> Tensor:
-        return self.inputs.action(directions)
-
-    def output_action(self, directions: Tensor) -> Tensor:
-        return self.outputs.action(directions)
+    def action(self, side: Side, directions: Tensor) -> Tensor:
+        return getattr(self, side).action(directions)
 
     def gram(self, other: Factors) -> Tensor:
         if not isinstance(other, PairFactors):
@@ -281,17 +269,11 @@ class SumFactors(_StructuredFactors):
     def take(self, positions: np.ndarray) -> SumFactors:
         return SumFactors([f.take(positions) for f in self.parts])
 
-    def input_moment(self) -> Tensor:
-        return torch.stack([f.input_moment() for f in self.parts]).sum(0)
+    def moment(self, side: Side) -> Tensor:
+        return torch.stack([f.moment(side) for f in self.parts]).sum(0)
 
-    def output_moment(self) -> Tensor:
-        return torch.stack([f.output_moment() for f in self.parts]).sum(0)
-
-    def input_action(self, directions: Tensor) -> Tensor:
-        return torch.stack([f.input_action(directions) for f in self.parts]).sum(0)
-
-    def output_action(self, directions: Tensor) -> Tensor:
-        return torch.stack([f.output_action(directions) for f in self.parts]).sum(0)
+    def action(self, side: Side, directions: Tensor) -> Tensor:
+        return torch.stack([f.action(side, directions) for f in self.parts]).sum(0)
 
     def gram(self, other: Factors) -> Tensor:
         others = other.parts if isinstance(other, SumFactors) else (other,)
@@ -554,7 +536,10 @@ class ConvFactors(_StructuredFactors):
             patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])
             yield patches.transpose(0, 2).flatten(1)
 
-    def input_moment(self) -> Tensor:
+    def moment(self, side: Side) -> Tensor:
+        if side == "outputs":
+            flat = self.g.transpose(0, 1).flatten(1)
+            return flat @ flat.T
         moment: Any = 0
         total: Any = 0
         count = 0
@@ -566,7 +551,10 @@ class ConvFactors(_StructuredFactors):
         last = torch.cat([total, total.new_tensor([float(count)])])
         return torch.cat([torch.cat([moment, total[:, None]], 1), last[None]])
 
-    def input_action(self, directions: Tensor) -> Tensor:
+    def action(self, side: Side, directions: Tensor) -> Tensor:
+        if side == "outputs":
+            flat = self.g.transpose(0, 1).flatten(1)
+            return flat @ (flat.T @ directions)
         out: Any = 0
         ones: Any = 0  # the last row, where the bias's ones meet the directions
         for flat in self._flat_patches():
@@ -576,11 +564,3 @@ class ConvFactors(_StructuredFactors):
                 ones = ones + along.sum(0)
             out = out + flat @ along
         return torch.cat([out, ones[None]]) if self.shape.bias else out
-
-    def output_moment(self) -> Tensor:
-        flat = self.g.transpose(0, 1).flatten(1)
-        return flat @ flat.T
-
-    def output_action(self, directions: Tensor) -> Tensor:
-        flat = self.g.transpose(0, 1).flatten(1)
-        return flat @ (flat.T @ directions)

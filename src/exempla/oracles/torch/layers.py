@@ -88,11 +88,6 @@ class Rows:
 _Place = Layout | Rows
 
 
-def split(t: Tensor, n: int, layout: _Place) -> Tensor:
-    """Move the samples to the first axis."""
-    return layout.split(t, n)
-
-
 def _wide(t: Tensor) -> Tensor:
     """Return at least single precision, which sums over samples and positions need."""
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
@@ -108,12 +103,12 @@ def repeated(t: Tensor, n: int, axis: int) -> Tensor:
 def _positions(t: Tensor, n: int, layout: _Place) -> Tensor:
     """Return (n, s, d): every axis but the last is samples or positions."""
     t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
-    return _wide(split(t, n, layout).reshape(n, -1, t.shape[-1]))
+    return _wide(layout.split(t, n).reshape(n, -1, t.shape[-1]))
 
 
 def _channels(t: Tensor, n: int, layout: _Place) -> Tensor:
     """Return (n, C), summed over everything but samples and the channel axis."""
-    parts = _wide(split(t, n, layout))  # (n, m, C, …)
+    parts = _wide(layout.split(t, n))  # (n, m, C, …)
     return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
 
 
@@ -195,7 +190,7 @@ class TableUse(Use):
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         x = self.inputs(n)
         x = x.reshape(-1) if isinstance(layout, Rows) else x
-        indices = split(x, n, layout).reshape(n, -1)
+        indices = layout.split(x, n).reshape(n, -1)
         values = _positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
             values = values * (indices != self.padding)[:, :, None]
@@ -215,7 +210,7 @@ class StackUse(Use):
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         assert self.which is not None
         which = self.which if isinstance(layout, Rows) else self.which.reshape(self.x.shape[:-1])
-        places = split(which, n, layout).reshape(n, -1)
+        places = layout.split(which, n).reshape(n, -1)
         values = _positions(self.inputs(n), n, layout)
         return PairFactors(Stacked(values, places, self.pieces), Vectors(_positions(g, n, layout)))
 
@@ -226,13 +221,16 @@ class ConvUse(Use):
 
     conv: ConvShape | None = None
     matrix: ClassVar[bool] = True
+    turned: ClassVar[bool] = False
+    """Whether input and output gradient change places."""
 
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         return _channels(g, n, layout)
 
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         assert self.conv is not None
-        x, g = (_wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
+        x, g = (_wide(layout.split(t, n).flatten(0, 1)) for t in (self.x, g))
+        x, g = (g, x) if self.turned else (x, g)
         return ConvFactors(x, g, replace(self.conv, bias=bias), images=x.shape[0] // n)
 
 
@@ -241,11 +239,7 @@ class ConvTransposeUse(ConvUse):
     """out = transposed convolution: ⟨g, out⟩ = ⟨conv(g, W), x⟩, so x and g change places."""
 
     bias_beside: ClassVar[bool] = False
-
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
-        assert self.conv is not None
-        x, g = (_wide(split(t, n, layout).flatten(0, 1)) for t in (self.x, g))
-        return ConvFactors(g, x, self.conv, images=x.shape[0] // n)
+    turned: ClassVar[bool] = True
 
 
 @dataclass
@@ -267,7 +261,7 @@ class NormUse(Use):
         if self.by_channel:
             return _channels(g, n, layout)
         g = g.reshape(-1, self.features) if isinstance(layout, Rows) else g
-        return _wide(split(g, n, layout).reshape(n, -1, self.features)).sum(1)
+        return _wide(layout.split(g, n).reshape(n, -1, self.features)).sum(1)
 
 
 @dataclass
@@ -279,7 +273,7 @@ class ShiftUse(Use):
     index: tuple[Any, ...] | None = None
 
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
-        g = _wide(split(g, n, layout))
+        g = _wide(layout.split(g, n))
         if self.index is None:
             return self.sign * _summed_to(g, self.size).reshape(n, -1)
         out = g.new_zeros(n, *self.size)
@@ -296,7 +290,7 @@ class ScaleUse(Use):
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
-        return _summed_to(split(_wide(g) * _wide(x), n, layout), self.size).reshape(n, -1)
+        return _summed_to(layout.split(_wide(g) * _wide(x), n), self.size).reshape(n, -1)
 
 
 Seen = tuple[Use, Tensor, _Place]

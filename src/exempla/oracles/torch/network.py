@@ -26,7 +26,7 @@ from exempla.memory import available_memory
 from exempla.oracles.factors import Factors
 from exempla.oracles.torch.batch import Batch
 from exempla.oracles.torch.factors import DenseFactors
-from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use, split
+from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use
 from exempla.oracles.torch.restore import random_state, restore_random_state
 from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
 from exempla.oracles.torch.tape import Tape, pull_back
@@ -95,7 +95,7 @@ def _layout_of(seen: _RowProbe, place: int, use: Use, usual: Layout | Rows) -> L
         return usual
     n = seen.n
     if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % n == 0:
-        samples = seen.samples(place, lambda g: split(g, n, usual).flatten(1))
+        samples = seen.samples(place, lambda g: usual.split(g, n).flatten(1))
         known = torch.arange(n, device=None if samples is None else samples.device)
         if samples is not None and bool(((samples == known) | (samples < 0)).all()):
             return usual

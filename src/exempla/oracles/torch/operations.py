@@ -1,8 +1,7 @@
-"""Describe the operations whose parameters stay factored, each by a function of its signature.
+"""Describe the operations whose parameters stay factored.
 
-Every function of the table `KNOWN` takes the names of the tracked parameters (by id) and then
-exactly what the torch function it describes takes; it returns the `Use`, or None if it does not
-know this form of call.
+The table `_KNOWN` has, for each torch function, the order of its arguments and the function that
+turns a call into a `Use`.
 
 Functions of torch that hide several products inside (multi-head attention, embedding bags,
 recurrent layers) have a twin here that computes the same in single products, so that the tape sees
@@ -35,259 +34,168 @@ from exempla.oracles.torch.layers import (
 )
 
 _Names = dict[int, str]
+"""Names of the tracked parameters, by id."""
+_Given = dict[str, Any]
+"""Arguments of a call, by the names that torch gives them; those left out are absent."""
 
 
-def linear(names: _Names, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Use | None:
-    return LinearUse(
-        names.get(id(weight)), names.get(id(bias)), input.detach(), axes(input.ndim - 1)
-    )
-
-
-def matmul(names: _Names, input: Tensor, other: Tensor, **_: Any) -> Use | None:
-    if id(other) not in names or other.ndim != 2 or _.get("out") is not None:
+def describe(func: Any, names: _Names, args: Any, kwargs: Any) -> Use | None:
+    """Return the use of tracked parameters in a call; None if this form of call is unknown."""
+    if func not in _KNOWN:
         return None
-    return LinearUse(names[id(other)], None, input.detach(), axes(input.ndim - 1), table=True)
-
-
-def _addmm(
-    names: _Names, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Use | None:
-    if beta != 1 or alpha != 1 or (id(input) in names and input.ndim != 1):
+    maker, order = _KNOWN[func]
+    try:
+        return maker(func, names, dict(zip(order.split(), args)) | kwargs)
+    except KeyError:  # an argument is missing, or the parameter is in an unusual place
         return None
-    return LinearUse(names.get(id(mat2)), names.get(id(input)), mat1.detach(), axes(1), table=True)
 
 
-def conv(
-    names: _Names,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Use | None:
-    if input.ndim != weight.ndim:  # a single image without a batch axis
+def _linear(func: Any, names: _Names, given: _Given) -> Use | None:
+    x = given["input"]
+    weight, bias = names.get(id(given["weight"])), names.get(id(given.get("bias")))
+    return LinearUse(weight, bias, x.detach(), _axes(x.ndim - 1))
+
+
+def _matmul(func: Any, names: _Names, given: _Given) -> Use | None:
+    x, weight = given["input"], given["other"]
+    if id(weight) not in names or weight.ndim != 2 or given.get("out") is not None:
         return None
-    shape = _conv_shape(weight, stride, padding, dilation, groups, bias is not None)
-    return ConvUse(names.get(id(weight)), names.get(id(bias)), input.detach(), axes(1), conv=shape)
+    return LinearUse(names[id(weight)], None, x.detach(), _axes(x.ndim - 1), table=True)
 
 
-def _conv_transpose(
-    names: _Names,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Use | None:
-    if input.ndim != weight.ndim:
+def _addmm(func: Any, names: _Names, given: _Given) -> Use | None:
+    bias, x, weight = given["input"], given["mat1"], given["mat2"]
+    scaled = given.get("beta", 1) != 1 or given.get("alpha", 1) != 1
+    if scaled or (id(bias) in names and bias.ndim != 1):
         return None
-    shape = _conv_shape(weight, stride, padding, dilation, groups, False)
-    return ConvTransposeUse(
-        names.get(id(weight)), names.get(id(bias)), input.detach(), axes(1), conv=shape
-    )
+    return LinearUse(names.get(id(weight)), names.get(id(bias)), x.detach(), _axes(1), table=True)
 
 
-def _conv_shape(
-    weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int, bias: bool
-) -> ConvShape:
+def _conv(func: Any, names: _Names, given: _Given) -> Use | None:
+    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    if x.ndim != weight.ndim:  # a single image without a batch axis
+        return None
     dims = weight.ndim - 2
 
-    def each(value: Any) -> tuple[int, ...]:
+    def each(name: str, default: int) -> Any:
+        value = given.get(name, default)
         values = (value,) if isinstance(value, int) else tuple(value)
         return values * dims if len(values) == 1 else values
 
-    margins = padding if isinstance(padding, str) else each(padding)
-    kernel = tuple(weight.shape[2:])
-    return ConvShape(kernel, each(stride), margins, each(dilation), groups, bias)
+    padding = given.get("padding", 0)
+    transposed = "output_padding" in _KNOWN[func][1]
+    shape = ConvShape(
+        kernel=tuple(weight.shape[2:]),
+        stride=each("stride", 1),
+        padding=padding if isinstance(padding, str) else each("padding", 0),
+        dilation=each("dilation", 1),
+        groups=given.get("groups", 1),
+        bias=bias is not None and not transposed,
+    )
+    kind = ConvTransposeUse if transposed else ConvUse
+    return kind(names.get(id(weight)), names.get(id(bias)), x.detach(), _axes(1), conv=shape)
 
 
-def embedding(
-    names: _Names,
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Use | None:
-    if scale_grad_by_freq:
+def _embedding(func: Any, names: _Names, given: _Given) -> Use | None:
+    if given.get("scale_grad_by_freq"):
         return None
+    x, weight, padding = given["input"], given["weight"], given.get("padding_idx")
     size = weight.shape[0]
-    padding = None if padding_idx is None else padding_idx % size
-    return TableUse(
-        names[id(weight)], None, input.detach(), axes(input.ndim), size=size, padding=padding
-    )
+    padding = None if padding is None else padding % size
+    return TableUse(names[id(weight)], None, x.detach(), _axes(x.ndim), size=size, padding=padding)
 
 
-def norm(
-    names: _Names,
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    last: int | None,
-    normalise: Callable[[Tensor], Tensor],
-) -> Use:
-    """`last` axes are normalised over and scaled; None: scaled by channel, axis 1."""
-    features = 0 if last is None else int(x.shape[-last:].numel())
-    where = axes(1) if last is None else axes(x.ndim - last)
+def _norm(func: Any, names: _Names, given: _Given) -> Use | None:
+    """Describe a normalisation: over the last axes if it names their shape, otherwise by channel.
+
+    The normalised input is what the same call returns without weight and bias.
+    """
+    if given.get("training"):
+        return None
+    x, shape = given["input"], given.get("normalized_shape")
+    last = 0 if shape is None else len(shape)
+    plain = given | {name: None for name in ("weight", "bias") if name in given}
     return NormUse(
-        names.get(id(weight)),
-        names.get(id(bias)),
+        names.get(id(given.get("weight"))),
+        names.get(id(given.get("bias"))),
         x.detach(),
-        where,
-        by_channel=last is None,
-        features=features,
-        normalise=normalise,
+        _axes(x.ndim - last if last else 1),
+        by_channel=not last,
+        features=int(x.shape[-last:].numel()) if last else 0,
+        normalise=lambda x: func(**plain | {"input": x}),
     )
 
 
-def _layer_norm(
-    names: _Names,
-    input: Tensor,
-    shape: Any,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-) -> Use | None:
-    return norm(names, input, weight, bias, len(shape), lambda x: F.layer_norm(x, shape, eps=eps))
-
-
-def _rms_norm(
-    names: _Names, input: Tensor, shape: Any, weight: Any = None, eps: float | None = None
-) -> Use | None:
-    return norm(names, input, weight, None, len(shape), lambda x: F.rms_norm(x, shape, eps=eps))
-
-
-def _group_norm(
-    names: _Names,
-    input: Tensor,
-    groups: int,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-) -> Use | None:
-    return norm(names, input, weight, bias, None, lambda x: F.group_norm(x, groups, eps=eps))
-
-
-def _batch_norm(
-    names: _Names,
-    input: Tensor,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Use | None:
-    if training:
+def _elementwise(func: Any, names: _Names, given: _Given) -> Use | None:
+    """Describe a product, sum or difference of a parameter and something else."""
+    first, second = given["input"], given["other"]
+    weight, x = (first, second) if id(first) in names else (second, first)
+    size = weight.shape
+    if func in _PRODUCTS:
+        if not torch.is_tensor(x):
+            return None
+        return ScaleUse(names[id(weight)], None, x.detach(), _broadcast(size, x.shape), size=size)
+    subtracted = func in _DIFFERENCES
+    if (subtracted and id(second) not in names) or given.get("alpha", 1) != 1:
         return None
-    return norm(
-        names,
-        input,
-        weight,
-        bias,
-        None,
-        lambda x: F.batch_norm(x, running_mean, running_var, eps=eps),
-    )
-
-
-def _instance_norm(
-    names: _Names,
-    input: Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Use | None:
-    def normalise(x: Tensor) -> Tensor:
-        stats = (None, None) if use_input_stats else (running_mean, running_var)
-        return F.instance_norm(x, *stats, use_input_stats=use_input_stats, eps=eps)
-
-    return norm(names, input, weight, bias, None, normalise)
-
-
-def _mul(names: _Names, input: Any, other: Any) -> Use | None:
-    weight, x = (input, other) if id(input) in names else (other, input)
-    if not torch.is_tensor(x):
-        return None
-    return ScaleUse(
-        names[id(weight)], None, x.detach(), _broadcast(weight.shape, x.shape), size=weight.shape
-    )
-
-
-def add(names: _Names, input: Any, other: Any) -> Use | None:
-    weight, x = (input, other) if id(input) in names else (other, input)
     shape = x.shape if torch.is_tensor(x) else torch.Size()
-    return ShiftUse(
-        names[id(weight)], None, None, _broadcast(weight.shape, shape), size=weight.shape
-    )
+    sign = -1.0 if subtracted else 1.0
+    return ShiftUse(names[id(weight)], None, None, _broadcast(size, shape), size=size, sign=sign)
 
 
-def sub(names: _Names, input: Any, other: Any) -> Use | None:
-    use = add(names, input, other) if id(other) in names else None
-    if isinstance(use, ShiftUse):
-        use.sign = -1.0
-    return use
+def _expand(func: Any, names: _Names, given: _Given) -> Use | None:
+    x = given.pop("input")
+    shape = x.expand(*given.values()).shape
+    return ShiftUse(names[id(x)], None, None, _broadcast(x.shape, shape), size=x.shape)
 
 
-def _expand(names: _Names, input: Tensor, *sizes: Any) -> Use | None:
-    shape = input.expand(*sizes).shape
-    return ShiftUse(names[id(input)], None, None, _broadcast(input.shape, shape), size=input.shape)
-
-
-def _getitem(names: _Names, input: Tensor, index: Any) -> Use | None:
+def _getitem(func: Any, names: _Names, given: _Given) -> Use | None:
+    x, index = given["input"], given["index"]
     index = index if isinstance(index, tuple) else (index,)
     if any(not (i is None or i is Ellipsis or isinstance(i, (int, slice))) for i in index):
         return None
-    return ShiftUse(
-        names[id(input)],
-        None,
-        None,
-        axes(input.detach()[index].ndim),
-        size=input.shape,
-        index=index,
-    )
+    where = _axes(x.detach()[index].ndim)
+    return ShiftUse(names[id(x)], None, None, where, size=x.shape, index=index)
 
 
-def axes(count: int) -> tuple[int, ...]:
+def _axes(count: int) -> tuple[int, ...]:
     return tuple(range(count))
 
 
 def _broadcast(weight: torch.Size, other: torch.Size) -> tuple[int, ...]:
-    """Axes of the broadcast result along which the weight does not vary."""
+    """Return the axes of the broadcast result along which the weight does not vary."""
     ndim = max(len(weight), len(other))
     padded = (1,) * (ndim - len(weight)) + tuple(weight)
     return tuple(i for i, size in enumerate(padded) if size == 1)
 
 
-KNOWN: dict[Any, Callable[..., Use | None]] = {
-    F.linear: linear,
-    torch.addmm: _addmm,
-    F.embedding: embedding,
-    F.layer_norm: _layer_norm,
-    F.rms_norm: _rms_norm,
-    F.group_norm: _group_norm,
-    F.batch_norm: _batch_norm,
-    F.instance_norm: _instance_norm,
-    Tensor.expand: _expand,
-    Tensor.__getitem__: _getitem,
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), conv),
-    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), _conv_transpose),
-    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), matmul),
-    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _mul),
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_), add),
-    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.__sub__), sub),
+_PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
+_SUMS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_)
+_DIFFERENCES = (torch.sub, Tensor.sub, Tensor.__sub__)
+MATMULS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
+_CONV = "input weight bias stride padding dilation groups"
+_CONV_T = "input weight bias stride padding output_padding groups dilation"
+_STATISTICS = "input running_mean running_var weight bias"
+_KNOWN: dict[Any, tuple[Callable[[Any, _Names, _Given], Use | None], str]] = {
+    F.linear: (_linear, "input weight bias"),
+    torch.addmm: (_addmm, "input mat1 mat2"),
+    F.embedding: (
+        _embedding,
+        "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    ),
+    F.layer_norm: (_norm, "input normalized_shape weight bias eps"),
+    F.rms_norm: (_norm, "input normalized_shape weight eps"),
+    F.group_norm: (_norm, "input num_groups weight bias eps"),
+    F.batch_norm: (_norm, f"{_STATISTICS} training momentum eps"),
+    F.instance_norm: (_norm, f"{_STATISTICS} use_input_stats momentum eps"),
+    Tensor.expand: (_expand, "input 0 1 2 3 4 5 6 7"),
+    Tensor.__getitem__: (_getitem, "input index"),
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), (_conv, _CONV)),
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), (_conv, _CONV_T)),
+    **dict.fromkeys(MATMULS, (_matmul, "input other")),
+    **dict.fromkeys((*_PRODUCTS, *_SUMS, *_DIFFERENCES), (_elementwise, "input other")),
 }
+"""How each function is described, and the order of its arguments."""
 
 
 def attention(

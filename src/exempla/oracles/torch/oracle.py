@@ -92,18 +92,8 @@ _DEVICE_SHARE = 8
 """Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
 
 
-def torch_oracle(
-    model: nn.Module,
-    likelihood: Any = "auto",
-    parameters: Any = None,
-    device: Any = None,
-    *,
-    draws: int = 1,
-    seed: int = 0,
-    batch_size: int | None = None,
-    reader: Reader | None = None,
-) -> TorchOracle:
-    """Return the oracle of a torch module.
+class TorchOracle(Oracle):
+    """Scores of one torch module, over whole data sets.
 
     Parameters
     ----------
@@ -125,29 +115,17 @@ def torch_oracle(
     reader : Reader
         How the Trainer or pipeline that the module comes from reads data.
 
-    Returns
-    -------
-    TorchOracle
-
     Examples
     --------
     >>> import torch
     >>> model = torch.nn.Linear(2, 3)
-    >>> oracle = torch_oracle(model)
+    >>> oracle = TorchOracle(model)
     >>> train = oracle.read((torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])), role="train")
     >>> oracle.likelihood, [layer.size for layer in oracle.layers]
     ('categorical', [9])
     >>> [len(rows) for rows in oracle.scores(train)]
     [5]
     """
-    return TorchOracle(
-        model, likelihood, parameters, device, draws=draws, seed=seed, batch_size=batch_size,
-        reader=reader,
-    )  # fmt: skip
-
-
-class TorchOracle(Oracle):
-    """Scores of one torch network, over whole data sets."""
 
     def __init__(
         self,
@@ -407,7 +385,7 @@ class TorchOracle(Oracle):
             if isinstance(self.head, Custom):
                 yield from scorer.in_memory(scorer.custom_fisher, batch, generator)
             else:
-                yield from scorer.fisher(batch, generator)
+                yield from scorer.fisher(batch, generator, check=not examples.checked)
 
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
         scorer = self.scorer

@@ -25,7 +25,7 @@ from exempla.oracles.base import Labels, ScoreRows
 from exempla.oracles.likelihoods import Custom
 from exempla.oracles.torch.batch import Batch, copied, refuse_rows
 from exempla.oracles.torch.examples import CallForm, TorchExamples
-from exempla.oracles.torch.likelihood import Head, outputs_of
+from exempla.oracles.torch.likelihood import FamilyHead, Head, outputs_of
 from exempla.oracles.torch.network import TapedNetwork, out_of_memory
 from exempla.oracles.torch.restore import ModelRestorer
 from exempla.oracles.torch.sources import ExampleSource
@@ -112,20 +112,29 @@ class Scorer:
 
     # ---- Fisher rows
 
-    def fisher(self, batch: Batch, generator: Any, rank: int = 0) -> Iterator[ScoreRows]:
+    def fisher(
+        self, batch: Batch, generator: Any, check: bool = False, rank: int = 0
+    ) -> Iterator[ScoreRows]:
         """Yield Fisher rows: one backward pass per rank of class that most examples reach.
 
-        Classes that few examples reach are collected and pulled back in passes of full size.
+        Classes that few examples reach are collected and pulled back in passes of full size. The
+        row of an example's given label is a multiple of its score, which `to_score` records: such
+        examples need no scoring pass. `check` validates the labels first.
         """
         assert isinstance(self.head, Head)
         done = rank
         few: list[tuple[np.ndarray, Tensor]] = []
+        score = None
         halves: list[Batch] = []
         try:
             with self.borrowed():
                 run = self.network.forward(self.run, batch)
                 outputs = run.outputs.detach()
                 refuse_rows(~_sums_of(outputs).isfinite(), batch.positions, NOT_FINITE)
+                if isinstance(self.head, FamilyHead) and batch.labels is not None:
+                    if check:
+                        self.head.refuse(outputs.shape, batch)
+                    score = _weighted(self.head.score(outputs, batch, False), batch)
             for active, cotangent in islice(
                 self.head.fisher(outputs, batch, generator), rank, None
             ):
@@ -136,30 +145,36 @@ class Scorer:
                 if 2 * len(chosen) <= len(batch) and done > rank:
                     few.append((chosen, cotangent[chosen]))
                     continue
+                scale = None if score is None else _multiples(score, cotangent)
                 with self.borrowed():
-                    rows = ScoreRows(batch.positions, run.rows(cotangent, again=True))
+                    factors = run.rows(cotangent, again=True)
+                rows = ScoreRows(batch.positions, factors, to_score=scale)
                 yield rows if len(chosen) == len(batch) else rows.take(chosen)
                 done += 1
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             halves = self._halves(batch)
-        run = rows = outputs = cotangent = None
+        run = rows = factors = outputs = cotangent = None
         for part in halves:
-            yield from self.fisher(part, generator, done)
+            yield from self.fisher(part, generator, check, done)
         if few:
             chosen = np.concatenate([rows for rows, _ in few])
             cotangent = torch.cat([part for _, part in few])
+            scale = None if score is None else _multiples(score[chosen], cotangent)
             for i in range(0, len(chosen), len(batch)):
                 some = slice(i, i + len(batch))
-                yield from self._pulled(batch.take(chosen[some]), cotangent[some])
+                own = None if scale is None else scale[some]
+                yield from self._pulled(batch.take(chosen[some]), cotangent[some], own)
 
-    def _pulled(self, batch: Batch, cotangent: Tensor) -> Iterator[ScoreRows]:
+    def _pulled(
+        self, batch: Batch, cotangent: Tensor, to_score: np.ndarray | None
+    ) -> Iterator[ScoreRows]:
         """Yield the rows of given cotangents, in halves if memory runs out."""
         try:
             with self.borrowed():
                 run = self.network.forward(self.run, batch)
-                rows = ScoreRows(batch.positions, run.rows(cotangent))
+                rows = ScoreRows(batch.positions, run.rows(cotangent), to_score=to_score)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -169,7 +184,9 @@ class Scorer:
             return
         start = 0
         for part in self._halves(batch):
-            yield from self._pulled(part, cotangent[start : start + len(part)])
+            some = slice(start, start + len(part))
+            own = None if to_score is None else to_score[some]
+            yield from self._pulled(part, cotangent[some], own)
             start += len(part)
 
     def custom_fisher(self, batch: Batch, generator: torch.Generator) -> list[ScoreRows]:
@@ -226,6 +243,20 @@ class Scorer:
 def _sums_of(outputs: Tensor) -> Tensor:
     """Return one number per example that is finite if all its outputs are."""
     return outputs.reshape(len(outputs), -1).sum(1, dtype=torch.float32)
+
+
+def _multiples(score: Tensor, rows: Tensor) -> np.ndarray:
+    """Return k with score = k · row for each example, 0 where the two are not parallel.
+
+    >>> _multiples(torch.tensor([[2.0, -2.0], [1.0, 1.0]]), torch.tensor([[1.0, -1.0]] * 2))
+    array([2., 0.])
+    """
+    wide = torch.float32 if score.device.type == "mps" else torch.float64
+    a, b = (t.reshape(len(t), -1).to(wide) for t in (score, rows))
+    k = (a * b).sum(1) / (b * b).sum(1).clamp_min(torch.finfo(wide).tiny)
+    rounding = 16 * torch.finfo(score.dtype).eps
+    parallel = (a - k[:, None] * b).norm(dim=1) <= rounding * a.norm(dim=1)
+    return (k * parallel).cpu().numpy()
 
 
 def _one_value_each(values: Any, n: int) -> Tensor:

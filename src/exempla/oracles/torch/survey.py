@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from exempla.oracles.factors import Factors
-from exempla.oracles.torch.layers import Block, Layout, Rows, Use, plan_blocks, split
+from exempla.oracles.torch.layers import Block, Layout, Rows, Use, plan_blocks
 from exempla.oracles.torch.tape import CLONE, Tape, pull_back
 
 PROBE = 3
@@ -224,7 +224,7 @@ def _find_layout(use: Use, alone: list[Tensor | None], n: int) -> Layout | None:
 
 
 def _stands_alone(g: Tensor, i: int, n: int, layout: Layout) -> bool:
-    energy = split(g.double(), n, layout).flatten(1).square().sum(1)
+    energy = layout.split(g.double(), n).flatten(1).square().sum(1)
     return bool(energy.sum() - energy[i] <= _MAX_LEAK * energy.sum())
 
 

@@ -24,13 +24,19 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from exempla.oracles.torch.layers import StackUse, Use, repeated
-from exempla.oracles.torch.operations import KNOWN, RECURRENT, attention, embedding_bag, is_packed
+from exempla.oracles.torch.operations import (
+    MATMULS,
+    RECURRENT,
+    attention,
+    describe,
+    embedding_bag,
+    is_packed,
+)
 
 CLONE = -2
 """Treatment: copy the output, because an in-place operation on a view would lose its edge."""
 
 _TRANSPOSES = (Tensor.transpose, torch.transpose, torch.swapaxes, Tensor.swapaxes)
-_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 _GROUPED = (getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None))
 _EXPANDED: dict[Any, Any] = {
     F.multi_head_attention_forward: attention,
@@ -94,7 +100,7 @@ class _Views:
             return None
         table = not view.transposed
         offsets = kwargs.get("offs", args[2] if len(args) > 2 else None)
-        if view.piece is not None and (func is F.linear or func in _PRODUCTS):
+        if view.piece is not None and (func is F.linear or func in MATMULS):
             table = view.transposed if func is F.linear else table
             which = torch.full((x.shape[:-1].numel(),), view.piece, device=x.device)
         elif func in _GROUPED and view.piece is None and offsets is not None and x.ndim == 2:
@@ -200,8 +206,8 @@ class Tape(TorchFunctionMode):
             return out
         use = None
         if torch.is_tensor(out):
-            use, describe = self.views.describe(func, args, kwargs), KNOWN.get(func)
-            use = use or (describe(self.names, *args, **kwargs) if describe else None)
+            use = self.views.describe(func, args, kwargs)
+            use = use or describe(func, self.names, args, kwargs)
         if use is None or use.names != touched:
             self.unknown |= touched
             return out

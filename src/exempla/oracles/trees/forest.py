@@ -164,6 +164,7 @@ class ForestOracle(OutputOracle):
     (150, 'categorical')
     """
 
+    trees = True
     whitened = True
     fisher_note = "none: out-of-bag weights are the kernel"
 

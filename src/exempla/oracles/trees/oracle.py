@@ -76,6 +76,8 @@ class TreeOracle(OutputOracle):
     ([150], 'categorical')
     """
 
+    trees = True
+
     def __init__(
         self,
         model: Any,

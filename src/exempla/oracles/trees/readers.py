@@ -184,7 +184,7 @@ class _LightGBMLeaves(LeafReader):
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
         own = super().weight_of_classes(codes)
-        if not isinstance(self.family, Bernoulli):
+        if self.family.name != Bernoulli.name:
             return own
         weights = np.ones(2) if own is None else own
         if self._settings.get("is_unbalance") == "1":

@@ -32,7 +32,6 @@ from exempla.kernel.damping import FisherEvidence, check_damping, resolve_dampin
 from exempla.memory import IMPORT_BYTES, announce
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
-from exempla.oracles.trees import is_trees
 from exempla.progress import showing, track
 from exempla.tasks.attack.ascent import (
     Box,
@@ -278,6 +277,8 @@ def input_scores(
     model: Any, train: Any, damping: str | float, parameters: Any = None, seed: int = 0
 ) -> InputScores:
     """Return the model as a function of its inputs."""
+    from exempla.oracles.sklearn.registry import is_trees
+
     if is_trees(model):
         raise UnsupportedModelError(
             "trees predict in steps: moving a feature a little changes nothing until it crosses a "

@@ -15,9 +15,7 @@ import numpy as np
 
 from exempla.arrays import as_like, concatenate, row_squares, to_numpy
 from exempla.kernel.damping import resolve_damping
-from exempla.kernel.embed import Embedding, embed_training_set
-from exempla.kernel.query import unit_rows
-from exempla.kernel.stored import embed_models
+from exempla.kernel.embed import Embedding, embed_models, embed_training_set, unit_rows
 from exempla.oracles import make_oracle
 from exempla.store import StoredRows
 from exempla.tasks.labels.problem import LabelProblem

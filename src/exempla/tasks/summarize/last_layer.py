@@ -19,7 +19,6 @@ from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.likelihoods import Likelihood
 from exempla.oracles.sklearn.oracle import SklearnOracle
 from exempla.oracles.sklearn.unwrap import unwrap
-from exempla.oracles.trees import is_trees
 
 _BATCH = 8192
 
@@ -123,7 +122,7 @@ def read_last_layer(
 
         return read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
-    if is_trees(model):
+    if oracle.trees:
         raise UnsupportedModelError(
             f"{type(unwrap(model).model).__name__} cannot be summarised: a summary stands for all "
             "data in a refit, which k rows can do for weights but not for the splits of trees; "

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.torch.likelihood import FamilyHead
-from exempla.oracles.torch.oracle import torch_oracle
+from exempla.oracles.torch.oracle import TorchOracle
 from exempla.recorder.weights import unwrap_module
 from exempla.tasks.summarize.last_layer import LastLayer, given_weights
 
@@ -23,7 +23,7 @@ def read_torch_layer(
 ) -> LastLayer:
     """The module's last linear layer with the training data in it."""
     name = _linear_layer(unwrap_module(model), parameters)
-    oracle = torch_oracle(model, likelihood, unwrap_module(model).get_submodule(name), device)
+    oracle = TorchOracle(model, likelihood, unwrap_module(model).get_submodule(name), device)
     examples = oracle.read(train, role="train")
     if not isinstance(oracle.head, FamilyHead) or oracle.head.link != "logits":
         raise UnsupportedModelError(
