@@ -212,7 +212,8 @@ def acquire(
         `SBQ(noise=0.1 * n_train)` by default.
     breadth : float, optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
-        default, 0.5 where the pool has labels (picking by labels alone would bias them).
+        default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
+        they are the tokens of texts.
     ids : sequence
         Your own names of the pool rows.
     fit : callable(module, X, y, sample_weight) -> module
@@ -281,7 +282,8 @@ def _acquire(
     chosen = SBQ(noise=noise) if selector is None else selector
     side = "proponents" if labelled else "both"
     keep = _first_of_copies(rows)
-    usual = LABELLED_BREADTH if labelled else BREADTH
+    is_text = getattr(first, "likelihood", "") == "causal_lm"  # the label is the text itself
+    usual = LABELLED_BREADTH if labelled and not is_text else BREADTH
     general = round((usual if breadth is None else breadth) * k)
     order, gains = np.zeros(0, np.int64), np.zeros(0)
     if k > general:
