@@ -127,7 +127,7 @@ def test_a_second_browser_is_told_how_to_get_in(chromium, tab, tmp_path):
                 page = other.new_page()
                 page.goto(place)
                 page.wait_for_selector(".door")
-                assert "Press Enter" in page.inner_text(".door")
+                assert "press Enter" in page.inner_text(".door")
                 assert page.query_selector(READY) is None
                 assert page.is_hidden("#list-pane")
                 assert page.is_hidden(".actions")
