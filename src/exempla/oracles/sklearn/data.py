@@ -90,8 +90,7 @@ def prepare(
     """
     if transform is None and hasattr(X, "columns"):
         given = list(X.columns)
-        if not _check_columns(given, given if names is None else list(names), problems):
-            return None, None
+        _check_columns(given, given if names is None else list(names), problems)
     if transform is None:
         X = _try_matrix(X, "X", problems)
         if X is None:
@@ -126,21 +125,15 @@ def prepare(
     return stack, None
 
 
-def _check_columns(given: list, fitted: list, problems: list[str]) -> bool:
-    """Compare column names with the model's; return False if they are ambiguous."""
-    repeated = [name for name in dict.fromkeys(given) if given.count(name) > 1]
-    if repeated:
-        problems.append(
-            f"X has several columns with the same name ({show_values(repeated, 5)}): rename them"
-        )
-    elif given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
+def _check_columns(given: list, fitted: list, problems: list[str]) -> None:
+    """Compare column names with the model's."""
+    if given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
         problems.append(
             "X has the model's columns in another order: use X[model.feature_names_in_]"
         )
     elif given != fitted and len(given) == len(fitted):
         new = [one for one in given if one not in fitted]
         problems.append(f"X has columns the model was not fitted on: {new[:5]}")
-    return not repeated
 
 
 def _apply(transform: Callable, raw: Any) -> Any:
