@@ -250,7 +250,7 @@ class LabelJob:
             p = float(np.clip(found.probabilities[rank], 0.0, 1.0))
             # The page shows the row's number and id itself; an image also has a file name.
             name = (table.row(row)["file"] or "") if table.format == "images" else ""
-            more = {"model_probability": 0.0 if found.spread is not None else p}
+            more: dict[str, Any] = {"model_probability": 0.0 if found.spread is not None else p}
             more |= self._judgement(found, rank)
             if evidence is not None:
                 more |= {

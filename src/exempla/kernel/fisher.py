@@ -337,8 +337,9 @@ class TrainingRows:
             at: Any = np.concatenate(positions)
             if (np.diff(at) == 1).all():  # consecutive, as they mostly are
                 at = slice(int(at[0]), int(at[-1]) + 1)
-            there = isinstance(joined, np.ndarray) or joined.device == self._out.device
-            self._out[at] = joined if there else joined.to(self._out.device)
+            if not isinstance(joined, np.ndarray) and joined.device != self._out.device:
+                joined = joined.to(self._out.device)
+            self._out[at] = joined
             self._waiting.clear()
 
     @property

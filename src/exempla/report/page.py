@@ -272,7 +272,7 @@ def _build_page(
         weight_unit="" if (unit := _weight_unit(explanation)) == 1.0 else f"{unit:g}",
         pictures=gallery.encoded(),
         versions=versions(),
-        made=f"seed {explanation.seed}"
+        made=f"seed {getattr(explanation, 'seed', 0)}"
         + (f" · {explanation.fisher} Fisher" if isinstance(explanation, Explanation) else ""),
         explanation=explanation,
         matrix=Matrix.of(pairs),

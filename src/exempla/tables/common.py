@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -79,7 +79,7 @@ def _words(name: str, texts: np.ndarray, rows: np.ndarray) -> list[tuple[float, 
 
     counter = CountVectorizer(binary=True, max_features=_MAX_WORDS)
     try:
-        occurs = csc_matrix(counter.fit_transform(texts))
+        occurs: Any = csc_matrix(cast(Any, counter.fit_transform(texts)))
     except ValueError:  # no words at all
         return []
     found: list[tuple[float, str]] = []

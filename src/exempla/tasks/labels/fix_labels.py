@@ -310,7 +310,7 @@ def fix_labels_from(
             found, order, seen = _by_predictions(evidence, k, original)
         conflicts = tuple(evidence.conflicts)
     fields = asked.fields(order, names, n, n) | {
-        "n_trusted": len(evidence.calibration_rows),
+        "n_trusted": len(evidence.calibration_rows) if evidence.trusted else 0,
         "trusted": evidence.trusted,
     }
     return LabelFixes(
