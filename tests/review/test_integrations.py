@@ -12,7 +12,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
 
+from exempla import fix_labels
 from exempla.errors import ExemplaError
 from exempla.review import ReviewedFile, Suspect, read_review, write_review
 from exempla.review.integrations import export_review_items, import_decisions
@@ -260,3 +263,17 @@ def test_a_file_that_exempla_did_not_write_is_not_replaced(folder: Path) -> None
     export_review_items(read_review(folder), folder, TOOLS, force=True)
     paths = export_review_items(read_review(folder), folder, TOOLS)  # its own: replaced
     assert paths["cleanlab"].read_text().startswith("row,")
+
+
+def test_a_file_beside_the_tasks_is_not_replaced(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    fixes = fix_labels(LogisticRegression(max_iter=500), (X, y), k=3, progress=False)
+    own = tmp_path / "tasks.xml"
+    own.write_text("<mine/>")
+    with pytest.raises(ExemplaError, match=r"tasks\.xml exists and would be replaced"):
+        fixes.export(tmp_path / "tasks.json", "label-studio")
+    assert own.read_text() == "<mine/>"
+    assert not (tmp_path / "tasks.json").exists()
+    own.unlink()
+    for _ in range(2):  # what exempla wrote may be written again
+        fixes.export(tmp_path / "tasks.json", "label-studio")

@@ -293,8 +293,15 @@ def export_suspects(
     writer = _FORMATS[check_choice("format", format, tuple(_FORMATS))]
     path, items = Path(path), _items_of_result(fixes, texts, images)
     main, *others = writer(items, _classes(items), path.parent).items()
-    for suffix, text in others:
-        write_text(path.with_suffix(suffix), text)
+    beside = {path.with_suffix(suffix): text for suffix, text in others}
+    for other, text in beside.items():
+        if other.exists() and other.read_bytes() != text.encode():
+            raise ExemplaError(
+                f"{other} exists and would be replaced, because the labelling interface is written "
+                f"beside {path.name}; move it, or choose another name."
+            )
+    for other, text in beside.items():
+        write_text(other, text)
     return write_text(path, main[1])
 
 
