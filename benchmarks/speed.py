@@ -162,7 +162,10 @@ def longest_path(work: Callable[[], object]) -> float:
         slower.append(max(taken.values()) - taken[threading.get_ident()])
         return found
 
-    with mock.patch.object(numba_rows, "in_parts", timed):
+    with (
+        mock.patch.object(numba_rows, "in_parts", timed),
+        mock.patch.object(scores, "in_parts", timed),
+    ):
         begun = time.thread_time()
         work()
         return time.thread_time() - begun + sum(slower)

@@ -13,8 +13,8 @@ from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.engine import Basis
 from exempla.selection.numba_rows import FLOAT32_ERROR, NumbaRows
 from exempla.selection.rows import ArrayRows, Rule
-from exempla.selection.scores import ArrayCandidates, Steps
 from exempla.selection.shards import ShardedCandidates
+from exempla.selection.sweeps import Steps, SweptCandidates
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -31,7 +31,7 @@ def random_steps(rng, p, b):
 def begun_scores(rows, rule, noise=0.5):
     candidates = np.ones((1, rows.t), bool)
     candidates[0, 1::7] = False
-    scores = rows.scores(candidates, np.ones(1), noise, rule)
+    scores = rows.scores(candidates, np.ones(1), noise, rule, lookahead=True)
     scores.refresh([0], np.ones((1, rows.p)))
     return scores
 
@@ -198,15 +198,15 @@ def hard_problems():
 @pytest.mark.parametrize("pool", [4, 64])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
-    monkeypatch.setattr(ArrayCandidates, "pool_sizes", (pool, pool))
-    monkeypatch.setattr("exempla.selection.scores._MIN_LOOKAHEAD_ENTRIES", 0)
+    monkeypatch.setattr(SweptCandidates, "pool_sizes", (pool, pool))
+    monkeypatch.setattr("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 0)
     if backend == "torch":
         single = pytest.importorskip("exempla.selection.device.lookahead")
         monkeypatch.setattr(single, "POOL", (pool, pool))
     for rows, target, k, noise in hard_problems():
         for selector in (SBQ(noise), MatchingPursuit(noise)):
             with monkeypatch.context() as plain:  # one pass a pick, in float64
-                plain.setattr("exempla.selection.scores._MIN_LOOKAHEAD_ENTRIES", 1 << 20)
+                plain.setattr("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 1 << 20)
                 exact = select(rows, target, k, selector)
             with using(backend):
                 found = select(rows, target, k, selector)
@@ -232,14 +232,14 @@ def test_guesses_save_passes():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((4000, 64)).astype(np.float32)
     passes_made = []
-    sweep = ArrayCandidates.sweep
+    sweep = SweptCandidates.sweep
 
     def counted(self, *arguments):
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    ahead = mock.patch("exempla.selection.scores._MIN_LOOKAHEAD_ENTRIES", 0)
-    with using("numba"), ahead, mock.patch.object(ArrayCandidates, "sweep", counted):
+    ahead = mock.patch("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 0)
+    with using("numba"), ahead, mock.patch.object(SweptCandidates, "sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 
@@ -285,7 +285,7 @@ def test_a_basis_from_its_factor_is_the_one_that_grew(noise):
 
 
 def test_rows_in_the_cache_are_not_run_ahead():
-    for t, most in ((50, 1), (300_000, 8)):
+    for t, ahead in ((50, False), (300_000, True)):
         rows = ArrayRows(np.ones((t, 4)))
         scores = rows.scores(np.ones((1, t), bool), np.ones(1), 0.0, Rule.GAIN)
-        assert scores.max_lookahead == most
+        assert isinstance(scores, SweptCandidates) == ahead

@@ -32,8 +32,7 @@ from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.io import os_errors
 from exempla.progress import counter, say, showing
-from exempla.selection.rows import ArrayRows
-from exempla.selection.scores import StateLostError
+from exempla.selection.rows import ArrayRows, StateLostError
 from exempla.selection.select import refuse_unusable, wrap
 from exempla.selection.sharded import Backend, cuts_of
 from exempla.selection.shards import Part, Parts, ShardedRows, Transport, packed, unpacked

@@ -29,8 +29,16 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
-from exempla.selection.rows import ROUNDING, Rows, Rule, first_of_best, tie_threshold
-from exempla.selection.scores import CandidateScores, Leaders, StateLostError
+from exempla.selection.rows import (
+    ROUNDING,
+    CandidateScores,
+    Leaders,
+    Rows,
+    Rule,
+    StateLostError,
+    first_of_best,
+    tie_threshold,
+)
 
 REFRESH_RATIO = 0.1
 """Recompute c when ‖r‖ has fallen to this fraction of its value at the last recomputation."""
@@ -342,7 +350,7 @@ def _pick(
             scores.drop([i] * len(run.indices), run.indices)
     leaders = refresh(scores, runs, list(range(len(runs))))
     lookahead = None
-    if len(runs) == 1 and scores.max_lookahead > 1:
+    if len(runs) == 1 and hasattr(scores, "sweep"):
         from exempla.selection.lookahead import Lookahead
 
         lookahead = Lookahead(rows, scores, runs[0], k, rule)

@@ -2,7 +2,7 @@
 
 Greedy picks nearly always come from the few rows that have the highest scores now. The loop
 therefore runs ahead within that pool, which costs little, and one pass over all rows
-(`CandidateScores.sweep`) finds out after each guessed step whether any other row could have scored
+(`LookaheadScores.sweep`) finds out after each guessed step whether any other row could have scored
 higher than the next guess. Correct guesses are committed; the steps from the first wrong guess on
 are undone. Each guess is compared under the same error bounds as a leader, and ties are settled in
 float64, so that the picks are the same as with one pass per pick.
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from exempla.selection.engine import Mark, Run, best_row, refresh, score_bounds, slack
-from exempla.selection.rows import Rows, Rule, tie_threshold
-from exempla.selection.scores import CandidateScores, Leaders, Pool, StateLostError, Steps
+from exempla.selection.rows import Leaders, Rows, Rule, StateLostError, tie_threshold
+from exempla.selection.sweeps import LookaheadScores, Pool, Steps
 
 POOL_FRACTION = 1 / 48
-"""Size of the pool as a fraction of all rows, within `CandidateScores.pool_sizes`."""
+"""Size of the pool as a fraction of all rows, within `LookaheadScores.pool_sizes`."""
 _FIRST_FRACTION = 0.4
 """The next pool consists of the rows that reached this fraction of a threshold; the fraction is
 then adapted to the desired pool size."""
@@ -49,7 +49,7 @@ class _Guess(NamedTuple):
 class Lookahead:
     """Guess and check picks for a single target."""
 
-    def __init__(self, rows: Rows, scores: CandidateScores, run: Run, k: int, rule: Rule) -> None:
+    def __init__(self, rows: Rows, scores: LookaheadScores, run: Run, k: int, rule: Rule) -> None:
         self.rows, self.scores, self.run, self.k, self.rule = rows, scores, run, k, rule
         self.usual: float = _FIRST_GUESSES
         """Moving average of the number of correct guesses."""

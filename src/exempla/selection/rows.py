@@ -1,8 +1,9 @@
-"""Candidate rows, wherever they are: the interface and its implementation for arrays.
+"""Candidate rows and their running scores: the interface and its implementation for arrays.
 
 `Rows` holds the features of all candidates: a NumPy or torch array or files on disk (`ArrayRows`),
 the same read by compiled passes (`numba_rows`), or several parts of any of these (`shards`).
-`scores` follows the candidates of the greedy loop where the rows are.
+`CandidateScores` holds, for T targets at once, c = f·r and n = ‖f‖² + σ² − ‖Qᵀf‖² of every
+candidate, where the rows are, and returns only the leaders to the greedy loop in `engine`.
 
 Ties go to the lowest index. Another BLAS, number of threads or block size adds up products in a
 different order. The effect is bounded: a product f·r changes by at most ROUNDING·‖f‖·‖μ‖ (r is a
@@ -13,18 +14,16 @@ these bounds count as equal, so that no pick depends on the last bit of a sum.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array
-
-if TYPE_CHECKING:
-    from exempla.selection.scores import CandidateScores
 
 MIN_ROW_NORM = 1e-60
 """Rows with a smaller norm count as zero: squares of their products would underflow."""
@@ -36,6 +35,10 @@ SWEEP_ROWS = 4096
 """Rows that a lookahead pass follows at a time on a CPU: their scores stay in the cache."""
 _BLOCK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 28}
 """Size of the float64 copies of blocks of rows: on a CPU a block stays in the cache."""
+_SCORED_ENTRIES = 1 << 16
+"""Scores that are compared at a time: they stay in the cache."""
+_MIN_LOOKAHEAD_ENTRIES = 1 << 20
+"""Smaller rows stay in the cache, where a pass per pick costs little."""
 
 T = TypeVar("T")
 
@@ -103,6 +106,81 @@ class Rule(IntEnum):
             return lowest, (size + error_c) ** 2 / (n - error_n)
 
 
+class StateLostError(Exception):
+    """A place that held scores was restarted without them; the greedy loop opens them again."""
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """The best row of each target by upper bounds on the scores."""
+
+    upper: np.ndarray
+    """(T,) upper bound of the leader's score; −inf if no row is left."""
+    rows: np.ndarray
+    """(T,) row of the leader, −1 if none is left."""
+    rivals: np.ndarray
+    """(T,) largest upper bound among the other rows; +inf if it is unknown."""
+    certain: bool = False
+    """True if ties have already been settled in float64."""
+
+    @staticmethod
+    def merged(found: list[Leaders]) -> Leaders:
+        """Return the leaders among those of consecutive parts of the rows."""
+        upper, rows, rivals = (
+            np.stack([getattr(one, name) for one in found]) for name in ("upper", "rows", "rivals")
+        )
+        first = np.argmax(upper, axis=0)[None]  # the first part of ties: the lowest index
+        others = upper.copy()
+        np.put_along_axis(others, first, -np.inf, axis=0)
+        best, row = (np.take_along_axis(x, first, axis=0)[0] for x in (upper, rows))
+        return Leaders(best, row, np.maximum(others.max(axis=0), rivals.max(axis=0)))
+
+
+class CandidateScores(ABC):
+    """c and n of all candidates of T targets, updated pick after pick."""
+
+    error: float
+    """Bound on the error of one product f·q, in units of ‖f‖; 0 if sums are in float64."""
+
+    @abstractmethod
+    def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
+        """Recompute c = F r with float64 sums for these targets; return all leaders."""
+
+    @abstractmethod
+    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
+        """Apply one pick per target in one pass: c −= coef·v and n −= v² with v = F q, q (T, p)."""
+
+    @abstractmethod
+    def leaders(self) -> Leaders:
+        """Return all leaders from the current c and n."""
+
+    @abstractmethod
+    def ties(
+        self,
+        targets: list[int],
+        thresholds: np.ndarray,
+        slack_c: np.ndarray,
+        slack_n: np.ndarray,
+        limit: int,
+    ) -> list[np.ndarray]:
+        """Return, for each of these targets, the first `limit` rows that may reach its threshold.
+
+        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
+        """
+
+    @abstractmethod
+    def deflate(self, target: int, energy: np.ndarray) -> None:
+        """Set n = ‖f‖² + σ² − energy for all remaining rows."""
+
+    @abstractmethod
+    def drop(self, targets: list[int], rows: list[int]) -> None:
+        """Remove rows from the candidates of targets, pair by pair."""
+
+    @abstractmethod
+    def to_float64(self) -> None:
+        """Compute products in float64 from now on (`error` becomes 0)."""
+
+
 class Rows(ABC):
     """Candidate rows f_1 … f_t."""
 
@@ -138,9 +216,17 @@ class Rows(ABC):
 
     @abstractmethod
     def scores(
-        self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
+        self,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+        lookahead: bool = False,
     ) -> CandidateScores:
-        """Return the scores of the candidates, (T, t) bool; call `refresh` first."""
+        """Return the scores of the candidates, (T, t) bool; call `refresh` first.
+
+        `LookaheadScores` for a single target, if they pay off or `lookahead` asks for them.
+        """
 
 
 class ArrayRows(Rows):
@@ -259,11 +345,14 @@ class ArrayRows(Rows):
         return reach
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
-        # The problem, the scores and the certificate all need z: do not read stored rows again.
-        key = vectors.tobytes() if self.is_stored else b""
-        if not key or self._last is None or self._last[0] != key:
-            self._last = key, self.host(self.products(self.here(vectors)))
-        return self._last[1]
+        if self._last is not None and self._last[0] == vectors.tobytes():
+            return self._last[1]
+        return self.host(self.products(self.here(vectors)))
+
+    def align(self, targets: np.ndarray) -> np.ndarray:
+        if self.is_stored:  # the scores and the certificate need z, too: do not read again
+            self._last = targets.tobytes(), self.project(targets)
+        return super().align(targets)
 
     def energy(self, directions: np.ndarray) -> np.ndarray:
         out = self.xp.zeros(self.t, dtype=self.xp.float64, device=self.device)
@@ -294,8 +383,114 @@ class ArrayRows(Rows):
             run_on_device(self, candidates, runs, k, noise, rule)
 
     def scores(
-        self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
+        self,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+        lookahead: bool = False,
     ) -> CandidateScores:
-        from exempla.selection.scores import ArrayCandidates
+        worthwhile = self.is_stored or self.t * self.p > _MIN_LOOKAHEAD_ENTRIES
+        if len(candidates) == 1 and (lookahead or worthwhile):
+            from exempla.selection.sweeps import SweptCandidates
 
+            return SweptCandidates(self, candidates, target_norms, noise, rule)
         return ArrayCandidates(self, candidates, target_norms, noise, rule)
+
+
+class ArrayCandidates(CandidateScores):
+    """c and n are (T, t) float64 arrays beside the rows; a removed row has n = −inf."""
+
+    def __init__(
+        self,
+        rows: ArrayRows,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+    ) -> None:
+        self.rows, self.noise, self.rule, self.xp = rows, noise, rule, rows.xp
+        # Zero rows explain nothing, and 0/0 must never win.
+        kept = candidates & (rows.norms2 > 0)
+        self.n = rows.here(np.where(kept, rows.norms2 + noise, -np.inf))
+        self.c = self.xp.zeros_like(self.n)
+        self.norms2 = rows.norms2_here
+        self.lengths = self.xp.sqrt(self.norms2)
+        self.floor = self.norms2 * rows.tolerance
+        self.whole = None if rule is Rule.GAIN else self.norms2 + noise
+        self._rounding = rows.here(ROUNDING * target_norms)[:, None]
+        # Many targets are one matrix product, which is computed in float64 throughout.
+        self.error = rows.error if len(candidates) == 1 else 0.0
+
+    def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
+        for i, c in zip(targets, self.rows.here(self.rows.project(residuals))):
+            self.c[i] = c
+        return self.leaders()
+
+    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
+        Q, b = self.rows.here(directions), self.rows.here(coefs)[:, None]
+
+        def updated() -> Iterator[slice]:
+            for part, block in self.rows.blocks(len(Q)):
+                v = Q @ block.T
+                self.c[:, part] -= b * v
+                self.n[:, part] -= v * v
+                yield part
+
+        return self._leaders(updated())
+
+    def leaders(self) -> Leaders:
+        step = max(self.rows.block_rows, _SCORED_ENTRIES // len(self.c))
+        starts = range(0, self.rows.t, step)
+        return self._leaders(slice(start, min(start + step, self.rows.t)) for start in starts)
+
+    def _leaders(self, parts: Iterable[slice]) -> Leaders:
+        """Return the leaders by upper bounds that allow for rounding alone."""
+        xp, host, found = self.xp, self.rows.host, []
+        for part in parts:
+            c, n, norms2 = self.c[:, part], self.n[:, part], self.norms2[part]
+            upper = xp.abs(c) + self._rounding * self.lengths[part]
+            divisor = n - ROUNDING * norms2 if self.whole is None else self.whole[part]
+            # Rows that are alive have n far above rounding: the tolerance is 1000 times larger.
+            alive = n > self.floor[part] - ROUNDING * norms2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                upper = xp.where(alive, upper * upper / divisor, -np.inf)
+            at = xp.argmax(upper, axis=1)[:, None]
+            best = xp.take_along_axis(upper, at, axis=1)[:, 0]
+            upper[xp.arange(len(c), device=self.rows.device), at[:, 0]] = -np.inf
+            rivals = xp.max(upper, axis=1) if self.error == 0.0 else xp.full_like(best, np.inf)
+            best, row, rivals = host(best), host(at[:, 0]), host(rivals)
+            row = np.where(best > -np.inf, row + part.start, -1)
+            found.append(Leaders(best, row, rivals))
+        return Leaders.merged(found)
+
+    def ties(
+        self,
+        targets: list[int],
+        thresholds: np.ndarray,
+        slack_c: np.ndarray,
+        slack_n: np.ndarray,
+        limit: int,
+    ) -> list[np.ndarray]:
+        found = []
+        for i, threshold, more, less in zip(targets, thresholds, slack_c, slack_n):
+            error = float(less) * self.norms2
+            upper = self.xp.abs(self.c[i]) + float(more) * self.lengths
+            divisor = self.n[i] - error if self.whole is None else self.whole
+            with np.errstate(invalid="ignore"):  # 0 · inf for removed rows
+                reach = upper * upper >= max(float(threshold), 0.0) * divisor
+            reach = reach & (self.n[i] + error > self.floor)
+            found.append(self.rows.host(self.xp.nonzero(reach)[0][:limit]))
+        return found
+
+    def deflate(self, target: int, energy: np.ndarray) -> None:
+        n = self.norms2 + self.noise - self.rows.here(energy)
+        out = self.n[target] == -np.inf
+        self.n[target] = self.xp.where(out, self.n[target], n)
+
+    def drop(self, targets: list[int], rows: list[int]) -> None:
+        where = tuple(self.rows.here(np.array(which, dtype=np.int64)) for which in (targets, rows))
+        self.n[where] = -np.inf
+
+    def to_float64(self) -> None:
+        self.error = 0.0

@@ -22,16 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.selection.rows import Rows, Rule
-from exempla.selection.scores import (
-    CandidateScores,
-    Leaders,
-    Pool,
-    StateLostError,
-    Steps,
-    Swept,
-)
+from exempla.selection.rows import CandidateScores, Leaders, Rows, Rule, StateLostError
 from exempla.selection.selectors import Continuation, Outcome, Problem, Selector
+from exempla.selection.sweeps import Pool, Steps, Swept
 
 
 class Part:
@@ -42,7 +35,7 @@ class Part:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.scores: CandidateScores | None = None
+        self.scores: Any = None
         self.start = 0
 
     def call(self, name: str, *args: Any) -> Any:
@@ -52,7 +45,7 @@ class Part:
                 return getattr(owner, name)(*args)
         return getattr(self._opened(), name)(*args)
 
-    def _opened(self) -> CandidateScores:
+    def _opened(self) -> Any:
         if self.scores is None:
             raise StateLostError
         return self.scores
@@ -82,7 +75,7 @@ class Part:
     ) -> float:
         """Start new scores; `start` is the global number of the first row. Return their error."""
         self.start = start
-        self.scores = self.rows.scores(candidates, norms, noise, rule)
+        self.scores = self.rows.scores(candidates, norms, noise, rule, lookahead=True)
         return self.scores.error
 
     def drop(self, targets: list[int], rows: list[int]) -> None:
@@ -280,7 +273,12 @@ class ShardedRows(Rows):
         return out
 
     def scores(
-        self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
+        self,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+        lookahead: bool = False,
     ) -> CandidateScores:
         return ShardedCandidates(self, candidates, target_norms, noise, rule)
 
@@ -289,7 +287,7 @@ class ShardedRows(Rows):
         return [(values[..., start:stop],) for start, stop in pairwise(self.bounds)]
 
 
-class ShardedCandidates(CandidateScores):
+class ShardedCandidates(LookaheadScores):
     """The scores of all parts; only the leaders and the pool of promising rows are global."""
 
     max_lookahead, lookahead_batch = 32, 16
