@@ -24,7 +24,7 @@ import numpy as np
 
 from exempla.selection.rows import CandidateScores, Leaders, Rows, Rule, StateLostError
 from exempla.selection.selectors import Continuation, Outcome, Problem, Selector
-from exempla.selection.sweeps import Pool, Steps, Swept
+from exempla.selection.sweeps import LookaheadScores, Pool, Steps, Swept
 
 
 class Part:
