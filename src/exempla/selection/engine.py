@@ -349,11 +349,7 @@ def _pick(
             scores.deflate(i, rows.energy(run.basis.directions))
             scores.drop([i] * len(run.indices), run.indices)
     leaders = refresh(scores, runs, list(range(len(runs))))
-    lookahead = None
-    if len(runs) == 1 and hasattr(scores, "sweep"):
-        from exempla.selection.lookahead import Lookahead
-
-        lookahead = Lookahead(rows, scores, runs[0], k, rule)
+    lookahead = scores.lookahead(rows, runs[0], k, rule) if len(runs) == 1 else None
     with _progress(rows, k) as bar:
         while picks := _decide(rows, scores, leaders, runs, k, rule):
             done = len(runs[0].indices)

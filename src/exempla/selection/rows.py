@@ -142,6 +142,10 @@ class CandidateScores(ABC):
     error: float
     """Bound on the error of one product f·q, in units of ‖f‖; 0 if sums are in float64."""
 
+    def lookahead(self, rows: Rows, run: Any, k: int, rule: Rule) -> Any:
+        """Return the `Lookahead` of a single target, or None if it does not pay off."""
+        return None
+
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
         """Recompute c = F r with float64 sums for these targets; return all leaders."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.selection.rows import ArrayCandidates, CandidateScores
+from exempla.selection.rows import ArrayCandidates, CandidateScores, Rows, Rule
 from exempla.selection.threads import in_parts
 
 _MAX_LOOKAHEAD = 32
@@ -96,6 +96,11 @@ class LookaheadScores(CandidateScores):
     """Smallest and largest number of rows to guess among. Chosen among 512 … 8192 rows as the
     fewest passes per pick on Gaussian rows of 20 k × 1024 and 100 k to 400 k × 256."""
 
+    def lookahead(self, rows: Rows, run: Any, k: int, rule: Rule) -> Any:
+        from exempla.selection.lookahead import Lookahead
+
+        return Lookahead(rows, self, run, k, rule)
+
     @abstractmethod
     def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
         """Try guessed steps in one pass without changing c and n.
@@ -153,7 +158,11 @@ class SweptCandidates(ArrayCandidates, LookaheadScores):
         alive = self.n[0, part] + error > self.floor[part]  # n never increases
         c = xp.asarray(self.c[0, part], copy=True)
         n_decreases = self.whole is None
-        n = self.n[0, part] - error if n_decreases else xp.asarray(self.whole[part], copy=True)
+        n = (
+            self.n[0, part] - error
+            if self.whole is None
+            else xp.asarray(self.whole[part], copy=True)
+        )
         thresholds = fraction * steps.thresholds
         reach = self.rows.follow(V, c, n, slack, steps.coefs, thresholds, n_decreases)
         return part, V, xp.nonzero(reach & alive)[0]

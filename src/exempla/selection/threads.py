@@ -46,9 +46,12 @@ def _parse(text: str, default: int) -> int:
 
 
 @cache
-def _pool(process: int, count: int) -> ThreadPoolExecutor:
-    """Return a pool of this process: the threads of a parent do not survive a fork."""
+def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "exempla")
+
+
+if hasattr(os, "register_at_fork"):  # the threads of a parent do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def in_parts(
@@ -66,6 +69,6 @@ def in_parts(
     count = min(count, n_threads()) if count > 1 else 1
     cuts = [min(t, tiles * i // count * tile) for i in range(count + 1)]
     parts = list(pairwise(cuts))
-    pool = _pool(os.getpid(), count - 1) if count > 1 else None  # this thread takes the first part
+    pool = _pool(count - 1) if count > 1 else None  # this thread takes the first part
     others = [pool.submit(work, *part) for part in parts[1:]] if pool else []
     return [work(*parts[0]), *(other.result() for other in others)]

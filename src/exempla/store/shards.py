@@ -98,7 +98,8 @@ class Shard:
         with os_errors(f"{self.path} cannot be read"), open(self.path, "rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-            for row, position in zip(out, positions.tolist()):
+            rows: Any = out
+            for row, position in zip(rows, positions.tolist()):
                 file.seek(self.offset + position * size)
                 if file.readinto(memoryview(row).cast("B")) < size:
                     raise cut_short(self.path)
