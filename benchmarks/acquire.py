@@ -23,8 +23,8 @@ and size divided by that of random picks; `digits` and `adult` are only reported
 of picks that ignore the pool's labels (0, 0.2, 0.5, 0.8, 1; a first run with 0 was worse than
 random picks on `covtype` at 10 %): 0.5. It was behind random rows on `adult` at 10 %, so a second
 choice among the four in `SETTINGS` asks whether rows have unit length, and whether a share of
-random rows is chosen by the loss on held-out queries. (One round of (a) at noise 0.1 and breadth 0.2 with seed 0 was run on
-every set beforehand, to see that the code works.)
+random rows is chosen by the loss on held-out queries. (One round of (a) at noise 0.1 and breadth
+0.2 with seed 0 was run on every set beforehand, to see that the code works.)
 
     python -m benchmarks.acquire choose   # nine settings on the two sets
     python -m benchmarks.acquire report   # every method on all six sets
