@@ -72,12 +72,15 @@ class LastLayer:
         g = np.asarray(self.family.score(self.a @ theta, self.codes))
         return g if self.scale is None else g * self.scale[:, None]
 
-    def fisher(self) -> np.ndarray:
-        """Mean Fisher of the layer, (p, p) in the order of θ.ravel(), without the penalty."""
+    def fisher(self, cut: float = CLASS_CUT) -> np.ndarray:
+        """Mean Fisher of the layer, (p, p) in the order of θ.ravel(), without the penalty.
+
+        Classes with a probability of at most `cut` are left out.
+        """
         d_in, d_out = self.theta.shape
         total = np.zeros((d_in, d_out, d_in, d_out))
         for part in self.batches():
-            moment = part.output_moments()
+            moment = part.output_moments(cut)
             for c in range(d_out):
                 for e in range(c, d_out):
                     block = _inputs_moment(part.a, moment[:, c, e])
@@ -95,10 +98,14 @@ class LastLayer:
             total += squares.T @ np.einsum("ncc->nc", moment)
         return total.ravel() / self.size
 
-    def output_moments(self) -> np.ndarray:
+    def curved(self, directions: np.ndarray) -> np.ndarray:
+        """E[g gᵀ]u of each example, for directions u (n, d_out) of the outputs."""
+        return np.einsum("nce,ne->nc", self.output_moments(0.0), directions)
+
+    def output_moments(self, cut: float = CLASS_CUT) -> np.ndarray:
         """E[g gᵀ] over the model's own labels, (n, d_out, d_out), as often as it counts."""
         d_out = self.theta.shape[1]
-        at, root = self.family.fisher_root(self.a @ self.theta, CLASS_CUT)
+        at, root = self.family.fisher_root(self.a @ self.theta, cut)
         moment = np.zeros((len(self), d_out, d_out))
         np.add.at(moment, at, root[:, :, None] * root[:, None, :])
         for times in (self.scale, self.counts):
