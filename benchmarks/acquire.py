@@ -42,7 +42,6 @@ import subprocess
 import sys
 import warnings
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -327,7 +326,6 @@ def learn(name: str, method: str, seed: int, **setting: float) -> list[list[floa
 # ---- (b) targeted selection ---------------------------------------------------------------------
 
 
-@cache
 def domains(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, labels and the domain of each row."""
     if name == "mnist":

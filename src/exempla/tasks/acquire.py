@@ -49,7 +49,7 @@ from exempla.oracles import make_oracle
 from exempla.oracles.base import ScoreRows, in_float64
 from exempla.progress import showing, track_rows
 from exempla.results import Answer
-from exempla.selection import SBQ, Selector, select
+from exempla.selection import SBQ, Selector, TopInfluence, select
 from exempla.tasks.mistakes import check_ask, queried_rows
 from exempla.tasks.retrain import check_fit, fitted, refit
 
@@ -258,7 +258,8 @@ def acquire(
     costs : (n_pool,) array of positive numbers, optional
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
-        `SBQ(noise=0.1 * n_train)` by default; with labels `SBQ(noise=10)` on rows of unit length.
+        `SBQ(noise=0.1 * n_train)` by default; with labels `SBQ(noise=10)` on rows of unit length,
+        for texts the cosine with the query (`TopInfluence()` on rows of unit length).
     breadth : float, optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
         default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
@@ -326,12 +327,11 @@ def _acquire(
         used = np.sort(rng.choice(queried, MAX_QUERIES, False))
     pool = _Pool(explainer, request, selector, root_costs)
     n_pool = len(pool.examples[0])
-    is_text = explainer.embeddings[0].oracle.likelihood == "causal_lm"  # it is its own label
-    usual = LABELLED_BREADTH if pool.labelled and not is_text else BREADTH
+    usual = LABELLED_BREADTH if pool.labelled and not pool.is_text else BREADTH
     query = take_examples(request.test, used)
     towards, random_share = pool.towards(query), 0.0
     order, gains = pool.pick(towards, k, usual if breadth is None else breadth, rng)
-    if breadth is None and pool.labelled and not is_text:
+    if breadth is None and pool.labelled and not pool.is_text:
         random_share = _best_random_share(pool, request, used, len(order), explainer.seed)
         mixed = _with_random(order, random_share, n_pool, rng)
         order, gains = mixed, np.where(mixed == order, gains, 0.0)
@@ -461,8 +461,11 @@ class _Pool:
         self.examples = [e.oracle.read(request.pool, role="test") for e, _ in self.models]
         self.labelled = self.examples[0].labels is not None
         self.unit = self.labelled and explainer.normalize
+        # the tokens of a text are its label
+        self.is_text = self.models[0][0].oracle.likelihood == "causal_lm"
         noise = DEFAULT_NOISE if self.unit else NOISE_SHARE * explainer.n_train
-        self.selector = SBQ(noise=noise) if selector is None else selector
+        usual = TopInfluence() if self.is_text and self.unit else SBQ(noise=noise)
+        self.selector = usual if selector is None else selector
         self.test, self.root_costs, self.n_train = request.test, root_costs, explainer.n_train
 
     def towards(self, query: Any) -> _Candidates:
