@@ -1,16 +1,30 @@
-"""What a command prints, for people and for programs."""
+"""What a command prints for people and for programs, and how it ends: its exit code.
+
+Imports nothing heavy, so that `exempla --help` is fast.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
+import shlex
 import sys
+import tempfile
 import time
+import traceback
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, TextIO
+
+from exempla import __version__
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.io import write_text
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
@@ -87,8 +101,6 @@ class Console:
     @contextmanager
     def hearing_warnings(self) -> Iterator[None]:
         """Print warnings of exempla once each; hide those of other libraries."""
-        from exempla.errors import ExemplaWarning
-
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
@@ -99,3 +111,154 @@ class Console:
             if text not in said and (ours or warning.category.__name__ == "ConvergenceWarning"):
                 said.add(text)
                 self.warn(text.split("\n")[0])
+
+
+_SAME_FILE = (
+    "label", "merge_labels", "task", "test", "curated", "curated_column", "encoding", "delimiter",
+    "header", "model",
+)  # fmt: skip
+"""Options that describe the file and so apply to every command on it."""
+
+
+def command_for(options: Namespace, command: str, *words: str) -> str:
+    """Return another command on the same file, ready to be pasted.
+
+    >>> given = Namespace(file="a.csv", label="the label", text=[], kind=["x=id"], header="auto")
+    >>> command_for(given, "clean", "-k", "9")
+    "exempla clean a.csv --label 'the label' --kind x=id -k 9"
+    """
+    out = ["exempla", command, str(options.file)]
+    for name in _SAME_FILE:
+        value = getattr(options, name, None)
+        if value is not None and value != "auto":
+            out += [f"--{name.replace('_', '-')}", str(value)]
+    for name in ("text", "kind"):
+        for value in getattr(options, name, []):
+            out += [f"--{name}", value]
+    return plain(shlex.join([*out, *words]))
+
+
+def command_line(options: Namespace) -> str:
+    """Return the command as the user typed it, ready to be pasted.
+
+    >>> command_line(Namespace(arguments=["explain", "my file.csv", "--label", "y"]))
+    "exempla explain 'my file.csv' --label y"
+    """
+    return plain(shlex.join(["exempla", *options.arguments]))
+
+
+CORE = (
+    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "tqdm",
+    "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
+)  # fmt: skip
+_EXTRAS = {
+    "torch": ("torch",),
+    "hf": ("transformers", "datasets"),
+    "ray": ("ray",),
+    "review": ("fastapi", "uvicorn"),
+    "excel": ("openpyxl",),
+    "trees": ("lightgbm", "xgboost", "catboost"),
+}
+
+
+def here() -> dict[str, str]:
+    """Return the versions of exempla, Python and the system.
+
+    >>> here()["exempla"] == __version__
+    True
+    """
+    return {
+        "exempla": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+
+
+def core() -> dict[str, str | None]:
+    """Return the versions of required libraries; None for a missing one."""
+    return {name: _version(name) for name in CORE}
+
+
+def extras() -> dict[str, dict[str, str | None]]:
+    """Return the versions of the libraries of every extra."""
+    return {extra: {name: _version(name) for name in names} for extra, names in _EXTRAS.items()}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+_OK, _MISTAKE, _CRASH, _STOPPED, _TERMINATED = 0, 2, 3, 130, 143
+"""Success; a mistake in the command or its input; internal error; interrupted by the user; by
+SIGTERM. Code 1, for more findings than --fail-above allows, is returned by the command itself."""
+
+
+def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | None = None) -> int:
+    """Run a command and return its exit code; print any exception as one sentence.
+
+    `words` are what the user typed; a crash report is written to `folder`.
+
+    >>> def mistake() -> int:
+    ...     raise ExemplaError("This cannot be done; do that instead.")
+    >>> exit_code(mistake)
+    2
+    """
+    try:
+        return int(run())
+    except ExemplaError as error:
+        return _refuse(str(error), _MISTAKE)
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has closed it: not a mistake.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _OK
+    except OSError as error:
+        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.", _MISTAKE)
+    except KeyboardInterrupt as stopped:
+        how = "".join(
+            f" {note[:1].upper()}{note[1:]}." for note in getattr(stopped, "__notes__", ())
+        )
+        print(plain(f"\nexempla: stopped.{how}", sys.stderr), file=sys.stderr)
+        return _TERMINATED if type(stopped).__name__ == "Terminated" else _STOPPED
+    except Exception as error:
+        return _refuse(f"{_what(error)}; {_reported(error, words, folder)}.", _CRASH)
+
+
+def _refuse(sentence: str, code: int) -> int:
+    print(plain(f"exempla: error: {' '.join(sentence.split())}", sys.stderr), file=sys.stderr)
+    return code
+
+
+def _what(error: Exception) -> str:
+    said = str(error).strip().split("\n")[0].rstrip(".")
+    # torch's OutOfMemoryError is not a MemoryError
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        room = f" ({said})" if said else ""
+        return f"Not enough memory{room}: use fewer rows, columns or pixels"
+    kind = type(error).__name__
+    return f"Internal error ({kind}: {said})" if said else f"Internal error ({kind})"
+
+
+def _reported(error: Exception, words: Sequence[str], folder: Path | None) -> str:
+    """Write a crash report and return a phrase that says where it is."""
+    text = _report(error, words)
+    name = f"exempla-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    places = [folder] if folder is not None and folder.is_dir() else []
+    for place in (*places, Path(tempfile.gettempdir())):
+        try:
+            path = write_text(place / name, text)
+        except OSError:
+            continue
+        return f"please report it with the crash report in {path}"
+    return "a crash report could not be written"
+
+
+def _report(error: Exception, words: Sequence[str]) -> str:
+    command = shlex.join(["exempla", *words])
+    listed = {
+        name: number for part in (core(), *extras().values()) for name, number in part.items()
+    }
+    found = [f"{name} {number}" for name, number in (here() | listed).items()]
+    return plain("\n".join([command, "", *found, "", *traceback.format_exception(error)]))
