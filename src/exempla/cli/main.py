@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from exempla import __version__
 from exempla.cli.console import exit_code, plain
@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     from exempla.progress import Stage, overall, showing
 
     # Each stage has a name, its typical share of the time, and the number of counters it runs.
-    stages = (
+    stages: Any = (
         ("reading the file", 3, 0), ("choosing a model", 4, 3), ("training the model", 1, 0),
         *command.STAGES, ("writing the results", 1, 0),
     )  # fmt: skip

@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
         ),
     )
     train_view, test_view = (
-        ImageView(X.reshape(-1, 8, 8), labels=y, predicted=model.predict(X), names=names)
+        ImageView(np.reshape(X, (-1, 8, 8)), labels=y, predicted=model.predict(X), names=names)
         for X, y, names in (
             (X_train, y_train, None),
             (X_test[wrong], y_test[wrong], [f"test image {i}" for i in wrong]),
