@@ -23,6 +23,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -387,6 +388,23 @@ def pack(data: bytes, packing: str) -> bytes:
     if packing == "bz2":
         return bz2.compress(data)
     return lzma.compress(data) if packing == "xz" else data
+
+
+def lines(text: str, mark: list[int]) -> Iterator[str]:
+    """Yield lines with their line ends; `mark[0]` is the end of the line yielded last.
+
+    `str.splitlines` would also split at form feeds and U+2028, which belong to the cells.
+    """
+    most, start = limit("line"), 0
+    single = text.count("\r") == text.count("\r\n")  # then searching for "\n" is faster
+    ends = re.finditer("\n" if single else "\r\n|\r|\n", text)
+    for end in chain((match.end() for match in ends), [len(text)]):
+        if end - start > most:
+            check_limit("line", None, "The file")
+        if end > start:
+            mark[0] = end
+            yield text[start:end]
+        start = end
 
 
 @dataclass(frozen=True)

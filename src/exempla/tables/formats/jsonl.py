@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
-from exempla.tables.formats.dialect import lines
 from exempla.tables.formats.encoding import (
     TextSource,
     check_limit,
     limit,
+    lines,
     sniff_encoding,
     unpack,
 )
