@@ -15,8 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
 from exempla.errors import ExemplaError
-from exempla.tables.columns import to_dates
-from exempla.tables.infer import FEATURES, Column
+from exempla.tables.infer import FEATURES, Column, to_dates
 from exempla.tables.table import (
     LARGEST,
     Table,
