@@ -276,13 +276,11 @@ def _chosen_model(
     if dataset.is_images:
         kind = "network" if differentiable else "auto"
         recipe = default_image_model(X, y, kind=kind, seed=options.seed)
-        names = {
-            "features": "logistic regression on gradient histograms",
-            "cnn": "a small convolutional network",
-            "mlp": "a multilayer perceptron on the pixels",
-        }
-        model = recipe.model if recipe.kind == "features" else NetworkClassifier(recipe)
-        return Chosen(model), names[recipe.kind]
+        if recipe.kind == "features":
+            return Chosen(recipe.model), "logistic regression on gradient histograms"
+        names = {"cnn": "a small convolutional network"}
+        described = names.get(recipe.kind, "a multilayer perceptron on the pixels")
+        return Chosen(NetworkClassifier(recipe)), described
     chosen = choose_model(
         dataset.table, dataset.columns, X, y, rows=parts.train, seed=options.seed, linear=linear
     )

@@ -32,7 +32,7 @@ from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.progress import track
-from exempla.tables.features import DateParts, feature_frame, tree_columns
+from exempla.tables.features import date_parts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.table import Table
 from exempla.tasks.labels.fix_labels import MANY_CLASSES
@@ -254,7 +254,7 @@ def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransform
         steps.append(("category", levels, names["category"]))
     if names["date"]:
         steps.append(
-            ("date", Pipeline([("parts", DateParts()), *numbers_ready().steps]), names["date"])
+            ("date", Pipeline([("parts", date_parts()), *numbers_ready().steps]), names["date"])
         )
     for place, name in enumerate(names["text"]):
         # With a single column name (no list), the vectoriser gets strings, not a frame.
