@@ -17,7 +17,7 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -160,36 +160,28 @@ _EXTRAS = {
 }
 
 
-def here() -> dict[str, str]:
-    """Return the versions of exempla, Python and the system.
+def versions() -> dict[str, Any]:
+    """Return the versions of exempla, Python, the system, and the libraries (None if missing).
 
-    >>> here()["exempla"] == __version__
+    >>> versions()["core"]["numpy"] is not None
     True
     """
+    from importlib.metadata import PackageNotFoundError, version
+
+    def of(names: Sequence[str]) -> dict[str, str | None]:
+        found: dict[str, str | None] = dict.fromkeys(names)
+        for name in names:
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+        return found
+
     return {
         "exempla": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
+        "core": of(CORE),
+        "extras": {extra: of(names) for extra, names in _EXTRAS.items()},
     }
-
-
-def core() -> dict[str, str | None]:
-    """Return the versions of required libraries; None for a missing one."""
-    return {name: _version(name) for name in CORE}
-
-
-def extras() -> dict[str, dict[str, str | None]]:
-    """Return the versions of the libraries of every extra."""
-    return {extra: {name: _version(name) for name in names} for extra, names in _EXTRAS.items()}
-
-
-def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 _OK, _MISTAKE, _CRASH, _STOPPED, _TERMINATED = 0, 2, 3, 130, 143
@@ -244,22 +236,16 @@ def _what(error: Exception) -> str:
 
 def _reported(error: Exception, words: Sequence[str], folder: Path | None) -> str:
     """Write a crash report and return a phrase that says where it is."""
-    text = _report(error, words)
+    found = versions()
+    listed = [found.pop("core"), *found.pop("extras").values()]
+    known = [f"{name} {number}" for part in (found, *listed) for name, number in part.items()]
+    lines = [shlex.join(["exempla", *words]), "", *known, "", *traceback.format_exception(error)]
     name = f"exempla-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     places = [folder] if folder is not None and folder.is_dir() else []
     for place in (*places, Path(tempfile.gettempdir())):
         try:
-            path = write_text(place / name, text)
+            path = write_text(place / name, plain("\n".join(lines)))
         except OSError:
             continue
         return f"please report it with the crash report in {path}"
     return "a crash report could not be written"
-
-
-def _report(error: Exception, words: Sequence[str]) -> str:
-    command = shlex.join(["exempla", *words])
-    listed = {
-        name: number for part in (core(), *extras().values()) for name, number in part.items()
-    }
-    found = [f"{name} {number}" for name, number in (here() | listed).items()]
-    return plain("\n".join([command, "", *found, "", *traceback.format_exception(error)]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import exempla
-from exempla.cli.console import Console, core, extras, here
+from exempla.cli.console import Console, versions
 from exempla.cli.options import ARGUMENTS
 from exempla.errors import ExemplaError
 
@@ -120,12 +120,10 @@ def _examine() -> dict[str, Any]:
     """Return versions, extras, devices and resources."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        **here(),
+        **versions(),
         "executable": sys.executable,
         "cores": cores,
         "memory": _memory(),
-        "core": core(),
-        "extras": extras(),
         "devices": _devices(),
         "numba cache": _numba_cache(),
     }
