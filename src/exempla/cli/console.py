@@ -24,6 +24,7 @@ from typing import Any, TextIO
 from exempla import __version__
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.io import write_text
+from exempla.progress import clear_line
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
@@ -44,12 +45,6 @@ def plain(text: str, stream: TextIO | None = None) -> str:
     shown = _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return shown.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _clear_progress() -> None:
-    from exempla.progress import clear_line  # it loads tqdm, which --help does not need
-
-    clear_line()
 
 
 class Console:
@@ -78,13 +73,13 @@ class Console:
     def say(self, text: str = "") -> None:
         """Print a message unless --quiet is given."""
         if not self.quiet:
-            _clear_progress()
+            clear_line()
             stream = sys.stderr if self.as_json else sys.stdout
             print(plain(text, stream), file=stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Print a warning, even with --quiet."""
-        _clear_progress()
+        clear_line()
         line = " ".join(text.split())
         print(plain(f"warning: {line}", sys.stderr), file=sys.stderr, flush=True)
 
@@ -147,7 +142,7 @@ def command_line(options: Namespace) -> str:
 
 
 CORE = (
-    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "tqdm",
+    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow",
     "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
 )  # fmt: skip
 _EXTRAS = {
