@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from exempla import __version__
 from exempla.cli.console import exit_code, plain
 from exempla.cli.options import ARGUMENTS
+from exempla.progress import Stage, overall, showing
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -110,8 +111,6 @@ def _run(options: argparse.Namespace) -> int:
     command = import_module(f"exempla.cli.commands.{name}")
     if not hasattr(command, "STAGES"):
         return command.run(options)
-    from exempla.progress import Stage, overall, showing
-
     # Each stage has a name, its typical share of the time, and the number of counters it runs.
     stages: Any = (
         ("reading the file", 3, 0), ("choosing a model", 4, 3), ("training the model", 1, 0),
