@@ -13,7 +13,6 @@ Only the labels with a decision change; all other bytes stay.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from exempla.errors import ExemplaError
 from exempla.io import parse_json
 from exempla.tables.formats.columnar import OnDisk
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
-from exempla.tables.formats.jsonl import JsonSource, json_spans, json_token
+from exempla.tables.formats.jsonl import JsonSource, replace_elements
 from exempla.tables.read import read_table
 from exempla.tables.table import Edits, Table, show, to_strings
 
@@ -91,7 +90,7 @@ def _delimited(table: Table, layout: dict[str, Any]) -> np.ndarray:
             f"{mark!r}; is that the separator?"
         )
     layout["names"] = names
-    return MultiLabelBinarizer(classes=names).fit_transform(cells).astype(np.int64)
+    return np.asarray(MultiLabelBinarizer(classes=names).fit_transform(cells), dtype=np.int64)
 
 
 class Sentences(NamedTuple):
@@ -271,25 +270,9 @@ def _changed_lists(
         edits.setdefault(row, {})[int(place)] = value
 
     def edit(row: int, line: str) -> str:
-        return "" if row in removed else _new_line(line, layout["labels"], edits[row])
+        return "" if row in removed else replace_elements(line, layout["labels"], edits[row])
 
     return source.edited({*edits, *removed}, edit)
-
-
-def _new_line(line: str, key: str, edits: dict[int, str]) -> str:
-    at = json_spans(line)[key][0] + 1
-    decoder, spans = json.JSONDecoder(), []
-    while True:
-        at += len(line[at:]) - len(line[at:].lstrip(" \t\r\n,"))
-        if line[at] == "]":
-            break
-        end = decoder.raw_decode(line, at)[1]
-        spans.append((at, end))
-        at = end
-    for place in sorted(edits, reverse=True):
-        start, end = spans[place]
-        line = line[:start] + json_token(edits[place], line[start:end]) + line[end:]
-    return line
 
 
 def _changed_conll(
