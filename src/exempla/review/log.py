@@ -20,15 +20,17 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
 from exempla.errors import ExemplaError
-from exempla.io import file_mode, flush_folder, write_bytes
+from exempla.io import write_bytes
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
 SETTLED = ("keep", "relabel", "remove")
@@ -68,7 +70,8 @@ class StaleError(Exception):
 class _Event(NamedTuple):
     """One row of the table. The sampling design is stored in `note`."""
 
-    version: int
+    version: int | None
+    """None before it is written: SQLite numbers the events."""
     key: str
     kind: str
     row: int
@@ -95,17 +98,19 @@ class RowDecision:
     version: int = 0
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One set event on the undo or redo stack."""
+class _Step(NamedTuple):
+    """A set event on the undo or redo stack: the state of its row before and after it."""
 
-    version: int
     before: RowDecision
     after: RowDecision
 
+    @property
+    def version(self) -> int:
+        """The version of the set event."""
+        return self.after.version
 
-@dataclass(frozen=True)
-class Draw:
+
+class Draw(NamedTuple):
     """A spot check: its row, and the version of the event that drew it."""
 
     row: int
@@ -116,6 +121,7 @@ class Draw:
 class _Ledger:
     """The state that the events of one key add up to."""
 
+    version: int = 0
     states: dict[int, RowDecision] = field(default_factory=dict)
     done: list[_Step] = field(default_factory=list)
     undone: list[_Step] = field(default_factory=list)
@@ -134,6 +140,7 @@ class _Ledger:
         )
         if now.action not in ACTIONS:
             raise ValueError(f"event {event.version} has the unknown action {now.action!r}")
+        self.version = event.version
         if event.kind == "design":  # spot checks of an earlier design no longer count
             self.design, self.draws = event.note, []
             return
@@ -141,7 +148,7 @@ class _Ledger:
             self.draws.append(Draw(event.row, event.version))
             return
         if event.kind == "set":
-            self.done.append(_Step(event.version, self.state(event.row), now))
+            self.done.append(_Step(self.state(event.row), now))
             self.undone.clear()
         else:
             stacks = (self.done, self.undone)
@@ -174,9 +181,7 @@ class DecisionLog:
     def __init__(self, path: str | Path, key: str) -> None:
         self.path, self.key = Path(path), key
         self._lock = threading.RLock()
-        self._ledgers: dict[str, _Ledger] = {key: _Ledger()}
-        self._version = 0  # the latest event of this key
-        self._latest = 0  # the latest event of any key
+        self._ledgers = defaultdict(_Ledger)
         self._db = _open(self.path)
         self._file = os.stat(self.path)
         try:
@@ -192,7 +197,7 @@ class DecisionLog:
     @property
     def version(self) -> int:
         """The latest event known here."""
-        return self._version
+        return self._own.version
 
     def state(self, row: int) -> RowDecision:
         """Return the decision about a row, as of the last `refresh` or write."""
@@ -217,6 +222,11 @@ class DecisionLog:
             return dict(self._own.since)
 
     @property
+    def design(self) -> str:
+        """The design that spot checks are drawn from."""
+        return self._own.design
+
+    @property
     def draws(self) -> list[Draw]:
         """The spot checks of the current design, in the order they were drawn."""
         return list(self._own.draws)
@@ -224,65 +234,66 @@ class DecisionLog:
     def refresh(self) -> None:
         """Read the events that another process wrote."""
         with self._lock, self._disk_errors():
+            latest = max(ledger.version for ledger in (self._own, *self._ledgers.values()))
+            rows = self._db.execute(
+                f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (latest,)
+            )
             try:
-                for event in _events(self._db, self._latest):
-                    self._ledgers.setdefault(event.key, _Ledger()).apply(event)
-                    self._latest = event.version
-                    if event.key == self.key:
-                        self._version = event.version
+                for event in map(_Event._make, rows.fetchall()):
+                    self._ledgers[event.key].apply(event)
             except ValueError as error:
                 raise _damaged(self.path, str(error)) from error
 
     def decide(self, state: RowDecision, *, seen: int, once: str) -> RowDecision:
         """Set the state of a row if `seen` is still its version; StaleError otherwise."""
-        with self._writing(once) as repeated:
-            if repeated is not None:
-                return self.state(repeated)
+
+        def event() -> tuple[str, RowDecision]:
             now = self.state(state.row)
             if now.version != seen:
                 raise StaleError(now)
-            return self._append("set", replace(state, time=_clock()), once)
+            return "set", replace(state, time=_clock())
+
+        return self.state(self._append(event, once))
 
     def undo(self, *, seen: int, once: str) -> RowDecision:
         """Revert the latest set event if it is the one `seen`; the row gets its former state."""
-        with self._writing(once) as repeated:
-            if repeated is not None:
-                return self.state(repeated)
-            step = self.undoable()
-            if step is None or step.version != seen:
-                raise StaleError(step.after if step else None)
-            return self._append("undo", step.before, once)
+        return self._turn("undo", seen, once)
 
     def redo(self, *, seen: int, once: str) -> RowDecision:
         """Restore the event that was undone last if it is the one `seen`."""
-        with self._writing(once) as repeated:
-            if repeated is not None:
-                return self.state(repeated)
-            step = self.redoable()
-            if step is None or step.version != seen:
-                raise StaleError(step.before if step else None)
-            return self._append("redo", step.after, once)
+        return self._turn("redo", seen, once)
+
+    def _turn(self, kind: str, seen: int, once: str) -> RowDecision:
+        def event() -> tuple[str, RowDecision]:
+            step = self.undoable() if kind == "undo" else self.redoable()
+            if step is None:
+                raise StaleError(None)
+            new, now = step if kind == "undo" else step[::-1]
+            if step.version != seen:
+                raise StaleError(now)
+            return kind, new  # `time` is when the state was decided: the old time is restored
+
+        return self.state(self._append(event, once))
 
     def start_design(self, design: str) -> None:
         """Record the design that spot checks are drawn from, unless it is the current one."""
-        if self._own.design == design:
-            return
-        with self._writing(""):
-            if self._own.design != design:
-                self._append("design", RowDecision(0, note=design), f"design-{self._version}")
+        if self.design != design:
+            self._append(
+                lambda: ("design", RowDecision(0, note=design)) if self.design != design else None
+            )
 
-    def draw(self, choose: Callable[[], int | None], number: int) -> bool:
+    def draw(self, choose: Callable[[], int | None], number: int) -> None:
         """Record the spot check that `choose` returns as number `number`, unless there is one.
 
         `choose` is called with the log up to date, and nothing can be decided before its choice is
         written.
         """
-        with self._writing(""):
+
+        def event() -> tuple[str, RowDecision] | None:
             row = choose() if len(self._own.draws) == number else None
-            if row is None:
-                return False
-            self._append("draw", RowDecision(row, time=_clock()), f"draw-{self._latest}")
-            return True
+            return None if row is None else ("draw", RowDecision(row, time=_clock()))
+
+        self._append(event)
 
     def setting(self, name: str, value: str | None = None) -> str | None:
         """Store `value` under `name`, or return the stored value."""
@@ -307,11 +318,11 @@ class DecisionLog:
     def _own(self) -> _Ledger:
         return self._ledgers[self.key]
 
-    @contextmanager
-    def _writing(self, once: str) -> Iterator[int | None]:
-        """Run one immediate transaction on the latest state.
+    def _append(self, event: Callable[[], tuple[str, RowDecision] | None], once: str = "") -> int:
+        """Append the event (kind, state) in one transaction on the latest state; return its row.
 
-        Yields the row of the event already written under `once`, if there is one.
+        `event` may return None to write nothing. If an event was written under `once` before,
+        nothing happens.
         """
         with self._lock, self._disk_errors():
             self._check_in_place()
@@ -321,13 +332,22 @@ class DecisionLog:
                 found = self._db.execute(
                     "SELECT row FROM events WHERE key = ? AND once = ?", (self.key, once)
                 ).fetchone()
-                yield found[0] if found else None
+                if found is None and (made := event()) is not None:
+                    kind, state = made
+                    once = once or f"{kind}-{self.version}"
+                    self._db.execute(
+                        _INSERT,
+                        _Event(None, self.key, kind, state.row, state.action, state.label,
+                               state.note, state.time, once),
+                    )  # fmt: skip
+                    found = (state.row,)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
             self.refresh()  # memory follows the disk, never the other way round
+            return found[0] if found else 0
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -351,24 +371,9 @@ class DecisionLog:
                 f"{self.path} was moved or replaced while in use; start `exempla review` again."
             )
 
-    def _append(self, kind: str, state: RowDecision, once: str) -> RowDecision:
-        # `time` is when the state was decided: undo and redo restore the old time.
-        version = self._latest + 1
-        event = _Event(
-            version, self.key, kind, state.row, state.action, state.label, state.note, state.time,
-            once,
-        )  # fmt: skip
-        self._db.execute(_INSERT, event)
-        return replace(state, version=version)
-
 
 def _clock() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _events(db: sqlite3.Connection, after: int = 0) -> Iterator[_Event]:
-    rows = db.execute(f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (after,))
-    return map(_Event._make, rows.fetchall())
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -424,36 +429,15 @@ def _check_integrity(path: Path) -> None:
 
 
 def _create(path: Path, events: Iterable[_Event] = (), *, replace_old: bool = False) -> None:
-    """Create a log under another name and rename it, so that a half-made log is never found."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    made = Path(name)
-    try:
+    """Make a log elsewhere and move it into place, so that a half-made log is never found."""
+    with tempfile.TemporaryDirectory(prefix="exempla-log-") as place:
+        made = Path(place, path.name)
         with closing(sqlite3.connect(made, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN;{_SCHEMA}")
             db.executemany(_INSERT, events)
             db.execute("COMMIT")
-        os.chmod(made, file_mode(path.parent))
-        if replace_old:
-            os.replace(made, path)
-        else:
-            _give_name(made, path)
-    finally:
-        for ending in ("", "-wal", "-shm", "-journal"):
-            _beside(made, ending).unlink(missing_ok=True)
-    flush_folder(path.parent)
-
-
-def _give_name(made: Path, path: Path) -> None:
-    """Rename a new log, unless another process was faster."""
-    try:
-        os.link(made, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        if not path.exists():
-            os.replace(made, path)
+        write_bytes(path, made.read_bytes(), keep_existing=not replace_old)
 
 
 def _damaged(path: Path, why: str) -> DamagedError:
@@ -495,7 +479,8 @@ def recover_log(path: str | Path) -> Recovered:
     except DamagedError:
         pass
     events = _readable_events(path)
-    kept = next(name for n in range(1, 10_000) if not (name := _kept_name(path, n)).exists())
+    endings = chain([".damaged"], (f".damaged-{n}" for n in count(2)))
+    kept = next(name for each in endings if not (name := _beside(path, each)).exists())
     for ending in ("-wal", ""):  # copied before anything is removed
         source = _beside(path, ending)
         if source.is_file():
@@ -504,10 +489,6 @@ def recover_log(path: str | Path) -> Recovered:
         _beside(path, ending).unlink(missing_ok=True)
     _create(path, events, replace_old=True)
     return Recovered(len(events), kept)
-
-
-def _kept_name(path: Path, number: int) -> Path:
-    return _beside(path, ".damaged" + (f"-{number}" if number > 1 else ""))
 
 
 def _readable_events(path: Path) -> list[_Event]:
