@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.review_cases import KINDS, RATES, Case, real_cases, synthetic_case
-from exempla.review.folder import ListedSuspect
 from exempla.review.log import Draw
 from exempla.review.sampling import RemainingErrors, sample_rest
 from exempla.review.session import ReviewPlan, ReviewState, Settled
+from exempla.review.suspects import Suspect
 
 REFIT = 5
 FIELDS = (
@@ -90,10 +90,10 @@ def plan_of(case: Case, listed: int, seed: int) -> tuple[ReviewPlan, dict[int, b
     strata, chosen, stratum = sample_rest(case.p[listed:], listed=listed, seed=seed)
     half = -(-listed // 2)
 
-    def row(i: int, stratum: int) -> ListedSuspect:
-        return ListedSuspect(
-            i, "", str(case.given[i]), str(case.suggested[i]), float(case.p[i]),
-            float(case.model[i]), "", item=i, stratum=stratum,
+    def row(i: int, stratum: int) -> Suspect:
+        return Suspect(
+            i, str(case.given[i]), str(case.suggested[i]), float(case.p[i]),
+            float(case.model[i]), stratum=stratum,
         )  # fmt: skip
 
     suspects = [row(i, int(i >= half)) for i in range(listed)]

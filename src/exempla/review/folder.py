@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,35 +36,18 @@ _LOSSLESS_SIDE = 64
 WRITTEN = ("suspects.jsonl", "review.json", "images")
 """What `write_review` writes into a folder."""
 _FORMAT = "exempla-review-4"
-
-
-@dataclass(frozen=True)
-class ListedSuspect:
-    """The short form of a suspect that the list shows."""
-
-    row: int
-    id: str
-    given: str
-    suggested: str
-    probability: float
-    model_probability: float
-    side: str
-    item: int = -1
-    """The number that decisions are stored under; the row, unless it is a part of one."""
-    kind: str = "class"
-    part: str = ""
-    expected: float | None = None
-    spread: float | None = None
-    snippet: str = ""
-    stratum: int = 0
-    """The strata of listed suspects come first."""
+_LISTED = (
+    "row", "id", "given", "suggested", "probability", "model_probability", "side", "kind", "part",
+    "span", "expected", "spread", "stratum",
+)  # fmt: skip
+"""What is kept in memory of a line of suspects.jsonl."""
 
 
 def _read_suspects(
     path: Path, sha256: str
-) -> tuple[tuple[ListedSuspect, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
+) -> tuple[tuple[Suspect, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
     """Return the list, the position of each item's line, and the stamp of the file."""
-    suspects: list[ListedSuspect] = []
+    suspects: list[Suspect] = []
     places: dict[int, tuple[int, int]] = {}
     offset, digest = 0, hashlib.sha256()
     with open(path, "rb") as file:
@@ -79,11 +62,12 @@ def _read_suspects(
     return tuple(suspects), places, stamp
 
 
-def _listed(card: dict[str, Any]) -> ListedSuspect:
-    names = {each.name for each in fields(ListedSuspect)}
-    stated = {name: value for name, value in card.items() if name in names}
-    stated |= {"item": card.get("item", card["row"]), "snippet": _snippet(card)}
-    return ListedSuspect(**stated)
+def _listed(card: dict[str, Any]) -> Suspect:
+    """Return a suspect as the list shows it, without content and evidence."""
+    stated = {name: card[name] for name in _LISTED if name in card}
+    if span := stated.get("span"):
+        stated["span"] = tuple(span)
+    return Suspect(**stated, snippet=_snippet(card))
 
 
 def _snippet(card: dict[str, Any]) -> str:
@@ -168,12 +152,12 @@ class Review:
     question: str
     key: str
     fingerprint: str
-    suspects: tuple[ListedSuspect, ...]
+    suspects: tuple[Suspect, ...]
     places: dict[int, tuple[int, int]]
     """(offset, length) of each item's line in suspects.jsonl."""
     stamp: tuple[int, ...]
     """Identifies the version of suspects.jsonl that `places` refers to."""
-    rest: tuple[ListedSuspect, ...] = ()
+    rest: tuple[Suspect, ...] = ()
     """A random sample of the unlisted rows, for spot checks."""
     strata: Strata | None = None
     """The number of rows, by stratum; None: no spot checks."""
@@ -267,16 +251,13 @@ def write_review(
     seen: set[int] = set()
     digest, listed, numbers = hashlib.sha256(), 0, 0
     with replacing(directory / "suspects.jsonl") as file:
-        for stratum, suspect in chain(((None, each) for each in suspects), rest):
+        others = (replace(each, stratum=stratum) for stratum, each in rest)
+        for suspect in chain(suspects, others):
             _check(suspect, known, seen)
-            line = _line(directory, suspect)
-            if stratum is None:
-                listed += 1
-            else:
-                line["stratum"] = int(stratum)
-            data = _json(line) + b"\n"
+            data = _json(_line(directory, suspect)) + b"\n"
             digest.update(data)
             file.write(data)
+            listed += suspect.stratum < LISTED_STRATA
             numbers += suspect.kind == "number"
     if not known and not numbers:
         raise ExemplaError("The classes must be a non-empty list without repeats.")
@@ -468,5 +449,11 @@ def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
     # An unpaired surrogate, as in broken files, is not valid UTF-8: it becomes a question mark.
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        value,
+        indent=indent,
+        ensure_ascii=False,
+        allow_nan=False,
+        default=lambda number: number.item(),
+    )
     return text.encode("utf-8", "replace")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from exempla.errors import ExemplaError
-from exempla.review.folder import ListedSuspect, Review
+from exempla.review.folder import Review
 from exempla.review.log import SETTLED, DecisionLog, Draw
 from exempla.review.sampling import (
     RemainingErrors,
@@ -31,6 +31,7 @@ from exempla.review.sampling import (
     draw,
     remaining_errors,
 )
+from exempla.review.suspects import Suspect
 from exempla.tasks.labels.decisions import Learned, Stated, learn
 
 SPOT_CHECK_EVERY = 3
@@ -84,8 +85,8 @@ class ReviewPlan:
 
     def __init__(
         self,
-        suspects: Sequence[ListedSuspect],
-        rest: Sequence[ListedSuspect] = (),
+        suspects: Sequence[Suspect],
+        rest: Sequence[Suspect] = (),
         strata: Strata | None = None,
         initial_sample: int = 0,
     ) -> None:
@@ -228,7 +229,7 @@ class ReviewPlan:
         return total
 
 
-def _given(suspect: ListedSuspect) -> str:
+def _given(suspect: Suspect) -> str:
     """Return the given label; for a number, whether it is above or below the expected value."""
     if suspect.kind != "number" or suspect.expected is None:
         return f"{suspect.part}\0{suspect.given}"
@@ -331,11 +332,11 @@ class ReviewSession:
             **self._figures(state, fitted),
         }
 
-    def entry(self, suspect: ListedSuspect) -> list[Any]:
+    def entry(self, suspect: Suspect) -> list[Any]:
         """Return a line of the list, with the `FIELDS`."""
         return [getattr(suspect, name) for name in FIELDS]
 
-    def drawn(self) -> list[ListedSuspect]:
+    def drawn(self) -> list[Suspect]:
         """Return the unlisted rows that were drawn as spot checks."""
         return [self.rest[each.row] for each in self.log.draws if each.row in self.rest]
 
