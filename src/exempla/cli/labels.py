@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,19 +115,14 @@ def _decisions_elsewhere(folder: Path) -> str:
     """Return a warning if the folder holds decisions about another column or file."""
     from exempla.review import read_review
     from exempla.review.folder import other_decisions
-    from exempla.review.log import DecisionLog
 
-    path = folder / "decisions.sqlite"
-    if not path.exists():
+    if not (folder / "decisions.sqlite").exists():
         return ""
     try:
-        log = DecisionLog(path, read_review(folder).key)
+        with closing(read_review(folder).open_log()) as log:
+            return other_decisions(log.others())
     except ExemplaError as error:  # the suspects are written all the same
         return str(error)
-    try:
-        return other_decisions(log.others())
-    finally:
-        log.close()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.io import write_text
+from exempla.report import plots, words
 from exempla.report.evidence import (
     Layout,
     about_texts,
@@ -32,28 +33,9 @@ from exempla.report.evidence import (
     token_views,
     varied_order,
 )
-from exempla.report.plots import (
-    Gallery,
-    Thumbnail,
-    effect_plot,
-    explained_curve,
-    explained_shares,
-    kernel_map,
-)
+from exempla.report.plots import Gallery, Thumbnail
 from exempla.report.views import MOST_CELLS, Content, View, confusions
-from exempla.report.words import (
-    About,
-    answer,
-    doubtful,
-    next_steps,
-    percent,
-    poor_model,
-    question,
-    signed,
-    trust,
-    trust_sentences,
-    versions,
-)
+from exempla.report.words import About, signed
 from exempla.results import Explanation, Selection
 
 _WIDE_CAUSES = 2
@@ -213,28 +195,28 @@ def _explanation_page(
             if not test_view.numeric:
                 shown["matrix"] = confusion_matrix(confusions(test_view, explanation.n_test))
     return shown | {
-        "question": question(explanation, about),
-        "answer": answer(explanation, about),
+        "question": words.question(explanation, about),
+        "answer": words.answer(explanation, about),
         "about": about,
-        "trust": trust(explanation, about),
+        "trust": words.trust(explanation, about),
         "warnings": _warnings(explanation, about),
         "picked": [train(place) for place in range(min(limit, len(explanation)))],
         "more_picked": max(len(explanation) - limit, 0),
-        "curve": explained_curve(explained_shares(explanation)),
-        "explained": percent(explanation.explained),
+        "curve": plots.explained_curve(plots.explained_shares(explanation)),
+        "explained": words.percent(explanation.explained),
         "noise": f"{explanation.noise:g}" if explanation.noise else "",
         "weight_unit": "" if unit == 1.0 else f"{unit:g}",
         "pictures": gallery.encoded(),
         "made": f"seed {getattr(explanation, 'seed', 0)}"
         + (f" · {explanation.fisher} Fisher" if isinstance(explanation, Explanation) else ""),
         "explanation": explanation,
-        "map": kernel_map(layout, (train_view or View()).labels),
+        "map": plots.kernel_map(layout, (train_view or View()).labels),
     }
 
 
 def _warnings(found: Selection, about: About) -> tuple[str, ...]:
     """Return the reasons to doubt the answer, a poor model first."""
-    poor = poor_model(found) if isinstance(found, Explanation) else ""
+    poor = words.poor_model(found) if isinstance(found, Explanation) else ""
     first = (poor,) if poor and not about.accuracy else ()  # otherwise the accuracy itself is shown
     others = (said for said in found.warnings if said != poor)
     return tuple(dict.fromkeys((*first, *about.warnings, *others)))
@@ -251,9 +233,11 @@ def _summary(
             f"{signed(verification.retrained)} (predicted: {signed(verification.predicted)})."
         )
     return {
-        "trusting": trust_sentences(explanation, about, doubtful(explanation, train_view)),
-        "steps": next_steps(explanation, about),
-        "effect": effect_plot(explanation, verification),
+        "trusting": words.trust_sentences(
+            explanation, about, words.doubtful(explanation, train_view)
+        ),
+        "steps": words.next_steps(explanation, about),
+        "effect": plots.effect_plot(explanation, verification),
         "verified": verified,
     }
 
@@ -365,7 +349,7 @@ def _render(page: dict[str, Any]) -> str:
     shown = [card.content for card, _ in page.get("comparisons", ())]
     strengths = [part[-1] for content in shown for part in (*content.pieces, *content.cells)]
     more = {
-        "versions": versions(),
+        "versions": words.versions(),
         "facts": [line for line in page["trust"] if line[0] not in _TECHNICAL],
         "technical": [line for line in page["trust"] if line[0] in _TECHNICAL],
         "warning_lines": _warning_lines(page["warnings"]),

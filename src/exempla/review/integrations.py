@@ -40,7 +40,7 @@ from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.io import MANIFEST, parse_json, publishing, write_text
 from exempla.report.views import Content
-from exempla.review.log import DecisionLog, RowDecision
+from exempla.review.log import RowDecision
 from exempla.review.suspects import Suspect, is_number
 
 _PRESENCE = ("absent", "present")
@@ -74,17 +74,17 @@ def _items_of_result(fixes: Any, texts: Any = None, images: Any = None) -> list[
     numbers, out = fixes.spread is not None, []
     for rank, row in enumerate(fixes.indices.tolist()):
         words = texts[row] if texts is not None else ""
-        more: dict[str, Any] = {"kind": "part", "part": str(fixes.name[rank]) or " "}
+        more: dict[str, Any] = {}
+        if fixes.parts:
+            more = {"kind": "part", "part": str(fixes.name[rank]) or " "}
         if fixes.parts == "tokens":
             place = int(fixes.part[rank])
             more["span"] = (place, place + 1)  # without the sentence, the place identifies it
             if not isinstance(words, str):
                 more["span"], words = span_of(words, place), " ".join(words)
-        elif numbers:
+        if numbers:
             more = {name: float(getattr(fixes, name)[rank]) for name in ("expected", "spread")}
             more["kind"] = "number"
-        elif not fixes.parts:
-            more = {}
         labels = [fixes.given[rank], fixes.suggested[rank]]
         if fixes.parts == "labels":
             labels = [_PRESENCE[int(label)] for label in labels]
@@ -379,7 +379,7 @@ def _read_label_studio(path: Path) -> _Answers:
             problems.append(f"task {task.get('id', number)} has no {_ITEM}")
             continue
         try:
-            answer = _annotated(task) if "annotations" in task else _flat(task)
+            answer = _answer(task)
         except ValueError as error:
             problems.append(f"task {task.get('id', number)} {error}")
             continue
@@ -389,8 +389,11 @@ def _read_label_studio(path: Path) -> _Answers:
     return found
 
 
-def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the answer of the task's annotations; ValueError if they differ."""
+def _answer(task: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the answer of a task, None if it has none; ValueError if its annotations differ."""
+    if "annotations" not in task:  # in JSON-MIN, a control's value is beside the data
+        value = task.get(_CONTROL)
+        return None if value is None else ("label", _label(value))
     answers = set()
     for annotation in task["annotations"]:
         if annotation.get("was_cancelled"):
@@ -398,7 +401,7 @@ def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
             continue
         for result in annotation.get("result", []):
             if result.get("from_name", _CONTROL) == _CONTROL:
-                answers.add(("label", _value(result.get("value", {}))))
+                answers.add(("label", _label(result.get("value", {}))))
     if len(answers) > 1:
         answers.discard(("skip", ""))  # another annotator answered
     if len(answers) > 1:
@@ -407,28 +410,17 @@ def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
     return answers.pop() if answers else None
 
 
-def _flat(task: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the answer of a task in JSON-MIN, where a control's value is beside the data."""
-    value = task.get(_CONTROL)
-    if value is None:
-        return None
+def _label(value: Any) -> str:
+    """Return the one label in a value of Label Studio: a string, a number, or a list of choices."""
     if isinstance(value, dict):
-        value = value.get("choices", value.get("number"))
-    if isinstance(value, list):
-        first = value[0] if value else None
-        return "label", _value(first if isinstance(first, dict) else {"choices": value})
-    return "label", f"{float(value):.10g}" if isinstance(value, int | float) else str(value)
-
-
-def _value(value: dict[str, Any]) -> str:
-    if "number" in value:
-        return f"{float(value['number']):.10g}"
-    chosen = value.get("choices")
-    if isinstance(chosen, str):
-        return chosen
-    if not isinstance(chosen, list) or len(chosen) != 1:
-        raise ValueError(f"has {0 if not chosen else len(chosen)} choices instead of one")
-    return str(chosen[0])
+        value = value.get("number", value.get("choices"))
+    if isinstance(value, int | float):
+        return f"{float(value):.10g}"
+    if isinstance(value, list) and len(value) == 1:
+        return _label(value[0])
+    if not value or isinstance(value, list):
+        raise ValueError(f"has {len(value or ())} choices instead of one")
+    return str(value)
 
 
 class _Imported(NamedTuple):
@@ -466,7 +458,7 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
     wanted = _checked(readers[path.suffix.lower()](path), known, review.classes, path.name)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:24]
     written, same, kept = 0, 0, []
-    with closing(DecisionLog(review.directory / "decisions.sqlite", review.key)) as log:
+    with closing(review.open_log()) as log:
         for item, decision in wanted.items():
             now = log.state(item)
             if now.action in ("pending", "skip") and now.action != decision.action:

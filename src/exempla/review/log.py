@@ -20,10 +20,9 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -117,53 +116,68 @@ class Draw(NamedTuple):
     at: int
 
 
-@dataclass
 class _Ledger:
-    """The state that the events of one key add up to."""
+    """The decisions that the events of one key add up to."""
 
-    version: int = 0
-    states: dict[int, RowDecision] = field(default_factory=dict)
-    done: list[_Step] = field(default_factory=list)
-    undone: list[_Step] = field(default_factory=list)
-    since: dict[int, int] = field(default_factory=dict)
-    """Version since which each settled row has been settled without interruption."""
-    design: str = ""
-    draws: list[Draw] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.version = 0
+        """The latest event."""
+        self.decisions: dict[int, RowDecision] = {}
+        self.done: list[_Step] = []
+        self.undone: list[_Step] = []
+        self.since: dict[int, int] = {}
+        """Version since which each settled row has been settled without interruption."""
+        self.design = ""
+        """The design that spot checks are drawn from."""
+        self.draws: list[Draw] = []
+        """The spot checks of the current design, in the order they were drawn."""
 
     def state(self, row: int) -> RowDecision:
-        return self.states.get(row, RowDecision(row))
+        """Return the decision about a row, as of the last `refresh` or write."""
+        return self.decisions.get(row, RowDecision(row))
+
+    def states(self, since: int = 0) -> list[RowDecision]:
+        """Return the states set by events after `since`."""
+        return [state for state in list(self.decisions.values()) if state.version > since]
+
+    def undoable(self) -> _Step | None:
+        """Return the step that `undo` would revert."""
+        return self.done[-1] if self.done else None
+
+    def redoable(self) -> _Step | None:
+        """Return the step that `redo` would restore."""
+        return self.undone[-1] if self.undone else None
 
     def apply(self, event: _Event) -> None:
         """Apply one event; ValueError if it cannot follow the ones before it."""
-        now = RowDecision(
-            event.row, event.action, event.label, event.note, event.time, event.version
-        )
-        if now.action not in ACTIONS:
-            raise ValueError(f"event {event.version} has the unknown action {now.action!r}")
-        self.version = event.version
-        if event.kind == "design":  # spot checks of an earlier design no longer count
-            self.design, self.draws = event.note, []
+        version, _, kind, row, action, label, note, time, _ = event
+        if action not in ACTIONS:
+            raise ValueError(f"event {version} has the unknown action {action!r}")
+        self.version = version or 0
+        if kind == "design":  # spot checks of an earlier design no longer count
+            self.design, self.draws = note, []
             return
-        if event.kind == "draw":
-            self.draws.append(Draw(event.row, event.version))
+        if kind == "draw":
+            self.draws = [*self.draws, Draw(row, self.version)]
             return
-        if event.kind == "set":
-            self.done.append(_Step(self.state(event.row), now))
+        now = RowDecision(row, action, label, note, time, self.version)
+        if kind == "set":
+            self.done.append(_Step(self.state(row), now))
             self.undone.clear()
         else:
             stacks = (self.done, self.undone)
-            source, target = stacks if event.kind == "undo" else stacks[::-1]
+            source, target = stacks if kind == "undo" else stacks[::-1]
             if not source:
-                raise ValueError(f"event {event.version} has nothing to {event.kind}")
+                raise ValueError(f"event {version} has nothing to {kind}")
             target.append(source.pop())
-        self.states[event.row] = now
-        if now.action in SETTLED:
-            self.since.setdefault(event.row, event.version)
+        self.decisions[row] = now
+        if action in SETTLED:
+            self.since.setdefault(row, self.version)
         else:
-            self.since.pop(event.row, None)
+            self.since.pop(row, None)
 
 
-class DecisionLog:
+class DecisionLog(_Ledger):
     """The decisions about the data named by `key` (see `Review.key`), stored in one file.
 
     >>> import tempfile
@@ -179,9 +193,10 @@ class DecisionLog:
     """
 
     def __init__(self, path: str | Path, key: str) -> None:
+        super().__init__()
         self.path, self.key = Path(path), key
         self._lock = threading.RLock()
-        self._ledgers = defaultdict(_Ledger)
+        self._ledgers: dict[str, _Ledger] = {key: self}
         self._db = _open(self.path)
         self._file = os.stat(self.path)
         try:
@@ -194,53 +209,16 @@ class DecisionLog:
         """Close the file."""
         self._db.close()
 
-    @property
-    def version(self) -> int:
-        """The latest event known here."""
-        return self._own.version
-
-    def state(self, row: int) -> RowDecision:
-        """Return the decision about a row, as of the last `refresh` or write."""
-        return self._own.state(row)
-
-    def states(self, since: int = 0) -> list[RowDecision]:
-        """Return the states set by events after `since`."""
-        with self._lock:
-            return [state for state in self._own.states.values() if state.version > since]
-
-    def undoable(self) -> _Step | None:
-        """Return the step that `undo` would revert."""
-        return self._own.done[-1] if self._own.done else None
-
-    def redoable(self) -> _Step | None:
-        """Return the step that `redo` would restore."""
-        return self._own.undone[-1] if self._own.undone else None
-
-    def since(self) -> dict[int, int]:
-        """Return the settled rows, each with the version since which it has been settled."""
-        with self._lock:
-            return dict(self._own.since)
-
-    @property
-    def design(self) -> str:
-        """The design that spot checks are drawn from."""
-        return self._own.design
-
-    @property
-    def draws(self) -> list[Draw]:
-        """The spot checks of the current design, in the order they were drawn."""
-        return list(self._own.draws)
-
     def refresh(self) -> None:
         """Read the events that another process wrote."""
         with self._lock, self._disk_errors():
-            latest = max(ledger.version for ledger in (self._own, *self._ledgers.values()))
+            latest = max(ledger.version for ledger in self._ledgers.values())
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (latest,)
             )
             try:
                 for event in map(_Event._make, rows.fetchall()):
-                    self._ledgers[event.key].apply(event)
+                    self._ledgers.setdefault(event.key, _Ledger()).apply(event)
             except ValueError as error:
                 raise _damaged(self.path, str(error)) from error
 
@@ -290,7 +268,7 @@ class DecisionLog:
         """
 
         def event() -> tuple[str, RowDecision] | None:
-            row = choose() if len(self._own.draws) == number else None
+            row = choose() if len(self.draws) == number else None
             return None if row is None else ("draw", RowDecision(row, time=_clock()))
 
         self._append(event)
@@ -309,14 +287,10 @@ class DecisionLog:
         """Return the number of decisions about other data in this file, by key."""
         with self._lock:
             found = {
-                key: sum(s.action != "pending" or s.note != "" for s in ledger.states.values())
+                key: sum(s.action != "pending" or s.note != "" for s in ledger.states())
                 for key, ledger in self._ledgers.items()
             }
             return {key: count for key, count in found.items() if count and key != self.key}
-
-    @property
-    def _own(self) -> _Ledger:
-        return self._ledgers[self.key]
 
     def _append(self, event: Callable[[], tuple[str, RowDecision] | None], once: str = "") -> int:
         """Append the event (kind, state) in one transaction on the latest state; return its row.
@@ -380,30 +354,26 @@ def _open(path: Path) -> sqlite3.Connection:
     """Open the log, creating it if it does not exist; DamagedError if it fails the check."""
     if path.is_symlink():
         raise ExemplaError(f"{path} is a symbolic link; replace it with the file it points to.")
+    if path.exists() and not path.is_file():
+        raise ExemplaError(f"{path} is not a file; move it away.")
     try:
+        if path.exists() and not _size(path):
+            raise _damaged(path, "it is empty")
         if not path.exists():
             if _size(_beside(path, "-wal")):
                 raise _damaged(path, "only its write-ahead log is left")
             _create(path)
-        elif not path.is_file():
-            raise ExemplaError(f"{path} is not a file; move it away.")
-        elif not _size(path):
-            raise _damaged(path, "it is empty")
-        return _connect(path)
+        _check_integrity(path)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
+        return db
     except (sqlite3.OperationalError, OSError) as error:
         raise ExemplaError(
             f"{path} cannot be opened ({error}); check that the folder is writable and that the "
             "disk is not full."
         ) from error
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    _check_integrity(path)
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
-    return db
 
 
 def _check_integrity(path: Path) -> None:
