@@ -53,7 +53,8 @@ def evidence_of(explanation: Explanation, rows: np.ndarray | None = None) -> np.
     return question.explainer.affinity(rows, asked, explanation.labels)
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """Positions of a sample of training examples, the picked and the queried ones, on a map."""
 
     rows: np.ndarray
@@ -163,7 +164,9 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> _Decisive | None:
     (['free', 'money'], True)
     """
     steps: Any = getattr(model, "steps", ())
-    prepare, last = (step for _, step in steps) if len(steps) == 2 else (None, None)
+    if len(steps) != 2:
+        return None
+    (_, prepare), (_, last) = steps
     if not hasattr(last, "coef_") or not hasattr(prepare, "output_indices_"):
         return None
     X = csr_matrix(prepare.transform(X))

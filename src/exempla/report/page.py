@@ -349,6 +349,7 @@ def _render(page: dict[str, Any]) -> str:
     shown = [card.content for card, _ in page.get("comparisons", ())]
     strengths = [part[-1] for content in shown for part in (*content.pieces, *content.cells)]
     more = {
+        "marks": View.marks,
         "versions": words.versions(),
         "facts": [line for line in page["trust"] if line[0] not in _TECHNICAL],
         "technical": [line for line in page["trust"] if line[0] in _TECHNICAL],
@@ -356,7 +357,7 @@ def _render(page: dict[str, Any]) -> str:
         "marked": any(_strength_class(strength) for strength in strengths),
     }
     template = _template("report.html")
-    return template.render(page=page | more, style=style, script=script, policy=policy)
+    return template.render(page=more | page, style=style, script=script, policy=policy)
 
 
 def _warning_lines(warnings: Sequence[str]) -> list[tuple[str, list[str]]]:

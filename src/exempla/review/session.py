@@ -314,7 +314,7 @@ class ReviewSession:
         state, log = self.state(), self.log
         framed = self.review.strata is not None
         fitted = (self._renewal if framed else None) or self.renewal()
-        counts = dict.fromkeys(ACTIONS, 0)
+        counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
         for suspect in (*self.review.suspects, *self.drawn()):
             counts[log.state(suspect.item).action] += 1
         turns = {"undo": log.undoable(), "redo": log.redoable()}
