@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from exempla.report.views import Content
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.folder import WRITTEN, other_decisions
 from exempla.review.integrations import TOOL_FILES, export_review_items
-from exempla.review.log import DecisionLog
 from exempla.review.sampling import Strata, sample_rest
 from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables import feature_frame, infer_columns, show_columns
@@ -348,20 +348,15 @@ class _Judged:
             for tool, path in written.items():
                 job.say(f"  {path}  the suspects, for {tool}")
         job.say_review()
-        path = job.folder / "decisions.sqlite"
-        if not path.exists():
+        if not (job.folder / "decisions.sqlite").exists():
             return
         try:
-            log = DecisionLog(path, review.key)
+            with closing(review.open_log()) as log:
+                warning = other_decisions(log.others())  # about another column or file
         except ExemplaError as error:  # the suspects are written all the same
-            job.warn(str(error))
-            return
-        try:
-            # Decisions about another column or file.
-            if warning := other_decisions(log.others()):
-                job.warn(warning)
-        finally:
-            log.close()
+            warning = str(error)
+        if warning:
+            job.warn(warning)
 
     def _view(self, fixes: Any, why: bool = False, longest: int | None = None) -> RowView:
         """Return the view of these suspects' rows, by row number of the file."""
