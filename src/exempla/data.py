@@ -410,8 +410,9 @@ class Completions(Sequence):
         last = getattr(tokenizer, "eos_token_id", None) if end else None
         self._end = None if last is None else int(last)
         limit = getattr(tokenizer, "model_max_length", None)
-        limited = limit is not None and limit < 10**9  # some state "no limit" as a huge number
-        self._longest = max_length or (int(limit) if limited else None)
+        # some tokenizers state "no limit" as a huge number
+        limit = int(limit) if limit is not None and limit < 10**9 else None
+        self._longest = max_length or limit
         self.texts: list[tuple[str, str]] = []
         """Prompt and completion of every example."""
         self.origin: list[int] = []

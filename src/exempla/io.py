@@ -20,8 +20,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from exempla.errors import ExemplaError
 
@@ -41,7 +42,7 @@ def os_errors(what: str, more: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BufferedRandom]:
     """Open a temporary file that takes the place of `path` when the block ends without an error.
 
     With `keep_existing` a file that is there by then stays: of several processes that write, one
