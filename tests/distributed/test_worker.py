@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from exempla import SBQ, select
-from exempla.distributed import in_files
-from exempla.distributed.ray_backend import Worker
+from exempla.distributed import OnRay, in_files
+from exempla.distributed.ray_backend import RayTransport, Worker
 from exempla.errors import ExemplaError
 from exempla.selection.rows import Rule, StateLostError
 from exempla.selection.shards import (
@@ -82,6 +85,59 @@ def test_scores_that_were_never_opened_are_not_made_up():
     part = Part(as_parts(np.eye(300, 12))[0])
     with pytest.raises(StateLostError):
         part.call("leaders")
+
+
+class OneProcessRay:
+    """Actors in this process; the one that gets message number `kill_at` dies before it answers."""
+
+    def __init__(self, kill_at):
+        self.kill_at, self.sent, self.stored = kill_at, 0, 0
+
+    def remote(self, cls):
+        return SimpleNamespace(
+            options=lambda **_: SimpleNamespace(remote=partial(_Actor, self, cls))
+        )
+
+    def put(self, thing):
+        self.stored += 1
+        return SimpleNamespace(stored=thing)
+
+    def get(self, ref, timeout=None):
+        return ref()
+
+
+class _Actor:
+    def __init__(self, ray, cls, *args):
+        self.ray, self.restart, self.worker = ray, lambda: cls(*args), cls(*args)
+        self.answer = SimpleNamespace(remote=self._answer)
+        self.__ray_ready__ = SimpleNamespace(remote=lambda: lambda: True)
+
+    def _answer(self, message):
+        self.ray.sent += 1
+        if self.ray.sent == self.ray.kill_at:
+            self.worker = self.restart()
+            return self._lost
+        found = self.worker.answer(getattr(message, "stored", message))
+        return lambda: found
+
+    def _lost(self):
+        raise pytest.importorskip("ray").exceptions.RayActorError
+
+
+@pytest.mark.parametrize("noise", [0.0, 10.0])
+def test_an_actor_that_dies_at_any_message_changes_no_pick(share, noise, monkeypatch):
+    monkeypatch.setattr("exempla.distributed.ray_backend._MAX_INLINE_BYTES", 300)
+    rows, target = share[:], np.random.default_rng(2).standard_normal(6)
+    expected = select(rows, target, 6, SBQ(noise)).indices
+    halves, restarts, stored = [share.part(0, 17), share.part(17, 40)], 0, 0
+    for kill_at in range(1, 40):
+        ray = OneProcessRay(kill_at)
+        transport = RayTransport(ray, halves, 1.0, OnRay())
+        found = select(ShardedRows(transport), target, 6, SBQ(noise))
+        assert np.array_equal(found.indices, expected), kill_at
+        restarts, stored = restarts + transport.traffic.restarts, stored + ray.stored
+    assert restarts > 10
+    assert stored > 10
 
 
 def test_a_missing_file_is_named_with_its_machine(share):
