@@ -7,6 +7,7 @@ Rows are kept unwhitened, so that the damping can be chosen per query without em
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,51 +32,39 @@ from exempla.progress import track_rows
 from exempla.store import StoredRows
 
 
-class _RowSums:
-    """Σ s_i and Σ ‖s_i‖² in double precision, without a copy of the rows, which may fill memory."""
-
-    def __init__(self, rows: Array | StoredRows) -> None:
-        self.count, self.energy = len(rows), 0.0
-        self.total = np.zeros(rows.shape[1])
-        stored = isinstance(rows, StoredRows)
-        for part in (piece for _, piece in rows.stream()) if stored else (rows,):
-            own: Any = part
-            if is_tensor(part):
-                self.total += to_numpy(own.sum(0)).astype(np.float64)
-                self.energy += float(own.norm()) ** 2
-            else:
-                self.total += own.sum(0, dtype=np.float64)
-                self.energy += float(np.einsum("ij,ij->", own, own, dtype=np.float64))
-
-
 def with_rows(
     evidence: FisherEvidence, oracle: Oracle, basis: Sketch, rows: Array | StoredRows
 ) -> FisherEvidence:
     """Add what the training rows show to the evidence for a damping."""
-    sums = _RowSums(rows)
+    count, energy, total = len(rows), 0.0, np.zeros(rows.shape[1])
+    parts: Any = (part for _, part in rows.stream()) if isinstance(rows, StoredRows) else (rows,)
+    for part in parts:  # in double precision, without a copy of the rows, which may fill memory
+        if is_tensor(part):
+            total += to_numpy(part.sum(0)).astype(np.float64)
+            energy += float(part.norm()) ** 2
+        else:
+            total += part.sum(0, dtype=np.float64)
+            energy += float(np.einsum("ij,ij->", part, part, dtype=np.float64))
     expected = evidence.trace * evidence.share  # both as far as the sketch shows them
     return replace(
         evidence,
-        gradient_gap=_gradient_gap(oracle, basis, sums),
-        trained=sums.count,
-        misfit=sums.energy / sums.count / expected if expected > 0 else 1.0,
+        gradient_gap=_gradient_gap(oracle, basis, total / count),
+        trained=count,
+        misfit=energy / count / expected if expected > 0 else 1.0,
         weight_square=typical_square(oracle.theta_squares),
     )
 
 
-def _gradient_gap(oracle: Oracle, basis: Sketch, sums: _RowSums) -> float | None:
+def _gradient_gap(oracle: Oracle, basis: Sketch, mean_score: np.ndarray) -> float | None:
     """Return ‖mean score − λRθ̂‖ / ‖θ̂‖, the mean taken in sketch space."""
-    known = oracle.implicit_penalty
-    if known is not None:
-        return known
-    size = oracle.theta_norm
-    if not size:
+    if oracle.implicit_penalty is not None:
+        return oracle.implicit_penalty
+    if not oracle.theta_norm:
         return None
-    left = sums.total / sums.count
     penalty = oracle.penalty_rows()
     if penalty is not None:
-        left = left - to_numpy(basis.project(penalty)).sum(0)
-    return float(np.linalg.norm(left)) / size
+        mean_score = mean_score - to_numpy(basis.project(penalty)).sum(0)
+    return float(np.linalg.norm(mean_score)) / oracle.theta_norm
 
 
 def typical_square(squares: list[tuple[int, float]] | None) -> float | None:
@@ -133,58 +122,42 @@ class Prepared:
     """Wall time of each stage."""
 
 
-class Preparing:
-    """Find the basis of one model; `done` estimates the Fisher matrix in it.
+def prepare(
+    oracle: Oracle,
+    train: Examples,
+    *,
+    fisher: str,
+    sketch: str | int,
+    seed: int,
+    budget: str | float = "exact",
+    collect: Callable[[Sketch, np.ndarray], TrainingRows] | None = None,
+) -> Prepared:
+    """Find the basis of one model and estimate the Fisher matrix in it.
 
-    There are two steps because the memory a job needs is known between them.
+    `collect` is called in between, when the memory that the job needs is known, with the basis and
+    the positions of the examples that the Fisher is estimated from. What it returns collects
+    training rows on the way.
     """
-
-    def __init__(
-        self,
-        oracle: Oracle,
-        train: Examples,
-        fisher: str,
-        sketch: str | int,
-        seed: int,
-        budget: str | float = "exact",
-    ) -> None:
-        self.oracle, self.train = oracle, train
-        self.fisher = "identity" if oracle.whitened else fisher
-        self.positions = _fisher_sample(len(train), sketch, seed)
-        whole = len(self.positions) == len(train)
-        self.sample = train if whole else train.take(self.positions)
-        start = perf_counter()
-        self.basis = choose_sketch(
-            oracle,
-            train,
-            sketch,
-            self.sample,
-            dual=self.fisher != "diagonal",
-            budget=None if isinstance(budget, str) else budget,
-        )
-        wanted = SAMPLE_PER_DIRECTION * self.basis.width
-        if self.basis.given_up and len(self.positions) > wanted:
-            some = np.linspace(0, len(self.positions) - 1, wanted).astype(np.int64)
-            self.positions = self.positions[some]
-            self.sample, self.basis.held = train.take(self.positions), None
-        self.seconds = perf_counter() - start
-
-    def done(self, rows: TrainingRows | None = None) -> Prepared:
-        """Estimate the Fisher matrix in the basis; `rows` collects training rows on the way."""
-        start, basis = perf_counter(), self.basis
-        examples = self.train if basis.exact else self.sample
-        metric, evidence = estimate_fisher(self.oracle, examples, basis, self.fisher, rows)
-        took = {"basis": self.seconds, "fisher": perf_counter() - start}
-        return Prepared(basis, metric, evidence, took)
-
-
-def _fisher_sample(count: int, sketch: str | int, seed: int) -> np.ndarray:
-    """Return the positions of the training examples that basis and Fisher are estimated from."""
-    width = sketch if isinstance(sketch, int) else auto_width(count)
-    wanted = SAMPLE_PER_DIRECTION * width
-    if count <= wanted:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
+    start, count = perf_counter(), len(train)
+    fisher = "identity" if oracle.whitened else fisher
+    positions = np.arange(count)
+    wanted = SAMPLE_PER_DIRECTION * (sketch if isinstance(sketch, int) else auto_width(count))
+    if count > wanted:
+        positions = np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
+    sample = train if count <= wanted else train.take(positions)
+    limit = None if isinstance(budget, str) else budget
+    basis = choose_sketch(oracle, train, sketch, sample, dual=fisher != "diagonal", budget=limit)
+    wanted = SAMPLE_PER_DIRECTION * basis.width
+    if basis.given_up and len(positions) > wanted:
+        positions = positions[np.linspace(0, len(positions) - 1, wanted).astype(np.int64)]
+        sample, basis.held = train.take(positions), None
+    if basis.exact:
+        positions, sample = np.arange(count), train
+    rows = None if collect is None else collect(basis, positions)
+    found = perf_counter()
+    metric, evidence = estimate_fisher(oracle, sample, basis, fisher, rows)
+    seconds = {"basis": found - start, "fisher": perf_counter() - found}
+    return Prepared(basis, metric, evidence, seconds)
 
 
 def check_fisher(wanted: str) -> str:
@@ -270,21 +243,24 @@ def embed_training_set(
     all, which the memory `forecast` depends on.
     """
     train = data if isinstance(data, Examples) else oracle.read(data, role="train")
-    begun = Preparing(oracle, train, fisher, sketch, seed, budget)
-    basis = begun.basis
-    itemsize = 8 if basis.in_double else oracle.itemsize
-    kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
-    announce(
-        forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
-        f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
-    )
-    positions = np.arange(len(train)) if basis.exact else begun.positions
-    found = TrainingRows(len(train), positions)
-    prepared = begun.done(found)
-    start = perf_counter()
-    if basis.score_rows is not None:
-        rows, basis.score_rows = basis.score_rows, None
-    else:
+    found: Any = None
+
+    def collect(basis: Sketch, positions: np.ndarray) -> TrainingRows:
+        nonlocal found
+        itemsize = 8 if basis.in_double else oracle.itemsize
+        kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
+        announce(
+            forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
+            f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
+        )
+        found = TrainingRows(len(train), positions)
+        return found
+
+    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
+    prepared = prepare(oracle, train, **chosen, collect=collect)
+    start, basis = perf_counter(), prepared.basis
+    rows, basis.score_rows = basis.score_rows, None
+    if rows is None:
         missing = found.missing
         if len(missing):
             rest = train if len(missing) == len(train) else train.take(missing)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -279,8 +279,7 @@ def choose_sketch(
                 some = examples if len(missing) == count else examples.take(missing)
                 scores = collect(oracle.scores(some), "scoring the training set", len(some), room)
             if scores is not None or not len(missing):
-                score = partial(_scores_at, oracle, examples)
-                return SpanSketch(oracle.layers, fisher, scores, missing, count, score)
+                return SpanSketch(oracle.layers, fisher, scores, missing, count)
     if primal:
         return IdentitySketch(oracle.layers)
     if wanted == "exact":
@@ -342,21 +341,13 @@ class Price:
 
     @cached_property
     def job(self) -> Job:
-        """Sizes measured on a few examples; used only if a bound does not decide."""
+        """Sizes measured on a few examples."""
         return look_at(self.oracle, self.examples)
 
     @property
     def basis(self) -> int:
         """Number of examples from which the basis of a sketch is computed."""
         return min(self.sample, basis_examples(self.oracle.layers, self.job.work))
-
-    @property
-    def bound(self) -> Job:
-        """A job that costs more than nearly every one of this size, passes excepted."""
-        layers = self.oracle.layers
-        work = tuple(Work(1, x.d_in, x.d_out, 2.0 * x.size) for x in layers)
-        outputs = max(layer.d_out for layer in layers)
-        return Job(self.oracle.n_parameters, len(self.examples), outputs, work)
 
     @property
     def _always(self) -> float:
@@ -367,19 +358,14 @@ class Price:
 
     def accepts_primal(self) -> bool:
         """Return True if writing all scores out is acceptable."""
-        if self.insists or self.bound.primal().total <= self._always:
-            return True
-        return self._accepts(self.job.primal())
+        return self.insists or self._accepts(self.job.primal())
 
     def accepts_dual(self) -> bool:
         """Return True if the dual form is acceptable."""
-        rows = min(self.bound.rows, DUAL_LIMIT) / len(self.examples)
-        if self.insists or replace(self.bound, rows_each=rows).dual().total <= self._always:
-            return True
         rows, size = self.job.rows, self.job.rows * self.job.row_bytes
         if rows > _ROW_MARGIN * DUAL_LIMIT or size > _ROW_MARGIN * _dual_bytes(self.job.parameters):
-            return False
-        return self._accepts(self.job.dual())
+            return self.insists
+        return self.insists or self._accepts(self.job.dual())
 
     def width(self) -> int:
         """Return how many K-FAC directions memory and cost allow."""
@@ -516,11 +502,6 @@ def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
     if fisher.to_score is not None:
         has[fisher.sample[fisher.to_score != 0]] = True
     return np.flatnonzero(~has)
-
-
-def _scores_at(oracle: Oracle, examples: Examples, positions: np.ndarray) -> ScoreRows:
-    """Return the scores of the examples at these positions."""
-    return ScoreRows.join([b.compact() for b in oracle.scores(examples.take(positions))])
 
 
 def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
