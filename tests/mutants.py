@@ -109,10 +109,10 @@ MUTANTS = [
            "fisher/test_fisher.py"),
     Mutant("kernel/fisher.py", "total = eigenvalue + damping", "total = eigenvalue",
            "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
-    Mutant("kernel/residual.py", "KernelColumns(inside + residual,",
+    Mutant("kernel/solve.py", "KernelColumns(inside + residual,",
            "KernelColumns(inside,",
            "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
-    Mutant("kernel/residual.py", "(raw - products(train, rows)) * scale", "raw * scale",
+    Mutant("kernel/solve.py", "(raw - products(train, rows)) *", "raw *",
            "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
     # ---- influence
     Mutant("kernel/solve.py", "LEVELLING_EXPONENT = 0.5", "LEVELLING_EXPONENT = 0.0",

@@ -361,6 +361,9 @@ def _lock(folder: Path, wait: bool) -> int | None:
 
 def _unlock(handle: int | None) -> None:
     if handle is not None:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_UN)  # explicitly: processes forked since share the handle
         os.close(handle)
 
 

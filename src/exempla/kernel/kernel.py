@@ -4,28 +4,66 @@ Everything that needs the kernel asks this object: training features, targets an
 selection, and influence. The rows of several models are concatenated, so that their kernels are
 averaged; their influence is averaged by `solve.average`. Rows for selection have unit length and
 their own damping; rows for influence have neither.
+
+A query with mean score s_q depends on the residual of the sketch (`embed`) only through the
+products s_i·s_q, so `ResidualKernel` computes them in one pass over the training set and appends
+them to the rows as an extra coordinate. The kernel between training rows and the query is then
+exact, up to the residual eigenvalue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from threading import RLock
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, on_device_of, real_numbers, row_squares, to_numpy
+from exempla.arrays import (
+    Array,
+    as_like,
+    on_device_of,
+    products,
+    real_numbers,
+    row_squares,
+    to_numpy,
+)
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import Damping, resolve_damping
-from exempla.kernel.embed import Embedding, concatenate_models, unit_rows, unit_scale
-from exempla.kernel.residual import EmbeddedExamples, ResidualKernel, has_residual
-from exempla.kernel.solve import SetInfluence, Solve, query_influence
-from exempla.oracles.base import Examples, Labels
+from exempla.kernel.embed import (
+    Embedding,
+    concatenate_models,
+    raw_products,
+    residual_norms2,
+    unit_rows,
+    unit_scale,
+)
+from exempla.kernel.solve import MAX_SELECTION_PASSES, SetInfluence, Solve, query_influence
+from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.results import Features
 from exempla.store import StoredRows
 
 KernelUse = Literal["influence", "selection"]
+MAX_ADDED_WIDTH = 1 / 4
+"""Coordinates added to the rows, relative to their width."""
+_MIN_EIGENVALUE_SHARE = 1e-6
+"""Directions of several queries with less than this share of the largest eigenvalue are dropped."""
+
+
+class EmbeddedExamples(NamedTuple):
+    """Examples as one model reads and embeds them."""
+
+    examples: Examples
+    rows: Array
+    """In sketch space, not whitened."""
+    labels: Labels = "true"
+
+    def last(self) -> EmbeddedExamples:
+        """Return the last example alone."""
+        place = np.array([len(self.examples) - 1])
+        return EmbeddedExamples(self.examples.take(place), self.rows[place], self.labels)
 
 
 class Query:
@@ -273,7 +311,149 @@ class Kernel:
         """Return the influence of every training example on itself, (n_train,)."""
         total = row_squares(self.features.rows) / self.n_train
         for e, value in zip(self.embeddings, self._values, strict=True):
-            if has_residual(e):
-                scale = e.metric.residual_inverse(e.residual_eigenvalue, value)
-                total = total + e.residual_norms2 * scale / (len(self.embeddings) * self.n_train)
+            if e.has_residual:
+                scale = e.residual_inverse(value) / (len(self.embeddings) * self.n_train)
+                total = total + e.residual_norms2 * scale
         return total
+
+
+class ResidualKernel:
+    """The residual part of the kernel of one or several models; false if there is none to add.
+
+    Examples are given as a list with one `EmbeddedExamples` per model. Rows in a store are never
+    widened.
+    """
+
+    def __init__(
+        self, embeddings: list[Embedding], dampings: list[Damping], normalized: bool
+    ) -> None:
+        self.normalized = normalized
+        self._embeddings, self._dampings = embeddings, dampings
+        self._places = [
+            i
+            for i, e in enumerate(embeddings)
+            if e.has_residual and not isinstance(e.rows, StoredRows)
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def is_affordable(self, query: Query, n_targets: int = 1) -> bool:
+        """Return True if the residual can be added within the width and cost limits.
+
+        Adding it appends `n_targets` coordinates to every row (at most a quarter of the sketch
+        width) and takes residual products with every example of the query (at most
+        `MAX_SELECTION_PASSES` passes over the training set, or `FREE_FLOPS` operations).
+        """
+        return bool(self) and all(
+            0 < n_targets <= max(1, int(self._embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
+            and self._embeddings[i].residual_passes(query.examples[i], query.labels)
+            <= MAX_SELECTION_PASSES
+            for i in self._places
+        )
+
+    def parts(self) -> Iterator[tuple[int, Embedding, float]]:
+        """Yield the place of each model with a residual, its embedding, and 1 / metric there."""
+        for i in self._places:
+            e = self._embeddings[i]
+            yield i, e, e.residual_inverse(self._dampings[i].value) / len(self._embeddings)
+
+    def products(
+        self,
+        left: Sequence[EmbeddedExamples],
+        right: Sequence[EmbeddedExamples],
+        mix: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`."""
+        found: Any = 0.0
+        for i, e, scale in self.parts():
+            found = found + scale * _residual_products(e.oracle, left[i], right[i], mix)
+        return found
+
+    def norms(self, examples: Sequence[EmbeddedExamples], rows: Array) -> np.ndarray:
+        """Return what each example is divided by: for unit rows the length of its full score.
+
+        `rows` are the whitened rows of the examples, the part of the score in the sketch.
+        """
+        if not self.normalized:
+            return np.ones(len(rows))
+        total = row_squares(rows).astype(np.float64)
+        for i, e, scale in self.parts():
+            total = total + scale * residual_norms2(e.oracle, *examples[i])
+        return np.sqrt(np.maximum(total, np.finfo(float).tiny))
+
+    def train_norms(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lengths that training rows were divided by, and those with the residual.
+
+        The first call makes a pass over the training set.
+        """
+        if features.lengths is None:
+            return np.ones(len(features.rows)), np.ones(len(features.rows))
+        total = features.lengths**2
+        for _, e, scale in self.parts():
+            total = total + scale * e.residual_norms2
+        return features.lengths, np.sqrt(np.maximum(total, np.finfo(float).tiny))
+
+    def affinity(
+        self,
+        features: Features,
+        chosen: np.ndarray,
+        query: Sequence[EmbeddedExamples],
+        rows: Array,
+    ) -> np.ndarray:
+        """Return the full kernel of some training examples and each queried one, (k, n_test)."""
+        train = [EmbeddedExamples(e.train.take(chosen), e.rows[chosen]) for e in self._embeddings]
+        own, full = (x[chosen, None] for x in self.train_norms(features))
+        inside = to_numpy(features.rows[chosen] @ rows.T).astype(np.float64) * own
+        return (inside + self.products(train, query)) / full / self.norms(query, rows)
+
+    def extend(
+        self,
+        features: Features,
+        query: Sequence[EmbeddedExamples],
+        rows: Array,
+        shares: np.ndarray,
+    ) -> tuple[Array, Array]:
+        """Append residual coordinates to the training rows and to the targets.
+
+        `rows` are the whitened queried rows, and `shares` (T, n_test) the share of each queried
+        example in each of T targets.
+        """
+        own, full = self.train_norms(features)
+        mix = np.ascontiguousarray((shares / self.norms(query, rows)).T)
+        added, targets = [], [to_numpy(as_like(mix.T, rows) @ rows)]
+        for i, e, scale in self.parts():
+            oracle, train = e.oracle, EmbeddedExamples(e.train, e.rows)
+            root, inverse = roots(mix.T @ _residual_products(oracle, query[i], query[i], mix))
+            found = _residual_products(oracle, train, query[i], mix) @ inverse
+            added.append(np.sqrt(scale) * found / full[:, None])
+            targets.append(np.sqrt(scale) * root)
+        extra, like = np.concatenate(added, axis=1), features.rows
+        n, width = like.shape
+        shape = (n, width + extra.shape[1])  # filled in place: no second copy of the rows
+        wide = (
+            np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
+        )
+        wide[:, :width] = like
+        wide[:, :width] *= as_like(own / full, like)[:, None]
+        wide[:, width:] = as_like(extra, like)
+        return wide, as_like(np.concatenate(targets, axis=1), like)
+
+
+def _residual_products(
+    oracle: Oracle, left: EmbeddedExamples, right: EmbeddedExamples, mix: np.ndarray | None
+) -> np.ndarray:
+    """Return s_i·s_j minus its part in the sketch."""
+    raw = raw_products(oracle, left.examples, right.examples, mix, (left.labels, right.labels))
+    other = right.rows if mix is None else as_like(mix.T, right.rows) @ right.rows
+    return raw - products(left.rows, as_like(to_numpy(other), left.rows))
+
+
+def roots(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return R and S with R Rᵀ = gram and Rᵀ S = 1, one column per independent direction."""
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    kept = values > _MIN_EIGENVALUE_SHARE * max(values[-1], 0.0)
+    if not kept.any():
+        return np.zeros((len(gram), 1)), np.zeros((len(gram), 1))
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, vectors[:, kept] / root

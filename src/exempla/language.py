@@ -18,8 +18,7 @@ from exempla.arrays import Array, as_like, to_numpy
 from exempla.data import Completions
 from exempla.errors import ExemplaError
 from exempla.kernel.embed import unit_scale
-from exempla.kernel.kernel import Kernel, Query
-from exempla.kernel.residual import EmbeddedExamples, ResidualKernel
+from exempla.kernel.kernel import EmbeddedExamples, Kernel, Query, ResidualKernel
 from exempla.results import Explanation
 
 __all__ = ["TokenAlignment"]
