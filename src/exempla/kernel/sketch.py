@@ -230,7 +230,7 @@ def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
     least, most = _BASIS_EXAMPLES
     needed = [
         _BASIS_PER_SIDE * min(max(layer.d_in, layer.d_out), WHOLE) / w.positions
-        for layer, w in zip(layers, work, strict=True)
+        for layer, w in zip(layers, work, strict=False)  # no work: the example has no rows
         if layer.d_in > 1
     ]
     return int(np.clip(max(needed, default=most), least, most))
@@ -428,10 +428,18 @@ def check_budget(wanted: Any) -> str | float:
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
-    """Return the leading K-FAC directions, computed from some of the sample."""
+    """Return the leading K-FAC directions, computed from some of the sample.
+
+    Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
+    which the first one shows.
+    """
     whole, needed = _moments_plan(oracle, width)
-    positions = basis_sample(oracle, sample)
-    part = sample if len(positions) == len(sample) else sample.take(positions)
+    count = len(sample)
+    if count > _BASIS_EXAMPLES[0]:
+        work = look_at(oracle, sample.take(np.array([0]))).work
+        count = min(count, basis_examples(oracle.layers, work))
+    positions = np.linspace(0, len(sample) - 1, count).astype(np.int64)
+    part = sample if count == len(sample) else sample.take(positions)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
     held = HeldRows(positions, [])
     moments = Moments.of(oracle.layers, _hold(rows, held), width, whole)
@@ -477,23 +485,6 @@ def _free_memory(oracle: Oracle) -> int:
     import torch
 
     return torch.cuda.mem_get_info(device)[0]
-
-
-def basis_sample(oracle: Oracle, sample: Examples) -> np.ndarray:
-    """Return the positions of the examples from which the moments are computed.
-
-    Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
-    which the first one shows.
-    """
-    least, wanted = _BASIS_EXAMPLES
-    if len(sample) > least:
-        for rows in oracle.fisher_rows(sample.take(np.array([0]))):
-            if len(rows):
-                wanted = basis_examples(oracle.layers, [f.work for f in rows.factors])
-                break
-    if len(sample) <= wanted:
-        return np.arange(len(sample))
-    return np.linspace(0, len(sample) - 1, wanted).astype(np.int64)
 
 
 def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
