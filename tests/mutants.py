@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant("kernel/solve.py", "(raw - products(train, rows)) *", "raw *",
            "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
     # ---- influence
-    Mutant("kernel/solve.py", "LEVELLING_EXPONENT = 0.5", "LEVELLING_EXPONENT = 0.0",
+    Mutant("kernel/solve.py", "LEVELLING_EXPONENT = 0.75", "LEVELLING_EXPONENT = 0.0",
            "test_influence.py::test_moments_of_a_run_are_levelled_question_by_question"),
     Mutant("kernel/solve.py", "own**-LEVELLING_EXPONENT", "own**LEVELLING_EXPONENT",
            "test_influence.py::test_moments_of_a_run_are_levelled_question_by_question"),

@@ -37,9 +37,9 @@ Columns = Any
 
 _MAX_CG_STEPS, _CG_TOLERANCE = 25, 1e-2
 """Most passes over the data that conjugate gradients take, and the residual they stop at."""
-LEVELLING_EXPONENT = 0.5
+LEVELLING_EXPONENT = 0.75
 """How far snapshots of a run are brought to the same size: 0 is a plain mean, 1 gives each the same
-weight. Five values were compared on the `choose` truths (`benchmarks.truths.moments`)."""
+weight. Chosen by a criterion stated before the truths existed (`benchmarks.truths.settings`)."""
 MAX_SOLVE_BYTES = 2**28
 """Memory of the columns solved together, at ten numbers per parameter and column."""
 _MIN_COLUMN_SIZE = 1e-30
