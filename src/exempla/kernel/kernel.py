@@ -6,7 +6,7 @@ averaged; their influence is averaged by `solve.average`. Rows for selection hav
 their own damping; rows for influence have neither.
 
 A query with mean score s_q depends on the residual of the sketch (`embed`) only through the
-products s_i·s_q, so `ResidualKernel` computes them in one pass over the training set and appends
+products s_i·s_q, so `rows_and_targets` computes them in one pass over the training set and appends
 them to the rows as an extra coordinate. The kernel between training rows and the query is then
 exact, up to the residual eigenvalue.
 """
@@ -166,7 +166,6 @@ class Kernel:
         self.dampings: list[Damping] = [
             resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
         ]
-        self.residual = ResidualKernel(embeddings, self.dampings, use == "selection")
         self._features: Features | None = None
         self._lock = RLock()
 
@@ -274,22 +273,24 @@ class Kernel:
         counted = None if each else shares(weights, len(query))  # refuses unusable weights
         n_targets = len(query) if counted is None else len(np.atleast_2d(counted))
         rows = self.features.rows
-        if self.residual.is_affordable(query, n_targets):
+        if self.adds_residual(query, n_targets):
             mix = np.eye(len(query)) if counted is None else np.atleast_2d(counted)
             white, _ = self.whiten(query, rows)
-            wide, targets = self.residual.extend(self.features, query.embedded, white, mix)
+            wide, targets = self._extend(query.embedded, white, mix)
             return wide, targets[0] if counted is not None and counted.ndim == 1 else targets
         white = self.query_rows(query, rows)
         return rows, white if each else mean_embedding(white, weights)
 
     def affinity(self, indices: np.ndarray, query: Query) -> np.ndarray:
         """Return the kernel of some training examples and each queried one, (k, n_test)."""
-        rows = self.features.rows
-        if self.residual.is_affordable(query):
-            white, _ = self.whiten(query, rows)
-            return self.residual.affinity(self.features, indices, query.embedded, white)
-        white = self.query_rows(query, rows)
-        return to_numpy(rows[indices] @ white.T).astype(np.float64)
+        rows, chosen = self.features.rows, self.features.rows[indices]
+        if not self.adds_residual(query):
+            return to_numpy(chosen @ self.query_rows(query, rows).T).astype(np.float64)
+        white, _ = self.whiten(query, rows)
+        own, full = (x[indices, None] for x in self.train_norms())
+        inside = to_numpy(chosen @ white.T).astype(np.float64) * own
+        outside = self.residual_products(self.train_examples(indices), query.embedded)
+        return (inside + outside) / full / self.full_norms(query.embedded, white)
 
     # ---- influence
 
@@ -316,119 +317,99 @@ class Kernel:
                 total = total + e.residual_norms2 * scale
         return total
 
+    # ---- the residual of the sketch, added for selection
 
-class ResidualKernel:
-    """The residual part of the kernel of one or several models; false if there is none to add.
-
-    Examples are given as a list with one `EmbeddedExamples` per model. Rows in a store are never
-    widened.
-    """
-
-    def __init__(
-        self, embeddings: list[Embedding], dampings: list[Damping], normalized: bool
-    ) -> None:
-        self.normalized = normalized
-        self._embeddings, self._dampings = embeddings, dampings
-        self._places = [
+    @cached_property
+    def _with_residual(self) -> list[int]:
+        """Models with a residual to add; rows in a store are never widened."""
+        return [
             i
-            for i, e in enumerate(embeddings)
+            for i, e in enumerate(self.embeddings)
             if e.has_residual and not isinstance(e.rows, StoredRows)
         ]
 
-    def __bool__(self) -> bool:
-        return bool(self._places)
-
-    def is_affordable(self, query: Query, n_targets: int = 1) -> bool:
-        """Return True if the residual can be added within the width and cost limits.
+    def adds_residual(self, query: Query, n_targets: int = 1) -> bool:
+        """Return True if there is a residual, and adding it is within the width and cost limits.
 
         Adding it appends `n_targets` coordinates to every row (at most a quarter of the sketch
         width) and takes residual products with every example of the query (at most
         `MAX_SELECTION_PASSES` passes over the training set, or `FREE_FLOPS` operations).
         """
-        return bool(self) and all(
-            0 < n_targets <= max(1, int(self._embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
-            and self._embeddings[i].residual_passes(query.examples[i], query.labels)
+        return bool(self._with_residual) and all(
+            0 < n_targets <= max(1, int(self.embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
+            and self.embeddings[i].residual_passes(query.examples[i], query.labels)
             <= MAX_SELECTION_PASSES
-            for i in self._places
+            for i in self._with_residual
         )
 
-    def parts(self) -> Iterator[tuple[int, Embedding, float]]:
+    def _residual_parts(self) -> Iterator[tuple[int, Embedding, float]]:
         """Yield the place of each model with a residual, its embedding, and 1 / metric there."""
-        for i in self._places:
-            e = self._embeddings[i]
-            yield i, e, e.residual_inverse(self._dampings[i].value) / len(self._embeddings)
+        for i in self._with_residual:
+            e = self.embeddings[i]
+            yield i, e, e.residual_inverse(self._values[i]) / len(self.embeddings)
 
-    def products(
+    def residual_products(
         self,
         left: Sequence[EmbeddedExamples],
         right: Sequence[EmbeddedExamples],
         mix: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`."""
+        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`.
+
+        Both sides are lists with the examples as each model reads them.
+        """
         found: Any = 0.0
-        for i, e, scale in self.parts():
+        for i, e, scale in self._residual_parts():
             found = found + scale * _residual_products(e.oracle, left[i], right[i], mix)
         return found
 
-    def norms(self, examples: Sequence[EmbeddedExamples], rows: Array) -> np.ndarray:
+    def full_norms(self, examples: Sequence[EmbeddedExamples], rows: Array) -> np.ndarray:
         """Return what each example is divided by: for unit rows the length of its full score.
 
         `rows` are the whitened rows of the examples, the part of the score in the sketch.
         """
-        if not self.normalized:
+        if self.use != "selection":
             return np.ones(len(rows))
         total = row_squares(rows).astype(np.float64)
-        for i, e, scale in self.parts():
+        for i, e, scale in self._residual_parts():
             total = total + scale * residual_norms2(e.oracle, *examples[i])
         return np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
-    def train_norms(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
+    def train_norms(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the lengths that training rows were divided by, and those with the residual.
 
         The first call makes a pass over the training set.
         """
-        if features.lengths is None:
-            return np.ones(len(features.rows)), np.ones(len(features.rows))
-        total = features.lengths**2
-        for _, e, scale in self.parts():
+        lengths = self.features.lengths
+        if lengths is None:
+            return np.ones(self.n_train), np.ones(self.n_train)
+        total = lengths**2
+        for _, e, scale in self._residual_parts():
             total = total + scale * e.residual_norms2
-        return features.lengths, np.sqrt(np.maximum(total, np.finfo(float).tiny))
+        return lengths, np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
-    def affinity(
-        self,
-        features: Features,
-        chosen: np.ndarray,
-        query: Sequence[EmbeddedExamples],
-        rows: Array,
-    ) -> np.ndarray:
-        """Return the full kernel of some training examples and each queried one, (k, n_test)."""
-        train = [EmbeddedExamples(e.train.take(chosen), e.rows[chosen]) for e in self._embeddings]
-        own, full = (x[chosen, None] for x in self.train_norms(features))
-        inside = to_numpy(features.rows[chosen] @ rows.T).astype(np.float64) * own
-        return (inside + self.products(train, query)) / full / self.norms(query, rows)
+    def train_examples(self, indices: np.ndarray) -> list[EmbeddedExamples]:
+        """Return some training examples as each model reads and embeds them."""
+        return [EmbeddedExamples(e.train.take(indices), e.rows[indices]) for e in self.embeddings]
 
-    def extend(
-        self,
-        features: Features,
-        query: Sequence[EmbeddedExamples],
-        rows: Array,
-        shares: np.ndarray,
+    def _extend(
+        self, query: Sequence[EmbeddedExamples], rows: Array, counted: np.ndarray
     ) -> tuple[Array, Array]:
         """Append residual coordinates to the training rows and to the targets.
 
-        `rows` are the whitened queried rows, and `shares` (T, n_test) the share of each queried
+        `rows` are the whitened queried rows, and `counted` (T, n_test) the share of each queried
         example in each of T targets.
         """
-        own, full = self.train_norms(features)
-        mix = np.ascontiguousarray((shares / self.norms(query, rows)).T)
+        own, full = self.train_norms()
+        mix = np.ascontiguousarray((counted / self.full_norms(query, rows)).T)
         added, targets = [], [to_numpy(as_like(mix.T, rows) @ rows)]
-        for i, e, scale in self.parts():
+        for i, e, scale in self._residual_parts():
             oracle, train = e.oracle, EmbeddedExamples(e.train, e.rows)
             root, inverse = roots(mix.T @ _residual_products(oracle, query[i], query[i], mix))
             found = _residual_products(oracle, train, query[i], mix) @ inverse
             added.append(np.sqrt(scale) * found / full[:, None])
             targets.append(np.sqrt(scale) * root)
-        extra, like = np.concatenate(added, axis=1), features.rows
+        extra, like = np.concatenate(added, axis=1), self.features.rows
         n, width = like.shape
         shape = (n, width + extra.shape[1])  # filled in place: no second copy of the rows
         wide = (

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -169,8 +169,7 @@ def _one_model(
         found = query_kernel(embedding, examples, damping, query.labels, mix, rows)
         if not sketch.exact:
             say(f"influence by {found.solver}")
-        residual = 0.0 if sketch.exact else np.inf
-        return SetInfluence(found.values / len(embedding.train), found.solver, residual, 0)
+        return replace(found, values=found.values / len(embedding.train))
     steps = conjugate_gradients(
         lambda v: operator.product(v) + damping * v,
         operator.score_sums(examples, query.labels, mix),
@@ -203,13 +202,6 @@ def _sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Columns],
     return apply
 
 
-class KernelColumns(NamedTuple):
-    """s_iᵀ M⁻¹ s_j, and how it was computed, in words."""
-
-    values: np.ndarray
-    solver: str
-
-
 def query_kernel(
     embedding: Embedding,
     examples: Examples,
@@ -217,8 +209,10 @@ def query_kernel(
     labels: Labels = "true",
     mix: np.ndarray | None = None,
     rows: Array | None = None,
-) -> KernelColumns:
+) -> SetInfluence:
     """Compute the kernel of every training example i and queried example j, (n_train, n_test).
+
+    It is n_train times the influence, by the sketch and one mean eigenvalue for the residual.
 
     Parameters
     ----------
@@ -240,25 +234,25 @@ def query_kernel(
     train = embedding.rows_near_model()
     inside = products(train, embedding.metric.solve(rows, damping)).astype(np.float64)
     if embedding.sketch.exact:
-        return KernelColumns(inside, "exact")
+        return SetInfluence(inside, "exact", 0.0, 0)
     note, share = embedding.sketch.note, embedding.evidence.share
     alone = f"the sketch alone ({note}), {share:.1%} of the Fisher"
     if not embedding.has_residual:
-        return KernelColumns(inside, alone)
+        return SetInfluence(inside, alone, np.inf, 0)
     passes = embedding.residual_passes(examples, labels)
     operator = None
     if mix is not None and passes > MAX_SELECTION_PASSES and mix.shape[1] < len(examples):
         operator = embedding.oracle.gauss_newton(embedding.train)
     if operator is None and passes > MAX_RESIDUAL_PASSES:
-        return KernelColumns(
-            inside, f"{alone}: residual products would cost {passes:,.0f} passes over the data"
-        )
+        alone = f"{alone}: residual products would cost {passes:,.0f} passes over the data"
+        return SetInfluence(inside, alone, np.inf, 0)
     if operator is None:
         raw = raw_products(embedding.oracle, embedding.train, examples, mix, ("true", labels))
     else:
         raw = operator.along_scores(operator.score_sums(examples, labels, mix))
     residual = (raw - products(train, rows)) * embedding.residual_inverse(damping)
-    return KernelColumns(inside + residual, f"{note}, and one mean eigenvalue for the residual")
+    solver = f"{note}, and one mean eigenvalue for the residual"
+    return SetInfluence(inside + residual, solver, np.inf, 0)
 
 
 # ---- conjugate gradients
