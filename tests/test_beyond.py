@@ -101,9 +101,9 @@ def test_the_residual_is_added_wherever_the_sketch_drops_enough_and_rows_are_in_
     tmp_path: Any,
 ) -> None:
     rough, exact, disk = fitted(20), fitted("exact"), fitted(20, store=tmp_path / "rows")
-    assert rough.kernel().residual
-    assert not exact.kernel().residual
-    assert not disk.kernel().residual
+    assert rough.explain(ASKED, FEW).residual_used
+    assert not exact.explain(ASKED, FEW).residual_used
+    assert not disk.explain(ASKED, FEW).residual_used
     wide = fitted(60)
     assert 0.5 < wide.embeddings[0].evidence.share < embed.MAX_SKETCH_SHARE
     assert wide.explain(ASKED, FEW).residual_used
