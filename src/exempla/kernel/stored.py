@@ -45,7 +45,7 @@ from exempla.kernel.embed import (
 from exempla.kernel.fisher import DiagonalMetric, FullMetric, IdentityMetric, Metric
 from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import counter, say
+from exempla.progress import Bar, counter, say
 from exempla.store import (
     RowSet,
     StoredRows,
@@ -141,16 +141,38 @@ def _fill(
     rows: RowSet, missing: list[_Range], oracle: Oracle, train: Examples, basis: Sketch
 ) -> None:
     """Make the missing shards."""
+    if not missing:
+        return
     known, basis.score_rows = basis.score_rows, None
     with counter("scoring the training set", sum(b - a for a, b in missing), "ex") as bar:
+        if known is not None:
+            for start, stop in missing:
+                _write(rows, start, known[start:stop], bar)
+            return
+        if missing == rows.ranges:  # one pass: no example is copied, batches are as in memory
+            missing = missing[_stream(rows, oracle, train, basis, bar) :]
         for start, stop in missing:
-            if known is None:
-                values = _score(oracle, train, basis, start, stop)
-            else:
-                values = known[start:stop]
-            refuse_unusable(values, "the training examples", start)
-            rows.write(start, values)
-            bar.update(len(values))
+            _write(rows, start, _score(oracle, train, basis, start, stop), bar)
+
+
+def _stream(rows: RowSet, oracle: Oracle, train: Examples, basis: Sketch, bar: Bar) -> int:
+    """Make all shards in one pass; return how many were made before memory ran out."""
+    waiting, held, start, made = [], 0, 0, 0
+    try:
+        for batch in oracle.scores(train):
+            waiting.append(to_numpy(basis.project(batch)))
+            held += len(waiting[-1])
+            while held >= rows.height:
+                joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+                _write(rows, start, joined[: rows.height], bar)
+                waiting, held = [joined[rows.height :]], held - rows.height
+                start, made = start + rows.height, made + 1
+        if held:
+            _write(rows, start, np.concatenate(waiting), bar)
+            made += 1
+    except MemoryError:
+        say("memory ran out: continuing with smaller batches")
+    return made
 
 
 def _score(oracle: Oracle, train: Examples, basis: Sketch, start: int, stop: int) -> np.ndarray:
@@ -166,6 +188,12 @@ def _score(oracle: Oracle, train: Examples, basis: Sketch, start: int, stop: int
     middle = (start + stop) // 2
     halves = ((start, middle), (middle, stop))
     return np.concatenate([_score(oracle, train, basis, *half) for half in halves])
+
+
+def _write(rows: RowSet, start: int, values: np.ndarray, bar: Bar) -> None:
+    refuse_unusable(values, "the training examples", start)
+    rows.write(start, values)
+    bar.update(len(values))
 
 
 # ---- whitened rows
