@@ -5,8 +5,8 @@ A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are thr
 * `IdentitySketch`: V = I. Scores are written out, for models with few parameters.
 * `SpanSketch` (the dual form): when there are fewer examples than parameters, scores span few
   directions. With J the landmark rows and J Jᵀ = L Lᵀ the basis is V = Jᵀ L⁻ᵀ, so Vᵀs = L⁻¹ (J s)
-  needs only dot products of scores, which the factors give. Landmarks are the model's Fisher rows,
-  reduced to an independent set by pivoted Cholesky, and every training score outside their span.
+  needs only dot products of scores, which the factors give. Landmarks are an independent set of
+  the model's Fisher rows and the training scores, found by pivoted Cholesky.
 * `KroneckerSketch`: the leading directions of the K-FAC eigenbasis, for models too large to write a
   score out. For each layer, the second moments of the inputs and of the output gradients (under the
   model's own labels) are diagonalised. The Fisher eigenvalue of u_in ⊗ u_out is close to the
