@@ -122,7 +122,7 @@ def boosted_methods(model: Any, train: Any, test: Any, seed: int) -> dict[str, C
         "exempla, five stages": lambda: exempla_influence(*earlier_stages(model)),
         "exempla + derivative": combined,
         "five stages + derivative": lambda: combined(*earlier_stages(model)),
-        "AXIL": lambda: gradients().residual,
+        "AXIL": lambda: gradients()[1],
         "BoostIn": lambda: boost_in(stages),
         "LeafInfluence": lambda: leaf_influence(stages),
         "TreeSim": lambda: tree_sim(stages),

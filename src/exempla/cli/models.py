@@ -67,7 +67,7 @@ def named_object(place: str, is_ready: Callable[[Any], bool]) -> Any:
 
 def prepared(model: Any, columns: Collection[Column]) -> Any:
     """Put a bare tree model behind a preparation of the file's columns; return others unchanged."""
-    from exempla.oracles.sklearn.registry import is_trees
+    from exempla.oracles.sklearn.unwrap import is_trees
 
     if hasattr(model, "steps") or not is_trees(model):
         return model

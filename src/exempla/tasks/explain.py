@@ -30,14 +30,14 @@ from exempla.selection import Selector
 from exempla.selection.select import SIDES
 from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.mistakes import check_ask, check_test_labels, is_about_errors, queried_rows
-from exempla.tasks.removal import (
+from exempla.tasks.retrain import judge_held_out
+from exempla.tasks.verify import (
     auto_limit,
     is_diffuse,
     memory_forecast,
     smallest_set,
     with_removal,
 )
-from exempla.tasks.retrain import judge_held_out
 
 _SHOWN_IF_DIFFUSE = 10
 """Training rows that are listed where no small set of rows causes the errors."""

@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
     from exempla.cli.fitted import reading
     from exempla.cli.output import contract, published, say_files, write_json
     from exempla.data import take_rows
-    from exempla.oracles.sklearn.registry import is_trees
+    from exempla.oracles.sklearn.unwrap import is_trees
     from exempla.report.words import percent
     from exempla.tables.models.image import NetworkClassifier
     from exempla.tasks.attack import attack, weak_points
