@@ -59,19 +59,20 @@ def trees() -> list[str]:
 
 
 def through_boosting() -> list[str]:
-    """Return the lines of `boosting_influence`, with five stages where the model is saturated."""
-    runs = table("trees_axil")
+    """Return the lines of `boosting_influence`: LDS, and the gain of removing harmful rows."""
+    runs = table("trees_blends")
     runs = runs[runs.split < 1000]  # the splits from 1000 chose the combination
-    wanted = np.where(runs.saturated, "five stages + derivative", "exempla + derivative")
+    methods = ["last stage", "five stages", "derivative", "all three", "BoostIn"]
+    means = runs.groupby(["table", "method"])[["lds", "gain_1", "gain_5"]].mean()
+    titles = {data: title.partition(",")[0] for title, data in reversed(TREES.items())}
+    titles |= {"hours": "Adult, hours a week"}
     out = []
-    for title, data in (TREES | {"digits (split 0)": "digits"}).items():
-        mine = runs.table == data
-        means = runs[mine].groupby("method").lds.mean()
-        if means.empty:
-            continue
-        combination = runs[mine & (runs.method == wanted)].lds.mean()
-        cells = (means["exempla"], combination, means["derivative"], means["BoostIn"])
-        out.append(line(title, *(f"{value:.3f}" for value in cells)))
+    for data, title in titles.items():
+        cells = [f"{means.lds[data, m]:.3f}" for m in (*methods, "LeafInfluence")]
+        out.append(line(title, *cells))
+        for gain in ("gain_1", "gain_5"):
+            cells = [f"{means[gain][data, m]:.2f}" for m in (*methods[:3], "BoostIn", "random")]
+            out.append(line(f"{title}, {gain[-1]} %", *cells))
     return out
 
 

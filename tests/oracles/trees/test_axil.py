@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.trees.axil import boosting_gradients, boosting_influence
-from exempla.oracles.trees.oracle import TreeOracle
+from exempla.oracles.trees.oracle import TreeOracle, earlier_stages
 from tests.oracles.trees.cases import fitted, needs
 
 CASES = [
@@ -78,15 +78,22 @@ def test_labels_are_differentiated_through_all_rounds() -> None:
         np.testing.assert_allclose(found[row], slope * residual[row], rtol=1e-4)
 
 
-def test_the_combination_has_half_of_each() -> None:
+def test_the_combination_has_an_equal_share_of_each() -> None:
     model, X, y = fitted("hist", "squared")
-    explainer = exempla.Explainer(model, progress=False).fit((X, y))
     test = (X[:5], y[:5])
-    fisher, found = explainer.influence(test), boosting_influence(explainer, test)
-    through = 2 * found - fisher
-    np.testing.assert_allclose(np.linalg.norm(through, axis=0), np.linalg.norm(fisher, axis=0))
+    alone = exempla.Explainer(model, progress=False).fit((X, y))
+    staged = exempla.Explainer([model, *earlier_stages(model)], progress=False).fit((X, y))
+    oracle = alone.oracles[0]
+    derivative, _ = boosting_gradients(
+        oracle, *(oracle.read(d, role="test") for d in ((X, y), test))
+    )
+    fisher, stages = alone.influence(test), staged.influence(test)
+    size = np.linalg.norm(fisher, axis=0)
+    one, two, three = (part / np.linalg.norm(part, axis=0) for part in (fisher, stages, derivative))
+    np.testing.assert_allclose(boosting_influence(alone, test), size * (one + three) / 2)
+    np.testing.assert_allclose(boosting_influence(staged, test), size * (one + two + three) / 3)
     with pytest.raises(ExemplaError, match="no labels"):
-        boosting_influence(explainer, X[:5])
+        boosting_influence(alone, X[:5])
 
 
 def test_models_that_cannot_be_differentiated_are_refused() -> None:

@@ -22,7 +22,6 @@ import scipy.sparse as sp
 from exempla.arrays import Array, is_sparse, nbytes_of
 from exempla.data import (
     as_matrix,
-    is_polars,
     listing,
     n_rows,
     plain_labels,
@@ -151,9 +150,8 @@ class FittedOracle(Oracle):
         """Return the (d_in, d_out) parameters of each kept layer, if the model has them."""
         raise ExemplaError(f"{type(self).__name__} has no single parameter vector.")
 
-    def _set_blocks(self, blocks: list[np.ndarray]) -> None:
-        """Replace the parameters of each kept layer."""
-        raise NotImplementedError
+    _set_blocks: Callable[[list[np.ndarray]], None]
+    """Replaces them."""
 
     @property
     def theta(self) -> np.ndarray:
@@ -260,13 +258,12 @@ class FittedOracle(Oracle):
 
     def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
         """Return the checked rows and the transform that remains."""
-        transform = None if self._transform is None else Transform(self._transform)
-        if transform is None:
+        if self._transform is None:
             self._check_columns(X, problems)
             X = _try_matrix(X, "X", problems)
         if X is None:
             return None, None
-        X, transform = check_rows(X, transform, self._features, problems)
+        X, transform = check_rows(X, self._transform, self._features, problems)
         if self.dense_only and X is not None and is_sparse(X):
             problems.append(f"X is sparse, and {type(self._last).__name__} needs a dense array")
         return X, transform
@@ -434,24 +431,6 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
 
 
 # ---- rows
-
-
-@dataclass(frozen=True)
-class Transform:
-    """The steps before a model (a class, not a closure, so that it can be pickled).
-
-    A polars frame that the steps do not accept is converted to pandas.
-    """
-
-    steps: Callable[[Any], Any]
-
-    def __call__(self, X: Any) -> Any:
-        try:
-            return self.steps(X)
-        except Exception:
-            if not is_polars(X):
-                raise
-            return self.steps(X.to_pandas())
 
 
 def check_rows(

@@ -29,6 +29,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from exempla.data import is_polars
 from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 from exempla.oracles.likelihoods import Likelihood
@@ -80,9 +81,14 @@ class _Steps:
     steps: tuple[Any, ...]
 
     def __call__(self, X: Any) -> Any:
-        for step in self.steps:
-            X = step.transform(X)
-        return X
+        try:
+            for step in self.steps:
+                X = step.transform(X)
+            return X
+        except Exception:
+            if not is_polars(X):
+                raise
+            return self(X.to_pandas())  # some steps accept only pandas
 
 
 @dataclass(frozen=True)

@@ -67,14 +67,15 @@ def boosting_gradients(
 def boosting_influence(explainer: Any, test: Any) -> np.ndarray:
     """Combine the Fisher influence of a boosted ensemble with the derivative through boosting.
 
-    The derivative is scaled to the norm of the Fisher influence for every test row, and the two are
-    averaged. docs/studies/trees.md reports how the combination was chosen and what it gains.
+    For every test row, the parts are scaled to the norm of the model's Fisher influence and
+    averaged: that influence, the influence averaged over earlier stages if the explainer has them,
+    and the derivative. docs/studies/trees.md reports how the combination was chosen and its gain.
 
     Parameters
     ----------
     explainer : Explainer
-        A fitted explainer whose first model is a boosted ensemble; for one that fits its training
-        data with certainty, use ``Explainer([model, *earlier_stages(model)])``.
+        A fitted ``Explainer([model, *earlier_stages(model)])`` of a boosted ensemble, or
+        ``Explainer(model)``, which is quicker and less accurate.
     test : (X, y)
         Labelled test examples.
 
@@ -102,10 +103,15 @@ def boosting_influence(explainer: Any, test: Any) -> np.ndarray:
     examples = first.oracle.read(test, role="test")
     if examples.codes is None:
         raise ExemplaError("The test data have no labels: give (X, y).")
-    fisher = explainer.influence(test)
-    through, _ = boosting_gradients(first.oracle, first.train, examples)
-    sizes = [np.linalg.norm(each, axis=0, keepdims=True) for each in (fisher, through)]
-    return (fisher + through * (sizes[0] / np.maximum(sizes[1], 1e-300))) / 2
+    kernel = explainer.kernel("influence")
+    alone = type(kernel)(explainer.embeddings[:1], explainer.damping, "influence")
+    parts = [alone.influence(alone.query(test)).values]
+    if len(explainer.embeddings) > 1:
+        parts.append(explainer.influence(test))
+    parts.append(boosting_gradients(first.oracle, first.train, examples)[0])
+    norms = [np.linalg.norm(part, axis=0) for part in parts]
+    scaled = [p * (norms[0] / np.maximum(n, 1e-300)) for p, n in zip(parts, norms, strict=True)]
+    return np.mean(scaled, axis=0)
 
 
 class _ReversePass:

@@ -53,26 +53,18 @@ class _ForestLeaves:
     def __init__(self, model: Any) -> None:
         self.model = model
         name, criterion = type(model).__name__, getattr(model, "criterion", None)
+        per_tree = getattr(model, "class_weight", None) == "balanced_subsample"
         refuse(
-            (
-                not model.bootstrap,
+            {
                 f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: "
-                f"use {name}(bootstrap=True).",
-            ),
-            (
-                model.n_outputs_ > 1,
-                f"This {name} predicts several outputs at once: explain one model per output.",
-            ),
-            (
-                getattr(model, "class_weight", None) == "balanced_subsample",
+                f"use {name}(bootstrap=True).": not model.bootstrap,
+                f"This {name} predicts several outputs at once: explain one model per "
+                "output.": model.n_outputs_ > 1,
                 f"{name}(class_weight='balanced_subsample') has different class weights in every "
-                "tree: use class_weight='balanced'.",
-            ),
-            (
-                criterion in ("absolute_error", "poisson"),
+                "tree: use class_weight='balanced'.": per_tree,
                 f"{name}(criterion={criterion!r}) does not predict weighted means of its rows: "
-                "use criterion='squared_error'.",
-            ),
+                "use criterion='squared_error'.": criterion in ("absolute_error", "poisson"),
+            }
         )
         trees = [one.tree_ for one in model.estimators_]
         self._is_leaf = [tree.children_left < 0 for tree in trees]

@@ -322,8 +322,8 @@ class TreeOracle(OutputOracle):
         mean = float(np.mean([self._mean_hessian(leaves, some, s) for s in stages]))
         ridge = self._reader.l2 / self.family.loss_scale
         self._penalty = (mean * rounds / used + ridge / n) / self._reader.rate
-        left = self._mean_hessian(leaves, some, rounds)
-        saturated = self.share == 1.0 and left < _MIN_HESSIAN_SHARE * mean
+        self._hessian_left = self._mean_hessian(leaves, some, rounds) / mean
+        saturated = self.share == 1.0 and self._hessian_left < _MIN_HESSIAN_SHARE
         self.notes = self._remarks(_SATURATED if saturated else "")
 
     def _check_steps(self, train: LeafExamples) -> None:

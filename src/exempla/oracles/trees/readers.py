@@ -104,9 +104,9 @@ def number_leaves(nodes: np.ndarray, is_leaf: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def refuse(*reasons: tuple[bool, str]) -> None:
-    """Raise the message of the first reason that holds against a model."""
-    for holds, message in reasons:
+def refuse(reasons: dict[str, bool]) -> None:
+    """Raise the first message whose reason holds against a model."""
+    for message, holds in reasons.items():
         if holds:
             raise UnsupportedModelError(message)
 
@@ -143,7 +143,7 @@ def _custom_family(objective: Callable[..., Any], n_outputs: int, discrete: bool
         "This model was trained with a custom objective of several outputs, whose Hessian is "
         "unknown: use a built-in objective, or one model per class."
     )
-    refuse((n_outputs > 1, several))
+    refuse({several: n_outputs > 1})
     return CustomObjective(_Gradient(objective), discrete)
 
 
@@ -229,23 +229,17 @@ class _LightGBMLeaves(LeafReader):
         self._booster = booster = getattr(model, "booster_", model)
         text = booster.model_to_string(num_iteration=1)
         self._settings = dict(re.findall(r"^\[(\w+): (.*)\]$", text, re.MULTILINE))
-        boosting = self._settings.get("boosting")
+        kind = self._settings.get("boosting")
         refuse(
-            (
-                boosting == "dart",
+            {
                 "LightGBM's dart drops and rescales earlier trees while it grows new ones, so leaf "
-                "values cannot be traced to training rows: use boosting_type='gbdt'.",
-            ),
-            (
-                boosting == "rf",
+                "values cannot be traced to training rows: use boosting_type='gbdt'.": kind
+                == "dart",
                 "LightGBM's boosting_type='rf' is a forest: use scikit-learn's RandomForest, which "
-                "exempla supports, or boosting_type='gbdt'.",
-            ),
-            (
-                self._settings.get("linear_tree") == "1",
+                "exempla supports, or boosting_type='gbdt'.": kind == "rf",
                 "LightGBM's linear_tree=True fits a linear model in every leaf instead of a value: "
-                "use linear_tree=False.",
-            ),
+                "use linear_tree=False.": self._settings.get("linear_tree") == "1",
+            }
         )
         each = booster.num_model_per_iteration()
         own: Any = getattr(model, "objective", None)
@@ -304,7 +298,7 @@ def _lightgbm_family(text: str) -> Likelihood:
     name, *more = found.group(1).split() if found else ["none"]
     settings = dict(part.split(":", 1) for part in more if ":" in part)
     skewed = float(settings.get("sigmoid", 1.0)) != 1.0
-    refuse((skewed, "LightGBM's sigmoid is not 1, so its outputs are not log-odds: use sigmoid=1."))
+    refuse({"LightGBM's sigmoid is not 1, so its outputs are not log-odds: use sigmoid=1.": skewed})
     alpha = re.search(r"^\[alpha: (.*)\]$", text, re.MULTILINE)
     known: dict[str, Likelihood] = {
         "binary": Bernoulli(),
@@ -330,27 +324,18 @@ class _XGBoostLeaves(LeafReader):
         self._booster = booster = model.get_booster() if hasattr(model, "get_booster") else model
         learner = json.loads(booster.save_config())["learner"]
         kind = learner["gradient_booster"]["name"]
+        strategy = learner["learner_train_param"]["multi_strategy"]
         refuse(
-            (
-                kind == "dart",
+            {
                 "XGBoost's dart drops and rescales earlier trees while it grows new ones, so leaf "
-                "values cannot be traced to training rows: use booster='gbtree'.",
-            ),
-            (
-                kind != "gbtree",
+                "values cannot be traced to training rows: use booster='gbtree'.": kind == "dart",
                 f"XGBoost's booster={kind!r} has no trees: use booster='gbtree', or scikit-learn's "
-                "linear models.",
-            ),
-            (
-                learner["learner_train_param"]["multi_strategy"] != "one_output_per_tree",
+                "linear models.": kind != "gbtree",
                 "XGBoost's multi_strategy='multi_output_tree' is not supported, because its leaves "
-                "hold vectors: use 'one_output_per_tree'.",
-            ),
-            (
-                int(learner["learner_model_param"]["num_target"]) > 1,
+                "hold vectors: use 'one_output_per_tree'.": strategy != "one_output_per_tree",
                 "This XGBoost model predicts several targets at once: explain one model per "
-                "target.",
-            ),
+                "target.": int(learner["learner_model_param"]["num_target"]) > 1,
+            }
         )
         self.n_outputs = max(1, int(learner["learner_model_param"]["num_class"]))
         own: Any = getattr(model, "objective", None)
@@ -407,10 +392,8 @@ def _xgboost_family(learner: dict[str, Any]) -> Likelihood:
     text = objective.get("quantile_loss_param", {}).get("quantile_alpha", "0.5")
     levels = json.loads(text) if isinstance(text, str) else text
     levels = levels if isinstance(levels, list) else [levels]
-    several = (
-        "This XGBoost model predicts several quantiles at once: explain one model per quantile."
-    )
-    refuse((len(levels) > 1, several))
+    several = "This XGBoost model predicts several quantiles at once"
+    refuse({f"{several}: explain one model per quantile.": len(levels) > 1})
     known: dict[str, Likelihood] = {
         "binary:logistic": Bernoulli(),
         "binary:logitraw": Bernoulli(),
@@ -433,16 +416,13 @@ class _GradientBoostingLeaves(LeafReader):
     def __init__(self, model: Any) -> None:
         self.model = model
         refuse(
-            (
-                model.init is not None and model.init != "zero",
+            {
                 f"{type(model).__name__}(init=...) starts from another model's predictions, which "
-                "are not part of its trees: leave init=None or 'zero'.",
-            ),
-            (
-                model.loss == "exponential",
+                "are not part of its trees: leave init=None or 'zero'.": model.init
+                not in (None, "zero"),
                 "GradientBoostingClassifier(loss='exponential') has no likelihood: use "
-                "loss='log_loss'.",
-            ),
+                "loss='log_loss'.": model.loss == "exponential",
+            }
         )
         trees = model.estimators_.ravel()  # stage by stage, one output after the other
         self._is_leaf = [tree.tree_.children_left < 0 for tree in trees]
