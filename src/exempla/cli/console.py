@@ -34,7 +34,7 @@ def plain(text: str, stream: TextIO | None = None) -> str:
 
 
 def _clear_progress() -> None:
-    from exempla.progress import clear_line  # it loads tqdm, which --help does not need
+    from exempla.progress import clear_line
 
     clear_line()
 

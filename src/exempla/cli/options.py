@@ -260,7 +260,7 @@ def command_line(options: Namespace) -> str:
 
 
 CORE = (
-    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow", "tqdm",
+    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow",
     "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
 )  # fmt: skip
 _EXTRAS = {
