@@ -62,16 +62,15 @@ def through_boosting() -> list[str]:
     """Return the lines of `boosting_influence`: LDS, and the gain of removing harmful rows."""
     runs = table("trees_blends")
     runs = runs[runs.split < 1000]  # the splits from 1000 chose the combination
-    methods = ["last stage", "five stages", "derivative", "all three", "BoostIn"]
-    means = runs.groupby(["table", "method"])[["lds", "gain_1", "gain_5"]].mean()
+    methods = ["last stage", "five stages", "derivative", "all three", "BoostIn", "LeafInfluence"]
+    agreement = runs.groupby(["table", "method"]).lds.mean()
+    later = runs[runs.split >= 3].groupby(["table", "method"])[["gain_1", "gain_5"]].mean()
     titles = {data: title.partition(",")[0] for title, data in reversed(TREES.items())}
-    titles |= {"hours": "Adult, hours a week"}
     out = []
-    for data, title in titles.items():
-        cells = [f"{means.lds[data, m]:.3f}" for m in (*methods, "LeafInfluence")]
-        out.append(line(title, *cells))
+    for data, title in (titles | {"hours": "Adult, hours a week"}).items():
+        out.append(line(title, *(f"{agreement[data, m]:.3f}" for m in methods)))
         for gain in ("gain_1", "gain_5"):
-            cells = [f"{means[gain][data, m]:.2f}" for m in (*methods[:3], "BoostIn", "random")]
+            cells = [signed(later[gain][data, m], 2, plus=False) for m in (*methods, "random")]
             out.append(line(f"{title}, {gain[-1]} %", *cells))
     return out
 
