@@ -181,10 +181,10 @@ REGRESSIONS = [
     (TweedieRegressor(power=3, alpha=0.1), POSITIVE, lambda f: deviance(3, f.scale)),
     (TweedieRegressor(power=0, link="log"), POSITIVE, lambda f: deviance(0, f.scale)),
     (TweedieRegressor(power=1), COUNTS, lambda f: deviance(1, 1.0)),
-    (TweedieRegressor(power=0), NUMBERS, lambda f: deviance(0, f.scale)),
+    (TweedieRegressor(power=0), NUMBERS, lambda f: deviance(0, f.variance)),
     (HuberRegressor(alpha=0.3), NUMBERS, lambda f: huber(f.threshold, f.scale)),
-    (BayesianRidge(), NUMBERS, lambda f: deviance(0, f.scale)),
-    (SGDRegressor(**SGD), NUMBERS, lambda f: deviance(0, f.scale)),
+    (BayesianRidge(), NUMBERS, lambda f: deviance(0, f.variance)),
+    (SGDRegressor(**SGD), NUMBERS, lambda f: deviance(0, f.variance)),
     (SGDRegressor(loss="huber", **SGD), NUMBERS, lambda f: huber(0.1, f.scale)),
     (SGDRegressor(loss="epsilon_insensitive", **SGD), NUMBERS, lambda f: tube(0.1, f.scale)),
     (
