@@ -24,13 +24,9 @@ from scipy.special import log_softmax, logit
 from exempla.arrays import first_largest, is_sparse
 from exempla.data import n_rows
 from exempla.errors import ExemplaError
+from exempla.tasks.labels.crossfit import make_learner
 from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.problem import (
-    LabelProblem,
-    LabelRequest,
-    make_learner,
-    without_unsupervised_steps,
-)
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, without_unsupervised_steps
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack
 

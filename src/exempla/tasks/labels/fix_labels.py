@@ -45,16 +45,11 @@ from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
-from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES
+from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES, make_learner
 from exempla.tasks.labels.evidence import LIGHT, Evidence, assess_predictions
 from exempla.tasks.labels.fisher import BLOCK
 from exempla.tasks.labels.multilabel import fix_label_sets
-from exempla.tasks.labels.problem import (
-    LabelRequest,
-    make_learner,
-    read_problem,
-    without_unsupervised_steps,
-)
+from exempla.tasks.labels.problem import LabelRequest, read_problem, without_unsupervised_steps
 from exempla.tasks.labels.regression import fix_numbers
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.sbq import MOST_PICKS, ContradictingExamples, rank_by_sbq

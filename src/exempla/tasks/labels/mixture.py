@@ -16,13 +16,13 @@ wrong. Curated rows are right numbers, and count for the right component alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
+from threadpoolctl import threadpool_limits
 
 from exempla.tasks.labels.wrong import Z90
 
@@ -30,8 +30,6 @@ KINDS = ("×10", "÷10", "×100", "÷100", "×1000", "÷1000", "sign", "digits e
          "another row's value", "out of range")  # fmt: skip
 _FACTORS = (0.1, 10.0, 0.01, 100.0, 0.001, 1000.0, -1.0)
 """What undoes the slip of the first kinds."""
-_SLIPS = len(_FACTORS) + 1
-"""The kinds that can be undone; the others are mended by the expected number."""
 PAIRS = 4
 """Neighbouring digits, from the first on, that may stand in each other's place."""
 _FIT_ROWS = 5_000
@@ -66,20 +64,23 @@ class _Right(NamedTuple):
 
     left: float
     right: float
-    tail: float
+    log_tail: float
     center: float
+
+    @property
+    def tail(self) -> float:
+        """ν."""
+        return float(np.clip(np.exp(self.log_tail), *_TAILS))
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
         """log f(z)."""
-        nu = np.clip(np.exp(self.tail), *_TAILS)
-        left, right = np.exp(self.left), np.exp(self.right)
+        nu, left, right = self.tail, np.exp(self.left), np.exp(self.right)
         off = (z - self.center) / np.where(z < self.center, left, right)
         peak = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
         return peak + np.log(2.0 / (left + right)) - (nu + 1) / 2 * np.log1p(off**2 / nu)
 
 
-@dataclass(frozen=True)
-class Assessed:
+class Assessed(NamedTuple):
     """What is estimated of every number."""
 
     probabilities: np.ndarray
@@ -92,35 +93,22 @@ class Assessed:
     """ν of right residuals."""
 
 
-class _Fitted(NamedTuple):
-    """The most likely mixture."""
-
-    right: _Right
-    shares: np.ndarray
-    """Of the kinds among all numbers."""
-    log_posterior: float
-
-
-def suspects(case: Case, seed: int) -> np.ndarray:
-    """Return which numbers are more likely wrong than right, (n,)."""
-    return np.greater(_posterior(case, seed)[0], 0.5)
-
-
 def assess(case: Case, seed: int) -> Assessed:
     """Return P(wrong) of every number, the likeliest kind of mistake and the count."""
-    n = int((~case.curated).sum())
-    wrong, ways, right = _posterior(case, seed)
+    n, rows = int((~case.curated).sum()), np.arange(len(case.y))
+    if len(rows) > _FIT_ROWS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _FIT_ROWS, replace=False))
+    some = _Densities(Case(*(values[rows] for values in case)))
+    with threadpool_limits(1, user_api="blas"):  # short vectors only wait for threads
+        fitted = max((_maximised(some, share) for share in _STARTS), key=lambda one: one[2])
+    right, shares, _ = fitted
+    wrong, ways, _ = _responsible(*_Densities(case).given(right), shares)
     wrong = np.where(case.curated, 0.0, np.minimum(wrong, n / (n + 3.0)))
     expected = float(wrong.sum())
     # the count varies around its mean, and the shares are known from as many cases only
     off = Z90 * float(np.sqrt(expected + np.sum(wrong * (1.0 - wrong))))
-    return Assessed(
-        wrong,
-        np.argmax(ways, axis=1),
-        expected,
-        (max(expected - off, 0.0), min(expected + off, float(n))),
-        float(np.clip(np.exp(right.tail), *_TAILS)),
-    )
+    interval = max(expected - off, 0.0), min(expected + off, float(n))
+    return Assessed(wrong, np.argmax(ways, axis=1), expected, interval, right.tail)
 
 
 def repaired(case: Case, kinds: np.ndarray) -> np.ndarray:
@@ -130,9 +118,11 @@ def repaired(case: Case, kinds: np.ndarray) -> np.ndarray:
     >>> repaired(two, np.array([0, 8]))
     array([35., 48.])
     """
-    undone = np.column_stack([case.y[:, None] * _FACTORS, _best_exchange(case)])
-    rows = np.arange(len(kinds))
-    return np.where(kinds < _SLIPS, undone[rows, np.minimum(kinds, _SLIPS - 1)], case.expected)
+    rows, exchanges = np.arange(len(kinds)), _exchanges(case.y)
+    off = np.where(np.isnan(exchanges), np.inf, np.abs(exchanges - case.expected[:, None]))
+    undone = np.column_stack([case.y[:, None] * _FACTORS, exchanges[rows, np.argmin(off, axis=1)]])
+    slip = undone[rows, np.minimum(kinds, len(_FACTORS))]
+    return np.where((kinds > len(_FACTORS)) | np.isnan(slip), case.expected, slip)
 
 
 def exchanged(value: float) -> list[float]:
@@ -154,91 +144,48 @@ def exchanged(value: float) -> list[float]:
 
 def _exchanges(y: np.ndarray) -> np.ndarray:
     """(n, PAIRS): those numbers, and NaN where there are fewer."""
-    out = np.full((len(y), PAIRS), np.nan)
-    for row, value in enumerate(y.tolist()):
-        found = exchanged(value)
-        out[row, : len(found)] = found
-    return out
+    found = [exchanged(value) for value in y.tolist()]
+    return np.array([each + [np.nan] * (PAIRS - len(each)) for each in found]).reshape(-1, PAIRS)
 
 
-def _best_exchange(case: Case) -> np.ndarray:
-    found = _exchanges(case.y)
-    off = np.where(np.isnan(found), np.inf, np.abs(found - case.expected[:, None]))
-    best = found[np.arange(len(found)), np.argmin(off, axis=1)]
-    return np.where(np.isnan(best), case.expected, best)
+class _Densities:
+    """Log-densities of numbers that are right, or wrong in each way."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        exchanges = _exchanges(case.y)
+        undone = np.hstack([case.y[:, None] * _FACTORS, exchanges])
+        told = np.abs(undone - case.y[:, None]) > _UNDONE * case.spread[:, None]
+        self.undone = np.where(told, undone, np.nan)
+        """(n, J) numbers with a slip undone; NaN where there is none."""
+        count = np.maximum((~np.isnan(exchanges)).sum(axis=1), 1)[:, None]
+        jacobian = np.tile(np.log(np.abs(_FACTORS)), (len(case.y), 1))
+        self.added = np.hstack([jacobian, np.tile(-np.log(count), (1, PAIRS))])
+        """(n, J) log |dT/dy|, or the share of one exchange among several."""
+        near = np.abs(case.y - case.expected) <= _TOLD_APART * case.spread
+        self.other = np.where(near[:, None], -np.inf, _whatever_is_expected(case))
+
+    def given(self, right: _Right) -> tuple[np.ndarray, np.ndarray]:
+        """Return those of right numbers, (n,), and of numbers wrong in each way, (n, K)."""
+        case, unit = self.case, np.log(self.case.spread)
+        clean = right.log_density((case.y - case.expected) / case.spread) - unit
+        off = (self.undone - case.expected[:, None]) / case.spread[:, None]
+        slips = right.log_density(np.nan_to_num(off)) - unit[:, None] + self.added
+        slips[np.isnan(off)] = -np.inf
+        exchanges = logsumexp(slips[:, len(_FACTORS) :], axis=1, keepdims=True)
+        return clean, np.hstack([slips[:, : len(_FACTORS)], exchanges, self.other])
 
 
-class _Fixed(NamedTuple):
-    """What of the wrong kinds does not change while fitting."""
-
-    undone: np.ndarray
-    """(n, J) numbers with a slip undone; NaN where there is none."""
-    weights: np.ndarray
-    """(n, J) log-densities' added part: log |dT/dy|, or the share of one exchange among several."""
-    other: np.ndarray
-    """(n, 2) log-densities of the kinds that do not depend on what is expected."""
-
-    def part(self, rows: np.ndarray) -> _Fixed:
-        """Of some rows."""
-        return _Fixed(*(values[rows] for values in self))
-
-
-def _fixed(case: Case) -> _Fixed:
-    exchanges = _exchanges(case.y)
-    undone = np.hstack([case.y[:, None] * _FACTORS, exchanges])
-    told = np.abs(undone - case.y[:, None]) > _UNDONE * case.spread[:, None]
-    count = np.maximum((~np.isnan(exchanges)).sum(axis=1), 1)
-    added = np.log(np.abs(np.tile(_FACTORS, (len(case.y), 1))))
-    added = np.hstack([added, np.tile(-np.log(count)[:, None], (1, PAIRS))])
-    near = np.abs(case.y - case.expected) <= _TOLD_APART * case.spread
-    return _Fixed(
-        np.where(told, undone, np.nan), added, np.where(near[:, None], -np.inf, _other(case))
-    )
-
-
-def _other(case: Case) -> np.ndarray:
-    """(n, 2): log-densities of the two kinds that do not depend on what is expected."""
+def _whatever_is_expected(case: Case) -> np.ndarray:
+    """(n, 2): log-densities of another row's value, and of a number out of range."""
     y = case.y
-    middle = float(np.median(y))
     range_ = float(np.subtract(*np.quantile(y, [0.95, 0.05]))) or float(np.std(y)) or 1.0
     near = np.quantile(y, np.linspace(0.01, 0.99, 99))  # of all numbers, less the farthest
     width = max(0.5 * float(np.median(case.spread)), range_ / 20.0)
     kernel = -0.5 * ((y[:, None] - near) / width) ** 2
     swapped = logsumexp(kernel, axis=1) - np.log(99.0 * width * np.sqrt(2 * np.pi))
-    off = (y - middle) / (5.0 * range_)
-    anywhere = -np.log1p(off**2) - np.log(np.pi * 5.0 * range_)
-    return np.column_stack([swapped, anywhere])
-
-
-def _sample(case: Case, seed: int) -> np.ndarray:
-    n = len(case.y)
-    return (
-        np.arange(n)
-        if n <= _FIT_ROWS
-        else np.sort(np.random.default_rng(seed).choice(n, _FIT_ROWS, replace=False))
-    )
-
-
-def _densities(case: Case, fixed: _Fixed, right: _Right) -> tuple[np.ndarray, np.ndarray]:
-    """log-densities of y if it is right, (n,), and if it is wrong in each way, (n, K)."""
-    unit = np.log(case.spread)
-    clean = right.log_density((case.y - case.expected) / case.spread) - unit
-    off = (fixed.undone - case.expected[:, None]) / case.spread[:, None]
-    slips = right.log_density(np.nan_to_num(off)) - unit[:, None] + fixed.weights
-    slips[np.isnan(off)] = -np.inf
-    exchanges = logsumexp(slips[:, len(_FACTORS) :], axis=1, keepdims=True)
-    return clean, np.hstack([slips[:, : len(_FACTORS)], exchanges, fixed.other])
-
-
-def _posterior(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, _Right]:
-    """Return P(wrong), (n,), P(wrong in this way), (n, K), and the distribution of right ones."""
-    fixed, rows = _fixed(case), _sample(case, seed)
-    part, told = Case(*(values[rows] for values in case)), fixed.part(rows)
-    fitted = max(
-        (_maximised(part, told, share) for share in _STARTS), key=lambda one: one.log_posterior
-    )
-    clean, wrong = _densities(case, fixed, fitted.right)
-    return *_responsible(clean, wrong, fitted.shares)[:2], fitted.right
+    off = (y - float(np.median(y))) / (5.0 * range_)
+    return np.column_stack([swapped, -np.log1p(off**2) - np.log(np.pi * 5.0 * range_)])
 
 
 def _responsible(
@@ -251,13 +198,15 @@ def _responsible(
     return np.exp(ways - total), np.exp(parts - total[:, None]), total
 
 
-def _maximised(case: Case, fixed: _Fixed, start: float) -> _Fitted:
-    """Return the most likely mixture by expectation-maximisation from a share of wrong numbers."""
+def _maximised(densities: _Densities, start: float) -> tuple[_Right, np.ndarray, float]:
+    """Return the most likely mixture by expectation-maximisation from a share of wrong numbers:
+    right numbers, the shares of the kinds among all numbers, and the log-posterior."""
+    case = densities.case
     n = int((~case.curated).sum())
     right, shares = _Right(0.0, 0.0, np.log(5.0), 0.0), np.full(len(KINDS), start / len(KINDS))
     posterior = -np.inf
     for _ in range(_MAX_STEPS):
-        clean, wrong = _densities(case, fixed, right)
+        clean, wrong = densities.given(right)
         chance, ways, total = _responsible(clean, wrong, shares)
         total = np.where(case.curated, clean, total)
         # under the prior 1/share: a kind without a whole case fades
@@ -267,7 +216,7 @@ def _maximised(case: Case, fixed: _Fixed, start: float) -> _Fitted:
         right = _fit_right(case, np.where(case.curated, 1.0, 1.0 - chance), right)
         shares = np.maximum(ways[~case.curated].sum(axis=0) - 1.0, _FADED) / n
         shares *= min(1.0, _MOST_WRONG / shares.sum())
-    return _Fitted(right, shares, posterior)
+    return right, shares, posterior
 
 
 def _fit_right(case: Case, weights: np.ndarray, start: _Right) -> _Right:

@@ -10,20 +10,14 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import is_sparse
-from exempla.data import listing, n_rows, stack_rows, unpack
+from exempla.data import listing
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.progress import track
-from exempla.tasks.labels.crossfit import view_bytes
+from exempla.tasks.labels.crossfit import Learner, check_classifier, view_bytes
 from exempla.tasks.labels.evidence import Evidence, assess_predictions
 from exempla.tasks.labels.neighbours import Neighbours
-from exempla.tasks.labels.problem import (
-    LabelProblem,
-    LabelRequest,
-    Learner,
-    check_classifier,
-    stack_weights,
-)
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Rows, read_rows
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Assessment
 
@@ -33,18 +27,21 @@ _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
 
 def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     """Rank (row, label) pairs by how likely they are wrong; see `exempla.fix_labels`."""
-    X, Y, names, weights, own_ids = _read(asked.train, "train")
-    n, L = Y.shape
-    if asked.curated is not None:
-        Xc, Yc, others, wc, _ = _read(asked.curated, "curated")
-        if list(names) != list(others):
-            raise ExemplaError(
-                f"the curated rows have the labels {', '.join(map(str, others[:5]))}, not those of "
-                "the training rows; give both the same columns, in the same order."
-            )
-        X, Y = stack_rows(X, Xc), np.vstack([Y, Yc])
-        weights = stack_weights((n, weights), (len(Yc), wc))
-    k, row_names = asked.listed(n * L, "labels"), asked.names(n, own_ids)
+    names = _names(asked.train)
+
+    def same_labels(train: Rows, curated: Rows | None, problems: list[str]) -> None:
+        if not problems and curated is not None:
+            others = _names(asked.curated)
+            if list(others) != list(names):
+                problems.append(
+                    f"curated: the labels are {', '.join(map(str, others[:5]))}, not those of "
+                    "train; give both the same columns, in the same order"
+                )
+
+    given = read_rows(_dense(asked.train), _dense(asked.curated), _checked_table, same_labels)
+    Y, n = given.y, given.n_train
+    L = Y.shape[1]
+    k, row_names = asked.listed(n * L, "labels"), asked.names(n, given.ids)
     model = asked.model
     model = model.estimator if type(model).__name__ in _WRAPPED else model
     if asked.probabilities is None:
@@ -60,7 +57,7 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
             what = f"{same} given" if few == 0 else f"{same} given but once"
             warnings.append(f"The label {names[place]} is {what}: it was not judged.")
             continue
-        problem = LabelProblem(X, codes, np.array([0, 1]), n, weights)
+        problem = LabelProblem(given.X, codes, np.array([0, 1]), n, given.weights)
         if asked.probabilities is not None:
             found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), problem)
             continue
@@ -120,28 +117,23 @@ def _two(probabilities: Any, place: int, shape: tuple[int, int]) -> np.ndarray:
     return np.column_stack([1.0 - values[:, place], values[:, place]])
 
 
-def _read(
-    data: Any, whose: str
-) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """X, the indicator matrix, the labels' names, weights and ids."""
-    if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
-        raise ExemplaError(f"{whose} has no labels: give (X, Y) as {whose}.")
-    Y = data[1]
+def _dense(data: Any) -> Any:
+    if isinstance(data, tuple) and len(data) > 1 and is_sparse(data[1]):
+        return (data[0], data[1].toarray(), *data[2:])
+    return data
+
+
+def _names(data: Any) -> np.ndarray:
+    """The names of the labels: column names, or numbers."""
+    Y = data[1] if isinstance(data, tuple) and len(data) > 1 else None
+    shape = np.shape(Y) if Y is not None else ()
     named = np.asarray(getattr(Y, "columns", ()))
-    values = Y.toarray() if is_sparse(Y) else np.asarray(Y.to_numpy() if hasattr(Y, "iloc") else Y)
-    problems: list[str] = []
-    if values.ndim != 2 or values.shape[1] < 1:
-        problems.append(f"Y must be a table of zeros and ones, but has shape {values.shape}")
-    elif len(bad := _odd(values)):
-        problems.append(f"Y must hold zeros and ones, and holds something else in {listing(bad)}")
-    elif len(values) != n_rows(data[0]):
-        problems.append(f"X has {n_rows(data[0]):,} rows but Y has {len(values):,}")
-    given = None if problems else unpack((data[0], values[:, 0], *data[2:]), problems)
-    if problems or given is None:
-        raise ExemplaError(f"the labels cannot be checked: {whose}: {'; '.join(problems)}.")
-    names = named if len(named) == values.shape[1] else np.arange(values.shape[1])
-    return given.X, values.astype(np.int64), names, given.weights, given.ids
+    return named if len(named) else np.arange(shape[1] if len(shape) > 1 else 1)
 
 
-def _odd(values: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(~np.isin(values, (0, 1)).all(axis=1))
+def _checked_table(y: np.ndarray, found: list[str]) -> np.ndarray:
+    y = y.reshape(len(y), -1)
+    if len(bad := np.flatnonzero(~np.isin(y, (0, 1)).all(axis=1))):
+        found.append(f"Y must hold zeros and ones, and holds something else in {listing(bad)}")
+        return np.array([])
+    return y.astype(np.int64)

@@ -188,17 +188,6 @@ def comparable(X: Any, seed: int) -> Any:
     return normalize(Z)
 
 
-def before_last(model: Any, X: Any) -> tuple[Any, Any]:
-    """The last step of a fitted Pipeline, and X after all the others; else both as they are."""
-    inner = getattr(model, "best_estimator_", model)
-    if not hasattr(inner, "steps") or len(inner.steps) < 2:
-        return model, X
-    try:
-        return inner[-1], inner[:-1].transform(X)
-    except Exception:  # the caller's own steps may raise anything; then it is asked as a whole
-        return model, X
-
-
 def _numbers(X: Any) -> Any:
     """X as a table of finite numbers, or None."""
     if X is None:

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.ndimage import median_filter
 from sklearn.base import is_classifier
-from threadpoolctl import threadpool_limits
 
-from exempla.data import listing, stack_rows
-from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.data import listing
+from exempla.errors import UnsupportedModelError
 from exempla.tasks.labels.crossfit import cross_validated_numbers
-from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired, suspects
-from exempla.tasks.labels.problem import LabelRequest, read_labelled, stack_weights
+from exempla.tasks.labels.mixture import KINDS, Assessed, Case, assess, repaired
+from exempla.tasks.labels.problem import LabelRequest, Rows, read_rows
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Z90
 from exempla.tasks.retrain import Fit, check_fit
@@ -33,21 +32,6 @@ _FEWEST_NEAR = 51
 """Rows a local median is taken of, at least; a twentieth of all in larger sets."""
 _TO_SIGMA = 1.4826
 """Median |r| of a normal distribution times this is its standard deviation."""
-
-
-class Numbers(NamedTuple):
-    """Rows and their numbers: n_train rows to be judged, then the curated ones."""
-
-    X: Any
-    y: np.ndarray
-    n_train: int
-    weights: np.ndarray | None = None
-    ids: np.ndarray | None = None
-
-    @property
-    def curated(self) -> np.ndarray:
-        """(n + m,) which rows are curated."""
-        return np.arange(len(self.y)) >= self.n_train
 
 
 class _Residuals(NamedTuple):
@@ -61,7 +45,7 @@ class _Residuals(NamedTuple):
 
 def residuals_of(
     model: Any,
-    given: Numbers,
+    given: Rows,
     seed: int,
     *,
     fit: Fit | None = None,
@@ -126,14 +110,13 @@ FEWEST = 20
 
 def fix_numbers(asked: LabelRequest) -> LabelFixes:
     """Rank training rows by how likely their numbers are wrong; see `exempla.fix_labels`."""
-    given = _read_numbers(asked.train, asked.curated)
+    given = read_rows(asked.train, asked.curated, _as_floats, _compare, "numbers")
     _check_model(asked.model, asked.fit)
     n, seed = given.n_train, asked.seed
     k, names = asked.listed(n, "training rows"), asked.names(n, given.ids)
     found = _residuals(asked.model, given, asked.fit, seed)
     case = Case(given.y, found.expected, found.spread, given.curated)
-    with threadpool_limits(1, user_api="blas"):  # short vectors only wait for threads
-        judged = assess(case, seed)
+    judged = assess(case, seed)
     p = judged.probabilities[:n]
     order = _order(case, judged, n)[:k]
     # wrong numbers that look like noise are not counted, but may be as many as lie in its tails
@@ -164,13 +147,12 @@ def _order(case: Case, judged: Assessed, n: int) -> np.ndarray:
     return np.lexsort((-off, -told))
 
 
-def _residuals(model: Any, given: Numbers, fit: Fit | None, seed: int) -> _Residuals:
+def _residuals(model: Any, given: Rows, fit: Fit | None, seed: int) -> _Residuals:
     """What is expected, by models that did not learn from the suspects of the round before."""
     found = residuals_of(model, given, seed, fit=fit)
     for step in range(1, _ROUNDS + 1):
         case = Case(given.y, found.expected, found.spread, given.curated)
-        with threadpool_limits(1, user_api="blas"):
-            keep = ~suspects(case, seed)
+        keep = assess(case, seed).probabilities <= 0.5
         if keep.sum() < max(FEWEST, len(keep) // 2):
             break
         last = step == _ROUNDS
@@ -180,23 +162,15 @@ def _residuals(model: Any, given: Numbers, fit: Fit | None, seed: int) -> _Resid
     return found
 
 
-def _read_numbers(train: Any, curated: Any) -> Numbers:
-    """Check both sets; raise one error that names every problem."""
-    problems: list[str] = []
-    X, y, weights, ids = read_labelled(train, "train", problems, _as_floats, "numbers to judge")
-    if not problems and len(y) < FEWEST:
-        problems.append(f"train: {len(y)} rows are too few to tell a wrong number; give {FEWEST}")
-    if not problems and np.ptp(y) == 0:
-        problems.append(f"train: all numbers are {y[0]:g}, and nothing can be learnt from that")
-    n = len(y)
-    if curated is not None and not problems:
-        Xc, yc, wc, _ = read_labelled(curated, "curated", problems, _as_floats, "numbers to judge")
-        if not problems:
-            weights = stack_weights((len(y), weights), (len(yc), wc))
-            X, y = stack_rows(X, Xc), np.concatenate([y, yc])
-    if problems:
-        raise ExemplaError(f"the numbers cannot be checked: {'; '.join(problems)}.")
-    return Numbers(X, y, n, weights, ids)
+def _compare(train: Rows, curated: Rows | None, problems: list[str]) -> None:
+    if not problems and len(train.y) < FEWEST:
+        problems.append(
+            f"train: {len(train.y)} rows are too few to tell a wrong number; give {FEWEST}"
+        )
+    elif not problems and np.ptp(train.y) == 0:
+        problems.append(
+            f"train: all numbers are {train.y[0]:g}, and nothing can be learnt from that"
+        )
 
 
 def _as_floats(y: np.ndarray, found: list[str]) -> np.ndarray:

@@ -19,9 +19,9 @@ from sklearn.linear_model import LogisticRegression
 
 from exempla.errors import ExemplaError
 from exempla.memory import announce
-from exempla.tasks.labels.crossfit import view_bytes
+from exempla.tasks.labels.crossfit import Learner, check_classifier, view_bytes
 from exempla.tasks.labels.evidence import Evidence, assess_predictions
-from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Learner, check_classifier
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
 
