@@ -28,7 +28,7 @@ from exempla.tasks.labels.crossfit import make_learner
 from exempla.tasks.labels.evidence import Evidence
 from exempla.tasks.labels.problem import LabelProblem, LabelRequest, without_unsupervised_steps
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack
+from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack, likeliest_other
 
 _MAX_STEPS = 100
 _POOLED_VOTES = 10.0
@@ -180,16 +180,14 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
                 break  # a class that no row has cannot be learned
             problem = LabelProblem(rows, consensus, classes, n)
             evidence = Evidence(learner, problem, seed=seed + step)
-            stack = fit_stack(evidence.views, evidence.columns, np.arange(n), seed)
+            stack = fit_stack(evidence.views, evidence.columns, 0, seed)
             log_q = np.full((n, len(classes)), -12.0)
-            part = stack.log_q(list(evidence.views.values()), evidence.columns)
+            part = stack.log_q(evidence.views.values(), evidence.columns)
             np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
             found = estimate_annotators(votes, log_q, names)
     T, rows = found.posterior, np.arange(n)
     p = 1.0 - T[rows, majority]
-    others = np.log(np.maximum(T, 1e-300))
-    others[rows, majority] = -np.inf
-    other = first_largest(others)
+    other = likeliest_other(np.log(np.maximum(T, 1e-300)), majority)
     expected = float(p.sum())
     # the votes say how often annotators err, which is known from a few of them only
     off = Z90 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))

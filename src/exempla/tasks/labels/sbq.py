@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 from exempla.arrays import TIE, is_sparse, levels
 from exempla.errors import ExemplaError, ExemplaWarning
@@ -35,22 +36,10 @@ _NOISE = 1.0
 """Noise of the selection of contradicting examples."""
 
 
-@dataclass(frozen=True)
-class _Ranking:
-    """All training rows, most suspicious first, and the selection the order came from."""
-
-    order: np.ndarray
-    selection: Selection
-    alignment: np.ndarray
-    """z of every training row."""
-    damping: float
-    damping_rule: str
-
-
 def rank_by_sbq(
     evidence: Evidence, k: int | None, noise: float, damping: str | float | None
-) -> _Ranking:
-    """Pick the first k by SBQ; the others follow by z.
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the first k training rows picked by SBQ, others by z, and fields of `LabelFixes`.
 
     `damping` is a number, a rule's name, or "auto" (None is its old spelling): chosen from data.
     """
@@ -61,26 +50,42 @@ def rank_by_sbq(
             "method='sbq' needs a model with scores: use method='calibrated', "
             "or a model exempla can explain, such as LogisticRegression."
         )
-    n = evidence.problem.n_train
+    n, embedding = evidence.problem.n_train, view.embedding
     if wanted == "auto":
         value, rule = _choose_damping(evidence, view)
     else:
-        chosen = resolve_damping(wanted, view.embedding.evidence, view.embedding.metric.name)
+        chosen = resolve_damping(wanted, embedding.evidence, embedding.metric.name)
         value, rule = chosen.value, chosen.rule
     unit = view.unit(np.arange(len(view.rows)), value)
     mu = unit[evidence.reference].mean(0)
     z = (unit @ mu).astype(np.float64)
     size = float(np.abs(z).max())
     opponents = int((z[:n] < -TIE * size).sum())
-    wanted = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
+    picks = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
+    picked = _opponents(unit[:n], mu, picks, noise)
+    rest = np.setdiff1d(np.arange(n), picked.indices)
+    rest = rest[np.argsort(levels(z[rest], size), kind="stable")]
+    order = np.concatenate([picked.indices, rest])[:k]
+    weights = np.zeros(max(len(order), len(picked)))
+    weights[: len(picked)] = picked.weights
+    return order, {
+        "weights": weights[: len(order)],
+        "explained": picked.explained,
+        "variance": picked.variance,
+        "damping": value,
+        "damping_rule": rule,
+        "share": embedding.evidence.share,
+        "selector": picked.selector,
+        "noise": noise,
+        "alignment": z[order],
+        "method": "sbq",
+    }
+
+
+def _opponents(rows: np.ndarray, target: np.ndarray, k: int, noise: float) -> Selection:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExemplaWarning)  # the rest follows by z
-        selection = select(unit[:n], mu, wanted, SBQ(noise=noise), side="opponents")
-    rest = np.setdiff1d(np.arange(n), selection.indices)
-    order = np.concatenate(
-        [selection.indices, rest[np.argsort(levels(z[rest], size), kind="stable")]]
-    )
-    return _Ranking(order, selection, z[:n], value, rule)
+        warnings.simplefilter("ignore", ExemplaWarning)  # fewer than k is no news
+        return select(rows, target, k, SBQ(noise=noise), side="opponents")
 
 
 def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
@@ -93,10 +98,7 @@ def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
         found = separation(-z[~evidence.wrong], -z[evidence.wrong])
         if found > auc + TIE:
             best, auc = multiple, found
-    return (
-        best * unit,
-        f"{best:g} x per-row: tells wrong from right labels best (AUC {auc:.3f})",
-    )
+    return best * unit, f"{best:g} x per-row: tells wrong from right labels best (AUC {auc:.3f})"
 
 
 def separation(right: np.ndarray, wrong: np.ndarray) -> float:
@@ -106,10 +108,9 @@ def separation(right: np.ndarray, wrong: np.ndarray) -> float:
     >>> separation(np.array([0.0, 1.0]), np.array([2.0, 0.5]))
     0.75
     """
-    both = np.concatenate([wrong, right])
-    ranks = rankdata(levels(both, scale=float(np.abs(both).max())))[: len(wrong)]
-    w, r = len(wrong), len(right)
-    return float((ranks.sum() - w * (w + 1) / 2) / (w * r))
+    both = np.concatenate([right, wrong])
+    ranked = levels(both, scale=float(np.abs(both).max()))
+    return float(roc_auc_score(np.repeat([0, 1], [len(right), len(wrong)]), ranked))
 
 
 @dataclass(frozen=True)
@@ -131,76 +132,66 @@ class _Contradiction:
 
 
 class ContradictingExamples:
-    """A `_Contradiction` for each suspect by rank, worked out when first looked at.
+    """A `_Contradiction` for each suspect by rank, worked out when looked at.
 
     `[0]` belongs to the most suspicious row.
     """
 
     def __init__(self, evidence: Evidence, suspects: np.ndarray, count: int = 5) -> None:
         self._evidence, self._suspects, self._count = evidence, suspects, count
-        self._known: dict[int, _Contradiction] = {}
         self._anchors: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self._suspects)
 
-    def __getitem__(self, rank: int) -> _Contradiction:
-        if not -len(self) <= rank < len(self):
-            raise IndexError(f"there are {len(self)} suspects, and none at rank {rank}")
-        row = int(self._suspects[rank])
-        if row not in self._known:
-            self._known[row] = self._of(row)
-        return self._known[row]
-
     def __repr__(self) -> str:
         return f"<examples that contradict {len(self)} suspects, worked out when looked at>"
 
-    def _of(self, row: int) -> _Contradiction:
-        evidence = self._evidence
+    def __getitem__(self, rank: int) -> _Contradiction:
+        if not -len(self) <= rank < len(self):
+            raise IndexError(f"there are {len(self)} suspects, and none at rank {rank}")
+        row, evidence = int(self._suspects[rank]), self._evidence
         problem, view = evidence.problem, evidence.light_view
-        if view is None:
-            return self._nearest(row)
-        damping = view.damping()
-        if self._anchors is None:
-            self._anchors = view.unit(evidence.reference, damping)
-        rows = view.rows[evidence.reference]
-        others = (rows != row) & (problem.codes[rows] != problem.codes[row])
+        known = evidence.calibration_rows if view is None else view.rows[evidence.reference]
+        others = (known != row) & (problem.codes[known] != problem.codes[row])
         found, weights = np.array([], dtype=np.int64), np.array([])
-        target = view.unit(np.array([row]), damping)[0]
-        if np.any(target) and others.any():
-            found, weights = self._chosen(self._anchors[others], target)
-        return self._named(row, rows[others][found], weights)
-
-    def _nearest(self, row: int) -> _Contradiction:
-        """Of a model without scores: the calibration rows of another label that are most alike."""
-        evidence = self._evidence
-        rows, Z = evidence.calibration_rows, evidence.comparable
-        rows = rows[(rows != row) & (evidence.problem.codes[rows] != evidence.problem.codes[row])]
-        if Z is None or not len(rows):
-            return self._named(row, rows[:0], np.array([]))
-        cosine = Z[rows] @ Z[[row]].T
-        cosine = np.asarray(cosine.todense() if is_sparse(cosine) else cosine).ravel()
-        best = np.argsort(-levels(cosine, 1.0), kind="stable")[: self._count]
-        best = best[cosine[best] > 0]
-        return self._named(row, rows[best], cosine[best])
-
-    def _named(self, row: int, positions: np.ndarray, weights: np.ndarray) -> _Contradiction:
-        evidence = self._evidence
+        if others.any():
+            found, weights = (
+                self._most_alike(row, known[others])
+                if view is None
+                else self._chosen(row, others, view)
+            )
+        positions = known[others][found]
         return _Contradiction(
             row=row,
-            indices=positions - (evidence.problem.n_train if evidence.trusted else 0),
-            labels=evidence.problem.labels(positions),
+            indices=positions - (problem.n_train if evidence.trusted else 0),
+            labels=problem.labels(positions),
             weights=weights,
             source="curated" if evidence.trusted else "train",
         )
 
-    def _chosen(self, anchors: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of the opponents that explain the target, and how much each contradicts it."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExemplaWarning)  # fewer than count is no news
-            chosen = select(
-                anchors, target, min(self._count, len(anchors)), SBQ(noise=_NOISE), side="opponents"
-            )
+    def _most_alike(self, row: int, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For a model without scores: the rows with the largest cosine."""
+        Z = self._evidence.comparable
+        if Z is None:
+            return np.array([], dtype=np.int64), np.array([])
+        cosine = Z[others] @ Z[[row]].T
+        cosine = np.asarray(cosine.todense() if is_sparse(cosine) else cosine).ravel()
+        best = np.argsort(-levels(cosine, 1.0), kind="stable")[: self._count]
+        best = best[cosine[best] > 0]
+        return best, cosine[best]
+
+    def _chosen(
+        self, row: int, others: np.ndarray, view: FisherView
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Opponents that explain the suspect's own row, and how much each contradicts it."""
+        damping = view.damping()
+        if self._anchors is None:
+            self._anchors = view.unit(self._evidence.reference, damping)
+        target, anchors = view.unit(np.array([row]), damping)[0], self._anchors[others]
+        if not np.any(target):
+            return np.array([], dtype=np.int64), np.array([])
+        chosen = _opponents(anchors, target, min(self._count, len(anchors)), _NOISE)
         against = chosen.weights < 0
         found, weights = chosen.indices[against], -chosen.weights[against]
         order = np.argsort(-levels(weights), kind="stable")
