@@ -26,9 +26,8 @@ from exempla.arrays import TIE, to_numpy
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.crossfit import FOLDS, stratified_folds
 from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.fisher import FisherView
+from exempla.tasks.labels.fisher import MULTIPLES, FisherView, separation
 from exempla.tasks.labels.fix_labels import gather
-from exempla.tasks.labels.sbq import MULTIPLES, separation
 from exempla.tasks.retrain import Fit
 from experiments.baselines.rbf import rbf_sbq
 

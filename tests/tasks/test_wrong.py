@@ -7,8 +7,8 @@ import pytest
 from scipy.special import expit, logit
 
 from exempla.tasks.labels.crossfit import Columns
-from exempla.tasks.labels.mixture import KINDS, Case
-from exempla.tasks.labels.mixture import assess as assess_numbers
+from exempla.tasks.labels.regression import KINDS, Case
+from exempla.tasks.labels.regression import assess as assess_numbers
 from exempla.tasks.labels.wrong import (
     Stack,
     _model_error,

@@ -77,14 +77,18 @@ class Annotators:
     @property
     def consensus(self) -> np.ndarray:
         """The most likely label of every row."""
-        return self.classes[first_largest(np.log(np.maximum(self.posterior, 1e-300)))]
+        return self.classes[self.consensus_codes]
+
+    @property
+    def consensus_codes(self) -> np.ndarray:
+        """The position of that label in `classes`."""
+        return first_largest(np.log(np.maximum(self.posterior, 1e-300)))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per annotator: votes, accuracy and the most frequent mistake."""
-        wrong = self.confusion.copy()
-        wrong[:, np.arange(len(self.classes)), np.arange(len(self.classes))] = 0.0
-        at = wrong.reshape(len(wrong), -1).argmax(axis=1)
-        true, said = np.divmod(at, len(self.classes))
+        C = len(self.classes)
+        wrong = (self.confusion * (1.0 - np.eye(C))).reshape(len(self.names), -1)
+        true, said = np.divmod(wrong.argmax(axis=1), C)
         return pd.DataFrame({
             "annotator": self.names,
             "votes": self.n_votes,
@@ -92,7 +96,7 @@ class Annotators:
             "mistake": [
                 f"{self.classes[c]} → {self.classes[j]}" for c, j in zip(true, said, strict=True)
             ],
-            "mistake_rate": wrong.reshape(len(wrong), -1).max(axis=1),
+            "mistake_rate": wrong.max(axis=1),
         })  # fmt: skip
 
 
@@ -175,7 +179,7 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
         last, rows = without_unsupervised_steps(model, X, seed)
         learner = replace(learner, model=last)
         for step in range(_ROUNDS):
-            consensus = first_largest(np.log(np.maximum(found.posterior, 1e-300)))
+            consensus = found.consensus_codes
             if len(np.unique(consensus)) < len(classes):
                 break  # a class that no row has cannot be learned
             problem = LabelProblem(rows, consensus, classes, n)
@@ -221,28 +225,18 @@ def _majority(codes: np.ndarray, posterior: np.ndarray) -> np.ndarray:
 
 def _missing(values: np.ndarray) -> np.ndarray:
     """Return which votes were not cast."""
-    marks: Any = np.frompyfunc(_is_minus_one, 1, 1)(values)
-    return pd.isna(values) | marks.astype(bool)
-
-
-def _is_minus_one(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and value == -1
+    return pd.isna(values) | (values == -1)
 
 
 def _coded(votes: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return class codes, −1 where no vote was cast, and the classes."""
     values = np.asarray(votes, dtype=object)
-    missing = _missing(values)
-    labels = values[~missing].tolist()
+    values = np.where(_missing(values), None, values)
     try:
-        classes = np.unique(
-            np.array([v.item() if isinstance(v, np.generic) else v for v in labels])
-        )
+        codes, classes = pd.factorize(values.ravel(), sort=True)
     except TypeError:
         raise ExemplaError("votes must all be text or all be numbers.") from None
-    codes = np.full(values.shape, -1, dtype=np.int64)
-    codes[~missing] = np.searchsorted(classes, np.array(labels, dtype=classes.dtype))
-    return codes, classes
+    return codes.reshape(values.shape), np.array(classes.tolist())
 
 
 def _read(train: Any) -> tuple[Any, np.ndarray, np.ndarray | None]:

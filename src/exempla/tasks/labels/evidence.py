@@ -50,8 +50,6 @@ _MAX_REPEATED, _MAX_VARIED = 200_000, 500_000
 """Rows × classes (at least ten) up to which cross-validation is repeated, and done at other
 regularisation strengths."""
 _REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0}
-_SUSPECT_ODDS = 4.0
-"""Models should not learn from a row of which another label is this many times as likely."""
 _MAX_FISHER_CLASSES = 1000
 """With more classes, contradicting examples are the nearest rows of another label."""
 LIGHT = 128
@@ -150,14 +148,6 @@ class Evidence:
                 )[0]
         if self.neighbours is not None:
             views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
-        own = mean[np.arange(len(mean)), columns.own]
-        keep = mean.max(axis=1) <= own + np.log(_SUSPECT_ODDS)
-        keep[problem.curated] = True
-        left = np.bincount(problem.codes[keep], minlength=columns.n_classes)
-        if not keep.all() and left.min() >= 2:
-            views["models without the suspects"] = self.out_of_fold(
-                problem, seed + 505, columns=columns, learn_from=keep
-            )[0]
         return views
 
     @cached_property

@@ -2,14 +2,14 @@
 
 The files of this package, in the order in which they build on each other:
 
-    problem      the input, checked; how the model is refitted
-    crossfit     cross-validated predictions
+    problem      the input, checked
+    crossfit     how the model is refitted; cross-validated predictions
     neighbours   rows that are close together, and duplicates with different labels
     decisions    probabilities after some labels have been checked
     wrong        P(label is wrong), the order and the count
-    evidence     all predictions about one problem; the Fisher kernel's part
-    sbq          the paper's ranking, and the examples that contradict a label
-    multilabel, tokens, regression (with mixture), annotators      the other kinds of labels
+    fisher       the paper's ranking, and the examples that contradict a label
+    evidence     all predictions about one problem
+    parts, regression, annotators      the other kinds of labels
     result       `LabelFixes`
 
 Memory forecast. N rows in all, n of them for training, m calibration rows; c classes kept per row;
@@ -47,14 +47,12 @@ from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
 from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES, make_learner
 from exempla.tasks.labels.evidence import LIGHT, Evidence, assess_predictions
-from exempla.tasks.labels.fisher import BLOCK
-from exempla.tasks.labels.multilabel import fix_label_sets
+from exempla.tasks.labels.fisher import BLOCK, MOST_PICKS, ContradictingExamples, rank_by_sbq
+from exempla.tasks.labels.parts import fix_label_sets, fix_token_labels
 from exempla.tasks.labels.problem import LabelRequest, read_problem, without_unsupervised_steps
 from exempla.tasks.labels.regression import fix_numbers
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.sbq import MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.softmax import SoftmaxRegression
-from exempla.tasks.labels.tokens import fix_token_labels
 from exempla.tasks.labels.wrong import assess
 from exempla.tasks.retrain import Fit
 
