@@ -104,16 +104,6 @@ def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
     return Learner(model, classes, fit)
 
 
-def check_classifier(model: Any, fit: Fit | None) -> None:
-    """Raise an error unless this is a scikit-learn classifier with probabilities."""
-    if fit is not None:
-        raise ExemplaError(
-            "fit= trains single classes and numbers; here give a scikit-learn classifier, or the "
-            "probabilities of your own model with probabilities=."
-        )
-    make_learner(model, np.array([]), None)
-
-
 def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
     """Return a fold number for each row; every label is spread evenly over the folds.
 

@@ -23,7 +23,7 @@ from exempla.data import listing
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.progress import track
-from exempla.tasks.labels.crossfit import Learner, check_classifier, view_bytes
+from exempla.tasks.labels.crossfit import make_learner, view_bytes
 from exempla.tasks.labels.evidence import Evidence, assess_predictions
 from exempla.tasks.labels.neighbours import Neighbours
 from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Rows, read_rows
@@ -54,8 +54,8 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     k, row_names = asked.listed(n * L, "labels"), asked.names(n, given.ids)
     model = asked.model
     model = model.estimator if type(model).__name__ in _WRAPPED else model
-    if asked.probabilities is None:
-        check_classifier(model, asked.fit)
+    both = np.array([0, 1])
+    learner = None if asked.probabilities is not None else make_learner(model, both, asked.fit)
     announce(view_bytes(len(Y), 2) + 80.0 * n * L, f"{n:,} rows of {L:,} labels")
     found: dict[int, Assessment] = {}
     warnings: list[str] = []
@@ -67,11 +67,11 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
             what = f"{same} given" if few == 0 else f"{same} given but once"
             warnings.append(f"The label {names[place]} is {what}: it was not judged.")
             continue
-        problem = LabelProblem(given.X, codes, np.array([0, 1]), n, given.weights)
-        if asked.probabilities is not None:
+        problem = LabelProblem(given.X, codes, both, n, given.weights)
+        if learner is None:
             found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), problem)
             continue
-        evidence = Evidence(Learner(model, problem.classes), problem, seed=asked.seed + place)
+        evidence = Evidence(learner, problem, seed=asked.seed + place)
         if found:  # the same rows for every label
             evidence.neighbours = near
         near = evidence.neighbours
@@ -85,7 +85,7 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
         parts="labels",
         task="multi-label",
         warnings=tuple(warnings),
-        **joined.listed(order, np.array([0, 1])),
+        **joined.listed(order, both),
         **asked.fields(row, row_names, n, n * L, len(Y) - n),
     )
 
@@ -231,9 +231,8 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
         X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token
         model = _default_model(X.shape[1] * len(classes), asked.seed)
         model = model if asked.model is None else asked.model
-        check_classifier(model, asked.fit)
-        problem = replace(problem, X=X)
-        evidence = Evidence(Learner(model, classes), problem, seed=asked.seed)
+        learner = make_learner(model, classes, asked.fit)
+        evidence = Evidence(learner, replace(problem, X=X), seed=asked.seed)
         evidence.neighbours = None
         found = evidence.assess()
     order = found.order[:k]
