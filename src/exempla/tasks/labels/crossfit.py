@@ -214,7 +214,7 @@ def out_of_fold(
         The classes to keep; by default they are chosen by these predictions.
     """
     allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
-    rng = np.random.default_rng(seed)
+    rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
     fold = (
         stratified_folds(problem.codes, FOLDS, rng)
         if problem.groups is None
@@ -226,18 +226,10 @@ def out_of_fold(
             held = np.flatnonzero(fold == f)
             if len(held):
                 model = learner.fitted(problem, np.flatnonzero(allowed & (fold != f)), seed + f)
-                yield from predicted_blocks(learner, problem, model, held)
+                for rows in np.split(held, np.arange(size, len(held), size)):
+                    yield rows, learner.log_proba(model, problem.inputs(rows))
 
     return gathered(blocks(), problem.codes, len(problem.classes), columns)
-
-
-def predicted_blocks(
-    learner: Learner, problem: LabelProblem, model: Any, rows: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield log p(c | x) of all classes by a fitted model, a block of rows at a time."""
-    size = max(1, BLOCK_BYTES // (8 * len(problem.classes)))
-    for part in np.split(rows, np.arange(size, len(rows), size)):
-        yield part, learner.log_proba(model, problem.inputs(part))
 
 
 def view_bytes(rows: int, n_classes: int, views: int = 6) -> float:

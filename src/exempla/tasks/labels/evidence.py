@@ -4,9 +4,8 @@ The *calibration rows* show what right labels look like. They are the curated ro
 sample of training rows stands in, an unknown share of them wrong themselves. The Fisher kernel
 looks at each of them twice, under its given label (right) and under one drawn by chance (wrong).
 
-A model that has learned the labels still disagrees with some of them, and that is evidence too. If
-the training was recorded, the margin of the given label over the next best, averaged over the
-snapshots, takes its place: right labels are learned early, wrong ones late.
+If the training was recorded, the margin of the given label over the next best, averaged over the
+snapshots, is evidence too: right labels are learned early, wrong ones late.
 """
 
 from __future__ import annotations
@@ -34,13 +33,12 @@ from exempla.tasks.labels.crossfit import (
     gathered,
     log_likelihoods,
     out_of_fold,
-    predicted_blocks,
     with_regularisation,
 )
 from exempla.tasks.labels.fisher import FisherView, view_versions
 from exempla.tasks.labels.neighbours import Conflict, Neighbours, comparable, conflicts, nearest
 from exempla.tasks.labels.problem import LabelProblem
-from exempla.tasks.labels.wrong import Assessment, against, assess
+from exempla.tasks.labels.wrong import Assessment, assess
 
 _STAND_INS = 1000
 """Training rows that stand in for curated ones."""
@@ -150,23 +148,15 @@ class Evidence:
             views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
         return views
 
-    @cached_property
-    def against_by_learners(self) -> np.ndarray:
-        """Log-odds against the given labels by the model that learned them, (n,)."""
-        problem, train, C = self.problem, self.problem.train, len(self.problem.classes)
-        if self.recorded is not None:
-            codes = problem.codes[train]
-            return -recorded_margins(*self.recorded, self._train_rows, problem.classes, codes)
-        last, rows = self.last_step
-        blocks = predicted_blocks(self.learner, rows, last, train)
-        columns = self.columns.part(train)
-        return against(gathered(blocks, problem.codes[train], C, columns)[0], columns.own)
-
     def assess(self, original: np.ndarray | None = None) -> Assessment:
-        """Assess every training label by all predictions."""
+        """Assess every training label by all predictions, and by the recorded training if any."""
+        problem, margins = self.problem, None
+        if self.recorded is not None:
+            codes = problem.codes[problem.train]
+            margins = recorded_margins(*self.recorded, self._train_rows, problem.classes, codes)
         return assess(
-            self.views, self.columns, self.problem.n_train, learned=self.against_by_learners,
-            original=original, seed=self.seed,
+            self.views, self.columns, problem.n_train, margins=margins, original=original,
+            seed=self.seed,
         )  # fmt: skip
 
     # ---- rows that lie close together

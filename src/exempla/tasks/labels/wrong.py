@@ -12,9 +12,8 @@ Flip rates
     overlap, smaller gains come from the shape of q, and their direction is often wrong; see
     `benchmarks/label_variants.md`.
 Order
-    z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j, plus half as much of the log-odds by the
-    model that learned the label. The latter is calibrated to z class by class, and counts in
-    proportion to the share of contradicted labels that the model has not memorised.
+    z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j. If the training was recorded, half as
+    much of the margins then, calibrated to z class by class, is added.
 Probability
     Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z). And people who hesitate
     where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the sum is a share of
@@ -63,7 +62,7 @@ _MAX_RATED_CLASSES = 30
 """With more classes, all have the same flip rate."""
 _FIT_ROWS = 20_000
 """Rows the stack is fitted to; a random part of larger sets."""
-_LEARNED_SHARE = 0.5
+_MARGIN_WEIGHT = 0.5
 _HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.55
 """Of mistakes where models hesitate: slope of log-odds, and their share of the expected
 disagreement, times the fourth root of its mean."""
@@ -176,7 +175,7 @@ def assess(
     columns: Columns,
     n_train: int,
     *,
-    learned: np.ndarray | None = None,
+    margins: np.ndarray | None = None,
     original: np.ndarray | None = None,
     seed: int = 0,
 ) -> Assessment:
@@ -188,8 +187,8 @@ def assess(
         Predictions by models that have not seen the row's label, by name.
     columns : Columns
         The classes of the columns, and which one is given.
-    learned : array of shape (n_train,)
-        Log-odds against the given labels by a model that was fitted to them.
+    margins : array of shape (n_train,)
+        Mean margins of the given labels while a model learned them.
     original : int array of shape (rows − n_train,)
         Class codes that the trusted rows had before they were corrected.
     """
@@ -199,7 +198,7 @@ def assess(
     log_q = stack.log_q(views.values(), columns)
     rows, some = np.arange(n), columns.part(slice(0, n))
     z, predictive = stack.odds(log_q[:n], some)
-    score = z if learned is None else _with_learned(z, learned, next(iter(views.values())), some)
+    score = z if margins is None else _with_margins(z, margins, some.given)
     q, best = np.exp(log_q[:n]), likeliest_other(log_q[:n], some.own)
     flipped = expit(score + stack.prior)
     chance, least = 0.0, 0.0
@@ -380,27 +379,15 @@ def likeliest_other(log_p: np.ndarray, own: np.ndarray) -> np.ndarray:
     return first_largest(rest)
 
 
-def against(log_p: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Return the log-odds against the given labels, at most ± `MAX_LOG_ODDS`."""
-    given = log_p[np.arange(len(own)), own]
-    odds = np.log(-np.expm1(np.minimum(given, -1e-12))) - given
-    return np.clip(odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
-
-
-def _with_learned(
-    z: np.ndarray, learned: np.ndarray, view: np.ndarray, columns: Columns
-) -> np.ndarray:
-    """Return z with what the model holds against the label after it has learned it."""
-    place = np.unique(columns.given, return_inverse=True)[1]
-    # least squares of z on the learned log-odds, with an intercept for each class
-    x_mean, z_mean = (
-        np.bincount(place, v)[place] / np.bincount(place)[place] for v in (learned, z)
-    )
-    x, y = learned - x_mean, z - z_mean
+def _with_margins(z: np.ndarray, margins: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Return z with how long a recorded training took to accept the labels."""
+    place = np.unique(given, return_inverse=True)[1]
+    size = np.bincount(place)
+    # least squares of z on the margins, with an intercept for each class
+    x_mean, z_mean = ((np.bincount(place, v) / size)[place] for v in (margins, z))
+    x, y = margins - x_mean, z - z_mean
     calibrated = z_mean + x * float(x @ y) / (float(x @ x) + 1e-3)
-    contradicted = float(np.mean(against(view[: len(z)], columns.own) > 0))
-    weight = _LEARNED_SHARE * min(float(np.mean(learned > 0)) / max(contradicted, _EDGE), 1.0)
-    return (z + weight * calibrated) / (1.0 + weight)
+    return (z + _MARGIN_WEIGHT * calibrated) / (1.0 + _MARGIN_WEIGHT)
 
 
 def _probabilities(flipped: np.ndarray, score: np.ndarray, q: np.ndarray) -> np.ndarray:
