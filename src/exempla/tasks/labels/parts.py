@@ -37,18 +37,16 @@ _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
 
 def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     """Rank (row, label) pairs by how likely they are wrong; see `exempla.fix_labels`."""
-    names = _names(asked.train)
+    (train, names), (curated, others) = (_dense(data) for data in (asked.train, asked.curated))
 
-    def same_labels(train: Rows, curated: Rows | None, problems: list[str]) -> None:
-        if not problems and curated is not None:
-            others = _names(asked.curated)
-            if list(others) != list(names):
-                problems.append(
-                    f"curated: the labels are {', '.join(map(str, others[:5]))}, not those of "
-                    "train; give both the same columns, in the same order"
-                )
+    def same_labels(_: Rows, trusted: Rows | None, problems: list[str]) -> None:
+        if trusted is not None and others != names:
+            problems.append(
+                f"curated: the labels are {', '.join(map(str, others[:5]))}, not those of train; "
+                "give both the same columns, in the same order"
+            )
 
-    given = read_rows(_dense(asked.train), _dense(asked.curated), _checked_table, same_labels)
+    given = read_rows(train, curated, _checked_table, same_labels)
     Y, n = given.y, given.n_train
     L = Y.shape[1]
     k, row_names = asked.listed(n * L, "labels"), asked.names(n, given.ids)
@@ -127,18 +125,13 @@ def _two(probabilities: Any, place: int, shape: tuple[int, int]) -> np.ndarray:
     return np.column_stack([1.0 - values[:, place], values[:, place]])
 
 
-def _dense(data: Any) -> Any:
-    if isinstance(data, tuple) and len(data) > 1 and is_sparse(data[1]):
-        return (data[0], data[1].toarray(), *data[2:])
-    return data
-
-
-def _names(data: Any) -> np.ndarray:
-    """The names of the labels: column names, or numbers."""
-    Y = data[1] if isinstance(data, tuple) and len(data) > 1 else None
-    shape = np.shape(Y) if Y is not None else ()
-    named = np.asarray(getattr(Y, "columns", ()))
-    return named if len(named) else np.arange(shape[1] if len(shape) > 1 else 1)
+def _dense(data: Any) -> tuple[Any, list[Any]]:
+    """Return the data with a dense table of labels, and the names of its columns."""
+    if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
+        return data, []
+    Y = data[1].toarray() if is_sparse(data[1]) else data[1]
+    width = int(np.prod(np.shape(Y)[1:]))
+    return (data[0], Y, *data[2:]), list(getattr(Y, "columns", range(width)))
 
 
 def _checked_table(y: np.ndarray, found: list[str]) -> np.ndarray:

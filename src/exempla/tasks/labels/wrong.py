@@ -7,10 +7,8 @@ Stack
     Without them, w, b and the flip rate π are fitted together to the given labels j, whose
     likelihood is (1 − π_j)·q_j + Σ_{c ≠ j} π_c·q_c/(C − 1).
 Flip rates
-    One rate for all classes, unless rates that differ are more likely by 5 nats (15 with trusted
-    rows). That finds mistakes of one class, such as a fifth of the spam called ham. Where classes
-    overlap, smaller gains come from the shape of q, and their direction is often wrong; see
-    `benchmarks/label_variants.md`.
+    Each class has its own, with a prior around a common rate. That finds mistakes of one class,
+    such as a fifth of the spam called ham; see `benchmarks/label_variants.md`.
 Order
     z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j. If the training was recorded, half as
     much of the margins then, calibrated to z class by class, is added.
@@ -54,10 +52,8 @@ _FLIP_LOGIT, _FLIP_PENALTY = -3.0, 0.25
 _MAX_FLIP_LOGIT = -0.2
 _MAX_CLASS_LOGIT = 0.4
 _NO_FLIPS = -40.0
-_CLASS_PENALTY, _MIN_CLASS_GAIN = 4.0, 5.0
-_TRUSTED_CLASS_PENALTY, _MIN_TRUSTED_CLASS_GAIN = 0.25, 15.0
-"""Prior precision of a class's rate around the common one, and the gain in nats that it must
-bring, where q is fitted to the same labels and where trusted rows decide it."""
+_CLASS_PENALTY = 4.0
+"""Prior precision of the logit of a class's flip rate around the common one."""
 _MAX_RATED_CLASSES = 30
 """With more classes, all have the same flip rate."""
 _FIT_ROWS = 20_000
@@ -84,8 +80,6 @@ class Stack:
     weights: np.ndarray
     biases: np.ndarray
     flip_rates: np.ndarray
-    objective: float
-    """Negative log-posterior."""
 
     def log_q(self, views: Iterable[np.ndarray], columns: Columns) -> np.ndarray:
         """Return log q of the kept classes, (rows, columns)."""
@@ -261,32 +255,15 @@ def fit_stack(
     V = np.stack([np.maximum(view[rows], -MAX_LOG_ODDS) for view in views.values()], axis=-1)
     limits = [(0.0, _MAX_WEIGHTS.get(name, _MAX_WEIGHT)) for name in views]
     if n_train == N:
-        return _with_rates(V, columns.part(rows), limits, _CLASS_PENALTY, _MIN_CLASS_GAIN)
+        return _maximised(V, columns.part(rows), limits)
     stack = _maximised(V, columns.part(rows), limits, flips=False)
     if n_train == 0:
         return stack
     rows = _sampled(np.arange(n_train), seed)
-    some, limits = columns.part(rows), [(1.0, 1.0)]
+    some = columns.part(rows)
     log_q = stack.log_q([view[rows] for view in views.values()], some)[:, :, None]
-    options = _TRUSTED_CLASS_PENALTY, _MIN_TRUSTED_CLASS_GAIN
-    rates = _with_rates(log_q, some, limits, *options, biases=False).flip_rates
+    rates = _maximised(log_q, some, [(1.0, 1.0)], biases=False).flip_rates
     return replace(stack, flip_rates=rates)
-
-
-def _with_rates(
-    V: np.ndarray,
-    columns: Columns,
-    limits: list[tuple[float, float]],
-    class_penalty: float,
-    least_gain: float,
-    biases: bool = True,
-) -> Stack:
-    """Return the stack with one flip rate, or with one per class if that is much more likely."""
-    one = _maximised(V, columns, limits, biases=biases)
-    if columns.n_classes > _MAX_RATED_CLASSES:
-        return one
-    several = _maximised(V, columns, limits, biases=biases, class_penalty=class_penalty)
-    return several if one.objective - several.objective > least_gain else one
 
 
 def _sampled(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -302,7 +279,6 @@ def _maximised(
     *,
     biases: bool = True,
     flips: bool = True,
-    class_penalty: float | None = None,
 ) -> Stack:
     """Return the most likely stack: weights within limits, and what else is free to vary."""
     K, C, codes, own = V.shape[-1], columns.n_classes, columns.codes, columns.own
@@ -311,12 +287,12 @@ def _maximised(
     center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [start], np.zeros(C)])
     penalty = np.concatenate([
         np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY],
-        np.full(C, class_penalty or 0.0),
+        np.full(C, _CLASS_PENALTY),
     ])  # fmt: skip
     bounds: list[tuple[float | None, float | None]] = [*limits]
     bounds += [(None, None) if biases else (0.0, 0.0)] * C
     bounds += [(-9.0, _MAX_FLIP_LOGIT) if flips else (start, start)]
-    bounds += [(0.0, 0.0) if class_penalty is None else (-5.0, 5.0)] * C
+    bounds += [(-5.0, 5.0) if flips and C <= _MAX_RATED_CLASSES else (0.0, 0.0)] * C
 
     def rates(v: np.ndarray) -> np.ndarray:
         return expit(np.minimum(v[K + C] + v[K + C + 1 :], _MAX_CLASS_LOGIT))
@@ -344,7 +320,7 @@ def _maximised(
             objective, center, jac=True, method="L-BFGS-B", bounds=bounds,
             options={"maxiter": 300, "ftol": 1e-12, "gtol": 1e-7},
         )  # fmt: skip
-    return Stack(found.x[:K], found.x[K : K + C], rates(found.x), float(found.fun))
+    return Stack(found.x[:K], found.x[K : K + C], rates(found.x))
 
 
 def tells_apart(view: np.ndarray, columns: Columns) -> bool:
