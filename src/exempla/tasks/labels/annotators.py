@@ -230,8 +230,8 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 def _coded(votes: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return class codes, −1 where no vote was cast, and the classes."""
-    values = np.asarray(votes, dtype=object)
-    values = np.where(_missing(values), None, values)
+    values = np.array(votes, dtype=object)
+    values[_missing(values)] = None
     try:
         codes, classes = pd.factorize(values.ravel(), sort=True)
     except TypeError:

@@ -192,9 +192,11 @@ def assess(
     log_q = stack.log_q(views.values(), columns)
     rows, some = np.arange(n), columns.part(slice(0, n))
     z, predictive = stack.odds(log_q[:n], some)
-    score = z if margins is None else _with_margins(z, margins, some.given)
+    score, flipped = z, expit(z + stack.prior)
+    if margins is not None:  # they change the order, not the count
+        score = _with_margins(z, margins, some.given)
+        flipped = shifted(score, float(flipped.sum()))
     q, best = np.exp(log_q[:n]), likeliest_other(log_q[:n], some.own)
-    flipped = expit(score + stack.prior)
     chance, least = 0.0, 0.0
     p = _probabilities(flipped, score, q[rows, some.own])
     if trusted:  # they show how often the models err, known from as many rows only
