@@ -69,7 +69,7 @@ def make_oracle(
 
     if isinstance(model, ArrayScores | ScoreModel):
         return ArrayOracle(model)
-    from exempla.oracles.sklearn.registry import sklearn_oracle
+    from exempla.oracles.sklearn.unwrap import sklearn_oracle
 
     return sklearn_oracle(model, likelihood, parameters)
 

@@ -6,8 +6,8 @@ penalty and damping, so that the parameters are known up to a covariance A = (nM
 the mean score of the queried predictions under their true labels.
 
 **Labels known.** Adding example j moves the queried log-likelihood by s_jᵀ A s_q. The candidates
-are the examples' own scores at unit length, as `explain` takes them, and only those that help (a
-positive product) are picked.
+are the examples' own scores, and only those that help (a positive product) are picked; texts by
+their cosine with the query.
 
 **Labels unknown.** Under the model's own labels that product is zero on average; what counts is how
 much the label would teach. With B the square-root Fisher rows of a candidate (√p_c ∇log p_c, one
@@ -25,7 +25,8 @@ A part of the picks (`breadth`) can be made towards random combinations of all t
 instead. Where labels are known half of them are, and these ignore the labels: rows picked for
 their labels alone would bias the model. A target that is like the rest of the pool is served best
 by random rows. So the model is retrained with picks for one half of the query, mixed with random
-rows in several shares, and the share that predicts the other half best is taken.
+rows in several shares. The share that predicts the other half best is taken, if it does so by more
+than one standard error.
 """
 
 from __future__ import annotations
@@ -249,8 +250,7 @@ def acquire(
     costs : (n_pool,) array of positive numbers, optional
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
-        `SBQ(noise=0.1 * n_train)` by default; with labels `SBQ(noise=10)` on rows of unit length,
-        for texts the cosine with the query (`TopInfluence()` on rows of unit length).
+        `SBQ(noise=0.1 * n_train)` by default; for texts `TopInfluence()` on rows of unit length.
     breadth : float, optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
         default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
@@ -262,7 +262,7 @@ def acquire(
     fit : callable(module, X, y, sample_weight) -> module
         How a torch module is trained, for `.verify()`.
     **options
-        Kernel options, as for `Explainer`; `normalize` applies to pools with labels.
+        Kernel options, as for `Explainer`; `normalize` applies to texts.
 
     Returns
     -------
@@ -365,28 +365,33 @@ def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, 
     """Return the share of random rows with which the model predicts held-out queries best.
 
     Rows are picked for one half of the queried examples, and the model trained with them is judged
-    on the other half; both ways. 0 if the queries are few or the model is not quickly retrained.
+    on the other half; both ways. 0 if no other share is better by more than one standard error, if
+    the queries are few, or if the model is not quickly retrained.
     """
-    if len(used) < _MIN_HELD_OUT or k < 2:
+    if len(used) < _MIN_HELD_OUT:
         return 0.0
-    losses, started = np.zeros(len(_RANDOM_SHARES)), time.perf_counter()
+    halves, started = ((used[::2], used[1::2]), (used[1::2], used[::2])), time.perf_counter()
+    losses: list[list[np.ndarray]] = [[] for _ in _RANDOM_SHARES]
     try:
         check_fit(request.first, request.fit)
         labels = np.asarray(arrays_of(request.pool, "pool")[1])
-        for own, other in ((used[::2], used[1::2]), (used[1::2], used[::2])):
+        for own, other in halves:
             rng = np.random.default_rng(seed)
             towards = pool.towards(take_examples(request.test, own))
             order, _ = pool.pick(towards, k, LABELLED_BREADTH, rng)
-            for i, share in enumerate(_RANDOM_SHARES):
+            for found, share in zip(losses, _RANDOM_SHARES, strict=True):
                 rows = _with_random(order, share, len(towards.rows), rng)
                 oracle = make_oracle(request.trained(rows, labels[rows], seed))
                 examples = oracle.read(take_examples(request.test, other), role="test")
-                losses[i] -= np.maximum(oracle.log_likelihood(examples), np.log(1e-12)).mean()
+                found.append(-np.maximum(oracle.log_likelihood(examples), np.log(1e-12)))
                 if time.perf_counter() - started > _MAX_CHOICE_SECONDS:
                     return 0.0
     except ExemplaError:  # a model that cannot be retrained, or data that are not arrays
         return 0.0
-    return _RANDOM_SHARES[int(np.argmin(losses))]
+    saved = np.array([np.concatenate(losses[0]) - np.concatenate(own) for own in losses])
+    best = int(np.argmax(saved.mean(axis=1)))
+    error = saved[best].std(ddof=1) / np.sqrt(len(used))
+    return _RANDOM_SHARES[best] if saved[best].mean() > error else 0.0
 
 
 def _predicted(
