@@ -26,14 +26,15 @@ from torch import Tensor
 
 from exempla.oracles.base import Layer
 from exempla.oracles.factors import Factors
+from exempla.oracles.torch.conv import ConvFactors, ConvShape
 from exempla.oracles.torch.factors import (
-    ConvFactors,
-    ConvShape,
     DenseFactors,
+    OneHot,
     PairFactors,
-    SumFactors,
+    Stacked,
+    Vectors,
+    merge,
 )
-from exempla.oracles.torch.operands import OneHot, Stacked, Vectors, beside
 
 
 class Layout(NamedTuple):
@@ -360,7 +361,7 @@ class Block:
             parts.append(part)
         if not parts:  # the parameter is not used in this pass
             return PairFactors(*(Vectors(like.new_zeros(n, 1, d)) for d in self.sizes))
-        return _merged(parts)
+        return merge(parts)
 
     def _vector(self, seen: list[Seen], n: int, like: Tensor) -> Tensor:
         columns = []
@@ -372,18 +373,6 @@ class Block:
                         total = total + use.vector(role, g, n, layout)
             columns.append(total)
         return torch.cat(columns, 1)
-
-
-def _merged(parts: list[Factors]) -> Factors:
-    """Merge the uses of one parameter: positions side by side where possible, otherwise a sum."""
-    if len(parts) == 1:
-        return parts[0]
-    pairs = [p for p in parts if isinstance(p, PairFactors)]
-    if len(pairs) == len(parts):
-        inputs, outputs = (beside([getattr(p, x) for p in pairs]) for x in ("inputs", "outputs"))
-        if inputs is not None and outputs is not None:
-            return PairFactors(inputs, outputs)
-    return SumFactors(parts)
 
 
 def plan_blocks(

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.torch.factors import ConvShape
+from exempla.oracles.torch.conv import ConvShape
 from exempla.oracles.torch.layers import (
     ConvTransposeUse,
     ConvUse,
