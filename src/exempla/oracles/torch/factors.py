@@ -5,10 +5,10 @@
     DenseFactors  a gradient without structure: norms, bare parameters, the fallback
     SumFactors    one parameter used in several ways (tied weights): the sum of its uses
 
-A score is a (d_in, d_out) matrix, flattened row by row. Each side of Σ_s a_s g_sᵀ is an `Operand` of
-n rows × s positions × d numbers: `Vectors` (the numbers), `OneHot` (of an embedding table, only the
-position of the single one) or `Stacked` (of a stack of matrices, such as experts: the numbers and
-which matrix they met). A tied weight used once as a table and once as a matrix swaps its two sides.
+A score is a (d_in, d_out) matrix, flattened row by row. Each side of Σ_s a_s g_sᵀ is an `Operand`
+of n rows × s positions × d numbers: `Vectors` (the numbers), `OneHot` (of an embedding table, only
+the position of the single one) or `Stacked` (of a stack of matrices, such as experts: the numbers
+and which matrix they met). A tied weight used once as a table and once as a matrix swaps its sides.
 
 Scores are written out a few rows at a time, which bounds memory and keeps the cache warm.
 """

@@ -13,7 +13,7 @@ samples; the rest of the model is scored by factors.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
 from exempla.oracles.factors import Factors
-from exempla.oracles.torch.batch import Batch
+from exempla.oracles.torch.examples import Batch
 from exempla.oracles.torch.factors import DenseFactors
 from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use
 from exempla.oracles.torch.restore import random_state, restore_random_state
@@ -335,7 +335,7 @@ class _Pass:
         if new:
             network.warned |= new
             warnings.warn(
-                f"the first examples do not reach {brief(dict.fromkeys(sorted(new)))}, which later "
+                f"the first examples do not reach {brief(sorted(new))}, which later "
                 "ones do: scores leave these parameters out.",
                 ExemplaWarning,
                 stacklevel=6,
@@ -456,7 +456,7 @@ def out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def brief(names: dict[str, Any]) -> str:
+def brief(names: Iterable[str]) -> str:
     """Return the first names and the number of the others."""
-    listed = list(names)
+    listed = list(dict.fromkeys(names))
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

@@ -34,10 +34,9 @@ from torch.utils.data import (
     default_collate,
 )
 
-from exempla.arrays import is_sparse, to_numpy
+from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
-from exempla.oracles.torch.batch import forward_strides, leaves, tree_map, usable, usable_tensor
 from exempla.oracles.torch.restore import random_state, restore_random_state
 
 _EMPTY = "the data is empty: there is no example to score."
@@ -52,6 +51,88 @@ _STREAMS: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 
 _Piece = tuple[np.ndarray, Any]
 """Positions, and the batch of the examples there."""
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch stores but hardly computes with."""
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply the function to every leaf of nested lists, tuples and dictionaries."""
+    if hasattr(tree, "__array__"):
+        return function(tree)
+    if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
+        return {key: tree_map(function, tree[key]) for key in tree.keys()}  # noqa: SIM118
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(tree_map(function, v) for v in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(tree_map(function, v) for v in tree)
+    return function(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves that `tree_map` visits, in order."""
+    found: list[Any] = []
+    tree_map(found.append, tree)
+    return found
+
+
+def _usable(value: Any) -> Any:
+    """Return arrays and frames as tensors, and anything that is not an array unchanged.
+
+    >>> _usable(np.array([1, 2], dtype=">i4"))
+    tensor([1, 2], dtype=torch.int32)
+    """
+    if is_sparse(value):
+        raise ExemplaError("a sparse matrix cannot be given to a network: give X.toarray().")
+    if isinstance(value, Tensor):
+        return usable_tensor(value)
+    if not hasattr(value, "__array__"):
+        return value
+    refuse_masked(value, "the data")
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ExemplaError(
+            f"an array of type {array.dtype} cannot be given to a network: encode it as numbers "
+            "(class labels as 0, 1, 2, …; for raw texts give a pipeline, which has a tokenizer)."
+        )
+    if array.dtype.itemsize > 8:  # torch has no longer numbers
+        array = array.astype(np.float64)
+    array = _forward_strides(native(array))
+    return usable_tensor(torch.as_tensor(array if array.flags.writeable else array.copy()))
+
+
+def _forward_strides(value: Any) -> Any:
+    """Copy an array with negative strides (`x[::-1]`), which torch cannot read."""
+    if isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides):
+        return value.copy()
+    return value
+
+
+def usable_tensor(tensor: Tensor) -> Tensor:
+    """Return the tensor in a type that networks compute with; refuse it if it has no real values.
+
+    Raises
+    ------
+    ExemplaError
+        If the tensor is on the meta device, sparse, nested, complex or quantized, or holds whole
+        numbers above 2**63.
+    """
+    if tensor.is_meta:
+        raise ExemplaError("a tensor on the meta device has no values: load the data first.")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        raise ExemplaError("a sparse or nested tensor cannot be read by rows: give a dense one.")
+    if tensor.is_complex():
+        raise ExemplaError("a complex tensor has no likelihood here: give real numbers.")
+    if tensor.is_quantized:
+        raise ExemplaError("a quantized tensor has no gradient: give tensor.dequantize().")
+    if tensor.dtype in _WIDE_UNSIGNED:
+        as_signed = tensor.to(torch.int64)
+        if bool((as_signed < 0).any()):
+            raise ExemplaError("whole numbers above 2**63 cannot be given to a network.")
+        tensor = as_signed
+    if not tensor.is_inference():
+        return tensor
+    with torch.inference_mode(False):  # autograd takes no tensor made in inference mode
+        return tensor.clone()
 
 
 class ExampleSource(ABC):
@@ -73,12 +154,15 @@ class ExampleSource(ABC):
     def read(self, positions: np.ndarray) -> Iterator[_Piece]:
         """Yield (positions, collated batch), in several pieces if examples cannot be stacked."""
 
+    def fix_augmentation(self) -> None:  # noqa: B027 - arrays have none
+        """Warn if two reads of an item differ, and seed the reads if that makes them equal."""
+
 
 class ArraySource(ExampleSource):
     """Arrays with one row per example, nested as the user gave them."""
 
     def __init__(self, arrays: Any) -> None:
-        self.arrays = tree_map(usable, arrays)
+        self.arrays = tree_map(_usable, arrays)
         sizes = [len(t) for t in leaves(self.arrays) if _has_rows(t)]
         if not sizes:
             raise ExemplaError("the data holds no array: give (X, y) with one row per example.")
@@ -129,7 +213,22 @@ class _ItemSource(ExampleSource):
     def whole_batches(self, size: int) -> int:
         return size - size % self.collated if self.collated and size > self.collated else size
 
-    def varies(self) -> bool:
+    def fix_augmentation(self) -> None:
+        if not self._varies():
+            return
+        self.seeded = True
+        what = (
+            "the scores are of one random version of each; give the dataset without augmentation."
+        )
+        if not self._varies():
+            what = "each is scored in one version, drawn by its position, the same at every read."
+        warnings.warn(
+            f"reading an example twice gives different values (random augmentation?): {what}",
+            ExemplaWarning,
+            stacklevel=4,
+        )
+
+    def _varies(self) -> bool:
         """Return True if reading one of a few items twice gives different values."""
         some = sorted({0, self.count // 2, self.count - 1})
         return any(not _same(*self._items([i]), *self._items([i])) for i in some)
@@ -211,7 +310,7 @@ def _brief_error(error: Exception) -> str:
 
 def _readable(value: Any) -> Any:
     """Check one part of an item before it is collated."""
-    return usable_tensor(value) if isinstance(value, Tensor) else forward_strides(value)
+    return usable_tensor(value) if isinstance(value, Tensor) else _forward_strides(value)
 
 
 def _has_rows(value: Any) -> bool:
@@ -442,24 +541,6 @@ def _examples_of(batch: Any) -> list[Any]:
     if not sizes:
         return [batch]
     return [tree_map(lambda t, i=i: t[i] if _has_rows(t) else t, batch) for i in range(sizes[0])]
-
-
-# ---- random augmentation
-
-
-def warn_of_augmentation(source: ExampleSource) -> None:
-    """Warn if two reads of an item differ, and seed the reads if that makes them equal."""
-    if not isinstance(source, _ItemSource) or not source.varies():
-        return
-    source.seeded = True
-    what = "the scores are of one random version of each; give the dataset without augmentation."
-    if not source.varies():
-        what = "each is scored in one version, drawn by its position, the same at every read."
-    warnings.warn(
-        f"reading an example twice gives different values (random augmentation?): {what}",
-        ExemplaWarning,
-        stacklevel=4,
-    )
 
 
 @contextmanager
