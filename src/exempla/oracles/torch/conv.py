@@ -176,10 +176,9 @@ class ConvFactors(StructuredFactors):
         return Work(self.positions, d_in, d_out, gram)
 
     def gram(self, other: Factors) -> Tensor:
-        few = isinstance(other, ConvFactors) and (
-            self._cost_by_positions(self.positions * other.positions) <= self.work.gram
-        )
-        if not few:
+        if not isinstance(other, ConvFactors):
+            return super().gram(other)
+        if self._cost_by_positions(self.positions * other.positions) > self.work.gram:
             return super().gram(other)
         parts = (
             torch.cat([one.gram(two) for two in other._by_positions()], 1)

@@ -236,7 +236,7 @@ class StructuredFactors(Factors, ABC):
     """Defaults of the subclasses, computed on scores written out a few rows at a time."""
 
     def _hold(self, a: Tensor | None, g: Tensor, **others: Any) -> None:
-        self.__dict__.update(a=a, g=g, **others)  # the base class is frozen
+        vars(self).update(a=a, g=g, **others)  # the base class is frozen
 
     @property
     @abstractmethod

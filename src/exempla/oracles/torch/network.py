@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,30 +39,36 @@ _MAX_LOG_ERROR = 0.02
 two samples."""
 
 
-@dataclass(frozen=True)
 class _RowProbe:
     """Gradients at every use under one cotangent, and under those scaled by each digit."""
 
-    n: int
-    base: int
-    plain: Sequence[Tensor | None]
-    scaled: Sequence[Sequence[Tensor | None]]
+    def __init__(self, outputs: Tensor, uses: Sequence[Use], n: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(outputs.shape, generator=generator)
+        directions = directions.to(outputs.device, outputs.dtype)
+        self.n, self.base = n, _HALF_BASE if outputs.dtype == torch.float16 else _BASE
+        edges = [use.edge for use in uses]
+        self.plain = pull_back(outputs, edges, directions, again=True)
+        self.scaled, digit = [], 1
+        while digit < n:
+            factors = 2.0 ** ((torch.arange(n, device=outputs.device) // digit) % self.base)
+            along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
+            self.scaled.append(pull_back(outputs, edges, along, again=True))
+            digit *= self.base
 
-    def samples(self, place: int, rows: Any) -> Tensor | None:
+    def _samples(self, place: int, rows: Callable[[Tensor], Tensor]) -> Tensor | None:
         """Return the sample of each row, −1 if no gradient reaches it; None if a row has several.
 
         `rows` turns a gradient into (rows, numbers).
         """
         first = self.plain[place]
-        if first is None:
-            return None
+        assert first is not None
         norms = rows(first).double().norm(dim=1)
         reached = norms > 0
         found = torch.zeros(len(norms), dtype=torch.long, device=norms.device)
         for digit, gradients in enumerate(self.scaled):
             g = gradients[place]
-            if g is None:
-                return None
+            assert g is not None
             factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
             if bool(((factor - factor.round()).abs() > _MAX_LOG_ERROR).any()):
                 return None
@@ -72,37 +77,20 @@ class _RowProbe:
             return None
         return found.masked_fill(~reached, -1)
 
-
-def _probe_rows(outputs: Tensor, uses: Sequence[Use], n: int) -> _RowProbe:
-    """Pull random directions back to the uses, plain and scaled by the digits of the samples."""
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(outputs.shape, generator=generator).to(outputs.device, outputs.dtype)
-    base = _HALF_BASE if outputs.dtype == torch.float16 else _BASE
-    edges = [use.edge for use in uses]
-    numbers = torch.arange(n, device=outputs.device)
-    scaled, digit = [], 1
-    while digit < n:
-        factors = 2.0 ** ((numbers // digit) % base)
-        along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
-        scaled.append(pull_back(outputs, edges, along, again=True))
-        digit *= base
-    return _RowProbe(n, base, pull_back(outputs, edges, directions, again=True), scaled)
-
-
-def _layout_of(seen: _RowProbe, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
-    """Return where samples stand at this use in this pass; None if a row has several."""
-    if use.repeat is not None or seen.plain[place] is None:
-        return usual
-    n = seen.n
-    if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % n == 0:
-        samples = seen.samples(place, lambda g: usual.split(g, n).flatten(1))
-        known = torch.arange(n, device=None if samples is None else samples.device)
-        if samples is not None and bool(((samples == known) | (samples < 0)).all()):
+    def layout(self, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
+        """Return where samples stand at this use in this pass; None if a row has several."""
+        if use.repeat is not None or self.plain[place] is None:
             return usual
-    if not use.by_row:
-        return None
-    samples = seen.samples(place, lambda g: g.reshape(-1, g.shape[-1]))
-    return None if samples is None else Rows.of(samples, n)
+        if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % self.n == 0:
+            samples = self._samples(place, lambda g: usual.split(g, self.n).flatten(1))
+            if samples is not None:
+                known = torch.arange(self.n, device=samples.device)
+                if bool(((samples == known) | (samples < 0)).all()):
+                    return usual
+        if not use.by_row:
+            return None
+        samples = self._samples(place, lambda g: g.reshape(-1, g.shape[-1]))
+        return None if samples is None else Rows.of(samples, self.n)
 
 
 Run = Callable[[Any, Batch], Tensor]
@@ -172,10 +160,6 @@ class TapedNetwork:
         self.planned: set[str] = set()
         self.warned: set[str] = set()
         self.by_sample: Callable[..., dict[str, Tensor]] | None = None
-
-    @property
-    def surveyed(self) -> bool:
-        return self.found is not None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -364,9 +348,9 @@ class _Pass:
         assert found is not None
         known = [found.layout(key) for key in tape.keys]
         if tape.routed:  # rows were gathered by index: an order of this batch alone
-            seen = _probe_rows(self.outputs, tape.uses, n)
+            probe = _RowProbe(self.outputs, tape.uses, n)
             for place, (use, layout) in enumerate(zip(tape.uses, known, strict=True)):
-                yield _layout_of(seen, place, use, layout)
+                yield probe.layout(place, use, layout)
             return
         for use, layout in zip(tape.uses, known, strict=True):
             fits = use.repeat is not None or not use.axes
