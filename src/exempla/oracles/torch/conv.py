@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exempla.oracles.base import GRAM_BLOCK
-from exempla.oracles.factors import Factors, Side, Work
+from exempla.oracles.factors import Factors, Side, Work, as_slice
 from exempla.oracles.torch.factors import (
     GRAM_TIMES,
     PairFactors,
@@ -147,7 +147,8 @@ class ConvFactors(StructuredFactors):
             positions = (
                 np.asarray(positions)[:, None] * self.images + np.arange(self.images)
             ).ravel()
-        return ConvFactors(self.a[positions], self.g[positions], self.shape, self.images)
+        rows = as_slice(positions)
+        return ConvFactors(self.a[rows], self.g[rows], self.shape, self.images)
 
     # ---- by positions: patches and output gradients as two operands, a few rows at a time
 

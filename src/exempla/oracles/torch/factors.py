@@ -10,7 +10,9 @@ of n rows × s positions × d numbers: `Vectors` (the numbers), `OneHot` (of an 
 the position of the single one) or `Stacked` (of a stack of matrices, such as experts: the numbers
 and which matrix they met). A tied weight used once as a table and once as a matrix swaps its sides.
 
-Scores are written out a few rows at a time, which bounds memory and keeps the cache warm.
+Scores are written out a few rows at a time, which bounds memory and keeps the cache warm. Numbers
+stay in the precision of the pass (bfloat16, say) and are widened when they are used: the sides of
+all layers together are the largest thing in memory.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.factors import Factors, Pairs, Side, Work
+from exempla.oracles.factors import Factors, Pairs, Side, Work, as_slice
 
+_LOW = (torch.float16, torch.bfloat16)
 PIECE = 2**26
 """Numbers written out at one time on a GPU; one 16th of it on a CPU."""
 GRAM_TIMES = 8
@@ -43,6 +46,22 @@ def pieces_of(rows: int, width: int, like: Tensor, times: int = 1) -> list[np.nd
     """Split rows into consecutive pieces of at most `rows_at_once`."""
     step = rows_at_once(width, like, times)
     return [np.arange(i, min(i + step, rows)) for i in range(0, rows, step)]
+
+
+def widen(t: Tensor) -> Tensor:
+    """Return at least single precision, which sums over samples and positions need."""
+    return t.float() if t.dtype in _LOW else t
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the product of matrices, (n, s, d) with (n, d, r), in single precision at least.
+
+    A GPU multiplies low-precision numbers many times faster than their widened copies, and sums
+    the products in single precision: the result is the same.
+    """
+    if left.is_cuda and left.dtype == right.dtype and left.dtype in _LOW:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return widen(left) @ widen(right)
 
 
 # ---- one side of a score
@@ -69,13 +88,20 @@ class Operand(ABC):
         return self.width
 
     @abstractmethod
+    def written(self) -> Tensor:
+        """Return the vectors, (n, s, d), in the precision in which they are held."""
+
     def project(self, basis: Tensor | None) -> Tensor:
         """Return Uᵀv at every position, (n, s, r); None writes the vectors out."""
+        return widen(self.written()) if basis is None else self._along(basis)
+
+    @abstractmethod
+    def _along(self, basis: Tensor) -> Tensor: ...
 
     def moment(self) -> Tensor:
         """Return Σ v vᵀ over rows and positions, (d, d)."""
-        flat = self.project(None).flatten(0, 1)
-        return flat.T @ flat
+        flat = self.written().flatten(0, 1)[None]
+        return _product(flat.transpose(1, 2), flat)[0]
 
     def action(self, directions: Tensor) -> Tensor:
         """Return (Σ v vᵀ) times a few directions, (d, r), for moments too wide to write out."""
@@ -86,7 +112,7 @@ class Operand(ABC):
         """Return v_is · v'_is' for the same row i on both sides, (n, s, s')."""
         if isinstance(other, OneHot):
             return other.pair(self).transpose(1, 2)
-        return self.project(None) @ other.project(None).transpose(1, 2)
+        return _product(self.written(), other.written().transpose(1, 2))
 
     def cross(self, other: Operand) -> Tensor:
         """Return v_is · v'_js' for all rows, (n, s, m, s')."""
@@ -132,12 +158,13 @@ class Vectors(Operand):
     def width(self) -> int:
         return self.values.shape[2] + self.ones
 
-    def project(self, basis: Tensor | None) -> Tensor:
-        if basis is None:
-            return F.pad(self.values, (0, 1), value=1.0) if self.ones else self.values
+    def written(self) -> Tensor:
+        return F.pad(self.values, (0, 1), value=1.0) if self.ones else self.values
+
+    def _along(self, basis: Tensor) -> Tensor:
         if self.ones:  # Uᵀ[v; 1] without writing the ones out
-            return self.values @ basis[:-1] + basis[-1]
-        return self.values @ basis
+            return widen(self.values) @ basis[:-1] + basis[-1]
+        return widen(self.values) @ basis
 
 
 @dataclass(frozen=True)
@@ -155,9 +182,10 @@ class OneHot(Operand):
     def multiplied(self) -> int:
         return 1  # looked up
 
-    def project(self, basis: Tensor | None) -> Tensor:
-        if basis is None:
-            return F.one_hot(self.values, self.size).to(self.dtype)
+    def written(self) -> Tensor:
+        return F.one_hot(self.values, self.size).to(self.dtype)
+
+    def _along(self, basis: Tensor) -> Tensor:
         return basis[self.values]
 
     def moment(self) -> Tensor:
@@ -198,35 +226,35 @@ class Stacked(Operand):
         for e in self.part.unique().tolist():
             yield self.part == e, slice(e * size, (e + 1) * size)
 
-    def project(self, basis: Tensor | None) -> Tensor:
-        wide = self.width if basis is None else basis.shape[1]
-        out = self.values.new_zeros(*self.part.shape, wide)
+    def written(self) -> Tensor:
+        out = self.values.new_zeros(*self.part.shape, self.width)
         for here, place in self._parts():
-            if basis is None:
-                out[..., place][here] = self.values[here]
-            else:
-                out[here] = self.values[here] @ basis[place]
+            out[..., place][here] = self.values[here]
+        return out
+
+    def _along(self, basis: Tensor) -> Tensor:
+        out = basis.new_zeros(*self.part.shape, basis.shape[1])
+        for here, place in self._parts():
+            out[here] = widen(self.values[here]) @ basis[place]
         return out
 
     def moment(self) -> Tensor:
-        out = self.values.new_zeros(self.width, self.width)
+        out = widen(self.values.new_zeros(self.width, self.width))
         for here, place in self._parts():
-            flat = self.values[here]
-            out[place, place] = flat.T @ flat
+            out[place, place] = Vectors(self.values[here][None]).moment()
         return out
 
     def action(self, directions: Tensor) -> Tensor:
         out = torch.zeros_like(directions)
         for here, place in self._parts():
-            flat = self.values[here]
-            out[place] = flat.T @ (flat @ directions[place])
+            out[place] = Vectors(self.values[here][None]).action(directions[place])
         return out
 
     def pair(self, other: Operand) -> Tensor:
         if not isinstance(other, Stacked):
             return super().pair(other)
         same = self.part[:, :, None] == other.part[:, None, :]
-        return (self.values @ other.values.transpose(1, 2)) * same
+        return _product(self.values, other.values.transpose(1, 2)) * same
 
 
 # ---- scores
@@ -263,7 +291,7 @@ class StructuredFactors(Factors, ABC):
 
     def compact(self) -> Factors:
         """Write the scores out if many positions make the two sides longer than the scores."""
-        written = len(self) * self.sizes[0] * self.sizes[1] * self.g.element_size()
+        written = len(self) * self.sizes[0] * self.sizes[1] * widen(self.g[:0]).element_size()
         if len(self) == 0 or written >= self.nbytes:
             return self
         parts = pieces_of(len(self), self._width, self.g)
@@ -313,7 +341,7 @@ class DenseFactors(StructuredFactors):
         return matrix if basis_in is None else basis_in.T @ matrix
 
     def take(self, positions: np.ndarray) -> DenseFactors:
-        return DenseFactors(self.g[positions])
+        return DenseFactors(self.g[as_slice(positions)])
 
     def moment(self, side: Side) -> Tensor:
         # without positions to sum over, the score itself gives the two sides: Σ M Mᵀ and Σ Mᵀ M
@@ -351,10 +379,10 @@ class PairFactors(StructuredFactors):
             return self._scatter(self.outputs.project(basis_out), self.inputs)
         if basis_out is None and isinstance(self.outputs, OneHot):
             return self._scatter(self.inputs.project(basis_in), self.outputs).transpose(1, 2)
+        if basis_in is basis_out is None and self.inputs.positions > 1:
+            return _product(self.inputs.written().transpose(1, 2), self.outputs.written())
         a, g = self.inputs.project(basis_in), self.outputs.project(basis_out)
-        if a.shape[1] == 1:
-            return a.transpose(1, 2) * g
-        return a.transpose(1, 2) @ g
+        return a.transpose(1, 2) * g if a.shape[1] == 1 else a.transpose(1, 2) @ g
 
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         if self.inputs.positions > 1:
@@ -370,7 +398,8 @@ class PairFactors(StructuredFactors):
         return out.scatter_add_(1, table.values[:, :, None].expand_as(values), values)
 
     def take(self, positions: np.ndarray) -> PairFactors:
-        return PairFactors(self.inputs.take(positions), self.outputs.take(positions))
+        rows = as_slice(positions)
+        return PairFactors(self.inputs.take(rows), self.outputs.take(rows))
 
     def flip(self) -> PairFactors:
         """Return the transposed scores."""
@@ -405,7 +434,7 @@ class PairFactors(StructuredFactors):
         return super().norm2() if self._written_out(self.inputs.positions) else self.pair(self)
 
     def scale_inputs(self, factor: Any) -> Factors:
-        scale = torch.as_tensor(factor).to(self.g)
+        scale = torch.as_tensor(factor).to(widen(self.g))
         if isinstance(self.inputs, OneHot):  # e_k scaled by f_k is f_k times what stands opposite
             outputs = self.outputs.project(None) * scale[self.inputs.values][:, :, None]
             return PairFactors(self.inputs, Vectors(outputs))
@@ -424,7 +453,7 @@ class PairFactors(StructuredFactors):
         for name in ("inputs", "outputs"):
             side = [getattr(f, name) for f in parts]
             if pads:
-                side = [Vectors(x.project(None)) if isinstance(x, Vectors) else x for x in side]
+                side = [Vectors(x.written()) if isinstance(x, Vectors) else x for x in side]
                 side = [x.pad(longest - x.positions) for x in side]
             sides.append(side[0].join(side[1:], 0))
         return PairFactors(*sides)

@@ -35,6 +35,7 @@ from exempla.oracles.torch.factors import (
     Stacked,
     Vectors,
     merge,
+    widen,
 )
 
 
@@ -90,11 +91,6 @@ class Rows:
 _Place = Layout | Rows
 
 
-def widen(t: Tensor) -> Tensor:
-    """Return at least single precision, which sums over samples and positions need."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
-
-
 def repeated(t: Tensor, n: int, axis: int) -> Tensor:
     """Repeat the values for each of n samples, on an axis of size one (−1: a new first axis)."""
     if axis < 0:
@@ -105,7 +101,7 @@ def repeated(t: Tensor, n: int, axis: int) -> Tensor:
 def _positions(t: Tensor, n: int, layout: _Place) -> Tensor:
     """Return (n, s, d): every axis but the last is samples or positions."""
     t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
-    return widen(layout.split(t, n).reshape(n, -1, t.shape[-1]))
+    return layout.split(t, n).reshape(n, -1, t.shape[-1])
 
 
 def _channels(t: Tensor, n: int, layout: _Place) -> Tensor:
@@ -169,7 +165,7 @@ class LinearUse(Use):
     by_row: ClassVar[bool] = True
 
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
-        return _positions(g, n, layout).sum(1)  # ∂out/∂b = 1 at every position
+        return widen(_positions(g, n, layout)).sum(1)  # ∂out/∂b = 1 at every position
 
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         return PairFactors(self._operand(n, layout, bias), Vectors(_positions(g, n, layout)))
@@ -194,7 +190,7 @@ class TableUse(LinearUse):
         values = _positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
             values = values * (indices != self.padding)[:, :, None]
-        return PairFactors(OneHot(indices, self.size, values.dtype), Vectors(values))
+        return PairFactors(OneHot(indices, self.size, widen(values[:0]).dtype), Vectors(values))
 
 
 @dataclass

@@ -25,14 +25,8 @@ import torch
 from torch import Tensor
 
 from exempla.oracles.factors import Factors
-from exempla.oracles.torch.layers import (
-    Block,
-    Layout,
-    Rows,
-    Use,
-    plan_blocks,
-    widen,
-)
+from exempla.oracles.torch.factors import widen
+from exempla.oracles.torch.layers import Block, Layout, Rows, Use, plan_blocks
 from exempla.oracles.torch.tape import CLONE, Tape, pull_back
 
 PROBE = 3
@@ -273,7 +267,7 @@ def _verify(
     rows = pulled.rows(sorted(found.fallback)) if found.fallback else []
     found.references = {x: torch.cat([row[x] for row in rows]) for x in found.fallback}
     held = sum(use.x.nbytes for use in tape.uses if use.x is not None)
-    held += sum(g.numel() * 4 for g in total if g is not None)
+    held += sum(g.nbytes for g in total if g is not None)
     found.row_bytes = held / n + 4 * sum(shapes[x].numel() for x in found.fallback)
 
 
