@@ -27,6 +27,7 @@ from exempla.oracles.torch.examples import Batch
 from exempla.oracles.torch.factors import DenseFactors
 from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use
 from exempla.oracles.torch.restore import random_state, restore_random_state
+from exempla.oracles.torch.sources import leaves
 from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
 from exempla.oracles.torch.tape import Tape, pull_back
 
@@ -427,6 +428,45 @@ def _refuse_size(parameters: dict[str, Tensor]) -> None:
             f"form, and written out for each of a few examples their scores take "
             f"{needed / 2**30:.0f} GiB: leave these out with parameters=, or let the model apply "
             "them by F.linear, matmul or a grouped product."
+        )
+
+
+def failure(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
+    """Return why the model fails on the first examples, and what to do about it."""
+    named = dict(enumerate(batch.args)) | batch.kwargs
+    inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
+    lines = str(error).splitlines()
+    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
+    if "dtype" in str(error) and any(not t.is_floating_point() for t in inputs.values()):
+        kind = str(dtype).removeprefix("torch.")
+        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
+    if not inputs:
+        return f"{what}: the data gives it no tensor; name the columns as its forward does."
+    shapes = ", ".join(
+        f"{k} {tuple(t.shape[1:])}" if isinstance(k, str) else f"{tuple(t.shape[1:])}"
+        for k, t in inputs.items()
+    )
+    return f"{what}: check that it takes examples of shape {shapes}."
+
+
+def refuse_headless(model: nn.Module, error: Exception) -> None:
+    """Raise if the module has no forward (a LightningModule need not have one)."""
+    if isinstance(error, NotImplementedError) and "forward" in str(error):
+        inside = brief(name for name, _ in model.named_children())
+        raise ExemplaError(
+            f"{type(model).__name__} has no forward: give the network inside it that turns inputs "
+            f"into outputs ({inside}), or add a forward that calls it."
+        ) from error
+
+
+def refuse_parameters(model: nn.Module) -> None:
+    """Raise if the model itself holds NaN or infinity."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
+    if wrong:
+        raise ExemplaError(
+            f"the model holds NaN or infinity in {brief(wrong)}: train it again, or "
+            "load weights that are finite."
         )
 
 

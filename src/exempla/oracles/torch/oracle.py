@@ -34,9 +34,16 @@ from exempla.oracles.torch.examples import (
     refuse_weights,
 )
 from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head, outputs_of
-from exempla.oracles.torch.network import TapedNetwork, brief, out_of_memory
+from exempla.oracles.torch.network import (
+    TapedNetwork,
+    brief,
+    failure,
+    out_of_memory,
+    refuse_headless,
+    refuse_parameters,
+)
 from exempla.oracles.torch.restore import BORROWING, ModelRestorer
-from exempla.oracles.torch.sources import ArraySource, leaves, source_of, tree_map
+from exempla.oracles.torch.sources import ArraySource, source_of, tree_map
 from exempla.oracles.torch.tape import pull_back
 from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters
 from exempla.recorder.weights import unwrap_module
@@ -63,45 +70,6 @@ def _class_weights_note(classes: int) -> str:
         "entropy reads them; use likelihood='multilabel' if the network was trained with a yes or "
         "no for each class."
     )
-
-
-def _failure(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
-    """Return why the model fails on the first examples, and what to do about it."""
-    named = dict(enumerate(batch.args)) | batch.kwargs
-    inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
-    lines = str(error).splitlines()
-    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
-    if "dtype" in str(error) and any(not t.is_floating_point() for t in inputs.values()):
-        kind = str(dtype).removeprefix("torch.")
-        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
-    if not inputs:
-        return f"{what}: the data gives it no tensor; name the columns as its forward does."
-    shapes = ", ".join(
-        f"{k} {tuple(t.shape[1:])}" if isinstance(k, str) else f"{tuple(t.shape[1:])}"
-        for k, t in inputs.items()
-    )
-    return f"{what}: check that it takes examples of shape {shapes}."
-
-
-def _refuse_headless(model: nn.Module, error: Exception) -> None:
-    """Raise if the module has no forward (a LightningModule need not have one)."""
-    if isinstance(error, NotImplementedError) and "forward" in str(error):
-        inside = brief(name for name, _ in model.named_children())
-        raise ExemplaError(
-            f"{type(model).__name__} has no forward: give the network inside it that turns inputs "
-            f"into outputs ({inside}), or add a forward that calls it."
-        ) from error
-
-
-def _refuse_parameters(model: nn.Module) -> None:
-    """Raise if the model itself holds NaN or infinity."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
-    if wrong:
-        raise ExemplaError(
-            f"the model holds NaN or infinity in {brief(wrong)}: train it again, or "
-            "load weights that are finite."
-        )
 
 
 class TorchOracle(Oracle):
@@ -300,14 +268,14 @@ class TorchOracle(Oracle):
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
-            _refuse_headless(self.model, error)
-            raise ExemplaError(_failure(error, batch, self.dtype)) from error
+            refuse_headless(self.model, error)
+            raise ExemplaError(failure(error, batch, self.dtype)) from error
         if not outputs.requires_grad:
             raise ExemplaError(_NO_GRADIENT)
         outputs = outputs.detach()
         wrong = ~outputs.isfinite()
         if bool(wrong.any()):
-            _refuse_parameters(self.model)
+            refuse_parameters(self.model)
             refuse_rows(wrong, batch.positions, _NOT_FINITE)
         return outputs
 

@@ -15,7 +15,6 @@ import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby, islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,6 +36,7 @@ from torch.utils.data import (
 from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
+from exempla.oracles.factors import as_slice
 from exempla.oracles.torch.restore import random_state, restore_random_state
 
 _EMPTY = "the data is empty: there is no example to score."
@@ -116,14 +116,15 @@ def usable_tensor(tensor: Tensor) -> Tensor:
         If the tensor is on the meta device, sparse, nested, complex or quantized, or holds whole
         numbers above 2**63.
     """
-    if tensor.is_meta:
-        raise ExemplaError("a tensor on the meta device has no values: load the data first.")
-    if tensor.is_nested or tensor.layout != torch.strided:
-        raise ExemplaError("a sparse or nested tensor cannot be read by rows: give a dense one.")
-    if tensor.is_complex():
-        raise ExemplaError("a complex tensor has no likelihood here: give real numbers.")
-    if tensor.is_quantized:
-        raise ExemplaError("a quantized tensor has no gradient: give tensor.dequantize().")
+    uneven = tensor.is_nested or tensor.layout != torch.strided
+    for wrong, message in (
+        (tensor.is_meta, "a tensor on the meta device has no values: load the data first."),
+        (uneven, "a sparse or nested tensor cannot be read by rows: give a dense one."),
+        (tensor.is_complex(), "a complex tensor has no likelihood here: give real numbers."),
+        (tensor.is_quantized, "a quantized tensor has no gradient: give tensor.dequantize()."),
+    ):
+        if wrong:
+            raise ExemplaError(message)
     if tensor.dtype in _WIDE_UNSIGNED:
         as_signed = tensor.to(torch.int64)
         if bool((as_signed < 0).any()):
@@ -177,11 +178,7 @@ class ArraySource(ExampleSource):
         return self.count
 
     def read(self, positions: np.ndarray) -> Iterator[_Piece]:
-        first, last = int(positions[0]), int(positions[-1])
-        if last - first + 1 == len(positions) and bool((np.diff(positions) == 1).all()):
-            index: Any = slice(first, last + 1)  # a view: nothing is copied
-        else:
-            index = torch.as_tensor(positions)
+        index = as_slice(positions)
         yield positions, tree_map(lambda t: t[index] if _has_rows(t) else t, self.arrays)
 
 
@@ -236,11 +233,15 @@ class _ItemSource(ExampleSource):
     def _items(self, positions: Iterable[int]) -> list[Any]:
         if not self.seeded:
             return [self._item(int(i)) for i in positions]
-        found = []
-        with _seeding() as seed:
-            for i in positions:
-                seed(int(i))
-                found.append(self._item(int(i)))
+        before, found = random_state(), []
+        try:
+            for i in map(int, positions):
+                random.seed(i)
+                np.random.seed(i % 2**32)  # noqa: NPY002 - the global one, which datasets use
+                torch.manual_seed(i)
+                found.append(self._item(i))
+        finally:
+            restore_random_state(before)
         return found
 
     def _item(self, i: int) -> Any:
@@ -541,22 +542,6 @@ def _examples_of(batch: Any) -> list[Any]:
     if not sizes:
         return [batch]
     return [tree_map(lambda t, i=i: t[i] if _has_rows(t) else t, batch) for i in range(sizes[0])]
-
-
-@contextmanager
-def _seeding() -> Iterator[Callable[[int], None]]:
-    """Provide a function that seeds every generator; restore their states at the end."""
-    before = random_state()
-
-    def seed(position: int) -> None:
-        random.seed(position)
-        np.random.seed(position % 2**32)  # noqa: NPY002 - the global one, which datasets use
-        torch.manual_seed(position)
-
-    try:
-        yield seed
-    finally:
-        restore_random_state(before)
 
 
 def _same(one: Any, other: Any) -> bool:
