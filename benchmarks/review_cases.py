@@ -1,6 +1,7 @@
 """Labels that are wrong in known places, and what was said about them: cases for simulated reviews.
 
-Real ones: `fix_labels` on Enron, digits and Adult with planted mistakes of four kinds. Synthetic
+Real ones: `fix_labels` on Enron, SST-2, digits and Adult with planted mistakes of four kinds, with
+200 trusted rows or, for reviews that start with random checks, without. Synthetic
 ones: the same kinds, where what is stated is right for uniform mistakes only. And two in which the
 stated probabilities are wrong on purpose: turned round, and the same for every row.
 """
@@ -34,6 +35,8 @@ class Case:
     suggested: np.ndarray
     model: np.ndarray
     wrong: np.ndarray
+    expected: np.ndarray | None = None
+    """The expected number of wrong labels and its 90 % interval, as `fix_labels` states them."""
 
     def turned(self) -> Case:
         """The same rows with every probability turned round."""
@@ -82,22 +85,29 @@ def synthetic_case(kind: str, rate: float, seed: int, rows: int = 2000) -> Case:
 
 
 def real_cases(
-    folder: Path, cache: Path, seed: int = 0, sets: tuple[str, ...] = ("digits", "adult", "enron")
+    folder: Path,
+    cache: Path,
+    seed: int = 0,
+    sets: tuple[str, ...] = ("digits", "adult", "enron"),
+    curated: int = CURATED,
+    rates: tuple[float, ...] = RATES,
 ) -> Iterator[Case]:
     """`fix_labels` on each data set with each kind of mistake; answers are kept in `cache`."""
     cache.mkdir(parents=True, exist_ok=True)
     for data in sets:
         for kind in KINDS:
-            for rate in RATES:
-                path = cache / f"{data}-{kind}-{rate}-{seed}.npz".replace(" ", "_")
+            for rate in rates:
+                name = f"{data}-{kind}-{rate}-{seed}-{curated}.npz"
+                path = cache / name.replace(" ", "_")
                 if not path.exists():
-                    made = _judged(data, kind, rate, folder, seed)
-                    np.savez(path, **made)
+                    np.savez(path, **_judged(data, kind, rate, folder, seed, curated))
                 with np.load(path, allow_pickle=False) as kept:
                     yield Case(data, kind, rate, **{name: kept[name] for name in kept}).ordered()
 
 
-def _judged(data: str, kind: str, rate: float, folder: Path, seed: int) -> dict[str, np.ndarray]:
+def _judged(
+    data: str, kind: str, rate: float, folder: Path, seed: int, curated: int
+) -> dict[str, np.ndarray]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
 
@@ -108,7 +118,8 @@ def _judged(data: str, kind: str, rate: float, folder: Path, seed: int) -> dict[
     model = LogisticRegression(max_iter=2000, C=0.1 if data == "digits" else 1.0)
     chances = cross_val_predict(model, X, y, cv=5, method="predict_proba")
     given = _spoiled(y, chances, kind, rate, rest, np.random.default_rng([seed, 7]))
-    fixes = fix_labels(model, (X[rest], given[rest]), (X[trusted], y[trusted]), seed=seed)
+    known = (X[trusted], y[trusted]) if curated else None
+    fixes = fix_labels(model, (X[rest], given[rest]), known, seed=seed, progress=False)
     rows = rest[fixes.indices]
     fitted = model.fit(X[rest], given[rest]).predict_proba(X[rows])
     said = np.searchsorted(model.classes_, fixes.suggested)
@@ -118,6 +129,7 @@ def _judged(data: str, kind: str, rate: float, folder: Path, seed: int) -> dict[
         "suggested": np.asarray(fixes.suggested).astype(str),
         "model": fitted[np.arange(len(rows)), said],
         "wrong": given[rows] != y[rows],
+        "expected": np.array([fixes.expected_errors, *fixes.interval]),
     }
 
 
@@ -169,16 +181,28 @@ def _adult(folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enron(folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
     with gzip.open(folder / "enron1" / "enron1.jsonl.gz", "rt") as lines:
         messages = [json.loads(line) for line in lines]
     order = np.random.default_rng(seed).permutation(len(messages))[:ROWS]
     texts = [messages[i]["subject"] + "\n" + messages[i]["body"] for i in order]
-    words = TfidfVectorizer(min_df=3, stop_words="english", sublinear_tf=True).fit_transform(texts)
-    X = TruncatedSVD(200, random_state=0).fit_transform(words)
-    return X / X.std(axis=0), np.array([int(messages[i]["label"]) for i in order])
+    return _words(texts, "english"), np.array([int(messages[i]["label"]) for i in order])
 
 
-_LOAD = {"digits": _digits, "adult": _adult, "enron": _enron}
+def _sst2(folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    import pandas as pd
+
+    table = pd.read_csv(folder / "text" / "sst2_train.tsv.gz", sep="\t", quoting=3)
+    table = table.sample(ROWS, random_state=seed)
+    return _words(table["sentence"].tolist(), None), table["label"].to_numpy()
+
+
+def _words(texts: list[str], stop_words: str | None) -> np.ndarray:
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectors = TfidfVectorizer(min_df=3, stop_words=stop_words, sublinear_tf=True)
+    X = TruncatedSVD(200, random_state=0).fit_transform(vectors.fit_transform(texts))
+    return X / X.std(axis=0)
+
+
+_LOAD = {"digits": _digits, "adult": _adult, "enron": _enron, "sst2": _sst2}

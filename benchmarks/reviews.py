@@ -10,6 +10,12 @@ until 90 % of the wrong labels are found, in the analysis's own order, in the le
 spot checks, and on the page as it is. Last, whether the page ever says "stop" too early, within 900
 decisions, where the share left lies a little above the one named.
 
+    python -m benchmarks.reviews --first 50 --data DATA --reviews 100
+
+measures reviews that begin with 50 random rows, of files without trusted rows: what `fix_labels`
+states, what the page states after the checks, and the average precision of the order before and
+after, over the rows that were not checked.
+
 The constants of learning.py were chosen (twelve variants) on digits and on Adult with uniform
 mistakes, both with --seed 0; the table is of --seed 1, run once.
 """
@@ -25,12 +31,13 @@ from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import average_precision_score
 
 from benchmarks.review_cases import KINDS, RATES, Case, real_cases, synthetic_case
-from exempla.review.folder import ListedSuspect
 from exempla.review.log import Draw
 from exempla.review.sampling import RemainingErrors, sample_rest
 from exempla.review.session import ReviewPlan, ReviewState, Settled
+from exempla.review.suspects import Suspect
 
 REFIT = 5
 FIELDS = (
@@ -90,10 +97,10 @@ def plan_of(case: Case, listed: int, seed: int) -> tuple[ReviewPlan, dict[int, b
     strata, chosen, stratum = sample_rest(case.p[listed:], listed=listed, seed=seed)
     half = -(-listed // 2)
 
-    def row(i: int, stratum: int) -> ListedSuspect:
-        return ListedSuspect(
-            i, "", str(case.given[i]), str(case.suggested[i]), float(case.p[i]),
-            float(case.model[i]), "", item=i, stratum=stratum,
+    def row(i: int, stratum: int) -> Suspect:
+        return Suspect(
+            i, str(case.given[i]), str(case.suggested[i]), float(case.p[i]),
+            float(case.model[i]), stratum=stratum,
         )  # fmt: skip
 
     suspects = [row(i, int(i >= half)) for i in range(listed)]
@@ -152,6 +159,54 @@ def measured(make: Callable[[int], Case], reviews: int, sought: bool) -> dict[st
         line["learned_90"] = until_found(case, 0.9, 0, spots=False)
         line["page_90"] = until_found(case, 0.9, 0)
     return line
+
+
+FIRST_FIELDS = (
+    "data", "kind", "rate", "rows", "wrong", "stated", "stated_low", "stated_high",
+    "stated_covers", "checks", "reviews", "after", "after_low", "after_high", "covered",
+    "ap_before", "ap_after", "better",
+)  # fmt: skip
+
+
+def checked_first(case: Case, checks: int, seed: int) -> tuple[float, float, float, float, float]:
+    """Wrong labels in the file after `checks` random rows (mean, low, high), and the average
+    precision of the order over all other rows, before and after."""
+    plan, truth = plan_of(case, listed_by_default(case), seed)
+    plan.initial_sample = checks
+    person = Person(plan, truth)
+    for _ in range(checks):
+        person.decide()
+    if len(person.draws) != checks:
+        raise RuntimeError("not every row was drawn at random")
+    left, found = person.remaining(), sum(each.wrong for each in person.settled.values())
+    everything, _ = plan_of(case, case.p.size, seed)  # the same rows, all of them in the order
+    learned = everything.learned(person.state).probabilities
+    open_ = ~np.isin([suspect.item for suspect in everything.items], list(person.settled))
+    before, after = (
+        average_precision_score(case.wrong[open_], p[open_]) for p in (case.p, learned)
+    )
+    if left.low is None or left.high is None:
+        raise RuntimeError("a review without spot checks has no interval")
+    return found + left.mean, found + left.low, found + left.high, float(before), float(after)
+
+
+def first_line(case: Case, checks: int, reviews: int) -> dict[str, Any]:
+    """One line of the table of reviews that begin with random checks."""
+    made = np.array([checked_first(case, checks, seed) for seed in range(reviews)])
+    wrong = int(case.wrong.sum())
+    assert case.expected is not None
+    mean, low, high = np.round(case.expected, 1).tolist()
+    middle = np.median(made, axis=0)
+    return {
+        "data": case.data, "kind": case.kind, "rate": case.rate, "rows": case.p.size,
+        "wrong": wrong, "stated": mean, "stated_low": low, "stated_high": high,
+        "stated_covers": bool(low <= wrong <= high), "checks": checks, "reviews": reviews,
+        "after": round(middle[0], 1), "after_low": middle[1], "after_high": middle[2],
+        "covered": round(float(np.mean((made[:, 1] <= wrong) & (wrong <= made[:, 2]))), 3),
+        "ap_before": round(float(made[:, 3].mean()), 4),
+        "ap_after": round(float(made[:, 4].mean()), 4),
+        "better": round(float(np.mean(made[:, 4] > made[:, 3])), 3),
+    }  # fmt: skip
 
 
 def false_stops(share: float, seeds: int, rows: int = 20_000, most: int = 900) -> float:
@@ -213,6 +268,7 @@ def main() -> None:
     parser.add_argument("--reviews", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the mistakes in real data")
     parser.add_argument("--out", type=Path, default=Path("docs/experiments/reviews.csv"))
+    parser.add_argument("--first", type=int, help="only reviews that begin with so many checks")
     parser.add_argument("--stops", action="store_true", help="only how often a stop is too early")
     parser.add_argument("--judge", action="store_true", help="only fill the cache")
     options = parser.parse_args()
@@ -220,14 +276,24 @@ def main() -> None:
         for share in (0.01, 0.02, 0.05):
             print(share, false_stops(share, 2000), flush=True)
         return
+    if options.first:
+        sets = tuple(s for s in options.sets if s != "synthetic")
+        cases = real_cases(options.data, options.cache, options.seed, sets, 0, (0.1,))
+        made = (first_line(case, options.first, options.reviews) for case in cases)
+        _write(options.out, FIRST_FIELDS, made)
+        return
     if options.judge:
         for case in real_cases(options.data, options.cache, options.seed):
             print(case.data, case.kind, case.rate, case.p.sum(), case.wrong.sum(), flush=True)
         return
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+    _write(options.out, FIELDS, lines(options))
+
+
+def _write(path: Path, fields: tuple[str, ...], lines: Iterator[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
-        for line in lines(options):
+        for line in lines:
             writer.writerow(line)
             file.flush()
             print(line, flush=True)

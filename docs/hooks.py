@@ -1,12 +1,19 @@
-"""What the build does besides building: runs the pages' code."""
+"""What the build does besides building: run the pages' code, and turn LaTeX into MathML.
+
+MathML needs no script and nothing to download, prints, and is read aloud by screen readers.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
+
 DOCS = Path(__file__).parent
+FORMULA = re.compile(r"^\$\$(.+?)\$\$$", re.DOTALL | re.MULTILINE)
 
 
 def _load() -> Any:
@@ -29,9 +36,15 @@ def on_pre_build(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Show under each block what it printed."""
+    """Show under each block what it printed, and formulas as MathML."""
     path = Path(page.file.abs_src_path)
-    return run_code.with_output(markdown, run_code.printed_by(path)) if path in _run() else markdown
+    if path in _run():
+        markdown = run_code.with_output(markdown, run_code.printed_by(path))
+    return FORMULA.sub(_formula, markdown)
+
+
+def _formula(match: re.Match[str]) -> str:
+    return f'<div class="formula">{convert(match[1].strip(), display="block")}</div>'
 
 
 def _run() -> list[Path]:

@@ -68,16 +68,29 @@ def test_uncountable_work_is_told_after_two_seconds(monkeypatch, capsys):
 
 
 def test_long_work_is_announced_with_an_estimate(monkeypatch, capsys):
-    clock = iter([0.0, 1.0, 1.5, 12.0])
-    monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
-    with progress.showing(True):
-        lines = progress.Lines("training", 40)
-        lines.update()  # after one second of forty
+    now = [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    with progress.showing(True), counter("training", 40) as bar:
+        now[0] = 1.0
+        bar.update()  # after one second of forty
         assert capsys.readouterr().err == "exempla: training: 1 of 40 (2%), 39 s left\n"
-        lines.update()
+        now[0] = 1.5
+        bar.update()
         assert capsys.readouterr().err == ""
-        lines.update()
+        now[0] = 12.0
+        bar.update()
         assert "3 of 40" in capsys.readouterr().err
+
+
+def test_a_counter_inside_another_moves_the_same_line(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0)
+    with showing(True):
+        for _ in track(range(2), "outer", 2):
+            list(track(range(2), "inner", 2))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith("exempla: outer: ") for line in lines)
 
 
 STAGES = [
@@ -104,7 +117,7 @@ def test_the_overall_share_never_falls_and_ends_with_the_stages(monkeypatch):
     clock = iter(np.arange(0.0, 1000.0, 10.0))
     monkeypatch.setattr(progress, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(progress, "_print", lambda text: None)
-    whole, seen = progress._Overall("explain", STAGES), []
+    whole, seen = progress._Display("explain", STAGES), []
     for name in (None, "no such stage", "writing"):
         whole.enter(name)
         for _ in range(3):  # more counters than the stage announced
@@ -120,7 +133,7 @@ def test_the_time_left_follows_the_speed_of_the_stage(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress, "monotonic", lambda: now[0])
     monkeypatch.setattr(progress, "_print", lambda text: None)
-    whole = progress._Overall("explain", STAGES)
+    whole = progress._Display("explain", STAGES)
     assert whole.seconds_left(0.0) is None
     now[0] = 10.0
     whole.enter("scoring")

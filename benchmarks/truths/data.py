@@ -15,7 +15,8 @@ import numpy as np
 __all__ = ["FILE", "load_set"]
 
 FILE = "data.npz"
-TESTS = 200
+TESTS, MORE = 200, 1000
+"""Test examples, and at most so many more to look for errors among."""
 WORDS, LENGTH = 800, 20
 
 
@@ -91,10 +92,13 @@ def as_words(texts: list[str], y: np.ndarray, count: int) -> dict[str, np.ndarra
 
 
 def drawn(X: np.ndarray, y: np.ndarray, count: int) -> dict[str, np.ndarray]:
-    chosen = np.random.default_rng(0).permutation(len(X))[: count + TESTS]
-    train, test = chosen[:count], chosen[count:]
+    order = np.random.default_rng(0).permutation(len(X))[: count + TESTS + MORE]
+    train, test, more = np.split(order, [count, count + TESTS])
     y = y.astype(np.int64)
-    return {"X": X[train], "y": y[train], "X_test": X[test], "y_test": y[test]}
+    return {
+        "X": X[train], "y": y[train], "X_test": X[test], "y_test": y[test],
+        "X_more": X[more], "y_more": y[more],
+    }  # fmt: skip
 
 
 def main() -> None:

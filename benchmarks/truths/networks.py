@@ -19,12 +19,12 @@ def mlp(inputs: int, classes: int) -> nn.Module:
 class Cnn(nn.Module):
     """Two convolutions and two linear layers, for 8 × 8 or 14 × 14 pictures."""
 
-    def __init__(self, side: int, classes: int) -> None:
+    def __init__(self, side: int, classes: int, channels: int = 8, hidden: int = 48) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
-        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
-        self.fc1 = nn.Linear(16 * (side // 4) ** 2, 48)
-        self.fc2 = nn.Linear(48, classes)
+        self.conv1 = nn.Conv2d(1, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+        self.fc1 = nn.Linear(2 * channels * (side // 4) ** 2, hidden)
+        self.fc2 = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.avg_pool2d(F.relu(self.conv1(x)), 2)
@@ -95,6 +95,8 @@ def make_network(kind: str, shape: tuple[int, ...], classes: int, words: int = 0
         return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.tensor(shape).prod()), classes))
     if kind == "cnn":
         return Cnn(shape[-1], classes)
+    if kind == "wide cnn":
+        return Cnn(shape[-1], classes, channels=16, hidden=128)
     if kind == "residual":
         return Residual(classes)
     if kind == "transformer":

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.func import functional_call, stack_module_state, vmap
 
 from benchmarks.truths.settings import Setting
 
@@ -31,12 +32,17 @@ def train_many(
     rows: Tensor,
     seeds: list[int],
     moments: int = 1,
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    loss: Callable[..., Tensor] = F.cross_entropy,
+    weights_of_rows: Tensor | None = None,
+    snapshots_of: int | None = None,
+    common_order: bool = False,
 ) -> list[list[State]]:
     """The weights of every network at `moments` evenly spaced steps, the last included.
 
     `rows` (networks, examples) are the training rows of each, `seeds` what each starts from,
-    `loss` what a batch's outputs and labels cost.
+    `loss` what a batch's outputs and labels cost. With `weights_of_rows` (networks, all examples)
+    the loss of each example counts that often. Networks after the first `snapshots_of` keep their
+    last weights only. With `common_order` networks of one seed read their rows in one order.
     """
     networks = []
     for seed in seeds:
@@ -46,33 +52,49 @@ def train_many(
     weights = {name: w.detach().to(X.device).requires_grad_() for name, w in weights.items()}
     base = for_training(without_moments(make())).to(X.device)
 
-    def cost(one: State, x: Tensor, label: Tensor) -> Tensor:
-        return loss(functional_call(base, one, (x,)), label)
+    def cost(one: State, x: Tensor, label: Tensor, weight: Tensor | None) -> Tensor:
+        outputs = functional_call(base, one, (x,))
+        if weight is None:
+            return loss(outputs, label)
+        return (loss(outputs, label, reduction="none") * weight).mean()
 
-    gradients = vmap(grad(cost))
+    costs = vmap(cost, (0, 0, 0, None if weights_of_rows is None else 0))
+    places = np.unique(seeds, return_inverse=True)[1] if common_order else np.arange(len(seeds))
+    order_of, orders = torch.from_numpy(places).to(X.device), int(places.max()) + 1
     optimizer = make_optimizer(setting, list(weights.values()))
     generator = torch.Generator(X.device).manual_seed(seeds[0])
     per_epoch = rows.shape[1] // setting.batch
     assert per_epoch, "fewer rows than a batch"
-    total = setting.epochs * per_epoch
-    asked = {round(total * part / moments) for part in range(1, moments + 1)}
+    total_steps = setting.epochs * per_epoch
+    asked = {round(total_steps * part / moments) for part in range(1, moments + 1)}
     kept: list[list[State]] = [[] for _ in seeds]
     step = 0
     for _ in range(setting.epochs):
-        order = torch.rand(rows.shape, generator=generator, device=X.device).argsort(1)
+        size = (orders, rows.shape[1])
+        order = torch.rand(size, generator=generator, device=X.device).argsort(1)[order_of]
         order = rows.gather(1, order)[:, : per_epoch * setting.batch]
         for batch in order.split(setting.batch, 1):
-            found = gradients({k: w.detach() for k, w in weights.items()}, X[batch], y[batch])
-            for name, weight in weights.items():
-                weight.grad = found[name]
+            weight = None if weights_of_rows is None else weights_of_rows.gather(1, batch)
+            total = costs(weights, X[batch], y[batch], weight).sum()  # a gradient of its own each
+            own = list(weights.values())
+            for weight, found in zip(own, torch.autograd.grad(total, own), strict=True):
+                weight.grad = found
             optimizer.step()
             step += 1
             if step in asked:
-                for i, states in enumerate(kept):
-                    states.append({k: w[i].detach().clone() for k, w in weights.items()})
+                for i in range(len(kept) if step == total_steps else snapshots_of or len(kept)):
+                    kept[i].append({k: w[i].detach().clone() for k, w in weights.items()})
     return [
-        [with_moments(make, state, X[rows[i]]) for state in states] for i, states in enumerate(kept)
+        [with_moments(make, state, X[own]) for state in states]
+        for own, states in zip(trained_rows(rows, weights_of_rows), kept, strict=True)
     ]
+
+
+def trained_rows(rows: Tensor, weights: Tensor | None) -> list[Tensor]:
+    """The rows of each network that count."""
+    if weights is None:
+        return list(rows)
+    return [own[weight[own] > 0] for own, weight in zip(rows, weights, strict=True)]
 
 
 def make_optimizer(setting: Setting, weights: list[Tensor]) -> torch.optim.Optimizer:

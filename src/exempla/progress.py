@@ -1,9 +1,9 @@
-"""Progress of long work: bars in a terminal, lines elsewhere, nothing for quick work.
+"""Progress of long work: a bar in a terminal, lines elsewhere, nothing for quick work.
 
 `with showing(progress):` decides once, where the user calls, whether anything is shown. Inside it,
-`counter`, `track` and `waiting` report what is being done. By default each of them has its own bar.
-A command wraps them in `overall`, which shows one bar for the whole command: its stages, the step
-that is running, and the time left.
+`counter`, `track` and `waiting` report what is being done, on one line: that of the outermost of
+them, or that of `overall`, with which a command shows its stages, the step that is running, and the
+time left.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Event, RLock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from exempla.oracles.base import ScoreRows
@@ -32,7 +30,7 @@ DELAY = 2.0
 BETWEEN_LINES = 10.0
 """Seconds between two lines if the output is not a terminal."""
 _REDRAW = 0.5
-"""Seconds between two drawings of the overall bar in a terminal."""
+"""Seconds between two drawings of the bar in a terminal."""
 _LONG = 20.0
 """Work that is estimated to take more seconds than this is announced at once."""
 _BAR_WIDTH = 24
@@ -40,7 +38,7 @@ _MIN_SHARE_FOR_ESTIMATE = 0.1
 """Share of the command that must be done before the time left is estimated."""
 
 _SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
-_OVERALL: ContextVar[_Overall | None] = ContextVar("exempla_overall", default=None)
+_DISPLAY: ContextVar[_Display | None] = ContextVar("exempla_display", default=None)
 
 
 @contextmanager
@@ -53,14 +51,6 @@ def showing(enabled: bool) -> Iterator[None]:
         _SHOWN.reset(token)
 
 
-class Bar(Protocol):
-    """The object that `counter` yields."""
-
-    def update(self, n: float = 1) -> object:
-        """Add n to the work done."""
-        ...
-
-
 class Stage(NamedTuple):
     """A stage of a command: its name, its typical share of the time, and its number of counters."""
 
@@ -69,23 +59,38 @@ class Stage(NamedTuple):
     counters: int = 1
 
 
-class _Step:
-    """A counter inside an overall bar."""
+class Bar:
+    """What `counter` yields: some work, and how much of it is done."""
 
-    def __init__(self, whole: _Overall, what: str, total: int | None) -> None:
-        self.whole, self.what, self.total, self.done = whole, what, total, 0.0
+    def __init__(self, display: _Display | None, what: str, total: int | None) -> None:
+        self.display, self.what, self.total, self.done = display, what, total, 0.0
+        self.started = monotonic()
 
     def update(self, n: float = 1) -> None:
+        """Add n to the work done."""
         self.done += n
-        self.whole.show()
+        if self.display is not None:
+            self.display.show()
 
     @property
     def share(self) -> float:
+        """Share of the work that is done; 0 if it cannot be counted."""
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
+    def seconds_left(self, now: float) -> float | None:
+        """Estimate the seconds left at the speed so far; None while nothing is known."""
+        return (now - self.started) * (1 - self.share) / self.share if self.share else None
 
-class _Overall:
-    """One bar for a whole command.
+    def text(self, now: float) -> str:
+        """Return how far the work is, in words."""
+        left = self.seconds_left(now)
+        if left is not None:
+            return f"{self.done:g} of {self.total} ({self.share:.0%}), {left:.0f} s left"
+        return f"{self.done:g} done" if self.done else f"{now - self.started:.0f} s so far"
+
+
+class _Display:
+    """The line on the screen: of a command with stages, or of a single piece of work.
 
     Each stage takes its share of the bar; inside a stage, the outermost counter moves it. The time
     left is what the current stage still needs at its own speed, plus the later stages at the speed
@@ -93,11 +98,12 @@ class _Overall:
     """
 
     def __init__(self, name: str, stages: Sequence[Stage]) -> None:
-        self.name, self.stages = name, tuple(stages)
+        self.name, self.stages = name, tuple(stages) or (Stage(name, 1.0),)
+        self.has_stages = bool(stages)
         self.started = self.stage_started = monotonic()
         self.place, self.counted, self.highest = 0, 0, 0.0
-        self.steps: list[_Step] = []
-        self.next, self.width, self.lock = self.started + DELAY, 0, RLock()
+        self.bars: list[Bar] = []
+        self.drawn, self.width, self.lock, self.over = -float("inf"), 0, RLock(), Event()
 
     def enter(self, name: str | None) -> None:
         """Start the stage of this name, or the next one; unknown names are ignored."""
@@ -108,14 +114,14 @@ class _Overall:
             self.show()
 
     @contextmanager
-    def counting(self, what: str, total: int | None) -> Iterator[_Step]:
-        step = _Step(self, what, total)
-        self.steps.append(step)
+    def counting(self, what: str, total: int | None) -> Iterator[Bar]:
+        bar = Bar(self, what, total)
+        self.bars.append(bar)
         try:
-            yield step
+            yield bar
         finally:
-            self.steps.remove(step)
-            if not self.steps and total is not None:
+            self.bars.remove(bar)
+            if not self.bars and total is not None:
                 self.counted += 1
 
     def fraction(self) -> float:
@@ -128,7 +134,7 @@ class _Overall:
 
     def _within(self) -> float:
         """Return the fraction of the current stage that is done."""
-        running = [step for step in self.steps if step.total]
+        running = [bar for bar in self.bars if bar.total]
         count = max(self.stages[self.place].counters, self.counted + len(running[:1]), 1)
         return (self.counted + (running[0].share if running else 0.0)) / count
 
@@ -147,7 +153,9 @@ class _Overall:
 
     def line(self, now: float) -> str:
         """Return the state in words."""
-        what = self.steps[0].what if self.steps else self.stages[self.place].name
+        if not self.has_stages:
+            return self.bars[0].text(now) if self.bars else "done"
+        what = self.bars[0].what if self.bars else self.stages[self.place].name
         left = self.seconds_left(now)
         rest = "" if left is None else f", {_rounded(left)} left"
         return f"{100 * self.fraction():.0f} %, {what}{rest}"
@@ -156,17 +164,25 @@ class _Overall:
         """Draw the bar, or print a line, if it is time."""
         with self.lock:
             now = monotonic()
-            if now < self.next:
+            if not self._is_time(now):
                 return
+            self.drawn = now
             if sys.stderr.isatty():
-                self.next = now + min(_REDRAW, BETWEEN_LINES)
                 done = round(_BAR_WIDTH * self.fraction())
                 text = f"{self.name} [{'#' * done}{'-' * (_BAR_WIDTH - done)}] {self.line(now)}"
                 print(f"\r{text.ljust(self.width)}", end="", file=sys.stderr, flush=True)
                 self.width = len(text)
             else:
-                self.next = now + BETWEEN_LINES
-                _print(self.line(now))
+                _print(self.line(now) if self.has_stages else f"{self.name}: {self.line(now)}")
+
+    def _is_time(self, now: float) -> bool:
+        """Return True for the next drawing, and at once if work turns out to take long."""
+        if self.drawn < self.started and not self.has_stages and self.bars:
+            left = self.bars[0].seconds_left(now)
+            if left is not None and now - self.started + left > _LONG:
+                return True
+        pause = min(_REDRAW, BETWEEN_LINES) if sys.stderr.isatty() else BETWEEN_LINES
+        return now >= max(self.started + DELAY, self.drawn + pause)
 
     def clear(self) -> None:
         """Erase the bar."""
@@ -190,7 +206,7 @@ def _rounded(seconds: float) -> str:
 
 
 @contextmanager
-def overall(name: str, stages: Sequence[Stage]) -> Iterator[None]:
+def overall(name: str, stages: Sequence[Stage] = ()) -> Iterator[None]:
     """Show one bar for everything in this block, if progress is shown.
 
     Parameters
@@ -205,117 +221,66 @@ def overall(name: str, stages: Sequence[Stage]) -> Iterator[None]:
     >>> with showing(False), overall("explain", [Stage("reading", 1), Stage("scoring", 4)]):
     ...     stage("scoring")
     """
-    if not _SHOWN.get() or _OVERALL.get() is not None:
+    if not _SHOWN.get() or _display() is not None:
         yield
         return
-    whole, over = _Overall(name, stages), Event()
+    display = _Display(name, stages)
 
     def redraw() -> None:
-        while not over.wait(_REDRAW):
-            whole.show()
+        while not display.over.wait(_REDRAW):
+            display.show()
 
     teller = Thread(target=redraw, daemon=True)
-    token = _OVERALL.set(whole)
+    _DISPLAY.set(display)
     teller.start()
     try:
         yield
     finally:
-        over.set()
+        display.over.set()
         teller.join()
-        _OVERALL.reset(token)
-        whole.clear()
+        display.clear()
+
+
+def _display() -> _Display | None:
+    """Return the line that is shown now, if any."""
+    display = _DISPLAY.get()
+    # not reset at the end: a generator may be closed in another context than it began in
+    return None if display is None or display.over.is_set() else display
 
 
 def stage(name: str | None = None) -> None:
     """Start this stage of the overall bar, or the next one; do nothing if there is no such bar."""
-    if (whole := _OVERALL.get()) is not None:
-        whole.enter(name)
+    if (display := _display()) is not None:
+        display.enter(name)
 
 
 def clear_line() -> None:
-    """Erase the overall bar before something else is printed; it is drawn again later."""
-    if (whole := _OVERALL.get()) is not None:
-        whole.clear()
-
-
-class Lines:
-    """Progress of one counter as lines, where no bar can be drawn."""
-
-    def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total, self.done = what, total, 0.0
-        self.start = monotonic()
-        self.next = self.start + DELAY
-        self.said = False
-
-    def update(self, n: float = 1) -> None:
-        self.done += n
-        now = monotonic()
-        if now >= self.next or self._long(now - self.start):
-            self.next, self.said = now + BETWEEN_LINES, True
-            say(f"{self.what}: {self._how_far(now - self.start)}")
-
-    def _long(self, seconds: float) -> bool:
-        """Return True if the first piece of work shows that all of it will take long."""
-        if self.said or not self.total or not self.done:
-            return False
-        return seconds * self.total / self.done > _LONG
-
-    def _how_far(self, seconds: float) -> str:
-        if not self.total or not self.done:
-            return f"{self.done:g} done"
-        left = seconds * (self.total - self.done) / self.done
-        return f"{self.done:g} of {self.total} ({self.done / self.total:.0%}), {left:.0f} s left"
+    """Erase the bar before something else is printed; it is drawn again later."""
+    if (display := _display()) is not None:
+        display.clear()
 
 
 @contextmanager
-def counter(what: str, total: int | None, unit: str = "it") -> Iterator[Bar]:
+def counter(what: str, total: int | None) -> Iterator[Bar]:
     """Yield a bar that you move with `bar.update()`."""
-    shown, whole = _SHOWN.get(), _OVERALL.get()
-    if shown and whole is not None:
-        with whole.counting(what, total) as step:
-            yield step
-    elif shown and total == 1:  # "1 of 1" would appear when the work is over
-        with waiting(what):
-            yield tqdm(disable=True)
-    elif shown and not sys.stderr.isatty():
-        yield Lines(what, total)
-    else:
-        with tqdm(
-            desc=what, total=total, delay=DELAY, disable=not shown, leave=False, unit=unit
-        ) as bar:
+    with overall(what):
+        display = _display()
+        if display is None or not _SHOWN.get():
+            yield Bar(None, what, total)
+            return
+        with display.counting(what, total) as bar:
             yield bar
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Report work that cannot be counted: a line after two seconds, then one every ten.
+    """Report work that cannot be counted: after two seconds, then every ten.
 
     >>> with showing(False), waiting("reading the file"):
     ...     pass
     """
-    whole = _OVERALL.get()
-    if not _SHOWN.get():
+    with counter(what, None):
         yield
-        return
-    if whole is not None:
-        with whole.counting(what, None):
-            yield
-        return
-    over, start = Event(), monotonic()
-
-    def tell() -> None:
-        pause = DELAY
-        while not over.wait(pause):
-            _print(f"{what}: {monotonic() - start:.0f} s so far")
-            pause = BETWEEN_LINES
-
-    teller = Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join()
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
@@ -328,7 +293,7 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[ScoreRows]:
     """Yield batches of score rows and show a bar that counts examples."""
-    with counter(what, total, "ex") as bar:
+    with counter(what, total) as bar:
         last = -1
         for batch in batches:
             yield batch

@@ -173,3 +173,5 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path):
         in (tmp_path / "quickstart.html").read_text()
     )
     assert "prints" in (tmp_path / "tutorials/clean.html").read_text()
+    source, built = (ROOT / "docs/how-it-works.md").read_text(), tmp_path / "how-it-works.html"
+    assert built.read_text().count("<math") == source.count("$$") / 2 > 5

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import exempla
 from exempla.report import About, ImageView, TableView, View, render_report
 from exempla.report.evidence import decisive_parts, layout_of
-from exempla.report.plots import EffectPlot
+from exempla.report.plots import effect_plot
 from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
 from exempla.tasks import retrain
 from tests.report.test_report import Page
@@ -153,18 +153,18 @@ def test_a_network_is_judged_by_what_is_asked_unless_all_of_it_is_wrong():
 
 def test_the_effect_is_drawn_beside_chance_and_after_retraining(asked):
     found = asked[3]
-    plot = EffectPlot.of(found)
+    plot = effect_plot(found)
     assert plot is not None
-    ours, chance = plot.marks
-    assert (ours.kind, chance.kind) == ("ours", "chance")
+    ours, chance = plot["marks"]
+    assert (ours["kind"], chance["kind"]) == ("ours", "chance")
     # a bar from zero to the value; a band of two spreads around the random mean
-    assert ours.x == pytest.approx(plot.zero, abs=0.2)
-    scale = ours.width / found.removal["log_likelihood"]
-    assert chance.width == pytest.approx(4 * found.removal["random_sd"] * scale, rel=0.02)
+    assert ours["x"] == pytest.approx(plot["zero"], abs=0.2)
+    scale = ours["width"] / found.removal["log_likelihood"]
+    assert chance["width"] == pytest.approx(4 * found.removal["random_sd"] * scale, rel=0.02)
     checked = found.verify(seeds=2)
-    later = EffectPlot.of(found, checked)
+    later = effect_plot(found, checked)
     assert later is not None
-    assert [mark.name for mark in later.marks][:2] == [
+    assert [mark["name"] for mark in later["marks"]][:2] == [
         "removing these, measured",
         "removing these, retrained",
     ]

@@ -44,7 +44,7 @@ def test_every_third_row_is_a_spot_check_and_the_log_knows_it(tmp_path):
     assert [item in draws for item in seen] == [False, False, True] * 10
     assert SPOT_CHECK_EVERY == 3
     assert sum(row >= 60 for row in draws) >= 7, "mostly rows that are not listed"
-    design = session.log._own.design
+    design = session.log.design
     assert '"rows": 400' in design
     assert '"seed": 5' in design
     session.log.close()

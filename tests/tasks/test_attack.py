@@ -172,9 +172,19 @@ def test_conjugate_gradient_solves_and_refuses() -> None:
     A = rng.standard_normal((8, 8))
     A = A @ A.T + np.eye(8)
     b = rng.standard_normal(8)
-    np.testing.assert_allclose(conjugate_gradient(lambda v: A @ v, b), np.linalg.solve(A, b), 1e-4)
+    found = conjugate_gradient(lambda v: A @ v, b, 1e-6, 500)
+    np.testing.assert_allclose(found, np.linalg.solve(A, b), 1e-4)
     with pytest.raises(ExemplaError, match="positive definite"):
-        conjugate_gradient(lambda v: -v, b)
+        conjugate_gradient(lambda v: -v, b, 1e-6, 500)
+
+
+def test_many_parameters_are_solved_without_writing_the_metric_out(monkeypatch) -> None:
+    model, train, target = problem("softmax")
+    scores = input_scores(model, train, 0.1)
+    mu = scores.mean_score(*scores.encode(*target))
+    direct = scores.solve(mu)
+    monkeypatch.setattr("exempla.tasks.attack.ascent._DENSE_LIMIT", 0)
+    np.testing.assert_allclose(scores.solve(mu), direct, rtol=1e-5, atol=1e-8)
 
 
 def test_predicted_labels_serve_when_none_are_given() -> None:

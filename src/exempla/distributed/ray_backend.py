@@ -540,7 +540,7 @@ def _run_parts(
     )  # fmt: skip
     given = [ray.put(thing) for thing in shared]
     try:
-        with counter("embedding", parts, "part") as bar:
+        with counter("embedding", parts) as bar:
             for some in (range(1, 2), range(2, parts + 1)):
                 left = [task.remote(i, parts, *given) for i in some]
                 while left:

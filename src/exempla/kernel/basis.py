@@ -268,7 +268,7 @@ def _dot_products(one: ScoreRows, other: ScoreRows, what: str) -> np.ndarray:
         before, done = int(done), done + 100 * share
         bar.update(int(done) - before)
 
-    with counter(what, 100, "%") as bar:
+    with counter(what, 100) as bar:
         return one.gram(other, tell)
 
 

@@ -144,7 +144,7 @@ def _fill(
     if not missing:
         return
     known, basis.score_rows = basis.score_rows, None
-    with counter("scoring the training set", sum(b - a for a, b in missing), "ex") as bar:
+    with counter("scoring the training set", sum(b - a for a, b in missing)) as bar:
         if known is not None:
             for start, stop in missing:
                 _write(rows, start, known[start:stop], bar)
@@ -219,7 +219,7 @@ def whiten_on_disk(embeddings: list[Embedding], values: list[float], unit: bool)
     white = RowSet(folders[0].parent / f"white-{name}", count, width, dtype, height, about)
     with white.writing(white.ranges):
         missing = white.missing()
-        with counter("whitening the training rows", sum(b - a for a, b in missing), "ex") as bar:
+        with counter("whitening the training rows", sum(b - a for a, b in missing)) as bar:
             for start, stop in missing:
                 pairs = zip(embeddings, values, strict=True)
                 near = [(e, e.near_model(e.rows[start:stop]), d) for e, d in pairs]

@@ -13,9 +13,10 @@ strength x_i·w_i, positive if it moves the prediction from the intercept toward
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -27,8 +28,9 @@ from exempla.report.views import Content, View
 from exempla.results import Explanation, Selection
 
 
-def evidence_of(explanation: Explanation) -> np.ndarray | None:
-    """Return the (k, n_test) kernel values f_i·f_j; None without the Explainer.
+def evidence_of(explanation: Explanation, rows: np.ndarray | None = None) -> np.ndarray | None:
+    """Return the (k, n_test) kernel values f_i·f_j of the picks (or of other training rows) and the
+    queried examples; None without the Explainer.
 
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.linear_model import LogisticRegression
@@ -39,11 +41,6 @@ def evidence_of(explanation: Explanation) -> np.ndarray | None:
     >>> evidence_of(answer).shape
     (3, 2)
     """
-    return _kernel_to(explanation, explanation.indices)
-
-
-def _kernel_to(explanation: Explanation, rows: np.ndarray) -> np.ndarray | None:
-    """Return the kernel values of these training rows and each queried example."""
     question = explanation.question
     if question is None:
         return None
@@ -52,6 +49,7 @@ def _kernel_to(explanation: Explanation, rows: np.ndarray) -> np.ndarray | None:
         asked = question.test
         if question.rows is not None:
             asked = take_examples(asked, question.rows)
+    rows = explanation.indices if rows is None else rows
     return question.explainer.affinity(rows, asked, explanation.labels)
 
 
@@ -84,12 +82,11 @@ def layout_of(explanation: Explanation) -> Layout | None:
         return None
     rng = np.random.default_rng(0)
     others = np.setdiff1d(np.arange(explanation.n_train), explanation.indices)
-    count = max(_MAX_MAPPED - len(explanation), 0)
-    some = rng.permutation(others)[:count]
+    some = rng.permutation(others)[: max(_MAX_MAPPED - len(explanation), 0)]
     rows = np.concatenate([explanation.indices, some])[: 2 * _MAX_MAPPED]
     features = np.asarray(query.explainer.kernel().features.rows[rows], np.float64)
     kernel = features @ features.T
-    asked = _kernel_to(explanation, rows)
+    asked = evidence_of(explanation, rows)
     if asked is None or asked.shape[0] != len(rows) or not np.isfinite(kernel).all():
         return None
     asked = asked[:, :_MAX_MAPPED]
@@ -130,24 +127,22 @@ def varied_order(evidence: np.ndarray, best: list[np.ndarray], kinds: Sequence[A
     [0, 2, 1]
     """
     total = np.array([float(np.abs(evidence[picks, j]).sum()) for j, picks in enumerate(best)])
-    turn: dict[Any, int] = {}
-    turns = np.zeros(len(total), dtype=int)
-    order = np.argsort(-total, kind="stable")
-    for j in order.tolist():
-        turns[j] = turn.get(kinds[j], 0)
-        turn[kinds[j]] = int(turns[j]) + 1
-    return order[np.argsort(turns[order], kind="stable")].tolist()
+    order, seen = np.argsort(-total, kind="stable").tolist(), Counter()
+    turns = {}
+    for j in order:
+        turns[j] = seen[kinds[j]]
+        seen[kinds[j]] += 1
+    return sorted(order, key=turns.__getitem__)
 
 
 _MOST_WORDS = 8
 
 
-@dataclass(frozen=True)
-class _Decisive:
+class _Decisive(NamedTuple):
     """Strengths of columns and of words, by example."""
 
-    columns: tuple[dict[str, float], ...]
-    words: tuple[dict[str, float], ...]
+    columns: list[dict[str, float]]
+    words: list[dict[str, float]]
 
 
 def decisive_parts(model: Any, X: Any, labels: Any) -> _Decisive | None:
@@ -168,78 +163,63 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> _Decisive | None:
     >>> sorted(found.words[0]), found.words[0]["money"] > 0
     (['free', 'money'], True)
     """
-    last: Any = getattr(model, "steps", [(None, None)])[-1][1]
-    prepare: Any = model[0] if last is not None and len(model.steps) == 2 else None
-    if not hasattr(last, "coef_"):
+    steps: Any = getattr(model, "steps", ())
+    if len(steps) != 2:
         return None
-    if not hasattr(prepare, "output_indices_"):
+    (_, prepare), (_, last) = steps
+    if not hasattr(last, "coef_") or not hasattr(prepare, "output_indices_"):
         return None
-    prepared = csr_matrix(prepare.transform(X))
+    X = csr_matrix(prepare.transform(X))
     if hasattr(last, "classes_"):
-        directions = _directions(last, prepared, np.asarray(labels))
-    elif np.ndim(last.coef_) == 1:  # pyright: ignore[reportOptionalMemberAccess]
-        directions = _towards(last, np.asarray(labels, dtype=np.float64))
+        directions = _class_directions(last, X, np.asarray(labels))
+    elif np.ndim(last.coef_) == 1:
+        sides = np.asarray(labels, dtype=np.float64) < float(np.ravel(last.intercept_)[0])
+        directions = np.where(sides, -1.0, 1.0)[:, None], np.asarray(last.coef_)[None]
     else:
         return None
-    parts = _parts(prepare)
-    columns, words = [], []
-    for row in range(prepared.shape[0]):
-        piece = slice(prepared.indptr[row], prepared.indptr[row + 1])
-        places = prepared.indices[piece]
-        strengths = prepared.data[piece] * directions(row)[places]
-        columns.append(_by_column(parts, places, strengths))
-        words.append(_by_word(parts, places, strengths))
-    return _Decisive(tuple(columns), tuple(words))
+    columns, words = _feature_names(prepare)
+    found = _Decisive([], [])
+    for row in range(X.shape[0]):
+        piece = slice(X.indptr[row], X.indptr[row + 1])
+        places, signs = X.indices[piece], directions[0][row]
+        strengths = X.data[piece] * (signs @ directions[1][:, places])
+        by_column: dict[str, float] = {}
+        for place, strength in zip(places.tolist(), strengths.tolist()):
+            by_column[columns[place]] = by_column.get(columns[place], 0.0) + strength
+        order = np.argsort(-np.abs(strengths), kind="stable").tolist()
+        named = [(words[places[i]], float(strengths[i])) for i in order if places[i] in words]
+        found.columns.append(by_column)
+        found.words.append(dict([(w, s) for w, s in named if s != 0.0][:_MOST_WORDS]))
+    return found
 
 
-def _directions(last: Any, prepared: csr_matrix, labels: np.ndarray) -> Any:
-    """Return a function from a row to w_label − w_other."""
-    coef = np.asarray(last.coef_)
-    classes = np.asarray(last.classes_)
+def _class_directions(last: Any, X: csr_matrix, labels: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Return signs (n, classes), so that signs @ coefficients is w_label − w_other of each row."""
+    coef, scores = np.asarray(last.coef_), last.decision_function(X)
     if len(coef) == 1:
         coef = np.vstack([-coef[0] / 2, coef[0] / 2])
-    scores = last.decision_function(prepared)
-    scores = np.column_stack([-scores, scores]) if scores.ndim == 1 else scores.copy()
-    known = {str(name): place for place, name in enumerate(classes)}
-    own = np.array([known.get(str(label), -1) for label in labels])
-    scores[np.flatnonzero(own >= 0), own[own >= 0]] = -np.inf
-    rival = scores.argmax(1)
-
-    def direction(row: int) -> np.ndarray:
-        mine = coef[own[row]] if own[row] >= 0 else np.zeros(coef.shape[1])
-        return mine - coef[rival[row]]
-
-    return direction
+        scores = np.column_stack([-scores, scores])
+    own = labels.astype(str)[:, None] == np.asarray(last.classes_).astype(str)
+    signs = own.astype(np.float64)
+    signs[np.arange(len(labels)), np.where(own, -np.inf, scores).argmax(1)] -= 1.0
+    return signs, coef
 
 
-def _towards(last: Any, labels: np.ndarray) -> Any:
-    """Return a function from a row to ±w, with the sign of its label minus the intercept."""
-    sides = np.where(labels < float(np.ravel(last.intercept_)[0]), -1.0, 1.0)
-    return lambda row: sides[row] * np.asarray(last.coef_)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    column_of: np.ndarray
-    """Column of each prepared feature."""
-    word_of: Mapping[int, str]
-    """Words, by prepared feature."""
-
-
-def _parts(prepare: Any) -> _Parts:
-    column_of = np.empty(sum(s.stop - s.start for s in prepare.output_indices_.values()), object)
-    word_of: dict[int, str] = {}
+def _feature_names(prepare: Any) -> tuple[list[str], dict[int, str]]:
+    """Return the column of each prepared feature, and the words among the features."""
+    columns = [""] * sum(s.stop - s.start for s in prepare.output_indices_.values())
+    words: dict[int, str] = {}
     for name, step, chosen in prepare.transformers_:
         place = prepare.output_indices_[name]
         if place.stop == place.start:
             continue
         if isinstance(chosen, str):  # one text column, passed as strings
-            column_of[place] = chosen
-            word_of.update(enumerate(step.get_feature_names_out(), start=place.start))
+            columns[place] = [chosen] * (place.stop - place.start)
+            words.update(enumerate(step.get_feature_names_out(), start=place.start))
         else:
             names = step.get_feature_names_out(list(chosen))
-            column_of[place] = [_owner(str(feature), list(chosen)) for feature in names]
-    return _Parts(column_of, word_of)
+            columns[place] = [_owner(str(feature), list(chosen)) for feature in names]
+    return columns, words
 
 
 def _owner(feature: str, columns: list[str]) -> str:
@@ -251,21 +231,6 @@ def _owner(feature: str, columns: list[str]) -> str:
     plain = feature.removeprefix("missingindicator_")
     fitting = [c for c in columns if plain == c or plain.startswith(f"{c}_")]
     return max(fitting, key=len, default=feature)
-
-
-def _by_column(parts: _Parts, places: np.ndarray, strengths: np.ndarray) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for place, strength in zip(places.tolist(), strengths.tolist()):
-        column = str(parts.column_of[place])
-        found[column] = found.get(column, 0.0) + strength
-    return found
-
-
-def _by_word(parts: _Parts, places: np.ndarray, strengths: np.ndarray) -> dict[str, float]:
-    """Return the words with the largest strengths."""
-    order = np.argsort(-np.abs(strengths), kind="stable")
-    words = ((parts.word_of.get(int(places[i])), float(strengths[i])) for i in order)
-    return dict([(w, s) for w, s in words if w is not None and s != 0.0][:_MOST_WORDS])
 
 
 _DECISIVE = 1 / 3
@@ -298,18 +263,13 @@ def about_texts(found: Selection) -> bool:
     asked = found.question if isinstance(found, Explanation) else None
     if asked is None or asked.shares is None:
         return False
-    return isinstance(asked.explainer.train_data, Completions) and isinstance(
-        asked.test, Completions
-    )
+    return all(isinstance(x, Completions) for x in (asked.explainer.train_data, asked.test))
 
 
 def token_views(answer: Explanation) -> tuple[TokenView, TokenView]:
     """Return the views of the training texts and of the queried texts."""
-    tokens = TokenAlignment(answer)
-    return (
-        TokenView(tokens.train_texts, tokens.train),
-        TokenView(tokens.test_texts, tokens.test),
-    )
+    found = TokenAlignment(answer)
+    return TokenView(found.train_texts, found.train), TokenView(found.test_texts, found.test)
 
 
 def marked_text(answer: Explanation, rows: int = 10) -> str:
@@ -332,9 +292,8 @@ def marked_text(answer: Explanation, rows: int = 10) -> str:
 
 
 def _marked(view: TokenView, index: int) -> str:
-    pieces = view.show(index).pieces
     said = [
         text if abs(strength) < _DECISIVE else f"[{'+' if strength > 0 else '-'}{text}]"
-        for text, strength in pieces
+        for text, strength in view.show(index).pieces
     ]
     return "".join(said).replace("\n", "⏎")

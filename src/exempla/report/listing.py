@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from exempla.report.page import WIDE_CAUSES, Comparison, Page, card_of, save_page
+from exempla.report.page import card_of, save_page
 from exempla.report.plots import Gallery
 from exempla.report.views import Content, View
-from exempla.report.words import About, Trust, chance, trust_in_model, versions
+from exempla.report.words import About, Trust, chance, trust_in_model
 
 
 @dataclass(frozen=True)
@@ -64,46 +64,35 @@ def write_listing(
     >>> "weakest" in page.read_text()
     True
     """
-    gallery, comparisons, alone = Gallery(), [], []
-    paired = any(row.neighbours for row in rows)
-    for row in rows:
-        card = card_of(view, row.row, gallery, remark=row.said)
-        if not paired:
-            alone.append(card)
-            continue
-        near = tuple(
-            card_of(others or view, neighbour, gallery, bearing=said, side=side)
-            for neighbour, said in row.neighbours
+    gallery = Gallery()
+    cards = [
+        (
+            card_of(view, row.row, gallery, remark=row.said),
+            [
+                card_of(others or view, neighbour, gallery, bearing=said, side=side)
+                for neighbour, said in row.neighbours
+            ],
         )
-        seen = len(near) if card.picture else WIDE_CAUSES
-        comparisons.append(Comparison(card, near[:seen], near[seen:]))
-    page = Page(
-        question=about.question,
-        answer=about.answer,
-        about=about,
-        trust=[*trust_in_model(about), *trust],
-        warnings=about.warnings,
-        steps=about.steps,
-        versions=versions(),
-        made=f"seed {seed}",
-        pictures=gallery.encoded(),
-        comparisons=tuple(comparisons),
-        more_comparisons=more if paired else 0,
-        comparisons_heading=heading,
-        comparisons_help=help,
-        bearing_word=word,
-        listed=tuple(alone),
-        listed_heading=heading,
-        listed_help=help,
-    )
+        for row in rows
+    ]
+    page = {
+        "question": about.question,
+        "answer": about.answer,
+        "about": about,
+        "trust": [*trust_in_model(about), *trust],
+        "warnings": about.warnings,
+        "steps": about.steps,
+        "made": f"seed {seed}",
+        "pictures": gallery.encoded(),
+        "comparisons_heading": heading,
+        "comparisons_help": help,
+        "bearing_word": word,
+        "comparisons" if any(near for _, near in cards) else "listed": cards,
+        "more_comparisons": more,
+    }
     return save_page(page, path)
 
 
-_HEADING = "Suspicious labels, and the examples that contradict them"
-_HELP = (
-    "Left: a training example whose label may be wrong. Right: {others} whose labels contradict "
-    "it, and how strongly each one disagrees."
-)
 _MAX_PAIRS = 5
 
 
@@ -135,15 +124,12 @@ def write_label_report(
     True
     """
     count = min(limit, len(fixes))
-    rows = [
-        Listed(
-            int(fixes.indices[rank]),
-            _remark(fixes, rank),
-            tuple((int(i), f"−{w:.2f}") for i, w in zip(found.indices, found.weights, strict=True)),
-        )
-        for rank in range(count)
-        for found in [fixes.contradicting[rank]]
-    ]
+    rows = []
+    for rank, row in enumerate(fixes.indices[:count].tolist()):
+        found = fixes.contradicting[rank]
+        near = ((int(i), f"−{w:.2f}") for i, w in zip(found.indices, found.weights, strict=True))
+        rows.append(Listed(row, _remark(fixes, rank), tuple(near)))
+    others = "trusted examples" if fixes.trusted else "other training examples"
     return write_listing(
         path,
         rows,
@@ -153,10 +139,9 @@ def write_label_report(
         more=len(fixes) - count,
         about=_about(fixes, about, _pairs(fixes)),
         trust=_trust(fixes),
-        heading=_HEADING,
-        help=_HELP.format(
-            others="trusted examples" if fixes.trusted else "other training examples"
-        ),
+        heading="Suspicious labels, and the examples that contradict them",
+        help="Left: a training example whose label may be wrong. Right: "
+        f"{others} whose labels contradict it, and how strongly each one disagrees.",
         seed=fixes.seed,
     )
 

@@ -1,6 +1,7 @@
 """Drawings of a report: curve, effects and map as inline SVG, thumbnails, and Matplotlib figures.
 
-`Curve`, `EffectPlot` and `KernelMap` hold coordinates that the templates draw without a script.
+`explained_curve`, `effect_plot` and `kernel_map` return coordinates, which the templates draw
+without a script.
 `Gallery` stores each thumbnail once, as WebP, within a size limit.
 """
 
@@ -11,7 +12,7 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-WIDTH, _HEIGHT = 640.0, 220.0
+_WIDTH, _HEIGHT = 640.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 10.0, 34.0
 
 
@@ -45,52 +46,31 @@ def explained_shares(explanation: Selection) -> np.ndarray:
     return np.cumsum(gains) / norm2 if norm2 > 0 else np.zeros(len(gains))
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Points and ticks of the explained-share curve."""
-
-    points: str
-    area: str
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-    width: float = WIDTH
-    height: float = _HEIGHT
-    left: float = _LEFT
-    right: float = WIDTH - _RIGHT
-    base: float = _HEIGHT - _BOTTOM
-
-    @classmethod
-    def of(cls, shares: np.ndarray) -> Curve | None:
-        """Return the drawing of these shares; None if there are none."""
-        count = len(shares)
-        if count == 0:
-            return None
-        top = _ceiling(float(shares.max()))
-        xs = _LEFT + np.arange(count + 1) / count * (WIDTH - _LEFT - _RIGHT)
-        full = np.concatenate([[0.0], shares])
-        base = _HEIGHT - _BOTTOM
-        ys = base - np.clip(full / top, 0, 1) * (base - _TOP)
-        keep = np.unique(np.linspace(0, count, min(count + 1, 400)).astype(int))
-        points = " ".join(f"{xs[i]:.1f},{ys[i]:.1f}" for i in keep)
-        steps = sorted({0, *(round(count * f) for f in (0.25, 0.5, 0.75)), count})
-        return cls(
-            points=points,
-            area=f"{xs[0]:.1f},{base:.1f} {points} {xs[-1]:.1f},{base:.1f}",
-            x_ticks=tuple((float(xs[i]), f"{i:,}") for i in steps),
-            y_ticks=tuple((base - f * (base - _TOP), _percent(f * top)) for f in (0.0, 0.5, 1.0)),
-        )
-
-
-def _ceiling(share: float) -> float:
-    """Return the end of the axis: a round number above the largest share."""
-    for top in (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8):
-        if share <= top:
-            return top
-    return 1.0
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+def explained_curve(shares: np.ndarray) -> dict[str, Any] | None:
+    """Return points and ticks of the explained-share curve; None without shares."""
+    count = len(shares)
+    if count == 0:
+        return None
+    # The axis ends at a round number above the largest share.
+    ends = (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+    top = next((end for end in ends if shares.max() <= end), 1.0)
+    right, base = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    xs = _LEFT + np.arange(count + 1) / count * (right - _LEFT)
+    ys = base - np.clip(np.r_[0.0, shares] / top, 0, 1) * (base - _TOP)
+    keep = np.unique(np.linspace(0, count, min(count + 1, 400)).astype(int))
+    points = " ".join(f"{xs[i]:.1f},{ys[i]:.1f}" for i in keep)
+    steps = sorted({0, *(round(count * f) for f in (0.25, 0.5, 0.75)), count})
+    return {
+        "points": points,
+        "area": f"{xs[0]:.1f},{base:.1f} {points} {xs[-1]:.1f},{base:.1f}",
+        "x_ticks": [(float(xs[i]), f"{i:,}") for i in steps],
+        "y_ticks": [(base - f * (base - _TOP), f"{100 * f * top:.3g}%") for f in (0.0, 0.5, 1.0)],
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "left": _LEFT,
+        "right": right,
+        "base": base,
+    }
 
 
 _OPPONENT, _PROPONENT, _INK = "#b3261e", "#1f6f4a", "#333333"
@@ -192,49 +172,55 @@ def _draw(axes: Any, content: Content, caption: str, colour: str, bold: bool = F
 _EFFECTS_WIDTH, _LINE = 360.0, 40.0
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """One line of the plot: a bar from zero, or a band around a mean."""
+def effect_plot(explanation: Explanation, verification: Any = None) -> dict[str, Any] | None:
+    """Return bars of the change in log-likelihood; None without an effect.
 
-    name: str
-    said: str
-    """The value, in words."""
-    kind: str
-    """"ours", "chance" or "seen"."""
-    y: float
-    x: float
-    width: float
-    at: float
-    """Position of the value."""
+    `verification` is the result of `verify`. Each mark is a bar from zero, or a band around a mean:
+    its name, its value in words, its kind ("ours", "chance" or "seen"), where it lies, and where
+    its value is (`at`).
+    """
+    effect = explanation.removal
+    if not effect or not math.isfinite(effect["log_likelihood"]):
+        return None
+    how = "measured" if effect.get("measured") else "predicted"
+    mean, spread = effect["random_baseline"], effect["random_sd"]
+    lines = [
+        (f"removing these, {how}", "ours", effect["log_likelihood"], 0.0, ""),
+        (f"random rows, {how}", "chance", mean, 2 * spread, within(mean, spread)),
+    ]
+    if verification is not None:
+        found, half = _retrained(verification, "selected removed")
+        lines.insert(1, ("removing these, retrained", "seen", found, half, within(found, half)))
+        found, half = _retrained(verification, "random removed")
+        lines.append(("random rows, retrained", "chance", found, half, within(found, half)))
+    ends = [0.0, *(v + h for _, _, v, h, _ in lines), *(v - h for _, _, v, h, _ in lines)]
+    low, span = min(ends), (max(ends) - min(ends)) or 1.0
 
+    def place(value: float) -> float:
+        return 2.0 + (value - low) / span * (_EFFECTS_WIDTH - 4.0)
 
-@dataclass(frozen=True)
-class EffectPlot:
-    """Bars of the change in log-likelihood."""
-
-    marks: tuple[_Mark, ...]
-    zero: float
-    height: float
-    words: str
-    width: float = _EFFECTS_WIDTH
-
-    @classmethod
-    def of(cls, explanation: Explanation, verification: Any = None) -> EffectPlot | None:
-        """Return the plot, or None without an effect; `verification` is the result of `verify`."""
-        effect = explanation.removal
-        if not effect or not math.isfinite(effect["log_likelihood"]):
-            return None
-        how = "measured" if effect.get("measured") else "predicted"
-        lines = [(f"removing these, {how}", "ours", effect["log_likelihood"], 0.0, "")]
-        if verification is not None:
-            found, half = _retrained(verification, "selected removed")
-            lines.append(("removing these, retrained", "seen", found, half, within(found, half)))
-        mean, spread = effect["random_baseline"], effect["random_sd"]
-        lines.append((f"random rows, {how}", "chance", mean, 2 * spread, within(mean, spread)))
-        if verification is not None:
-            found, half = _retrained(verification, "random removed")
-            lines.append(("random rows, retrained", "chance", found, half, within(found, half)))
-        return _drawn(lines)
+    marks = []
+    for number, (name, kind, value, half, told) in enumerate(lines):
+        first, last = (value - half, value + half) if half else sorted((0.0, value))
+        said = told if half else signed(value)  # a deterministic model has no spread
+        marks.append(
+            {
+                "name": name,
+                "said": said.replace("-", "−"),
+                "kind": kind,
+                "y": number * _LINE + 18,
+                "x": round(place(first), 1),
+                "width": round(max(place(last) - place(first), 2.0), 1),
+                "at": round(place(value), 1),
+            }
+        )
+    return {
+        "marks": marks,
+        "zero": round(place(0.0), 1),
+        "width": _EFFECTS_WIDTH,
+        "height": len(lines) * _LINE,
+        "words": "; ".join(f"{mark['name']} {mark['said']}" for mark in marks),
+    }
 
 
 def _retrained(verification: Any, arm: str) -> tuple[float, float]:
@@ -248,70 +234,39 @@ def _retrained(verification: Any, arm: str) -> tuple[float, float]:
     return float(change.mean()), float(1.96 * spread)
 
 
-def _drawn(lines: list[tuple[str, str, float, float, str]]) -> EffectPlot:
-    ends = [0.0, *(v + h for _, _, v, h, _ in lines), *(v - h for _, _, v, h, _ in lines)]
-    low, high = min(ends), max(ends)
-    span = (high - low) or 1.0
-
-    def place(value: float) -> float:
-        return 2.0 + (value - low) / span * (_EFFECTS_WIDTH - 4.0)
-
-    marks = []
-    for number, (name, kind, value, half, told) in enumerate(lines):
-        first, last = (value - half, value + half) if half else sorted((0.0, value))
-        x, end = place(first), place(last)
-        said = told if half else signed(value)  # a deterministic model has no spread
-        marks.append(
-            _Mark(name, said.replace("-", "−"), kind, number * _LINE + 18, round(x, 1),
-                 round(max(end - x, 2.0), 1), round(place(value), 1))
-        )  # fmt: skip
-    words = "; ".join(f"{mark.name} {mark.said}" for mark in marks)
-    return EffectPlot(tuple(marks), round(place(0.0), 1), len(lines) * _LINE, words)
-
-
-_MAP_WIDTH, _MAP_HEIGHT, _MAP_EDGE = 640.0, 400.0, 12.0
+_MAP_SIZE, _MAP_EDGE = (640.0, 400.0), 12.0
 _MAP_COLOURS = 6
 """Classes with a colour of their own on the map; the others share one."""
 
 
-@dataclass(frozen=True)
-class KernelMap:
-    """Training examples, picked ones and queried ones on the first two kernel components."""
+def kernel_map(layout: Layout | None, labels: Any) -> dict[str, Any] | None:
+    """Place training, picked and queried examples on the first two kernel components.
 
-    sample: tuple[tuple[float, float, int], ...]
-    """(x, y, colour)."""
-    picked: tuple[tuple[float, float], ...]
-    queried: tuple[tuple[float, float], ...]
-    classes: tuple[str, ...]
-    """The name of each colour; empty if the labels are not known."""
-    explained: str
-    width: float = _MAP_WIDTH
-    height: float = _MAP_HEIGHT
+    `sample` are (x, y, colour) and `classes` the name of each colour, if the labels are known.
+    """
+    if layout is None:
+        return None
+    places = np.vstack([layout.sample, layout.picked, layout.queried])
+    if not np.isfinite(places).all():
+        return None
+    # A few outliers must not squeeze the rest into a corner.
+    low, high = np.quantile(places, [0.005, 0.995], axis=0)
+    span = np.where(high > low, high - low, 1.0)
 
-    @classmethod
-    def of(cls, layout: Layout | None, labels: Any) -> KernelMap | None:
-        """Return the drawing; None if there is no layout."""
-        if layout is None:
-            return None
-        places = np.vstack([layout.sample, layout.picked, layout.queried])
-        if not np.isfinite(places).all():
-            return None
-        # A few outliers must not squeeze the rest into a corner.
-        low, high = np.quantile(places, [0.005, 0.995], axis=0)
-        span = np.where(high > low, high - low, 1.0)
-        room = np.array([_MAP_WIDTH, _MAP_HEIGHT]) - 2 * _MAP_EDGE
+    def drawn(points: np.ndarray) -> list[list[float]]:
+        room = np.array(_MAP_SIZE) - 2 * _MAP_EDGE
+        return np.round(_MAP_EDGE + np.clip((points - low) / span, 0, 1) * room, 1).tolist()
 
-        def drawn(points: np.ndarray) -> np.ndarray:
-            return np.round(_MAP_EDGE + np.clip((points - low) / span, 0, 1) * room, 1)
-
-        colours, names = _colours(labels, layout.rows)
-        return cls(
-            tuple((x, y, c) for (x, y), c in zip(drawn(layout.sample).tolist(), colours)),
-            tuple((x, y) for x, y in drawn(layout.picked).tolist()),
-            tuple((x, y) for x, y in drawn(layout.queried).tolist()),
-            names,
-            f"{100 * layout.explained:.0f} %",
-        )
+    colours, classes = _colours(labels, layout.rows)
+    return {
+        "sample": [(x, y, colour) for (x, y), colour in zip(drawn(layout.sample), colours)],
+        "picked": drawn(layout.picked),
+        "queried": drawn(layout.queried),
+        "classes": classes,
+        "explained": f"{100 * layout.explained:.0f} %",
+        "width": _MAP_SIZE[0],
+        "height": _MAP_SIZE[1],
+    }
 
 
 def _colours(labels: Any, rows: np.ndarray) -> tuple[list[int], tuple[str, ...]]:
@@ -338,8 +293,7 @@ BUDGET = 3_600_000
 _LADDER = ((_LARGEST, 80), (_LARGEST, 55), (96, 50), (64, 45), (48, 30))
 
 
-@dataclass(frozen=True)
-class Thumbnail:
+class Thumbnail(NamedTuple):
     """The key and the size of an image on the page."""
 
     key: str

@@ -16,17 +16,6 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 
-__all__ = [
-    "Content",
-    "ImageView",
-    "TableView",
-    "TextView",
-    "View",
-    "confusions",
-    "mark_words",
-    "rounded",
-]
-
 LONGEST_TEXT = 600
 """Characters of a text that a report shows, around its decisive words."""
 MOST_CELLS = 6
@@ -126,8 +115,9 @@ class ImageView(View):
                 f"{images.shape}; reshape them first."
             )
         if images.dtype != np.uint8 and images.size:
-            object.__setattr__(self, "low", _or(self.low, np.nanmin(images)))
-            object.__setattr__(self, "high", _or(self.high, np.nanmax(images)))
+            for name, found in (("low", np.nanmin(images)), ("high", np.nanmax(images))):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, float(found))
 
     def show(self, index: int) -> Content:
         """Return the image, as bytes if it is an array."""
@@ -231,19 +221,13 @@ def _strengths(decisive: _Decisive | None, index: int) -> dict[str, float]:
     return {name: value / top for name, value in raw.items()} if top > 0 else {}
 
 
-def _or(given: float | None, found: Any) -> float:
-    return float(found) if given is None else given
-
-
 def rounded(value: float) -> str:
     """Round a number to four significant digits; keep all digits before the point.
 
     >>> rounded(0.123456), rounded(98765.4321), rounded(31.0), rounded(-2.5e-7)
     ('0.1235', '98765', '31', '-2.5e-07')
     """
-    if abs(value) >= 1000 and abs(value) < 1e12:
-        return f"{value:.0f}"
-    return f"{value:.4g}"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def _cell(value: Any) -> str:

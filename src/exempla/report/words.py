@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -23,7 +24,7 @@ from exempla.quality import (
     spaced,
 )
 from exempla.report.views import View
-from exempla.results import Answer, Explanation, Question, Selection
+from exempla.results import Answer, Explanation, Selection
 
 _SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "torch")
 
@@ -93,38 +94,27 @@ def chance(p: float) -> str:
     return "< 1 %" if p < 0.01 else f"{math.floor(100 * p + 0.5)} %"
 
 
-def _on_training_rows(explanation: Explanation) -> Judged | None:
-    """Evaluate the model on its training rows."""
-    question = _asked(explanation)
-    if question is None:
-        return None
-    embedding = question.explainer.embeddings[0]
-    train = embedding.train
-    return judge_examples(embedding.oracle, train.take(spaced(len(train))), "its training rows")
-
-
 def on_unseen_rows(explanation: Explanation) -> Judged | None:
     """Return the model's quality on unseen rows, if it is known.
 
     It was measured on the test rows of a query about errors, on training rows held out from a copy
     of the model, or on the queried rows unless all of them are wrong. Nothing is trained here.
     """
-    question = _asked(explanation)
-    if question is None or question.quality is not None:
-        return None if question is None else question.quality
-    oracle = question.explainer.embeddings[0].oracle
+    question, embeddings = explanation.question, _embeddings(explanation)
+    if question is None or not embeddings:
+        return None
+    if question.quality is not None:
+        return question.quality
+    oracle = embeddings[0].oracle
     if question.rows is not None:
         return judge_test(oracle, question.test, "test rows")
     asked = judge_test(oracle, question.test, "the predictions asked about")
     return asked._replace(chosen=True) if asked and asked.classes and asked.score > 0 else None
 
 
-def _asked(explanation: Explanation) -> Question | None:
-    """Return the question, if its model can still predict."""
-    question = explanation.question
-    if question is None or not getattr(question.explainer, "embeddings", ()):
-        return None
-    return question
+def _embeddings(explanation: Explanation) -> Sequence[Any]:
+    """Return the embeddings of the question; () if its model can no longer predict."""
+    return getattr(getattr(explanation.question, "explainer", None), "embeddings", ())
 
 
 _CLEAR = 3.0
@@ -144,29 +134,26 @@ def poor_model(explanation: Explanation) -> str:
     >>> poor_model(exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False))[:48]
     'The model is hardly better than the majority-cla'
     """
-    question = explanation.question
-    embeddings = getattr(getattr(question, "explainer", None), "embeddings", ())
+    embeddings = _embeddings(explanation)
     if embeddings and (said := disagreement(embeddings[0])):
         return said
     unseen = on_unseen_rows(explanation)
     if unseen is None or not unseen.poor:
         return ""
-    where = f"on {len(unseen.labels):,} {unseen.rows}"
     if unseen.chosen:
         return poor_sentence(
             unseen, f"on {unseen.rows}", "unless these were chosen for being hard, "
         )
-    learned = _on_training_rows(explanation)
-    heart = learned is not None and learned.score - unseen.score > _BY_HEART
-    return poor_sentence(unseen, where + (f", though right on {_share(learned)}" if heart else ""))
-
-
-def _share(learned: Judged | None) -> str:
-    """Return the score on the training rows, in words."""
-    assert learned is not None
-    if learned.classes:
-        return f"{learned.score:.1%} of its training rows"
-    return f"its training rows (R² {learned.score:.2f})"
+    where = f"on {len(unseen.labels):,} {unseen.rows}"
+    train = embeddings[0].train
+    some = train.take(spaced(len(train)))
+    learned = judge_examples(embeddings[0].oracle, some, "its training rows")
+    if learned is not None and learned.score - unseen.score > _BY_HEART:
+        by_heart = f"its training rows (R² {learned.score:.2f})"
+        if learned.classes:
+            by_heart = f"{learned.score:.1%} of its training rows"
+        where += f", though right on {by_heart}"
+    return poor_sentence(unseen, where)
 
 
 def stands_out(explanation: Explanation) -> float | None:
@@ -342,11 +329,8 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
     found = f"{without} {these}, {answers} {_how_likely(change)} ({size})."
     found += _turned(effect["n_fixed"], effect["n_broken"], n, noun, measured)
     if explanation.diffuse:
-        found = (
-            f"No small set of rows causes these {noun}. Even w{found[1:]}"
-            if not measured
-            else f"No small set of rows causes these {noun}. R{found[1:]}"
-        )
+        start = "R" if measured else "Even w"
+        found = f"No small set of rows causes these {noun}. {start}{found[1:]}"
     return f"{first} {found}".strip()
 
 
@@ -385,17 +369,14 @@ def _turned(fixed: int | None, broken: int | None, n: int, noun: str, measured: 
     """Say how many predictions become right or wrong, with a leading space; "" if none."""
     if not fixed and not broken:
         return ""
-    be = ("is", "are") if measured else ("would be", "would be")
+    be, become = ("would be",) * 2, ("would become",) * 2
+    if measured:
+        be, become = ("is", "are"), ("becomes", "become")
     if n == 1:
-        return (
-            f" It {be[0]} corrected."
-            if fixed
-            else f" It {'becomes' if measured else 'would become'} wrong."
-        )
+        return f" It {be[0]} corrected." if fixed else f" It {become[0]} wrong."
     which = f"of the {n:,} {noun}"
     parts = [f"{fixed:,} {which} {be[fixed != 1]} corrected"] if fixed else []
     if broken:
-        become = ("becomes", "become") if measured else ("would become", "would become")
         parts.append(f"{broken:,} {'' if fixed else which + ' '}{become[broken != 1]} wrong")
     return f" {', '.join(parts)}.".replace("  ", " ")
 
@@ -424,13 +405,12 @@ def within(value: float, spread: float) -> str:
 
 def doubtful(explanation: Explanation, train_view: View | None) -> int:
     """Return how many of the picked examples have a label the model disagrees with."""
-    if train_view is None or train_view.numeric or train_view.labels is None:
+    if train_view is None or train_view.numeric:
         return 0
-    if train_view.predicted is None:
+    if train_view.labels is None or train_view.predicted is None:
         return 0
-    picked = explanation.indices
     given, said = np.asarray(train_view.labels), np.asarray(train_view.predicted)
-    return int(np.sum(given[picked] != said[picked]))
+    return int(np.sum(given[explanation.indices] != said[explanation.indices]))
 
 
 def trust_in_model(about: About) -> list[Trust]:
@@ -447,14 +427,12 @@ def trust(found: Selection, about: About) -> list[Trust]:
     if not isinstance(found, Explanation):
         return [*lines, ("Selection", f"{found.selector}{noise}", found.finding)]
     lines.append(("Damping", f"{found.damping:.3g}", found.damping_rule))
-    exact = found.share >= 0.9995
-    rest = (
-        "the residual is included, with its mean eigenvalue"
-        if found.residual_used
-        else "the residual of the sketch is not used"
-    )
-    kept = "all" if exact else percent(found.share)
-    lines.append(("Kept of the Fisher information", kept, "exact" if exact else rest))
+    kept, rest = percent(found.share), "the residual of the sketch is not used"
+    if found.share >= 0.9995:
+        kept, rest = "all", "exact"
+    elif found.residual_used:
+        rest = "the residual is included, with its mean eigenvalue"
+    lines.append(("Kept of the Fisher information", kept, rest))
     if found.given_up:
         lines.append(("Approximated", "to stay within the budget", found.given_up))
     lines.append(("Selection", f"{found.selector}{noise}", _selected(found)))
@@ -483,31 +461,22 @@ def _certified(explanation: Explanation) -> list[Trust]:
 
 def terminal_text(found: Answer, rows: int = 10) -> str:
     """Return an answer as a few lines of plain text: the finding, then the first rows."""
-    if not isinstance(found, Explanation):
-        return "\n".join(
-            [found.finding, *_said(found.warnings), *_rows(found, rows, found.to_frame())]
-        )
-    frame = found.to_frame().drop(columns=["alignment", "gain"])
-    copies = frame.pop("copies")
-    if (copies > 1).any():
-        frame["copies"] = [f"× {n}" if n > 1 else "" for n in copies]
-    poor = poor_model(found)
-    head = [*_said((poor,) if poor else ()), found.finding]
-    if found.diffuse:
-        head.append(DIFFUSE_ADVICE)
-    others = _said(tuple(said for said in found.warnings if said != poor))
-    last = "How this was computed: answer.details"
-    return "\n".join([*head, *others, *_rows(found, rows, frame), last])
-
-
-def _said(warnings: tuple[str, ...]) -> list[str]:
-    return [f"warning: {warning}" for warning in warnings]
-
-
-def _rows(found: Answer, rows: int, frame: Any) -> list[str]:
-    table = frame.head(rows).to_string(index=False, float_format="{:.3g}".format)
-    more = len(found) - rows
-    return [table, *([f"… and {more:,} more"] if more > 0 else [])]
+    frame, lines, last, poor = found.to_frame(), [found.finding], [], ""
+    if isinstance(found, Explanation):
+        frame = frame.drop(columns=["alignment", "gain"])
+        copies = frame.pop("copies")
+        if (copies > 1).any():
+            frame["copies"] = [f"× {n}" if n > 1 else "" for n in copies]
+        if poor := poor_model(found):
+            lines.insert(0, f"warning: {poor}")
+        if found.diffuse:
+            lines.append(DIFFUSE_ADVICE)
+        last = ["How this was computed: answer.details"]
+    lines += [f"warning: {warning}" for warning in found.warnings if warning != poor]
+    lines.append(frame.head(rows).to_string(index=False, float_format="{:.3g}".format))
+    if len(found) > rows:
+        lines.append(f"… and {len(found) - rows:,} more")
+    return "\n".join(lines + last)
 
 
 def computed(found: Explanation) -> str:

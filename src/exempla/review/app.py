@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from exempla.errors import ExemplaError
 from exempla.review.export import BusyError, corrected_path, export_review
 from exempla.review.folder import Review, image_bytes, other_decisions
-from exempla.review.log import ACTIONS, DamagedError, RowDecision, StaleError, StorageError
-from exempla.review.session import FIELDS, RENEWED_EVERY, ReviewSession
+from exempla.review.log import DamagedError, RowDecision, StaleError, StorageError
+from exempla.review.session import FIELDS, RENEWED_EVERY, ReviewSession, entry
 from exempla.review.suspects import is_number
 
 __all__ = ["build_app"]
@@ -72,76 +72,57 @@ def build_app(session: ReviewSession) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_static(app)
     _add_reading(app, session)
-    _add_order(app, session)
     _add_deciding(app, session)
     _add_export(app, session.review)
-    _add_problems(app)
+    for kind in (RequestValidationError, StarletteHTTPException, ExemplaError, OSError, Exception):
+        app.add_exception_handler(kind, _problem)
 
     @app.exception_handler(StaleError)
     def stale(_: Request, error: StaleError) -> JSONResponse:
         current = None if error.state is None else asdict(error.state)
-        return JSONResponse({"current": current} | _status(session, 0), status_code=409)
+        return JSONResponse({"current": current} | session.status(0), status_code=409)
 
     return app
 
 
-def _add_problems(app: FastAPI) -> None:
-    """Answer every failure with a sentence; never echo what was sent."""
-
-    @app.exception_handler(RequestValidationError)
-    def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
+def _problem(_: Request, error: Exception) -> JSONResponse:
+    """Answer a failure with a sentence; never echo what was sent."""
+    code, words = 500, f"Internal error ({type(error).__name__}); please report it."
+    if isinstance(error, RequestValidationError):
         named = {str(part) for each in error.errors() for part in each["loc"]} & _KNOWN_FIELDS
         where = f" ({', '.join(sorted(named))})" if named else ""
-        return _sentence(f"The request is invalid{where}; reload the page.", 422)
-
-    @app.exception_handler(StarletteHTTPException)
-    def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
-        ours = str(error.detail).endswith(".")
-        words = {400: "The request is invalid.", 404: "Not found."}
-        return _sentence(
-            str(error.detail) if ours else words.get(error.status_code, "This is not served."),
-            error.status_code,
-        )
-
-    @app.exception_handler(ExemplaError)
-    def mistake(_: Request, error: ExemplaError) -> JSONResponse:
+        code, words = 422, f"The request is invalid{where}; reload the page."
+    elif isinstance(error, StarletteHTTPException):
+        code, words = error.status_code, str(error.detail)
+        if not words.endswith("."):  # not one of our sentences
+            ours = {400: "The request is invalid.", 404: "Not found."}
+            words = ours.get(code, "This is not served.")
+    elif isinstance(error, ExemplaError):
         code = {BusyError: 409, StorageError: 507, DamagedError: 503}.get(type(error), 400)
-        return _sentence(str(error), code)
-
-    @app.exception_handler(OSError)
-    def unreachable(_: Request, error: OSError) -> JSONResponse:
+        words = str(error)
+    elif isinstance(error, OSError):
         why = error.strerror or type(error).__name__
-        return _sentence(f"The review folder cannot be accessed ({why}).", 503)
-
-    @app.exception_handler(Exception)
-    def unforeseen(_: Request, error: Exception) -> JSONResponse:
-        return _sentence(f"Internal error ({type(error).__name__}); please report it.", 500)
-
-
-def _sentence(words: str, code: int) -> JSONResponse:
-    """Return the error; a file name in it may contain bytes that are not valid text."""
+        code, words = 503, f"The review folder cannot be accessed ({why})."
+    # A file name in it may contain bytes that are not valid text.
     detail = words.encode("utf-8", "replace").decode()
     return JSONResponse({"detail": detail}, status_code=code)
 
 
 def _add_static(app: FastAPI) -> None:
-    files: dict[str, tuple[bytes, str]] = {}
+    files: dict[str, Response] = {}
     for item in resources.files("exempla.review").joinpath("static").iterdir():
-        suffix = item.name[item.name.rfind(".") :]
-        if suffix in _MEDIA_TYPES:
-            files[item.name] = (item.read_bytes(), _MEDIA_TYPES[suffix])
+        if kind := _MEDIA_TYPES.get(item.name[item.name.rfind(".") :]):
+            files[item.name] = Response(item.read_bytes(), media_type=kind)
 
     @app.get("/")
     def page() -> Response:
-        data, kind = files["index.html"]
-        return Response(data, media_type=kind)
+        return files["index.html"]
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:
         if name not in files:
             raise HTTPException(404)
-        data, kind = files[name]
-        return Response(data, media_type=kind)
+        return files[name]
 
 
 def _add_reading(app: FastAPI, session: ReviewSession) -> None:
@@ -161,14 +142,14 @@ def _add_reading(app: FastAPI, session: ReviewSession) -> None:
             "learns": review.strata is not None,
             "renewed_every": RENEWED_EVERY,
             "fields": FIELDS,
-            "suspects": [session.entry(suspect) for suspect in review.suspects],
+            "suspects": [entry(suspect) for suspect in review.suspects],
         }
 
     @app.get("/api/state")
     def state(since: int = 0) -> dict[str, Any]:
         review.check_current()
         log.refresh()
-        return _status(session, since)
+        return session.status(since)
 
     @app.get("/api/suspect/{item}")
     def suspect(item: _Row) -> dict[str, Any]:
@@ -186,8 +167,6 @@ def _add_reading(app: FastAPI, session: ReviewSession) -> None:
             raise HTTPException(404)
         return Response(data, media_type="image/webp")
 
-
-def _add_order(app: FastAPI, session: ReviewSession) -> None:
     @app.get("/api/order")
     def order() -> dict[str, Any]:
         found = session.renewal()
@@ -195,21 +174,6 @@ def _add_order(app: FastAPI, session: ReviewSession) -> None:
         chances = [round(session.probability(item), 4) for item in items]
         return {"decisions": found.decisions, "order": found.order,
                 "chances": list(zip(items, chances, strict=True))}  # fmt: skip
-
-    @app.post("/api/spot")
-    def spot(_: _Empty) -> dict[str, Any]:
-        session.draw_if_due(asked=True)
-        return _status(session, 0)
-
-    @app.post("/api/skip-sample")
-    def skip_sample(_: _Empty) -> dict[str, Any]:
-        session.skip_sample()
-        return _status(session, session.log.version)
-
-    @app.post("/api/stop")
-    def stop(body: _Stop) -> dict[str, Any]:
-        session.set_stop(body.share)
-        return _status(session, session.log.version)
 
 
 def _shown(session: ReviewSession, item: int) -> bool:
@@ -224,29 +188,24 @@ def _check_shown(session: ReviewSession, item: int) -> None:
         raise HTTPException(404, "That row is not among the suspects.")
 
 
-def _check_label(session: ReviewSession, body: _Decide) -> None:
-    if (body.action == "relabel") != (body.label is not None):
-        raise HTTPException(422, "Send a label with the action relabel, and only with it.")
-    if body.label is None:
-        return
-    if session.plan.items[session.plan.place[body.row]].kind == "number":
-        if not is_number(body.label) or body.label != body.label.strip():
-            raise HTTPException(422, "That is not a number.")
-    elif body.label not in session.review.classes:
-        raise HTTPException(422, "That label is not one of the classes.")
-
-
 def _add_deciding(app: FastAPI, session: ReviewSession) -> None:
     log = session.log
 
     def answer(done: RowDecision) -> dict[str, Any]:
         session.draw_if_due()
-        return {"state": asdict(done)} | _status(session, done.version - 1)
+        return {"state": asdict(done)} | session.status(done.version - 1)
 
     @app.post("/api/decide")
     def decide(body: _Decide) -> dict[str, Any]:
         _check_shown(session, body.row)
-        _check_label(session, body)
+        if (body.action == "relabel") != (body.label is not None):
+            raise HTTPException(422, "Send a label with the action relabel, and only with it.")
+        if body.label is not None:
+            number = session.plan.items[session.plan.place[body.row]].kind == "number"
+            if number and (not is_number(body.label) or body.label != body.label.strip()):
+                raise HTTPException(422, "That is not a number.")
+            if not number and body.label not in session.review.classes:
+                raise HTTPException(422, "That label is not one of the classes.")
         state = RowDecision(body.row, body.action, body.label, body.note)
         return answer(log.decide(state, seen=body.seen, once=body.once))
 
@@ -257,6 +216,21 @@ def _add_deciding(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/redo")
     def redo(body: _Turn) -> dict[str, Any]:
         return answer(log.redo(seen=body.seen, once=body.once))
+
+    @app.post("/api/spot")
+    def spot(_: _Empty) -> dict[str, Any]:
+        session.draw_if_due(asked=True)
+        return session.status(0)
+
+    @app.post("/api/skip-sample")
+    def skip_sample(_: _Empty) -> dict[str, Any]:
+        session.skip_sample()
+        return session.status(log.version)
+
+    @app.post("/api/stop")
+    def stop(body: _Stop) -> dict[str, Any]:
+        session.set_stop(body.share)
+        return session.status(log.version)
 
 
 def _add_export(app: FastAPI, review: Review) -> None:
@@ -278,19 +252,3 @@ def _add_export(app: FastAPI, review: Review) -> None:
         if path.is_symlink() or not path.is_file():
             raise HTTPException(404, "Nothing has been exported yet.")
         return FileResponse(path, media_type="application/octet-stream", filename=path.name)
-
-
-def _status(session: ReviewSession, since: int) -> dict[str, Any]:
-    """Return what changed after `since`, what undo and redo would do, counts, and what is left."""
-    log = session.log
-    undoable, redoable = log.undoable(), log.redoable()
-    counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
-    for suspect in (*session.review.suspects, *session.drawn()):
-        counts[log.state(suspect.item).action] += 1
-    return {
-        "version": log.version,
-        "changes": [asdict(state) for state in log.states(since)],
-        "undo": undoable and {"version": undoable.version, "row": undoable.after.row},
-        "redo": redoable and {"version": redoable.version, "row": redoable.after.row},
-        "counts": counts,
-    } | session.status(since)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from exempla.errors import ExemplaError
 from exempla.io import alone_in, write_bytes, write_text
@@ -22,8 +22,6 @@ from exempla.review.log import DecisionLog, RowDecision, StorageError
 from exempla.review.suspects import FIRST_PART, item_of, row_of
 
 # Tables are imported where they are used: the page starts without the packages they need.
-if TYPE_CHECKING:
-    from exempla.tables.corrections import PatchLine
 
 
 class BusyError(ExemplaError):
@@ -193,9 +191,14 @@ def _storing(name: str) -> Iterator[None]:
 
 def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     """Write the list and the patch; return the decisions and a sentence about other data."""
-    from exempla.tables.corrections import refuse_input, remove_leftovers, write_patch_lines
+    from exempla.tables.corrections import (
+        PatchLine,
+        refuse_input,
+        remove_leftovers,
+        write_patch_lines,
+    )
 
-    with closing(_log(review)) as log:
+    with closing(review.open_log()) as log:
         decisions, others = final_decisions(review, log), other_decisions(log.others())
     listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
     for path in (listing, patch):
@@ -205,16 +208,25 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
     with _storing(listing.name):
         write_text(listing, f"{text}\n")
+    lines, more = [], []
+    for d in _changes(decisions):
+        # Not the name of a column, so that a part's label is never applied to the row.
+        column = _label(review) + (f"[{d.part}]" if d.part else "")
+        new = d.new_label if d.action == "relabel" else None
+        lines.append(PatchLine(row=d.row, id=d.id, column=column, old=d.old_label, new=new,
+                               action=d.action, time=d.time, evidence=d.evidence, note=d.note,
+                               original=review.fingerprint))  # fmt: skip
+        part = {"part": d.part} if d.part else {}
+        span = {"start": str(d.span[0]), "end": str(d.span[1])} if d.span else {}
+        more.append(part | span | {f"row.{name}": value for name, value in d.content.items()})
     with _storing(patch.name):
-        changes = _changes(decisions)
-        lines = [_patch_line(review, d) for d in changes]
-        write_patch_lines(patch, lines, [_more(d) for d in changes])
+        write_patch_lines(patch, lines, more)
     return decisions, others
 
 
 def _claim(review: Review, *paths: Path) -> None:
     """Refuse to replace a file that no export wrote; the names of exports are kept in the log."""
-    with closing(_log(review)) as log:
+    with closing(review.open_log()) as log:
         ours = set(json.loads(log.setting("exported") or "[]"))
         for path in paths:
             if (path.exists() or path.is_symlink()) and path.name not in ours:
@@ -225,67 +237,28 @@ def _claim(review: Review, *paths: Path) -> None:
         log.setting("exported", json.dumps(sorted(ours | {path.name for path in paths})))
 
 
-def _log(review: Review) -> DecisionLog:
-    return DecisionLog(review.directory / "decisions.sqlite", review.key)
-
-
 def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:
     return [d for d in decisions if d.action in ("relabel", "remove")]
-
-
-def _patch_line(review: Review, d: FinalDecision) -> PatchLine:
-    from exempla.tables.corrections import PatchLine
-
-    return PatchLine(
-        row=d.row,
-        id=d.id,
-        # Not the name of a column, so that a part's label is never applied to the row.
-        column=_label(review) + (f"[{d.part}]" if d.part else ""),
-        old=d.old_label,
-        new=d.new_label if d.action == "relabel" else None,
-        action=d.action,
-        time=d.time,
-        evidence=d.evidence,
-        note=d.note,
-        original=review.fingerprint,
-    )
 
 
 def _label(review: Review) -> str:
     return review.source.label or {"npz": "y"}.get(review.source.format, "label")
 
 
-def _more(d: FinalDecision) -> dict[str, str]:
-    """Return the further cells of a line of the patch: the part, and the row's own columns."""
-    part = {"part": d.part} if d.part else {}
-    if d.span:
-        part |= {"start": str(d.span[0]), "end": str(d.span[1])}
-    return part | {f"row.{name}": value for name, value in d.content.items()}
-
-
 def _final(review: Review, state: RowDecision) -> FinalDecision:
-    try:
-        card = review.card(state.row)
-    except KeyError:  # decided in an earlier analysis of the same file
-        new = state.label if state.action == "relabel" else None
+    new = state.label if state.action == "relabel" else None
+    if state.row not in review.places:  # decided in an earlier analysis of the same file
         return FinalDecision(
             row_of(state.row), "", state.action, "", new, state.note, state.time,
             "no longer listed as a suspect", "" if state.row < FIRST_PART else "?",
         )  # fmt: skip
-    new = {"keep": card["given"], "relabel": state.label}.get(state.action)
+    card = review.card(state.row)
+    new = card["given"] if state.action == "keep" else new
     return FinalDecision(
-        row=card["row"],
-        id=card["id"],
-        action=state.action,
-        old_label=card["given"],
-        new_label=new,
-        note=state.note,
-        time=state.time,
-        evidence=_evidence(card),
-        part=card.get("part", ""),
-        span=tuple(card["span"]) if card.get("span") else None,
-        content=_content(card),
-    )
+        card["row"], card["id"], state.action, card["given"], new, state.note, state.time,
+        _evidence(card), card.get("part", ""), tuple(card["span"]) if card.get("span") else None,
+        _content(card),
+    )  # fmt: skip
 
 
 def _content(card: dict[str, Any]) -> dict[str, str]:
@@ -314,57 +287,48 @@ def _evidence(card: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _layout_of(review: Any) -> dict[str, Any] | None:
+def _layout_of(review: Review) -> dict[str, Any] | None:
     """Return the layout of several labels or token labels; None if rows have one label each."""
     return review.source.options.get("parts")
 
 
-def _write_corrected_parts(review: Any, path: Path, target: Path) -> Path:
+def _write_corrected_parts(review: Review, path: Path, target: Path) -> Path:
     """Write the reviewed file with the decisions about parts of its rows."""
-    from exempla.tables.label_parts import changed
+    from exempla.tables.label_parts import changed, read_sentences
 
     layout = dict(_layout_of(review) or {})
     reading = {k: v for k, v in review.source.options.items() if k != "parts"}
+    sentences = None
+    if layout["kind"] == "conll":
+        place = layout["label"]
+        sentences = read_sentences(path, str(place + (place >= 0)))
+    elif layout["kind"] == "tokens":
+        sentences = read_sentences(path, layout.get("labels"))
     changes: dict[tuple[int, Any], str] = {}
     removed: set[int] = set()
-    places = _Places(path, layout, reading)
-    with closing(_log(review)) as log:
-        states = log.states()
-    for state in states:
-        if state.action == "remove":
-            removed.add(row_of(state.row))
-        elif state.action == "relabel":
-            changes[row_of(state.row), places.part(state.row)] = str(state.label)
+    with closing(review.open_log()) as log:
+        for state in log.states():
+            if state.action == "remove":
+                removed.add(row_of(state.row))
+            elif state.action == "relabel":
+                part = _part_of(state.row, layout, sentences)
+                changes[row_of(state.row), part] = str(state.label)
     return write_bytes(target, changed(path, layout, changes, removed, **reading))
 
 
-class _Places:
-    """Finds the label or token that an item is about."""
+def _part_of(item: int, layout: dict[str, Any], sentences: Any) -> Any:
+    """Return the name of the label, or the place of the token, that an item is about."""
+    row = row_of(item)
+    if sentences is None:
+        known = {item_of(row, name): name for name in layout["names"]}
+    else:
+        from exempla.tables.label_parts import span_of
 
-    def __init__(self, path: Path, layout: dict[str, Any], reading: dict[str, Any]) -> None:
-        self.layout, self.sentences = layout, None
-        if layout["kind"] in ("tokens", "conll"):
-            from exempla.tables.label_parts import read_sentences
-
-            label = layout.get("labels")
-            if layout["kind"] == "conll":
-                place = layout["label"]
-                label = str(place + (place >= 0))
-            self.sentences = read_sentences(path, label)
-
-    def part(self, item: int) -> Any:
-        """Return the name of the label, or the place of the token."""
-        row = row_of(item)
-        if self.sentences is None:
-            known = {item_of(row, name): name for name in self.layout["names"]}
-        else:
-            from exempla.tables.label_parts import span_of
-
-            tokens = self.sentences.tokens[row]
-            known = {item_of(row, t or " ", span_of(tokens, i)): i for i, t in enumerate(tokens)}
-        if item not in known:
-            raise ExemplaError(
-                f"A decision is about a part of row {row} that the file no longer has; run the "
-                "analysis again."
-            )
-        return known[item]
+        tokens = sentences.tokens[row]
+        known = {item_of(row, t or " ", span_of(tokens, i)): i for i, t in enumerate(tokens)}
+    if item not in known:
+        raise ExemplaError(
+            f"A decision is about a part of row {row} that the file no longer has; run the "
+            "analysis again."
+        )
+    return known[item]

@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.images import ImageError, as_image, fitted, webp
 from exempla.io import make_folder, parse_json, replacing, write_bytes
+from exempla.review.log import DecisionLog
 from exempla.review.sampling import LISTED_STRATA, Strata, strata_of
 from exempla.review.suspects import ReviewedFile, Suspect
 
@@ -36,54 +37,19 @@ _LOSSLESS_SIDE = 64
 WRITTEN = ("suspects.jsonl", "review.json", "images")
 """What `write_review` writes into a folder."""
 _FORMAT = "exempla-review-4"
+_LISTED = (
+    "row", "id", "given", "suggested", "probability", "model_probability", "side", "kind", "part",
+    "span", "expected", "spread", "stratum",
+)  # fmt: skip
+"""What is kept in memory of a line of suspects.jsonl."""
 
 
-@dataclass(frozen=True)
-class ListedSuspect:
-    """The short form of a suspect that the list shows."""
-
-    row: int
-    id: str
-    given: str
-    suggested: str
-    probability: float
-    model_probability: float
-    side: str
-    item: int = -1
-    """The number that decisions are stored under; the row, unless it is a part of one."""
-    kind: str = "class"
-    part: str = ""
-    expected: float | None = None
-    spread: float | None = None
-    snippet: str = ""
-    stratum: int = 0
-    """The strata of listed suspects come first."""
-
-
-def _read_suspects(
-    path: Path, sha256: str
-) -> tuple[tuple[ListedSuspect, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
-    """Return the list, the position of each item's line, and the stamp of the file."""
-    suspects: list[ListedSuspect] = []
-    places: dict[int, tuple[int, int]] = {}
-    offset, digest = 0, hashlib.sha256()
-    with open(path, "rb") as file:
-        stamp = _stamp_of(os.fstat(file.fileno()))
-        for line in file:
-            digest.update(line)
-            suspects.append(_listed(parse_json(line)))
-            places[suspects[-1].item] = (offset, len(line))
-            offset += len(line)
-    if sha256 != digest.hexdigest():
-        raise ValueError("review.json and suspects.jsonl are from different runs")
-    return tuple(suspects), places, stamp
-
-
-def _listed(card: dict[str, Any]) -> ListedSuspect:
-    names = {each.name for each in fields(ListedSuspect)}
-    stated = {name: value for name, value in card.items() if name in names}
-    stated |= {"item": card.get("item", card["row"]), "snippet": _snippet(card)}
-    return ListedSuspect(**stated)
+def _listed(card: dict[str, Any]) -> Suspect:
+    """Return a suspect as the list shows it, without content and evidence."""
+    stated = {name: card[name] for name in _LISTED if name in card}
+    if span := stated.get("span"):
+        stated["span"] = tuple(span)
+    return Suspect(**stated, snippet=_snippet(card))
 
 
 def _snippet(card: dict[str, Any]) -> str:
@@ -114,19 +80,19 @@ def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def write_image(folder: Path, space: str, row: int, image: Any) -> bool:
+def write_image(folder: Path, space: str, row: int, picture: Any) -> bool:
     """Write folder/SPACE-ROW.webp; return False, with a warning, if the image is unreadable."""
-    target = folder / f"{space}-{row}.webp"
     try:
-        data = _encode(image)
+        image = fitted(as_image(picture, _MAX_IMAGE_SIDE), _MAX_IMAGE_SIDE)
+        # Digits and icons need every pixel and cost little; photographs may be lossy.
+        data = webp(image, lossless=max(image.size) <= _LOSSLESS_SIDE, effort=2)
     except ImageError as error:
         warnings.warn(
             f"The image of row {row} cannot be shown: {error}", ExemplaWarning, stacklevel=3
         )
         return False
     folder.mkdir(exist_ok=True)
-    with replacing(target) as file:
-        file.write(data)
+    write_bytes(folder / f"{space}-{row}.webp", data)
     return True
 
 
@@ -147,12 +113,6 @@ def image_bytes(directory: Path, space: str, row: int) -> bytes | None:
     return data if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
-def _encode(picture: Any) -> bytes:
-    image = fitted(as_image(picture, _MAX_IMAGE_SIDE), _MAX_IMAGE_SIDE)
-    # Digits and icons need every pixel and cost little; photographs may be lossy.
-    return webp(image, lossless=max(image.size) <= _LOSSLESS_SIDE, effort=2)
-
-
 @dataclass(frozen=True)
 class Review:
     """A review folder as read from disk.
@@ -168,12 +128,12 @@ class Review:
     question: str
     key: str
     fingerprint: str
-    suspects: tuple[ListedSuspect, ...]
+    suspects: tuple[Suspect, ...]
     places: dict[int, tuple[int, int]]
     """(offset, length) of each item's line in suspects.jsonl."""
     stamp: tuple[int, ...]
     """Identifies the version of suspects.jsonl that `places` refers to."""
-    rest: tuple[ListedSuspect, ...] = ()
+    rest: tuple[Suspect, ...] = ()
     """A random sample of the unlisted rows, for spot checks."""
     strata: Strata | None = None
     """The number of rows, by stratum; None: no spot checks."""
@@ -205,6 +165,10 @@ class Review:
             raise ExemplaError(
                 f"{self.directory} was replaced by a new analysis; start `exempla review` again."
             )
+
+    def open_log(self) -> DecisionLog:
+        """Open the decisions about this data."""
+        return DecisionLog(self.directory / "decisions.sqlite", self.key)
 
     def source_path(self) -> Path:
         """Return the path of the reviewed file."""
@@ -267,16 +231,13 @@ def write_review(
     seen: set[int] = set()
     digest, listed, numbers = hashlib.sha256(), 0, 0
     with replacing(directory / "suspects.jsonl") as file:
-        for stratum, suspect in chain(((None, each) for each in suspects), rest):
+        others = (replace(each, stratum=stratum) for stratum, each in rest)
+        for suspect in chain(suspects, others):
             _check(suspect, known, seen)
-            line = _line(directory, suspect)
-            if stratum is None:
-                listed += 1
-            else:
-                line["stratum"] = int(stratum)
-            data = _json(line) + b"\n"
+            data = _json(_line(directory, suspect)) + b"\n"
             digest.update(data)
             file.write(data)
+            listed += suspect.stratum < LISTED_STRATA
             numbers += suspect.kind == "number"
     if not known and not numbers:
         raise ExemplaError("The classes must be a non-empty list without repeats.")
@@ -352,31 +313,37 @@ def read_review(directory: str | Path) -> Review:
         header = parse_json(path.read_text(encoding="utf-8"))
         if header["format"] != _FORMAT:
             raise ValueError(f"its format is {header['format']!r}, this version reads {_FORMAT!r}")
-        items, places, stamp = _read_suspects(
-            directory / "suspects.jsonl", header["suspects_sha256"]
-        )
-        rest = tuple(s for s in items if s.stratum >= LISTED_STRATA)
-        suspects = items[: len(items) - len(rest)]
-        if (len(suspects), len(rest)) != (header["suspects"], header["rest"]):
+        items, places, offset, digest = [], {}, 0, hashlib.sha256()
+        with open(directory / "suspects.jsonl", "rb") as file:
+            stamp = _stamp_of(os.fstat(file.fileno()))
+            for line in file:
+                digest.update(line)
+                items.append(_listed(parse_json(line)))
+                places[items[-1].item] = (offset, len(line))
+                offset += len(line)
+        suspects = [s for s in items if s.stratum < LISTED_STRATA]
+        rest = tuple(items[len(suspects) :])
+        stated = (digest.hexdigest(), len(suspects), len(rest))
+        if stated != (header["suspects_sha256"], header["suspects"], header["rest"]):
             raise ValueError("review.json and suspects.jsonl are from different runs")
         ranks = strata_of(len(suspects), LISTED_STRATA).tolist()
-        stated, expected = header["source"], header["expected_wrong"]
+        source, expected = header["source"], header["expected_wrong"]
         return Review(
             directory=directory,
             source=ReviewedFile(
-                stated["path"], str(stated["format"]), stated["label"], dict(stated["options"])
+                source["path"], str(source["format"]), source["label"], dict(source["options"])
             ),
             classes=tuple(str(c) for c in header["classes"]),
             expected_wrong=None if expected is None else float(expected),
             question=str(header["question"]),
             key=key_of(header),
-            fingerprint=str(stated["fingerprint"]),
-            suspects=tuple(replace(s, stratum=h) for s, h in zip(suspects, ranks, strict=True)),
+            fingerprint=str(source["fingerprint"]),
+            suspects=tuple(replace(s, stratum=h) for s, h in zip(suspects, ranks)),
             places=places,
             stamp=stamp,
             rest=rest,
             strata=Strata.from_dict(header["strata"]) if header["strata"] else None,
-            digest=str(header["suspects_sha256"]),
+            digest=digest.hexdigest(),
         )
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ExemplaError(
@@ -431,12 +398,12 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
     known = tuple(str(c) for c in classes)
     if len(set(known)) != len(known):
         raise ExemplaError("The classes must be a list without repeats.")
-    broken = [name for name in known if name != name.encode("utf-8", "replace").decode()]
-    if broken:
-        raise ExemplaError(
-            f"The class {broken[0]!r} contains an unpaired surrogate, which cannot be written to a "
-            "file; rename it."
-        )
+    for name in known:
+        if name != name.encode("utf-8", "replace").decode():
+            raise ExemplaError(
+                f"The class {name!r} contains an unpaired surrogate, which cannot be written to a "
+                "file; rename it."
+            )
     return known
 
 
@@ -444,29 +411,36 @@ def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
     if suspect.item in seen:
         raise ExemplaError(f"Row {suspect.row} is listed twice; each suspect appears once.")
     seen.add(suspect.item)
-    if suspect.kind == "number":
-        return
-    stated = (suspect.given, suspect.suggested) if suspect.given else (suspect.suggested,)
-    for label in stated:
-        if label not in classes:
+    for label in (suspect.given, suspect.suggested):
+        unlabelled = not label and label == suspect.given
+        if suspect.kind != "number" and not unlabelled and label not in classes:
             raise ExemplaError(f"Row {suspect.row}: {label!r} is not among the classes given.")
 
 
 def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
     """Return the suspect's JSON and write its images."""
     line = suspect.to_dict()
-    rows = [("train", suspect.row, suspect.content, line["content"])]
-    for part in ("contradicting", "supporters"):
-        for row, written in zip(getattr(suspect, part), line[part], strict=True):
-            rows.append((row.source, row.row, row.content, written["content"]))
-    for space, number, content, written in rows:
+    evidence = (*suspect.contradicting, *suspect.supporters)
+    rows = [
+        ("train", suspect.row, suspect.content),
+        *((e.source, e.row, e.content) for e in evidence),
+    ]
+    for written, (space, row, content) in zip(
+        (line, *line["contradicting"], *line["supporters"]), rows, strict=True
+    ):
         if content.image is not None:
             folder = make_folder(directory / "images")
-            written["image"] = write_image(folder, space, number, content.image)
+            written["content"]["image"] = write_image(folder, space, row, content.image)
     return line
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
     # An unpaired surrogate, as in broken files, is not valid UTF-8: it becomes a question mark.
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        value,
+        indent=indent,
+        ensure_ascii=False,
+        allow_nan=False,
+        default=lambda number: number.item(),
+    )
     return text.encode("utf-8", "replace")

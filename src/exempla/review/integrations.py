@@ -30,7 +30,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -39,9 +39,9 @@ from exempla import __version__
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.io import MANIFEST, parse_json, publishing, write_text
-from exempla.review.folder import ListedSuspect
-from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.suspects import is_number, item_of
+from exempla.report.views import Content
+from exempla.review.log import RowDecision
+from exempla.review.suspects import Suspect, is_number
 
 _PRESENCE = ("absent", "present")
 """The two values of one label among several."""
@@ -49,64 +49,53 @@ _CONTROL, _ITEM = "label", "exempla_item"
 """The name of the control in Label Studio, and of the field that identifies the suspect."""
 
 
-@dataclass(frozen=True)
-class Item(ListedSuspect):
-    """A suspect with the text or the image that another tool shows."""
+class _Suspects(NamedTuple):
+    """What a writer exports: suspects with a text or the path of an image as their content."""
 
-    span: tuple[int, int] | None = None
-    text: str = ""
-    image: str = ""
+    items: Sequence[Suspect]
+    classes: Sequence[str]
+    folder: Path
     column: str = "label"
 
-    @property
-    def shown(self) -> str:
-        """A text for a person, whatever the row is."""
-        where = f"{self.part}: {self.given}" if self.part else f"{self.column}: {self.given}"
-        return self.text or f"row {self.row} · {where}"
+    def text(self, item: Suspect) -> str:
+        """Return a text for a person, whatever the row is."""
+        shown = "".join(piece for piece, _ in item.content.pieces)
+        return shown or f"row {item.row} · {item.part or self.column}: {item.given}"
 
 
-def _items_of_result(fixes: Any, texts: Any = None, images: Any = None) -> list[Item]:
+def _content(text: str, image: str = "") -> Content:
+    return Content(image=image or None, pieces=((text, 0.0),) if text else ())
+
+
+def _items_of_result(fixes: Any, texts: Any = None, images: Any = None) -> list[Suspect]:
     """Return the suspects of a result, most suspicious first."""
     from exempla.tables.label_parts import span_of
 
-    kind = getattr(fixes, "parts", "")
-    numbers = getattr(fixes, "spread", None) is not None
-    out = []
+    numbers, out = fixes.spread is not None, []
     for rank, row in enumerate(fixes.indices.tolist()):
         words = texts[row] if texts is not None else ""
-        part, span = (str(fixes.name[rank]) or " ") if kind else "", None
-        if kind == "tokens":
+        more: dict[str, Any] = {}
+        if fixes.parts:
+            more = {"kind": "part", "part": str(fixes.name[rank]) or " "}
+        if fixes.parts == "tokens":
             place = int(fixes.part[rank])
-            span = (place, place + 1)  # without the sentence, the token's place identifies it
+            more["span"] = (place, place + 1)  # without the sentence, the place identifies it
             if not isinstance(words, str):
-                span, words = span_of(words, place), " ".join(words)
+                more["span"], words = span_of(words, place), " ".join(words)
+        if numbers:
+            more = {name: float(getattr(fixes, name)[rank]) for name in ("expected", "spread")}
+            more["kind"] = "number"
         labels = [fixes.given[rank], fixes.suggested[rank]]
-        if kind == "labels":
+        if fixes.parts == "labels":
             labels = [_PRESENCE[int(label)] for label in labels]
         given, suggested = (f"{v:.10g}" if numbers else str(v) for v in labels)
-        out.append(
-            Item(
-                row,
-                "" if fixes.ids is None else str(fixes.ids[rank]),
-                given,
-                suggested,
-                float(fixes.probabilities[rank]),
-                0.0,
-                "",
-                item=item_of(row, part, span),
-                kind="number" if numbers else "part" if part else "class",
-                part=part,
-                expected=float(fixes.expected[rank]) if numbers else None,
-                spread=float(fixes.spread[rank]) if numbers else None,
-                span=span,
-                text=str(words),
-                image=str(images[row]) if images is not None else "",
-            )
-        )
+        more["content"] = _content(str(words), str(images[row]) if images is not None else "")
+        more["id"] = "" if fixes.ids is None else str(fixes.ids[rank])
+        out.append(Suspect(row, given, suggested, float(fixes.probabilities[rank]), 0.0, **more))
     return out
 
 
-def _items_of_review(review: Any) -> list[Item]:
+def _items_of_review(review: Any) -> list[Suspect]:
     """Return the suspects of a review folder, in its order."""
     files = None
     if review.source.format == "images":
@@ -115,22 +104,13 @@ def _items_of_review(review: Any) -> list[Item]:
         files = read_table(review.source_path()).strings("file")
     out = []
     for listed in review.suspects:
-        card = review.card(listed.item)
-        content, image = card["content"], ""
+        content, image = review.card(listed.item)["content"], ""
         if files is not None:
             image = str(review.source_path() / (files[listed.row] or ""))
         elif content.get("image"):
             image = str((review.directory / "images" / f"train-{listed.row}.webp").resolve())
         cells = "\n".join(f"{column}: {value}" for column, value, _ in content.get("cells", []))
-        out.append(
-            Item(
-                **asdict(listed),
-                span=tuple(card["span"]) if card.get("span") else None,
-                text=content.get("text", "") or cells,
-                image=image,
-                column=review.source.label or "label",
-            )
-        )
+        out.append(replace(listed, content=_content(content.get("text", "") or cells, image)))
     return out
 
 
@@ -144,14 +124,15 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def _label_studio(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+def _label_studio(job: _Suspects) -> dict[str, str]:
     """Return the tasks and the labeling interface."""
-    images = any(item.image for item in items)
+    images = any(item.content.image for item in job.items)
     # Label Studio needs every field of the interface in every task.
-    shown = ["image"] * images + ["text"] * (not images or any(item.text for item in items))
-    numbers = any(item.kind == "number" for item in items)
-    tasks = [_task(item, shown) for item in items]
-    return {".json": _json(tasks), ".xml": _interface(classes, shown=shown, numbers=numbers)}
+    texts = not images or any(item.content.pieces for item in job.items)
+    shown = ["image"] * images + ["text"] * texts
+    numbers = any(item.kind == "number" for item in job.items)
+    tasks = [_task(job, item, shown) for item in job.items]
+    return {".json": _json(tasks), ".xml": _interface(job.classes, shown=shown, numbers=numbers)}
 
 
 def _interface(classes: Sequence[str], *, shown: Sequence[str], numbers: bool) -> str:
@@ -171,11 +152,12 @@ def _interface(classes: Sequence[str], *, shown: Sequence[str], numbers: bool) -
     return "\n".join([*lines, "</View>"]) + "\n"
 
 
-def _task(item: Item, shown: Sequence[str]) -> dict[str, Any]:
+def _task(job: _Suspects, item: Suspect, shown: Sequence[str]) -> dict[str, Any]:
     number = item.kind == "number"
     what = f"{item.part!r} is given as {item.given}" if item.part else f"Given: {item.given}"
+    show = {"image": item.content.image or "", "text": job.text(item)}
     data = {
-        **{name: item.image if name == "image" else item.shown for name in shown},
+        **{name: show[name] for name in shown},
         _ITEM: item.item,
         "row": item.row,
         "given": item.given,
@@ -199,28 +181,28 @@ def _task(item: Item, shown: Sequence[str]) -> dict[str, Any]:
     return {"data": data | known, "predictions": [prediction]}
 
 
-def _fiftyone(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+def _fiftyone(job: _Suspects) -> dict[str, str]:
     """Return the samples."""
     header = ("filepath", _ITEM, "row", "part", "given", "suggested", "probability", "expected",
               "spread", "text", "label")  # fmt: skip
     rows = [
-        (i.image or f"{folder.resolve() / 'rows'}#{i.item}", i.item, i.row, i.part, i.given,
-         i.suggested, f"{i.probability:.6g}",
+        (i.content.image or f"{job.folder.resolve() / 'rows'}#{i.item}", i.item, i.row, i.part,
+         i.given, i.suggested, f"{i.probability:.6g}",
          *("" if v is None else f"{v:.10g}" for v in (i.expected, i.spread)),
-         "" if i.image else i.shown, "")
-        for i in items
+         "" if i.content.image else job.text(i), "")
+        for i in job.items
     ]  # fmt: skip
     return {".csv": _csv(header, rows)}
 
 
-def _cleanlab(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+def _cleanlab(job: _Suspects) -> dict[str, str]:
     """Return one line per suspect; `row` is its index in the data."""
-    parts = ["part"] if any(item.part for item in items) else []
+    parts = ["part"] if any(item.part for item in job.items) else []
     header = ["row", *parts, "is_label_issue", "label_score", "given_label", "predicted_label"]
     rows = [
         (i.row, *([i.part] if parts else []), i.probability > 0.5, f"{1 - i.probability:.6g}",
          i.given, i.suggested)
-        for i in items
+        for i in job.items
     ]  # fmt: skip
     return {".csv": _csv(header, rows)}
 
@@ -229,15 +211,15 @@ _LEVELS = (("high", 0.5, 1.0), ("medium", 0.1, 0.5), ("low", -1.0, 0.1))
 """Severities, with the probabilities above which and up to which they apply."""
 
 
-def _spotlight(items: Sequence[Item], classes: Sequence[str], folder: Path) -> dict[str, str]:
+def _spotlight(job: _Suspects) -> dict[str, str]:
     """Return one issue per severity that occurs."""
     issues = []
     for severity, above, up_to in _LEVELS:
-        rows = [item for item in items if above < item.probability <= up_to]
+        rows = [item for item in job.items if above < item.probability <= up_to]
         if not rows:
             continue
-        parts = all(item.span is None for item in rows)
-        columns = {item.part or item.column for item in rows} if parts else {rows[0].column}
+        tokens = any(item.span is not None for item in rows)
+        columns = {job.column if tokens else item.part or job.column for item in rows}
         issues.append(
             {
                 "title": f"Labels wrong with a probability above {max(above, 0):.0%}",
@@ -250,8 +232,7 @@ def _spotlight(items: Sequence[Item], classes: Sequence[str], folder: Path) -> d
     return {".json": _json(issues)}
 
 
-_Writer = Callable[[Sequence[Item], Sequence[str], Path], dict[str, str]]
-_FORMATS: dict[str, _Writer] = {
+_FORMATS: dict[str, Callable[[_Suspects], dict[str, str]]] = {
     "label-studio": _label_studio,
     "fiftyone": _fiftyone,
     "cleanlab": _cleanlab,
@@ -292,7 +273,7 @@ def export_suspects(
     """
     writer = _FORMATS[check_choice("format", format, tuple(_FORMATS))]
     path, items = Path(path), _items_of_result(fixes, texts, images)
-    main, *others = writer(items, _classes(items), path.parent).items()
+    main, *others = writer(_Suspects(items, _classes(items), path.parent)).items()
     beside = {path.with_suffix(suffix): text for suffix, text in others}
     for other, text in beside.items():
         if other.exists() and other.read_bytes() != text.encode():
@@ -314,7 +295,8 @@ def export_review_items(
     lists those it wrote.
     """
     items = _items_of_review(review)
-    classes = [*review.classes] or _classes(items)
+    classes = review.classes or _classes(items)
+    job = _Suspects(items, classes, folder, review.source.label or "label")
     try:
         about = parse_json((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -323,14 +305,13 @@ def export_review_items(
     paths = {}
     with publishing(folder, about, force=force) as stage:
         for tool in formats:
-            texts = _FORMATS[tool](items, classes, folder)
-            for name, text in zip(TOOL_FILES[tool], texts.values(), strict=True):
+            for name, text in zip(TOOL_FILES[tool], _FORMATS[tool](job).values(), strict=True):
                 write_text(stage / name, text)
             paths[tool] = folder / TOOL_FILES[tool][0]
     return paths
 
 
-def _classes(items: Sequence[Item]) -> list[str]:
+def _classes(items: Sequence[Suspect]) -> list[str]:
     if any(item.kind == "number" for item in items):
         return []
     return sorted({label for item in items for label in (item.given, item.suggested)})
@@ -398,7 +379,7 @@ def _read_label_studio(path: Path) -> _Answers:
             problems.append(f"task {task.get('id', number)} has no {_ITEM}")
             continue
         try:
-            answer = _annotated(task) if "annotations" in task else _flat(task)
+            answer = _answer(task)
         except ValueError as error:
             problems.append(f"task {task.get('id', number)} {error}")
             continue
@@ -408,8 +389,11 @@ def _read_label_studio(path: Path) -> _Answers:
     return found
 
 
-def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the answer of the task's annotations; ValueError if they differ."""
+def _answer(task: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the answer of a task, None if it has none; ValueError if its annotations differ."""
+    if "annotations" not in task:  # in JSON-MIN, a control's value is beside the data
+        value = task.get(_CONTROL)
+        return None if value is None else ("label", _label(value))
     answers = set()
     for annotation in task["annotations"]:
         if annotation.get("was_cancelled"):
@@ -417,7 +401,7 @@ def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
             continue
         for result in annotation.get("result", []):
             if result.get("from_name", _CONTROL) == _CONTROL:
-                answers.add(("label", _value(result.get("value", {}))))
+                answers.add(("label", _label(result.get("value", {}))))
     if len(answers) > 1:
         answers.discard(("skip", ""))  # another annotator answered
     if len(answers) > 1:
@@ -426,28 +410,17 @@ def _annotated(task: dict[str, Any]) -> tuple[str, str] | None:
     return answers.pop() if answers else None
 
 
-def _flat(task: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the answer of a task in JSON-MIN, where a control's value is beside the data."""
-    value = task.get(_CONTROL)
-    if value is None:
-        return None
+def _label(value: Any) -> str:
+    """Return the one label in a value of Label Studio: a string, a number, or a list of choices."""
     if isinstance(value, dict):
-        value = value.get("choices", value.get("number"))
-    if isinstance(value, list):
-        first = value[0] if value else None
-        return "label", _value(first if isinstance(first, dict) else {"choices": value})
-    return "label", f"{float(value):.10g}" if isinstance(value, int | float) else str(value)
-
-
-def _value(value: dict[str, Any]) -> str:
-    if "number" in value:
-        return f"{float(value['number']):.10g}"
-    chosen = value.get("choices")
-    if isinstance(chosen, str):
-        return chosen
-    if not isinstance(chosen, list) or len(chosen) != 1:
-        raise ValueError(f"has {0 if not chosen else len(chosen)} choices instead of one")
-    return str(chosen[0])
+        value = value.get("number", value.get("choices"))
+    if isinstance(value, int | float):
+        return f"{float(value):.10g}"
+    if isinstance(value, list) and len(value) == 1:
+        return _label(value[0])
+    if not value or isinstance(value, list):
+        raise ValueError(f"has {len(value or ())} choices instead of one")
+    return str(value)
 
 
 class _Imported(NamedTuple):
@@ -485,7 +458,7 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
     wanted = _checked(readers[path.suffix.lower()](path), known, review.classes, path.name)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:24]
     written, same, kept = 0, 0, []
-    with closing(DecisionLog(review.directory / "decisions.sqlite", review.key)) as log:
+    with closing(review.open_log()) as log:
         for item, decision in wanted.items():
             now = log.state(item)
             if now.action in ("pending", "skip") and now.action != decision.action:
@@ -501,31 +474,27 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
 
 
 def _checked(
-    answers: _Answers, known: dict[int, ListedSuspect], classes: tuple[str, ...], name: str
+    answers: _Answers, known: dict[int, Suspect], classes: tuple[str, ...], name: str
 ) -> dict[int, RowDecision]:
     """Return the decisions if every one is about a suspect and names a known label."""
     problems: list[str] = []
     out: dict[int, RowDecision] = {}
-    for number, action, label in answers:
-        suspect = known.get(number)
+    for item, action, label in answers:
+        suspect = known.get(item)
         if suspect is None:
-            problems.append(f"item {number} is not among the suspects")
+            problems.append(f"item {item} is not among the suspects")
             continue
-        number_label = suspect.kind == "number"
-        decision = RowDecision(number, action)
+        decision, possible = RowDecision(item, action), True
         if action == "label":
-            same = label == suspect.given or (
-                number_label and is_number(label) and float(label) == float(suspect.given)
-            )
-            decision = (
-                RowDecision(number, "keep") if same else RowDecision(number, "relabel", label)
-            )
-        possible = is_number(label) if number_label else label in classes
-        if decision.label is not None and not possible:
+            same, possible = label == suspect.given, label in classes
+            if suspect.kind == "number":
+                possible = is_number(label)
+                same = same or (possible and float(label) == float(suspect.given))
+            possible = possible or same
+            decision = RowDecision(item, "keep") if same else RowDecision(item, "relabel", label)
+        if not possible:
             problems.append(f"{label!r} of row {suspect.row} is not one of the labels")
-        elif number in out and out[number] != decision:
+        elif out.setdefault(item, decision) != decision:
             problems.append(f"row {suspect.row} is decided twice, and differently")
-        else:
-            out[number] = decision
     _refuse(name, problems)
     return out

@@ -22,13 +22,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
 from exempla.errors import ExemplaError
-from exempla.io import file_mode, flush_folder, write_bytes
+from exempla.io import write_bytes
 
 ACTIONS = ("pending", "keep", "relabel", "remove", "skip")
 SETTLED = ("keep", "relabel", "remove")
@@ -68,7 +69,8 @@ class StaleError(Exception):
 class _Event(NamedTuple):
     """One row of the table. The sampling design is stored in `note`."""
 
-    version: int
+    version: int | None
+    """None before it is written: SQLite numbers the events."""
     key: str
     kind: str
     row: int
@@ -95,68 +97,87 @@ class RowDecision:
     version: int = 0
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One set event on the undo or redo stack."""
+class _Step(NamedTuple):
+    """A set event on the undo or redo stack: the state of its row before and after it."""
 
-    version: int
     before: RowDecision
     after: RowDecision
 
+    @property
+    def version(self) -> int:
+        """The version of the set event."""
+        return self.after.version
 
-@dataclass(frozen=True)
-class Draw:
+
+class Draw(NamedTuple):
     """A spot check: its row, and the version of the event that drew it."""
 
     row: int
     at: int
 
 
-@dataclass
 class _Ledger:
-    """The state that the events of one key add up to."""
+    """The decisions that the events of one key add up to."""
 
-    states: dict[int, RowDecision] = field(default_factory=dict)
-    done: list[_Step] = field(default_factory=list)
-    undone: list[_Step] = field(default_factory=list)
-    since: dict[int, int] = field(default_factory=dict)
-    """Version since which each settled row has been settled without interruption."""
-    design: str = ""
-    draws: list[Draw] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.version = 0
+        """The latest event."""
+        self.decisions: dict[int, RowDecision] = {}
+        self.done: list[_Step] = []
+        self.undone: list[_Step] = []
+        self.since: dict[int, int] = {}
+        """Version since which each settled row has been settled without interruption."""
+        self.design = ""
+        """The design that spot checks are drawn from."""
+        self.draws: list[Draw] = []
+        """The spot checks of the current design, in the order they were drawn."""
 
     def state(self, row: int) -> RowDecision:
-        return self.states.get(row, RowDecision(row))
+        """Return the decision about a row, as of the last `refresh` or write."""
+        return self.decisions.get(row, RowDecision(row))
+
+    def states(self, since: int = 0) -> list[RowDecision]:
+        """Return the states set by events after `since`."""
+        return [state for state in list(self.decisions.values()) if state.version > since]
+
+    def undoable(self) -> _Step | None:
+        """Return the step that `undo` would revert."""
+        return self.done[-1] if self.done else None
+
+    def redoable(self) -> _Step | None:
+        """Return the step that `redo` would restore."""
+        return self.undone[-1] if self.undone else None
 
     def apply(self, event: _Event) -> None:
         """Apply one event; ValueError if it cannot follow the ones before it."""
-        now = RowDecision(
-            event.row, event.action, event.label, event.note, event.time, event.version
-        )
-        if now.action not in ACTIONS:
-            raise ValueError(f"event {event.version} has the unknown action {now.action!r}")
-        if event.kind == "design":  # spot checks of an earlier design no longer count
-            self.design, self.draws = event.note, []
+        version, _, kind, row, action, label, note, time, _ = event
+        if action not in ACTIONS:
+            raise ValueError(f"event {version} has the unknown action {action!r}")
+        self.version = version or 0
+        if kind == "design":  # spot checks of an earlier design no longer count
+            self.design, self.draws = note, []
             return
-        if event.kind == "draw":
-            self.draws.append(Draw(event.row, event.version))
+        if kind == "draw":
+            self.draws = [*self.draws, Draw(row, self.version)]
             return
-        if event.kind == "set":
-            self.done.append(_Step(event.version, self.state(event.row), now))
+        now = RowDecision(row, action, label, note, time, self.version)
+        if kind == "set":
+            self.done.append(_Step(self.state(row), now))
             self.undone.clear()
         else:
             stacks = (self.done, self.undone)
-            source, target = stacks if event.kind == "undo" else stacks[::-1]
+            source, target = stacks if kind == "undo" else stacks[::-1]
             if not source:
-                raise ValueError(f"event {event.version} has nothing to {event.kind}")
+                raise ValueError(f"event {version} has nothing to {kind}")
             target.append(source.pop())
-        self.states[event.row] = now
-        if now.action in SETTLED:
-            self.since.setdefault(event.row, event.version)
+        self.decisions[row] = now
+        if action in SETTLED:
+            self.since.setdefault(row, self.version)
         else:
-            self.since.pop(event.row, None)
+            self.since.pop(row, None)
 
 
-class DecisionLog:
+class DecisionLog(_Ledger):
     """The decisions about the data named by `key` (see `Review.key`), stored in one file.
 
     >>> import tempfile
@@ -172,11 +193,10 @@ class DecisionLog:
     """
 
     def __init__(self, path: str | Path, key: str) -> None:
+        super().__init__()
         self.path, self.key = Path(path), key
         self._lock = threading.RLock()
-        self._ledgers: dict[str, _Ledger] = {key: _Ledger()}
-        self._version = 0  # the latest event of this key
-        self._latest = 0  # the latest event of any key
+        self._ledgers: dict[str, _Ledger] = {key: self}
         self._db = _open(self.path)
         self._file = os.stat(self.path)
         try:
@@ -189,100 +209,69 @@ class DecisionLog:
         """Close the file."""
         self._db.close()
 
-    @property
-    def version(self) -> int:
-        """The latest event known here."""
-        return self._version
-
-    def state(self, row: int) -> RowDecision:
-        """Return the decision about a row, as of the last `refresh` or write."""
-        return self._own.state(row)
-
-    def states(self, since: int = 0) -> list[RowDecision]:
-        """Return the states set by events after `since`."""
-        with self._lock:
-            return [state for state in self._own.states.values() if state.version > since]
-
-    def undoable(self) -> _Step | None:
-        """Return the step that `undo` would revert."""
-        return self._own.done[-1] if self._own.done else None
-
-    def redoable(self) -> _Step | None:
-        """Return the step that `redo` would restore."""
-        return self._own.undone[-1] if self._own.undone else None
-
-    def since(self) -> dict[int, int]:
-        """Return the settled rows, each with the version since which it has been settled."""
-        with self._lock:
-            return dict(self._own.since)
-
-    @property
-    def draws(self) -> list[Draw]:
-        """The spot checks of the current design, in the order they were drawn."""
-        return list(self._own.draws)
-
     def refresh(self) -> None:
         """Read the events that another process wrote."""
         with self._lock, self._disk_errors():
+            latest = max(ledger.version for ledger in self._ledgers.values())
+            rows = self._db.execute(
+                f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (latest,)
+            )
             try:
-                for event in _events(self._db, self._latest):
+                for event in map(_Event._make, rows.fetchall()):
                     self._ledgers.setdefault(event.key, _Ledger()).apply(event)
-                    self._latest = event.version
-                    if event.key == self.key:
-                        self._version = event.version
             except ValueError as error:
                 raise _damaged(self.path, str(error)) from error
 
     def decide(self, state: RowDecision, *, seen: int, once: str) -> RowDecision:
         """Set the state of a row if `seen` is still its version; StaleError otherwise."""
-        with self._writing(once) as repeated:
-            if repeated is not None:
-                return self.state(repeated)
+
+        def event() -> tuple[str, RowDecision]:
             now = self.state(state.row)
             if now.version != seen:
                 raise StaleError(now)
-            return self._append("set", replace(state, time=_clock()), once)
+            return "set", replace(state, time=_clock())
+
+        return self.state(self._append(event, once))
 
     def undo(self, *, seen: int, once: str) -> RowDecision:
         """Revert the latest set event if it is the one `seen`; the row gets its former state."""
-        with self._writing(once) as repeated:
-            if repeated is not None:
-                return self.state(repeated)
-            step = self.undoable()
-            if step is None or step.version != seen:
-                raise StaleError(step.after if step else None)
-            return self._append("undo", step.before, once)
+        return self._turn("undo", seen, once)
 
     def redo(self, *, seen: int, once: str) -> RowDecision:
         """Restore the event that was undone last if it is the one `seen`."""
-        with self._writing(once) as repeated:
-            if repeated is not None:
-                return self.state(repeated)
-            step = self.redoable()
-            if step is None or step.version != seen:
-                raise StaleError(step.before if step else None)
-            return self._append("redo", step.after, once)
+        return self._turn("redo", seen, once)
+
+    def _turn(self, kind: str, seen: int, once: str) -> RowDecision:
+        def event() -> tuple[str, RowDecision]:
+            step = self.undoable() if kind == "undo" else self.redoable()
+            if step is None:
+                raise StaleError(None)
+            new, now = step if kind == "undo" else step[::-1]
+            if step.version != seen:
+                raise StaleError(now)
+            return kind, new  # `time` is when the state was decided: the old time is restored
+
+        return self.state(self._append(event, once))
 
     def start_design(self, design: str) -> None:
         """Record the design that spot checks are drawn from, unless it is the current one."""
-        if self._own.design == design:
-            return
-        with self._writing(""):
-            if self._own.design != design:
-                self._append("design", RowDecision(0, note=design), f"design-{self._version}")
+        if self.design != design:
+            self._append(
+                lambda: ("design", RowDecision(0, note=design)) if self.design != design else None
+            )
 
-    def draw(self, choose: Callable[[], int | None], number: int) -> bool:
+    def draw(self, choose: Callable[[], int | None], number: int) -> None:
         """Record the spot check that `choose` returns as number `number`, unless there is one.
 
         `choose` is called with the log up to date, and nothing can be decided before its choice is
         written.
         """
-        with self._writing(""):
-            row = choose() if len(self._own.draws) == number else None
-            if row is None:
-                return False
-            self._append("draw", RowDecision(row, time=_clock()), f"draw-{self._latest}")
-            return True
+
+        def event() -> tuple[str, RowDecision] | None:
+            row = choose() if len(self.draws) == number else None
+            return None if row is None else ("draw", RowDecision(row, time=_clock()))
+
+        self._append(event)
 
     def setting(self, name: str, value: str | None = None) -> str | None:
         """Store `value` under `name`, or return the stored value."""
@@ -298,20 +287,16 @@ class DecisionLog:
         """Return the number of decisions about other data in this file, by key."""
         with self._lock:
             found = {
-                key: sum(s.action != "pending" or s.note != "" for s in ledger.states.values())
+                key: sum(s.action != "pending" or s.note != "" for s in ledger.states())
                 for key, ledger in self._ledgers.items()
             }
             return {key: count for key, count in found.items() if count and key != self.key}
 
-    @property
-    def _own(self) -> _Ledger:
-        return self._ledgers[self.key]
+    def _append(self, event: Callable[[], tuple[str, RowDecision] | None], once: str = "") -> int:
+        """Append the event (kind, state) in one transaction on the latest state; return its row.
 
-    @contextmanager
-    def _writing(self, once: str) -> Iterator[int | None]:
-        """Run one immediate transaction on the latest state.
-
-        Yields the row of the event already written under `once`, if there is one.
+        `event` may return None to write nothing. If an event was written under `once` before,
+        nothing happens.
         """
         with self._lock, self._disk_errors():
             self._check_in_place()
@@ -321,13 +306,22 @@ class DecisionLog:
                 found = self._db.execute(
                     "SELECT row FROM events WHERE key = ? AND once = ?", (self.key, once)
                 ).fetchone()
-                yield found[0] if found else None
+                if found is None and (made := event()) is not None:
+                    kind, state = made
+                    once = once or f"{kind}-{self.version}"
+                    self._db.execute(
+                        _INSERT,
+                        _Event(None, self.key, kind, state.row, state.action, state.label,
+                               state.note, state.time, once),
+                    )  # fmt: skip
+                    found = (state.row,)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
             self.refresh()  # memory follows the disk, never the other way round
+            return found[0] if found else 0
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -351,54 +345,35 @@ class DecisionLog:
                 f"{self.path} was moved or replaced while in use; start `exempla review` again."
             )
 
-    def _append(self, kind: str, state: RowDecision, once: str) -> RowDecision:
-        # `time` is when the state was decided: undo and redo restore the old time.
-        version = self._latest + 1
-        event = _Event(
-            version, self.key, kind, state.row, state.action, state.label, state.note, state.time,
-            once,
-        )  # fmt: skip
-        self._db.execute(_INSERT, event)
-        return replace(state, version=version)
-
 
 def _clock() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _events(db: sqlite3.Connection, after: int = 0) -> Iterator[_Event]:
-    rows = db.execute(f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (after,))
-    return map(_Event._make, rows.fetchall())
 
 
 def _open(path: Path) -> sqlite3.Connection:
     """Open the log, creating it if it does not exist; DamagedError if it fails the check."""
     if path.is_symlink():
         raise ExemplaError(f"{path} is a symbolic link; replace it with the file it points to.")
+    if path.exists() and not path.is_file():
+        raise ExemplaError(f"{path} is not a file; move it away.")
     try:
+        if path.exists() and not _size(path):
+            raise _damaged(path, "it is empty")
         if not path.exists():
             if _size(_beside(path, "-wal")):
                 raise _damaged(path, "only its write-ahead log is left")
             _create(path)
-        elif not path.is_file():
-            raise ExemplaError(f"{path} is not a file; move it away.")
-        elif not _size(path):
-            raise _damaged(path, "it is empty")
-        return _connect(path)
+        _check_integrity(path)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
+        return db
     except (sqlite3.OperationalError, OSError) as error:
         raise ExemplaError(
             f"{path} cannot be opened ({error}); check that the folder is writable and that the "
             "disk is not full."
         ) from error
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    _check_integrity(path)
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
-    return db
 
 
 def _check_integrity(path: Path) -> None:
@@ -424,36 +399,15 @@ def _check_integrity(path: Path) -> None:
 
 
 def _create(path: Path, events: Iterable[_Event] = (), *, replace_old: bool = False) -> None:
-    """Create a log under another name and rename it, so that a half-made log is never found."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    made = Path(name)
-    try:
+    """Make a log elsewhere and move it into place, so that a half-made log is never found."""
+    with tempfile.TemporaryDirectory(prefix="exempla-log-") as place:
+        made = Path(place, path.name)
         with closing(sqlite3.connect(made, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN;{_SCHEMA}")
             db.executemany(_INSERT, events)
             db.execute("COMMIT")
-        os.chmod(made, file_mode(path.parent))
-        if replace_old:
-            os.replace(made, path)
-        else:
-            _give_name(made, path)
-    finally:
-        for ending in ("", "-wal", "-shm", "-journal"):
-            _beside(made, ending).unlink(missing_ok=True)
-    flush_folder(path.parent)
-
-
-def _give_name(made: Path, path: Path) -> None:
-    """Rename a new log, unless another process was faster."""
-    try:
-        os.link(made, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        if not path.exists():
-            os.replace(made, path)
+        write_bytes(path, made.read_bytes(), keep_existing=not replace_old)
 
 
 def _damaged(path: Path, why: str) -> DamagedError:
@@ -495,7 +449,8 @@ def recover_log(path: str | Path) -> Recovered:
     except DamagedError:
         pass
     events = _readable_events(path)
-    kept = next(name for n in range(1, 10_000) if not (name := _kept_name(path, n)).exists())
+    endings = chain([".damaged"], (f".damaged-{n}" for n in count(2)))
+    kept = next(name for each in endings if not (name := _beside(path, each)).exists())
     for ending in ("-wal", ""):  # copied before anything is removed
         source = _beside(path, ending)
         if source.is_file():
@@ -504,10 +459,6 @@ def recover_log(path: str | Path) -> Recovered:
         _beside(path, ending).unlink(missing_ok=True)
     _create(path, events, replace_old=True)
     return Recovered(len(events), kept)
-
-
-def _kept_name(path: Path, number: int) -> Path:
-    return _beside(path, ".damaged" + (f"-{number}" if number > 1 else ""))
 
 
 def _readable_events(path: Path) -> list[_Event]:

@@ -70,7 +70,7 @@ def serve(
             raise ExemplaError(
                 f"The review page needs {name}; install it with `pip install 'exempla[review]'`."
             )
-    log = DecisionLog(review.directory / "decisions.sqlite", review.key)
+    log = review.open_log()
     try:
         listener = listen(port, log)
         port = int(listener.getsockname()[1])

@@ -13,17 +13,17 @@ an interval for the number of wrong labels and calibrates the order. After that,
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import gammainc, logit
 
 from exempla.errors import ExemplaError
-from exempla.review.folder import ListedSuspect, Review
-from exempla.review.log import SETTLED, DecisionLog, Draw
+from exempla.review.folder import Review
+from exempla.review.log import ACTIONS, SETTLED, DecisionLog, Draw
 from exempla.review.sampling import (
     RemainingErrors,
     SpotCheck,
@@ -31,6 +31,7 @@ from exempla.review.sampling import (
     draw,
     remaining_errors,
 )
+from exempla.review.suspects import Suspect
 from exempla.tasks.labels.decisions import Learned, Stated, learn
 
 SPOT_CHECK_EVERY = 3
@@ -56,8 +57,7 @@ _MAX_CHANCE = 0.001
 """Probability of that many contradictions, if the analysis is right, below which the page warns."""
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(NamedTuple):
     """A decided row: the event since which it is decided, and whether its label was wrong."""
 
     since: int
@@ -84,8 +84,8 @@ class ReviewPlan:
 
     def __init__(
         self,
-        suspects: Sequence[ListedSuspect],
-        rest: Sequence[ListedSuspect] = (),
+        suspects: Sequence[Suspect],
+        rest: Sequence[Suspect] = (),
         strata: Strata | None = None,
         initial_sample: int = 0,
     ) -> None:
@@ -100,7 +100,7 @@ class ReviewPlan:
             np.array([s.probability for s in self.items]),
             [_given(s) for s in self.items],
             ["expected" if s.kind == "number" else s.suggested for s in self.items],
-            _log_odds(np.array([s.model_probability for s in self.items])),
+            logit(np.clip([s.model_probability for s in self.items], 1e-3, 1 - 1e-3)),
         )
 
     def learned(self, state: ReviewState) -> Learned:
@@ -189,10 +189,8 @@ class ReviewPlan:
                     found.append(item)
         if len(found) < _MIN_CONTRADICTIONS:
             return []
-        fewer = sum(
-            math.exp(-expected) * expected**k / math.factorial(k) for k in range(len(found))
-        )
-        return found if 1 - fewer < _MAX_CHANCE else []
+        # P(Poisson(expected) ≥ n) is the regularised incomplete gamma function P(n, expected).
+        return found if gammainc(len(found), expected) < _MAX_CHANCE else []
 
     def _checks(self, state: ReviewState) -> list[SpotCheck]:
         """Return the spot checks with what was known when each was drawn."""
@@ -228,20 +226,14 @@ class ReviewPlan:
         return total
 
 
-def _given(suspect: ListedSuspect) -> str:
+def _given(suspect: Suspect) -> str:
     """Return the given label; for a number, whether it is above or below the expected value."""
     if suspect.kind != "number" or suspect.expected is None:
         return f"{suspect.part}\0{suspect.given}"
     return "above" if float(suspect.given) > suspect.expected else "below"
 
 
-def _log_odds(p: np.ndarray) -> np.ndarray:
-    p = np.clip(p, 1e-3, 1 - 1e-3)
-    return np.log(p) - np.log1p(-p)
-
-
-@dataclass(frozen=True)
-class _Renewal:
+class _Renewal(NamedTuple):
     """A fit of the first `decisions` decisions, and the order that follows from it."""
 
     decisions: int
@@ -279,10 +271,12 @@ class ReviewSession:
 
     def state(self) -> ReviewState:
         """Return what the log says has been decided, skipped and drawn."""
-        since, settled, skipped = self.log.since(), {}, []
+        settled, skipped = {}, []
         for state in self.log.states():
             if state.action in SETTLED:
-                settled[state.row] = Settled(since.get(state.row, 0), state.action != "keep")
+                settled[state.row] = Settled(
+                    self.log.since.get(state.row, 0), state.action != "keep"
+                )
             elif state.action == "skip":
                 skipped.append(state.row)
         return ReviewState(settled, skipped, self.log.draws)
@@ -315,15 +309,23 @@ class ReviewSession:
         return float(fitted.learned.probabilities[self.plan.place[item]])
 
     def status(self, since: int) -> dict[str, Any]:
-        """Return the order, the spot checks after version `since`, and what is left."""
-        state = self.state()
+        """Return what changed after version `since`, what undo and redo would do, the spot checks,
+        the counts, and what is left."""
+        state, log = self.state(), self.log
         framed = self.review.strata is not None
         fitted = (self._renewal if framed else None) or self.renewal()
-        renewals = len(state.settled) // RENEWED_EVERY * RENEWED_EVERY
+        counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
+        for suspect in (*self.review.suspects, *self.drawn()):
+            counts[log.state(suspect.item).action] += 1
+        turns = {"undo": log.undoable(), "redo": log.redoable()}
         return {
-            "renewals": renewals if framed else 0,
+            "version": log.version,
+            "changes": [asdict(decision) for decision in log.states(since)],
+            **{n: s and {"version": s.version, "row": s.after.row} for n, s in turns.items()},
+            "counts": counts,
+            "renewals": len(state.settled) // RENEWED_EVERY * RENEWED_EVERY if framed else 0,
             "spots": [
-                [each.row, self.entry(self.rest[each.row]) if each.row in self.rest else None]
+                [each.row, entry(self.rest[each.row]) if each.row in self.rest else None]
                 for each in state.draws
                 if each.at >= since and each.row in self.plan.place
             ],
@@ -331,11 +333,7 @@ class ReviewSession:
             **self._figures(state, fitted),
         }
 
-    def entry(self, suspect: ListedSuspect) -> list[Any]:
-        """Return a line of the list, with the `FIELDS`."""
-        return [getattr(suspect, name) for name in FIELDS]
-
-    def drawn(self) -> list[ListedSuspect]:
+    def drawn(self) -> list[Suspect]:
         """Return the unlisted rows that were drawn as spot checks."""
         return [self.rest[each.row] for each in self.log.draws if each.row in self.rest]
 
@@ -375,6 +373,11 @@ class ReviewSession:
         figures["remaining"] |= {"all": rows, "stop_below": self.stop_below, "stop": stop}
         figures["sample"] = self.plan.initial_sample
         return figures
+
+
+def entry(suspect: Suspect) -> list[Any]:
+    """Return a line of the list, with the `FIELDS`."""
+    return [getattr(suspect, name) for name in FIELDS]
 
 
 def checked_share(share: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ LONGEST_TEXT = 20_000
 _LONGEST_CELL = 200_000
 """Characters of a cell of the original row."""
 KINDS = ("class", "number", "part")
+_STATED = {
+    "row", "id", "given", "suggested", "probability", "model_probability", "side", "content",
+    "contradicting", "supporters", "expected", "spread",
+}  # fmt: skip
+"""Fields of every line of suspects.jsonl."""
 PARTS, FIRST_PART = 1 << 20, 1 << 40
 """Numbers per row for parts, and the first such number; exact in a browser (2⁵³)."""
 
@@ -102,14 +107,8 @@ class EvidenceRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "row": int(self.row),
-            "id": self.id,
-            "label": self.label,
-            "weight": _finite(self.weight, f"the weight of row {self.row}"),
-            "source": self.source,
-            "content": content_json(self.content),
-        }
+        _finite(self.weight, f"the weight of row {self.row}")
+        return {**self.__dict__, "content": content_json(self.content)}
 
 
 @dataclass(frozen=True)
@@ -137,6 +136,11 @@ class Suspect:
         The part's name: one of several labels, or a token, which lies at `span` of the text.
     original : tuple of (column, value)
         The row as the file has it, every column; None as a value: it is the text shown.
+    stratum : int
+        The stratum that spot checks draw it from; those of listed suspects come first.
+    snippet : str
+        The beginning of its content. The list of a review that was read from disk shows it; content
+        and evidence are then read with the card.
 
     >>> Suspect(4312, "ham", "spam", 0.91, 0.97).to_dict()["suggested"]
     'spam'
@@ -161,6 +165,8 @@ class Suspect:
     spread: float | None = None
     original: tuple[tuple[str, str | None], ...] = ()
     model_label: str = ""
+    stratum: int = 0
+    snippet: str = ""
 
     @property
     def item(self) -> int:
@@ -191,32 +197,19 @@ class Suspect:
             raise ExemplaError(f"Row {self.row}: the span {self.span} is invalid.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one line of suspects.jsonl."""
-        more = {
-            "kind": self.kind if self.kind != "class" else None,
-            "model_label": self.model_label or None,
-            "item": self.item if self.part else None,
-            "part": self.part or None,
-            "span": None if self.span is None else [int(self.span[0]), int(self.span[1])],
-            "expected": None if self.expected is None else float(self.expected),
-            "spread": None if self.spread is None else _finite(self.spread, "the spread"),
-            "original": [[c, v and v[:_LONGEST_CELL]] for c, v in self.original] or None,
-        }
-        return self._stated() | {name: value for name, value in more.items() if value is not None}
-
-    def _stated(self) -> dict[str, Any]:
-        return {
-            "row": int(self.row),
-            "id": self.id,
-            "given": self.given,
-            "suggested": self.suggested,
-            "probability": float(self.probability),
-            "model_probability": float(self.model_probability),
-            "side": self.side,
+        """Return one line of suspects.jsonl; what most suspects do not have is left out."""
+        if self.spread is not None:
+            _finite(self.spread, "the spread")
+        out = {each.name: getattr(self, each.name) for each in fields(self)}
+        out |= {
             "content": content_json(self.content),
             "contradicting": [row.to_dict() for row in self.contradicting],
             "supporters": [row.to_dict() for row in self.supporters],
+            "original": [(c, v and v[:_LONGEST_CELL]) for c, v in self.original],
+            "item": self.item if self.part else None,
+            "kind": self.kind if self.kind != "class" else None,
         }
+        return {name: value for name, value in out.items() if name in _STATED or value}
 
 
 @dataclass(frozen=True)

@@ -366,7 +366,7 @@ def _add_data(digest: Any, data: Any, rows: int) -> bool:
                 _add_value(read, data[i])
         if reads[0].digest() != reads[1].digest():
             return False
-        with counter("fingerprinting the training data", rows, "ex") as bar:
+        with counter("fingerprinting the training data", rows) as bar:
             for i in range(rows):
                 _add_value(digest, data[i])
                 bar.update()

@@ -6,7 +6,8 @@ penalty and damping, so that the parameters are known up to a covariance A = (nM
 the mean score of the queried predictions under their true labels.
 
 **Labels known.** Adding example j moves the queried log-likelihood by s_jᵀ A s_q. The candidates
-are the examples' own scores, and only those that help (a positive product) are picked.
+are the examples' own scores at unit length, as `explain` takes them, and only those that help (a
+positive product) are picked.
 
 **Labels unknown.** Under the model's own labels that product is zero on average; what counts is how
 much the label would teach. With B the square-root Fisher rows of a candidate (√p_c ∇log p_c, one
@@ -22,11 +23,14 @@ classes there is only one, and every gain is exact.
 
 A part of the picks (`breadth`) can be made towards random combinations of all test predictions
 instead. Where labels are known half of them are, and these ignore the labels: rows picked for
-their labels alone would bias the model.
+their labels alone would bias the model. A target that is like the rest of the pool is served best
+by random rows. So the model is retrained with picks for one half of the query, mixed with random
+rows in several shares, and the share that predicts the other half best is taken.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,14 +38,15 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from exempla.arrays import real_numbers, to_numpy
+from exempla.arrays import real_numbers
 from exempla.checks import check_ids, check_k, check_seed, is_real
-from exempla.data import arrays_of, n_rows, stack_rows, take_examples, take_rows, unpack
+from exempla.data import arrays_of, count_examples, stack_rows, take_examples, take_rows, unpack
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import Explainer, KernelOptions
+from exempla.explainer import DEFAULT_NOISE, Explainer, KernelOptions
 from exempla.kernel.basis import IdentitySketch
 from exempla.kernel.embed import Embedding
-from exempla.oracles.base import ScoreRows
+from exempla.oracles import make_oracle
+from exempla.oracles.base import ScoreRows, in_float64
 from exempla.progress import showing, track_rows
 from exempla.results import Answer
 from exempla.selection import SBQ, Selector, select
@@ -57,6 +62,10 @@ MAX_QUERIES = 1000
 """Queried examples that make up the target; a random sample of more."""
 _PROBES, _PROBE_EXAMPLES = 4, 256
 _RANDOM_DRAWS = 20
+_RANDOM_SHARES = (0.0, 0.5, 1.0)
+"""Shares of random rows that are compared where the pool has labels."""
+_MIN_HELD_OUT, _MAX_CHOICE_SECONDS = 20, 60.0
+"""Queried examples that such a comparison needs, and seconds that it may take."""
 _GROUP_DIGITS = 5
 """Rows whose directions agree to this many decimals are copies of each other."""
 
@@ -81,6 +90,8 @@ class Acquisition(Answer):
         ("low", "high"), and the same for as many random rows ("random", "random_sd").
     labelled : bool
         Whether the pool's labels were known.
+    random_share : float
+        Share of the rows that were drawn at random (see `breadth`).
 
     Examples
     --------
@@ -107,6 +118,7 @@ class Acquisition(Answer):
     damping: float
     damping_rule: str
     seed: int
+    random_share: float = 0.0
     request: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -141,7 +153,30 @@ class Acquisition(Answer):
         -------
         AcquisitionCheck
         """
-        return _verify(self, labels, fit, seeds)
+        request = self.request if fit is None else self.request._replace(fit=fit)
+        check_fit(request.first, request.fit)
+        values = unpack(request.pool, []).y if labels is None else np.asarray(labels)
+        if values is None:
+            raise ExemplaError("The pool has no labels: give labels= to verify the picks.")
+        if len(values) not in (len(self), self.n_pool):
+            raise ExemplaError(
+                f"labels has {len(values)} entries: give one for each of the {self.n_pool} pool "
+                f"rows or of the {len(self)} picked rows."
+            )
+        whole = len(values) == self.n_pool
+        values = np.asarray(values)
+        own, test = values[self.indices] if whole else values, arrays_of(request.test, "test")[:2]
+        runs = []
+        for seed in range(seeds):
+            arms = [(self.indices[:0], own[:0]), (self.indices, own)]
+            if whole:
+                drawn = np.random.default_rng(seed).choice(self.n_pool, len(self), replace=False)
+                arms.append((drawn, values[drawn]))
+            runs.append([_judged(request.trained(*arm, seed), test, request) for arm in arms])
+        means = np.full((3, 3), np.nan)
+        means[: len(runs[0])] = np.mean(runs, axis=0)
+        before, mine, chance = means.tolist()
+        return AcquisitionCheck(*zip(before, mine, chance))
 
 
 class AcquisitionCheck(NamedTuple):
@@ -171,6 +206,20 @@ class _Request(NamedTuple):
     test: Any
     queried: np.ndarray
     fit: Any
+
+    @property
+    def first(self) -> Any:
+        """The model, or the first of several."""
+        return self.model[0] if isinstance(self.model, list | tuple) else self.model
+
+    def trained(self, rows: np.ndarray, labels: np.ndarray, seed: int) -> Any:
+        """Return the model trained on the training set and these rows of the pool."""
+        X, y, weights = arrays_of(self.train, "training")
+        if len(rows):
+            more = take_rows(unpack(self.pool, []).X, rows)
+            X, y = stack_rows(X, more), np.concatenate([y, labels])
+            weights = None if weights is None else np.append(weights, np.ones(len(rows)))
+        return refit(self.first, X, y, weights, self.fit, seed)
 
 
 def acquire(
@@ -209,17 +258,19 @@ def acquire(
     costs : (n_pool,) array of positive numbers, optional
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
-        `SBQ(noise=0.1 * n_train)` by default.
+        `SBQ(noise=0.1 * n_train)` by default; with labels `SBQ(noise=10)` on rows of unit length.
     breadth : float, optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
         default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
-        they are the tokens of texts.
+        they are the tokens of texts. If it is not given, the pool has labels and the model is
+        quickly retrained, a share of the rows is random where that predicts queried examples
+        better that the picks were not made for (`random_share`).
     ids : sequence
         Your own names of the pool rows.
     fit : callable(module, X, y, sample_weight) -> module
         How a torch module is trained, for `.verify()`.
     **options
-        Kernel options, as for `Explainer`.
+        Kernel options, as for `Explainer`; `normalize` applies to pools with labels.
 
     Returns
     -------
@@ -244,7 +295,7 @@ def acquire(
     if breadth is not None and (not is_real(breadth) or not 0 <= breadth <= 1):
         raise ExemplaError(f"breadth must be a number between 0 and 1, not {breadth!r}.")
     check_ask(ask)
-    n_pool = _count(pool)
+    n_pool = count_examples(pool) or 0
     k, names = check_k(k, n_pool, "rows of the pool"), check_ids(ids, n_pool)
     root_costs = _check_costs(costs, n_pool)
     if fit is not None:
@@ -268,182 +319,255 @@ def _acquire(
     names: np.ndarray | None,
 ) -> Acquisition:
     rng = np.random.default_rng(explainer.seed)
-    first = explainer.embeddings[0].oracle
     asked = queried_rows(explainer, request.test, ask)
-    queried = np.arange(_count(request.test)) if asked is None else asked
-    used = (
-        np.sort(rng.choice(queried, MAX_QUERIES, False)) if len(queried) > MAX_QUERIES else queried
-    )
+    queried = np.arange(count_examples(request.test) or 0) if asked is None else asked
+    used = queried
+    if len(queried) > MAX_QUERIES:
+        used = np.sort(rng.choice(queried, MAX_QUERIES, False))
+    pool = _Pool(explainer, request, selector, root_costs)
+    n_pool = len(pool.examples[0])
+    is_text = explainer.embeddings[0].oracle.likelihood == "causal_lm"  # it is its own label
+    usual = LABELLED_BREADTH if pool.labelled and not is_text else BREADTH
     query = take_examples(request.test, used)
-    labelled = first.read(request.pool, role="test").labels is not None
-    pool = _Pool(explainer, request.pool, labelled, root_costs)
-    target, rows, targets = pool.towards_scores(query)
-    noise = NOISE_SHARE * explainer.n_train
-    chosen = SBQ(noise=noise) if selector is None else selector
-    side = "proponents" if labelled else "both"
-    keep = _first_of_copies(rows)
-    is_text = getattr(first, "likelihood", "") == "causal_lm"  # the label is the text itself
-    usual = LABELLED_BREADTH if labelled and not is_text else BREADTH
-    general = round((usual if breadth is None else breadth) * k)
-    order, gains = np.zeros(0, np.int64), np.zeros(0)
-    if k > general:
-        picked = _quiet_select(rows[keep], target, min(k - general, len(keep)), chosen, side)
-        order, gains = keep[picked.indices], np.asarray(picked.gains)
-    if general:
-        order, gains = _with_breadth(pool, request.test, rng, order, gains, keep, k, chosen)
+    towards, random_share = pool.towards(query), 0.0
+    order, gains = pool.pick(towards, k, usual if breadth is None else breadth, rng)
+    if breadth is None and pool.labelled and not is_text:
+        random_share = _best_random_share(pool, request, used, len(order), explainer.seed)
+        mixed = _with_random(order, random_share, n_pool, rng)
+        order, gains = mixed, np.where(mixed == order, gains, 0.0)
     notes = [*dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes)]
     if len(order) < k:
         notes.append(f"Only {len(order)} of {k} rows were picked: the others are copies"
-                     + (" or do not help." if labelled else "."))  # fmt: skip
+                     + (" or do not help." if pool.labelled else "."))  # fmt: skip
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
-    damping = explainer.kernel("influence").dampings
-    share = gains / gains.sum() if gains.sum() > 0 else gains
-    bearing = np.abs(rows[order] @ targets.T)
+    kernel = explainer.kernel("influence")
+    bearing = np.abs(towards.plain[order] @ towards.single.T)
+    gap = _gap(explainer, query)
     return Acquisition(
         indices=order.astype(np.int64),
         ids=None if names is None else names[order],
         warnings=tuple(notes),
-        weights=share,
+        weights=gains / gains.sum() if gains.sum() > 0 else gains,
         gains=gains,
         helps=used[np.argsort(-bearing, axis=1, kind="stable")[:, :3]],
-        predicted=_predicted(
-            rows, order, target, explainer.n_train, *_gap(explainer, query), labelled, rng
-        ),
-        labelled=labelled,
+        predicted=_predicted(towards, order, explainer.n_train, *gap, pool.labelled, rng),
+        labelled=pool.labelled,
         n_train=explainer.n_train,
-        n_pool=len(rows),
+        n_pool=n_pool,
         n_queried=len(queried),
-        damping=float(np.mean([d.value for d in damping])),
-        damping_rule=damping[0].rule,
+        damping=kernel.damping,
+        damping_rule=kernel.dampings[0].rule,
         seed=explainer.seed,
+        random_share=random_share,
         request=request._replace(queried=queried),
     )
 
 
-class _Target(NamedTuple):
-    """A combination of score rows, seen by one model."""
+def _with_random(order: np.ndarray, share: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Replace the last of the picks by random rows."""
+    picked = order[: len(order) - round(share * len(order))]
+    others = rng.permutation(np.setdiff1d(np.arange(n), picked))
+    return np.concatenate([picked, others[: len(order) - len(picked)]])
 
-    embedding: Embedding
-    damping: float
-    rows: ScoreRows
-    mix: np.ndarray
-    inside: np.ndarray
-    """In sketch space."""
-    length: float
-    """Of the part that the sketch does not represent; 0 where it represents everything."""
-    scale: float
-    """1 / metric in the residual."""
 
-    @staticmethod
-    def of(embedding: Embedding, damping: float, rows: ScoreRows, mix: np.ndarray) -> _Target:
-        inside = mix @ _float64(embedding.sketch.project(rows))
-        if isinstance(embedding.sketch, IdentitySketch):
-            return _Target(embedding, damping, rows, mix, inside, 0.0, 0.0)
-        square = float(mix @ rows.gram(rows) @ mix - inside @ inside)
-        penalty = embedding.sketch.residual_penalty
-        penalty = embedding.residual_eigenvalue if penalty is None else penalty
-        scale = embedding.metric.residual_inverse(penalty, damping)
-        return _Target(embedding, damping, rows, mix, inside, max(square, 0.0) ** 0.5, scale)
+def _best_random_share(
+    pool: _Pool, request: _Request, used: np.ndarray, k: int, seed: int
+) -> float:
+    """Return the share of random rows with which the model predicts held-out queries best.
 
-    def vector(self) -> np.ndarray:
-        """The target, whitened, with its length in the residual as the last coordinate."""
-        return np.append(self.whiten(self.inside[None])[0], np.sqrt(self.scale) * self.length)
+    Rows are picked for one half of the queried examples, and the model trained with them is judged
+    on the other half; both ways. 0 if the queries are few or the model is not quickly retrained.
+    """
+    if len(used) < _MIN_HELD_OUT or k < 2:
+        return 0.0
+    losses, started = np.zeros(len(_RANDOM_SHARES)), time.perf_counter()
+    try:
+        check_fit(request.first, request.fit)
+        labels = np.asarray(arrays_of(request.pool, "pool")[1])
+        for own, other in ((used[::2], used[1::2]), (used[1::2], used[::2])):
+            rng = np.random.default_rng(seed)
+            towards = pool.towards(take_examples(request.test, own))
+            order, _ = pool.pick(towards, k, LABELLED_BREADTH, rng)
+            for i, share in enumerate(_RANDOM_SHARES):
+                rows = _with_random(order, share, len(towards.rows), rng)
+                oracle = make_oracle(request.trained(rows, labels[rows], seed))
+                examples = oracle.read(take_examples(request.test, other), role="test")
+                losses[i] -= np.maximum(oracle.log_likelihood(examples), np.log(1e-12)).mean()
+                if time.perf_counter() - started > _MAX_CHOICE_SECONDS:
+                    return 0.0
+    except ExemplaError:  # a model that cannot be retrained, or data that are not arrays
+        return 0.0
+    return _RANDOM_SHARES[int(np.argmin(losses))]
 
-    def whiten(self, rows: np.ndarray) -> np.ndarray:
-        return _float64(self.embedding.metric.whiten(rows, self.damping))
+
+class _Candidates(NamedTuple):
+    """The pool, seen from one query."""
+
+    rows: np.ndarray
+    """What candidates are selected by, one row each."""
+    plain: np.ndarray
+    """The same at their own length, divided by √(1 + d/n) for a private variance d."""
+    target: np.ndarray
+    single: np.ndarray
+    """Rows of the queried examples, one by one."""
+
+
+class _Target:
+    """A combination of one model's score rows: the direction that candidates are compared in.
+
+    `vector` is the target, whitened, with the length of its residual as the last coordinate.
+    """
+
+    def __init__(
+        self, embedding: Embedding, damping: float, rows: ScoreRows, mix: np.ndarray
+    ) -> None:
+        self.embedding, self.damping, self.rows, self.mix = embedding, damping, rows, mix
+        self.inside = mix @ in_float64(embedding.sketch.project(rows))
+        self.length = self.scale = 0.0  # of the residual, and 1 / metric there
+        if not isinstance(embedding.sketch, IdentitySketch):
+            square = float(mix @ rows.gram(rows) @ mix - self.inside @ self.inside)
+            penalty = embedding.sketch.residual_penalty
+            penalty = embedding.residual_eigenvalue if penalty is None else penalty
+            self.scale = embedding.metric.residual_inverse(penalty, damping)
+            self.length = max(square, 0.0) ** 0.5
+        white = in_float64(embedding.metric.whiten(self.inside[None], damping))[0]
+        self.vector = np.append(white, np.sqrt(self.scale) * self.length)
 
     def features(self, batch: ScoreRows, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened rows with one coordinate along the target's residual, and each row's squared
-        length in the rest of the residual, which no other row is compared in.
+        """Return whitened rows with one coordinate along the target's residual, and each row's
+        squared length in the rest of the residual, which no other row is compared in.
 
         `inside` are the rows in sketch space.
         """
-        white = self.whiten(inside)
-        if not self.scale:
-            return np.column_stack([white, np.zeros(len(white))]), np.zeros(len(white))
-        along = np.zeros(len(white))
-        if self.length > 0:
+        white = in_float64(self.embedding.metric.whiten(inside, self.damping))
+        along = rest = np.zeros(len(white))
+        if self.scale and self.length > 0:
             along = (batch.gram(self.rows) @ self.mix - inside @ self.inside) / self.length
-        rest = batch.norm2() - np.einsum("ij,ij->i", inside, inside) - along**2
-        return (
-            np.column_stack([white, np.sqrt(self.scale) * along]),
-            self.scale * np.maximum(rest, 0.0),
-        )
+        if self.scale:
+            rest = batch.norm2() - np.einsum("ij,ij->i", inside, inside) - along**2
+        rows = np.column_stack([white, np.sqrt(self.scale) * along])
+        return rows, self.scale * np.maximum(rest, 0.0)
 
 
 class _Pool:
     """The candidates: one row each towards a given target, whitened, all models side by side."""
 
     def __init__(
-        self, explainer: Explainer, pool: Any, labelled: bool, root_costs: np.ndarray | None
-    ) -> None:
-        self.embeddings, self.labelled, self.root_costs = explainer.embeddings, labelled, root_costs
-        chosen = explainer.kernel("influence").dampings
-        self.dampings = [d.value for d in chosen]
-        self.n_train = explainer.n_train
-        self.examples = [e.oracle.read(pool, role="test") for e in explainer.embeddings]
+        self, explainer: Explainer, request: _Request, selector: Selector | None,
+        root_costs: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        kernel = explainer.kernel("influence")
+        self.models = list(zip(kernel.embeddings, (d.value for d in kernel.dampings), strict=True))
+        self.examples = [e.oracle.read(request.pool, role="test") for e, _ in self.models]
+        self.labelled = self.examples[0].labels is not None
+        self.unit = self.labelled and explainer.normalize
+        noise = DEFAULT_NOISE if self.unit else NOISE_SHARE * explainer.n_train
+        self.selector = SBQ(noise=noise) if selector is None else selector
+        self.test, self.root_costs, self.n_train = request.test, root_costs, explainer.n_train
 
-    def towards_scores(self, query: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The mean score of the queried examples, a row for every candidate, and the queried
-        examples one by one."""
+    def towards(self, query: Any) -> _Candidates:
+        """Return a row for every candidate, towards the mean score of the queried examples."""
         made, single = [], []
-        for e, damping in zip(self.embeddings, self.dampings, strict=True):
-            examples = e.oracle.read(query, role="test")
-            scores = ScoreRows.join(list(e.oracle.scores(examples)))
-            made.append(_Target.of(e, damping, scores, np.full(len(scores), 1.0 / len(scores))))
-            inside = _float64(e.sketch.project(scores))
+        for e, damping in self.models:
+            scores = ScoreRows.join(list(e.oracle.scores(e.oracle.read(query, role="test"))))
+            inside = in_float64(e.sketch.project(scores))
+            made.append(_Target(e, damping, scores, np.full(len(scores), 1.0 / len(scores))))
+            if self.unit:  # every queried example counts the same
+                rows, private = made[-1].features(scores, inside)
+                length = np.sqrt(np.einsum("ij,ij->i", rows, rows) + private)
+                mix = 1.0 / np.maximum(length, np.finfo(float).tiny) / len(scores)
+                made[-1] = _Target(e, damping, scores, mix)
             single.append(made[-1].features(scores, inside)[0])
-        (found,) = self._towards([made], self.labelled, np.float64)
-        return *found, np.hstack(single) / np.sqrt(len(single))
+        ((target, rows, private),) = self._towards([made], self.labelled, np.float64)
+        single = np.hstack(single) / np.sqrt(len(single))
+        return _Candidates(
+            self._weighed(rows, private, self.unit), self._weighed(rows, private), target, single
+        )
 
-    def towards_samples(
-        self, test: Any, count: int, rng: np.random.Generator
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Random combinations of the test examples' Fisher rows, each with a row per candidate."""
+    def pick(
+        self, towards: _Candidates, k: int, breadth: float, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pick k candidates, a share of them for what all test predictions depend on.
+
+        Returns their positions and their gains: 0 for those picked for breadth.
+        """
+        keep, general = _first_of_copies(towards.rows), round(breadth * k)
+        order, gains = np.zeros(0, np.int64), np.zeros(0)
+        if k > general:
+            side, wanted = "proponents" if self.labelled else "both", min(k - general, len(keep))
+            found = _quiet_select(towards.rows[keep], towards.target, wanted, self.selector, side)
+            order, gains = keep[found.indices], np.asarray(found.gains)
+        return self._with_breadth(order, gains, keep, k, rng) if general else (order, gains)
+
+    def _with_breadth(
+        self, order: np.ndarray, gains: np.ndarray, keep: np.ndarray, k: int,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Spread picks for random combinations of all test predictions evenly among the others."""
+        general, size = min(k, len(keep)) - len(order), count_examples(self.test) or 0
         targets = []
-        for _ in range(count):
-            size = _count(test)
+        for _ in range(min(_PROBES, general)):
             drawn = np.sort(rng.choice(size, min(size, _PROBE_EXAMPLES), replace=False))
-            some, made = take_examples(test, drawn), []
-            for e, damping in zip(self.embeddings, self.dampings, strict=True):
+            some, made = take_examples(self.test, drawn), []
+            for e, damping in self.models:
                 rows = ScoreRows.join(list(e.oracle.fisher_rows(e.oracle.read(some, role="test"))))
                 signs = rng.choice([-1.0, 1.0], len(rows)) / np.sqrt(len(drawn))
-                made.append(_Target.of(e, damping, rows, signs))
+                made.append(_Target(e, damping, rows, signs))
             targets.append(made)
-        return self._towards(targets, False, np.float32)
+        found: list[int] = []
+        for i, (goal, rows, private) in enumerate(self._towards(targets, False, np.float32), 1):
+            share = general * i // len(targets)
+            wanted = min(len(keep), len(order) + len(found) + share)
+            own = self._weighed(rows, private)[keep]
+            candidates = keep[_quiet_select(own, goal, wanted, self.selector, "both").indices]
+            fresh = [int(j) for j in candidates if j not in order and j not in found]
+            found += fresh[: share - len(found)]
+        places = np.linspace(0, len(order), len(found) + 1)[1:].astype(int)
+        return np.insert(order, places, found), np.insert(gains, places, 0.0)
+
+    def _weighed(self, rows: np.ndarray, private: np.ndarray, unit: bool = False) -> np.ndarray:
+        """Divide rows by √(1 + d/n), for a private variance d beside the shared noise n, or by
+        their length; and by the root of their cost."""
+        scale = np.sqrt(1 + private / self.n_train)
+        if unit:
+            scale = np.sqrt(np.einsum("ij,ij->i", rows, rows) + private)
+        if self.root_costs is not None:
+            scale = scale * self.root_costs
+        return rows / np.maximum(scale, np.finfo(float).tiny)[:, None].astype(rows.dtype)
 
     def _towards(
         self, targets: list[list[_Target]], labelled: bool, dtype: Any
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The vector of each target and a row per candidate; one pass over the pool per model."""
-        found, root = [], np.sqrt(len(self.embeddings))
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield for each target its vector, a row per candidate, and the rows' private variances.
+
+        One pass over the pool is made per model.
+        """
+        root = np.sqrt(len(self.models))
         parts = [
             self._rows([made[i] for made in targets], examples, labelled, dtype)
             for i, examples in enumerate(self.examples)
         ]
         for place, made in enumerate(targets):
-            rows = np.hstack([part[place] for part in parts]) / root
-            if self.root_costs is not None:
-                rows /= self.root_costs[:, None]
-            found.append((np.concatenate([t.vector() for t in made]) / root, rows))
-        return found
+            rows = np.hstack([part[place][0] for part in parts]) / dtype(root)
+            private = np.mean([part[place][1] for part in parts], axis=0)
+            yield np.concatenate([t.vector for t in made]) / root, rows, private
 
     def _rows(
         self, targets: list[_Target], examples: Any, labelled: bool, dtype: Any
-    ) -> list[np.ndarray]:
-        embedding, goals = targets[0].embedding, [target.vector() for target in targets]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        embedding, n = targets[0].embedding, len(examples)
         oracle = embedding.oracle
-        out = [np.zeros((len(examples), len(goal)), dtype) for goal in goals]
+        out = [(np.zeros((n, len(t.vector)), dtype), np.zeros(n)) for t in targets]
         batches = oracle.scores(examples) if labelled else oracle.fisher_rows(examples)
-        for batch in track_rows(batches, "scoring the pool", len(examples)):
-            inside = _float64(embedding.sketch.project(batch))
-            for target, goal, made in zip(targets, goals, out, strict=True):
-                features, private = target.features(batch, inside)
+        for batch in track_rows(batches, "scoring the pool", n):
+            inside = in_float64(embedding.sketch.project(batch))
+            for target, (made, private) in zip(targets, out, strict=True):
+                features, rest = target.features(batch, inside)
                 for rows in _by_example(batch.sample):
-                    contrast, alone = _contrast(features[rows], private[rows], goal, self.n_train)
-                    # a private variance d beside the shared noise n: divide by √(1 + d/n)
-                    scale = np.sqrt(1 + alone / self.n_train)
-                    made[batch.sample[rows[:, 0]]] = contrast / scale[:, None]
+                    at = batch.sample[rows[:, 0]]
+                    made[at], private[at] = _contrast(
+                        features[rows], rest[rows], target.vector, self.n_train
+                    )
         return out
 
 
@@ -483,35 +607,18 @@ def _first_of_copies(rows: np.ndarray) -> np.ndarray:
     return alive[np.sort(np.unique(cells, axis=0, return_index=True)[1])]
 
 
-def _with_breadth(
-    pool: _Pool, test: Any, rng: np.random.Generator, order: np.ndarray, gains: np.ndarray,
-    keep: np.ndarray, k: int, selector: Selector,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Picks for all test predictions, spread evenly among those for the query."""
-    general = min(k, len(keep)) - len(order)
-    probes = min(_PROBES, general)
-    found: list[int] = []
-    for i, (goal, rows) in enumerate(pool.towards_samples(test, probes, rng)):
-        share = general * (i + 1) // probes
-        wanted = min(len(keep), len(order) + len(found) + share)
-        candidates = keep[_quiet_select(rows[keep], goal, wanted, selector, "both").indices]
-        fresh = [int(j) for j in candidates if j not in order and j not in found]
-        found += fresh[: share - len(found)]
-    places = np.linspace(0, len(order), len(found) + 1)[1:].astype(int)
-    return np.insert(order, places, found), np.insert(gains, places, 0.0)
-
-
 def _predicted(
-    rows: np.ndarray, order: np.ndarray, target: np.ndarray, n: int, gap: float, most: float,
-    labelled: bool, rng: np.random.Generator,
+    towards: _Candidates, order: np.ndarray, n: int, gap: float, most: float, labelled: bool,
+    rng: np.random.Generator,
 ) -> dict[str, float]:  # fmt: skip
-    """Expected change of the queried examples' mean log-likelihood, and that of random rows.
+    """Return the expected change of the queried examples' mean log-likelihood, beside random rows'.
 
     Labels known: the Newton step that the rows' scores make. Unknown: the rows resolve a share of
     the variance of the queried log-likelihood; the gain is that share of `gap`, by which the true
     labels are less likely than the predicted ones. No gain exceeds `most`, where the true labels
     are certain.
     """
+    rows, target = towards.plain, towards.single.mean(0)
     before = float(target @ target) / n
 
     def effect(chosen: np.ndarray) -> tuple[float, float]:
@@ -551,66 +658,14 @@ def _gap(explainer: Explainer, query: Any) -> tuple[float, float]:
     return float(np.mean(best - likelihood)), float(-likelihood.mean())
 
 
-def _verify(found: Acquisition, labels: Any, fit: Any, seeds: int) -> AcquisitionCheck:
-    request: _Request = found.request
-    fit = request.fit if fit is None else fit
-    models = request.model if isinstance(request.model, list | tuple) else [request.model]
-    check_fit(models[0], fit)
-    X, y, weights = arrays_of(request.train, "training")
-    pool_X, pool_y = _pool_arrays(request.pool)
-    values = pool_y if labels is None else np.asarray(labels)
-    if values is None:
-        raise ExemplaError("The pool has no labels: give labels= to verify the picks.")
-    if len(values) not in (len(found), found.n_pool):
-        raise ExemplaError(
-            f"labels has {len(values)} entries: give one for each of the {found.n_pool} pool rows "
-            f"or of the {len(found)} picked rows."
-        )
-    whole = len(values) == found.n_pool
-    test_X, test_y, _ = arrays_of(request.test, "test")
-    arms: dict[str, list[tuple[float, float, float]]] = {"before": [], "with": [], "random": []}
-    for seed in range(seeds):
-        drawn = np.random.default_rng(seed).choice(found.n_pool, len(found), replace=False)
-        own = values[found.indices] if whole else values
-        added: dict[str, Any] = {"before": None, "with": (found.indices, own)}
-        if whole:
-            added["random"] = (drawn, values[drawn])
-        for arm, more in added.items():
-            data = (X, y, weights)
-            if more is not None:
-                joined = stack_rows(X, take_rows(pool_X, more[0])), np.concatenate([y, more[1]])
-                extra = None if weights is None else np.append(weights, np.ones(len(more[0])))
-                data = (*joined, extra)
-            trained = refit(models[0], *data, fit, seed)
-            arms[arm].append(_judged(trained, test_X, np.asarray(test_y), request.queried))
-    if not whole:
-        arms["random"].append((np.nan, np.nan, np.nan))
-    means = [np.mean(arms[a], axis=0) for a in ("before", "with", "random")]
-    queried, every, likelihood = (tuple(float(m[i]) for m in means) for i in range(3))
-    return AcquisitionCheck(queried, every, likelihood)  # type: ignore[arg-type]
-
-
-def _judged(model: Any, X: Any, y: np.ndarray, queried: np.ndarray) -> tuple[float, float, float]:
-    """Shares of correct predictions among the queried and all, and the queried log-likelihood."""
-    from exempla.oracles import make_oracle
-
+def _judged(model: Any, test: Any, request: _Request) -> tuple[float, float, float]:
+    """Return the shares of correct predictions among the queried and all, and the queried mean
+    log-likelihood."""
     oracle = make_oracle(model)
-    examples = oracle.read((X, y), role="test")
-    right = np.asarray(oracle.predict(examples)) == y
-    likelihood = np.maximum(oracle.log_likelihood(examples)[queried], np.log(1e-12))
-    return float(right[queried].mean()), float(right.mean()), float(likelihood.mean())
-
-
-def _pool_arrays(pool: Any) -> tuple[Any, Any]:
-    given = unpack(pool, [])
-    return given.X, None if given.y is None else np.asarray(given.y)
-
-
-def _count(data: Any) -> int:
-    """Number of examples in what a user gave."""
-    if isinstance(data, tuple | list) and len(data) in (2, 3) and hasattr(data[0], "__len__"):
-        return n_rows(data[0])
-    return n_rows(data)
+    examples = oracle.read(test, role="test")
+    right = np.asarray(oracle.predict(examples)) == np.asarray(test[1])
+    likelihood = np.maximum(oracle.log_likelihood(examples)[request.queried], np.log(1e-12))
+    return float(right[request.queried].mean()), float(right.mean()), float(likelihood.mean())
 
 
 def _check_costs(costs: Any, n_pool: int) -> np.ndarray | None:
@@ -638,7 +693,3 @@ def _likelier(gain: float) -> str:
         return f"{np.exp(min(gain, 7.0)):.2g} times as"
     change = np.expm1(gain)
     return f"{abs(change) * 100:.0f} % {'more' if change >= 0 else 'less'}"
-
-
-def _float64(array: Any) -> np.ndarray:
-    return np.asarray(to_numpy(array), dtype=np.float64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,11 +39,10 @@ from exempla.tasks.attack.ascent import (
     ascend,
     distance_objective,
     influence_objective,
-    loss_objective,
     valid_range,
 )
-from exempla.tasks.attack.relabel import Relabelling, attacked_rows, relabel
-from exempla.tasks.attack.result import Attack, with_rows
+from exempla.tasks.attack.relabel import attacked_rows, relabel, with_labels
+from exempla.tasks.attack.result import Attack, Relabelling, with_rows
 from exempla.tasks.retrain import Fit, check_fit, refit
 
 __all__ = ["Attack", "Relabelling", "attack", "expected_peak", "input_scores", "weak_points"]
@@ -146,16 +145,19 @@ def attack(
     ((2, 30), True, True)
     """
     check_choice("perturb", perturb, ("train", "test", "labels"))
-    _check(objective, budget, steps, rounds)
+    check_choice("objective", objective, tuple(_OBJECTIVES))
+    check_number("budget", budget)
+    check_times("steps", steps)
+    check_times("rounds", rounds)
+    size = budget if steps * rounds == 1 else 2.5 * budget / (steps * rounds)
+    size = size if step is None else check_number("step", step)
     if perturb == "labels":
         with showing(progress):
-            return cast(
-                Any,
-                relabel(
-                    model, train, test, k=k, damping=damping, parameters=parameters, fit=fit,
-                    ids=ids, seed=check_seed(seed),
-                ),
+            relabelled: Any = relabel(
+                model, train, test, k=k, damping=damping, parameters=parameters, fit=fit, ids=ids,
+                seed=check_seed(seed),
             )  # fmt: skip
+            return relabelled
     given = _unweighted(train)
     names = check_ids(index_of(*given) if ids is None else ids, n_rows(given[1]))
     if rounds > 1:
@@ -165,9 +167,9 @@ def attack(
         announce(expected_peak(given[0], itemsize), f"{n_rows(given[1])} training rows")
         scores = input_scores(model, given, damping, parameters, check_seed(seed))
         X, y = scores.encode(*given)
-        test, tx, ty = _labelled(scores, test)
+        test = with_labels(scores.oracle, test)
+        tx, ty = scores.encode(*test)
         lowest, highest = valid_range(bounds, X)
-        size = _step(step, budget, steps * rounds)
         if perturb == "test":
             return _on_test_side(scores, tx, ty, Box(tx, budget, lowest, highest), steps, size)
         v = scores.solve(scores.mean_score(tx, ty))
@@ -203,7 +205,7 @@ def attack(
         box=box,
         damping=scores.damping,
         seed=int(seed),
-        context=(model, given, test, fit),
+        context=(model, (*given, None), test, fit),
     )
 
 
@@ -265,7 +267,7 @@ def weak_points(
     check_number("budget", budget)
     scores = input_scores(model, given, damping, parameters, check_seed(seed))
     X, y = scores.encode(*given)
-    _, tx, ty = _labelled(scores, test)
+    tx, ty = scores.encode(*with_labels(scores.oracle, test))
     v = scores.solve(scores.mean_score(tx, ty))
     reach = _reach(scores, X, y, v, (budget, *valid_range(bounds, X)))
     order = np.argsort(-reach, kind="stable")
@@ -339,31 +341,6 @@ def _unweighted(train: Any) -> tuple[Any, Any]:
     return X, y
 
 
-def _check(objective: str, budget: float, steps: int, rounds: int) -> None:
-    check_choice("objective", objective, tuple(_OBJECTIVES))
-    check_number("budget", budget)
-    check_times("steps", steps)
-    check_times("rounds", rounds)
-
-
-def _step(step: float | None, budget: float, steps: int) -> float:
-    if step is not None:
-        return check_number("step", step)
-    return budget if steps == 1 else 2.5 * budget / steps
-
-
-def _labelled(scores: InputScores, test: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return the test data with labels; the predicted ones if none were given."""
-    scores.oracle.read(test, role="test")  # raises if the data are unusable
-    if isinstance(test, tuple) and len(test) > 1 and test[1] is not None:
-        return test[:2], *scores.encode(*test[:2])
-    X: Any = next(iter(test)) if isinstance(test, tuple) else test
-    classes = getattr(scores, "classes", np.arange(1_000_000))
-    tx, _ = scores.encode(X, np.full(n_rows(X), classes[0]))
-    codes = scores.predict(tx)
-    return (X, classes[codes]), tx, codes
-
-
 def _reach(scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any) -> np.ndarray:
     """Return the reach of every row, computed a block of rows at a time."""
     budget, *bounds = limits
@@ -381,7 +358,7 @@ def _on_test_side(
 ) -> Attack:
     """Run FGSM (one step) or PGD on the test points themselves."""
     before, _ = scores.loss(X, y)
-    moved = ascend(loss_objective(scores, y), X, box, steps, size)
+    moved = ascend(lambda rows: scores.loss(rows, y), X, box, steps, size)
     after, _ = scores.loss(moved, y)
     return Attack(
         indices=np.arange(len(X)),

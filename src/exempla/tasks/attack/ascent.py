@@ -21,18 +21,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import expit, softmax
+from scipy.sparse.linalg import LinearOperator, cg
 
 from exempla.arrays import is_sparse, real_numbers
 from exempla.data import as_matrix
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 from exempla.oracles.sklearn.oracle import SklearnOracle
+from exempla.tasks.summarize.last_layer import LastLayer
 
 
 class InputScores(ABC):
@@ -68,29 +69,18 @@ class InputScores(ABC):
 
 
 def conjugate_gradient(
-    product: Callable[[Any], Any], b: Any, tolerance: float = 1e-6, most: int = 500
-) -> Any:
-    """x with product(x) = b for a positive definite product; vectors are NumPy or torch.
+    product: Callable[[np.ndarray], np.ndarray], b: np.ndarray, tolerance: float, most: int
+) -> np.ndarray:
+    """x with product(x) = b for a positive definite product, after at most so many products."""
 
-    >>> import numpy as np
-    >>> A = np.array([[2.0, 1.0], [1.0, 3.0]])
-    >>> conjugate_gradient(lambda v: A @ v, np.array([3.0, 4.0])).round(6)
-    array([1., 1.])
-    """
-    x, r, d = b * 0.0, b, b
-    energy = start = float(r @ r)
-    for _ in range(most):
-        if energy <= tolerance**2 * start:
-            return x
-        Ad = product(d)
-        curvature = float(d @ Ad)
-        if not curvature > 0:
+    def checked(v: np.ndarray) -> np.ndarray:
+        found = product(v)
+        if v.any() and not v @ found > 0:
             raise ExemplaError("the metric is not positive definite: give a positive damping.")
-        alpha = energy / curvature
-        x, r = x + alpha * d, r - alpha * Ad
-        energy, previous = float(r @ r), energy
-        d = r + (energy / previous) * d
-    return x
+        return found
+
+    operator = LinearOperator((len(b), len(b)), matvec=checked, dtype=np.float64)
+    return cg(operator, b, rtol=tolerance, maxiter=most)[0]
 
 
 _Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -160,11 +150,6 @@ def distance_objective(scores: InputScores, y: np.ndarray, v: Any) -> _Objective
     return objective
 
 
-def loss_objective(scores: InputScores, y: np.ndarray) -> _Objective:
-    """−log p(y | x)."""
-    return lambda X: scores.loss(X, y)
-
-
 def valid_range(bounds: Any, X: np.ndarray) -> tuple[Any, Any]:
     """(lowest, highest) as given; "auto": what the training data show, per column of a table."""
     if isinstance(bounds, str):
@@ -192,21 +177,19 @@ class LinearScores(InputScores):
     """One linear layer and a softmax or a sigmoid."""
 
     def __init__(self, oracle: SklearnOracle, train: Any, damping: float) -> None:
-        layers = oracle.layers
-        linear = len(layers) == 1 and oracle.likelihood in ("bernoulli", "categorical")
-        if not (linear and oracle.linear_in_inputs):
+        first, *more = oracle.layers
+        classifies = oracle.likelihood in ("bernoulli", "categorical")
+        if more or not (classifies and oracle.linear_in_inputs):
             raise UnsupportedModelError(
                 "attack takes logistic regression and torch classifiers: other models give no "
                 "gradient in x here."
             )
-        self.binary = layers[0].d_out == 1
-        self.theta = oracle.theta.reshape(layers[0].d_in, layers[0].d_out)
-        self.classes = np.asarray(oracle.classes)
-        self.ridge = np.repeat(layers[0].penalty, layers[0].d_out) + damping
-        self.bias = self.theta.shape[0] > oracle.n_features
-        self.oracle, self.damping = oracle, damping
-        X, _ = self.encode(*train[:2])
-        self.train = (self._inputs(X), self._probabilities(X))
+        self.oracle, self.damping, self.classes = oracle, damping, np.asarray(oracle.classes)
+        self.theta = oracle.theta.reshape(first.d_in, first.d_out)
+        self.ridge = np.repeat(first.penalty, first.d_out) + damping
+        X, y = self.encode(*train[:2])
+        empty = LastLayer(X[:0], y[:0], oracle.family, self.theta, first.penalty)
+        self.layer = self._with(empty, X, y)
         self._factor: Any = None
 
     def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -216,46 +199,27 @@ class LinearScores(InputScores):
         codes = np.searchsorted(self.classes, np.asarray(labels))
         return np.array(as_matrix(X), dtype=np.float64), codes
 
-    def _inputs(self, X: np.ndarray) -> np.ndarray:
-        return np.hstack([X, np.ones((len(X), 1))]) if self.bias else X
-
-    def _probabilities(self, X: np.ndarray) -> np.ndarray:
-        eta = self._inputs(X) @ self.theta
-        return expit(eta) if self.binary else softmax(eta, axis=1)
-
-    def _residuals(self, p: np.ndarray, y: np.ndarray) -> np.ndarray:
-        onehot = y[:, None] if self.binary else np.eye(p.shape[1])[y]
-        return onehot - p
-
-    def _curved(self, p: np.ndarray, u: np.ndarray) -> np.ndarray:
-        """(diag(p) − ppᵀ)u, row by row; p(1−p)u with a sigmoid."""
-        return p * (1 - p) * u if self.binary else p * (u - (p * u).sum(1, keepdims=True))
+    def _with(self, layer: LastLayer, X: np.ndarray, y: np.ndarray) -> LastLayer:
+        """Return the layer with these rows in it, and their ones for a bias."""
+        a = np.hstack([X, np.ones((len(X), len(self.theta) - X.shape[1]))])
+        return replace(layer, a=a, codes=y)
 
     def mean_score(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-        g = self._residuals(self._probabilities(X), y)
-        return (self._inputs(X).T @ g / len(X)).ravel()
+        layer = self._with(self.layer, X, y)
+        return (layer.a.T @ layer.residuals(self.theta) / len(X)).ravel()
 
-    def product(self, v: np.ndarray) -> np.ndarray:
+    def _product(self, v: np.ndarray) -> np.ndarray:
         """Mv for the mean true Fisher of the training rows, penalty and damping."""
-        a, p = self.train
-        u = self._curved(p, a @ v.reshape(self.theta.shape))
-        return (a.T @ u / len(a)).ravel() + self.ridge * v
-
-    def metric(self) -> np.ndarray:
-        """M written out: block (o, q) is mean a aᵀ (δ_oq p_o − p_o p_q)."""
-        (a, p), (d, C) = self.train, self.theta.shape
-        M = np.empty((d, C, d, C))
-        for o in range(C):
-            for q in range(C):
-                w = p[:, o] * (float(o == q) - p[:, q])
-                M[:, o, :, q] = (a * w[:, None]).T @ a / len(a)
-        return M.reshape(d * C, d * C) + np.diag(self.ridge)
+        total = np.zeros(self.theta.shape)
+        for part in self.layer.batches():
+            total += part.a.T @ part.curved(part.a @ v.reshape(self.theta.shape))
+        return total.ravel() / len(self.layer) + self.ridge * v
 
     def solve(self, mu: np.ndarray) -> np.ndarray:
         if self.theta.size > _DENSE_LIMIT:
-            return conjugate_gradient(self.product, mu, tolerance=1e-9, most=2000)
+            return conjugate_gradient(self._product, mu, 1e-9, 2000)
         if self._factor is None:
-            M = self.metric()
+            M = self.layer.fisher(cut=0.0) + np.diag(self.ridge)
             if not np.isfinite(M).all():
                 raise ExemplaError("the model's Fisher overflows: are the inputs scaled?")
             # a hair above zero, relative to the whole: softmax has a direction without effect
@@ -264,21 +228,15 @@ class LinearScores(InputScores):
         return cho_solve(self._factor, mu)
 
     def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
-        d = X.shape[1]
-        p = self._probabilities(X)
-        g = self._residuals(p, y)
-        V = np.asarray(v).reshape(-1, *self.theta.shape)  # one for all rows, or one for each
-        u = np.einsum("ni,nio->no", self._inputs(X), np.broadcast_to(V, (len(X), *V.shape[1:])))
-        moved = np.einsum("nio,no->ni", np.broadcast_to(V, (len(X), *V.shape[1:]))[:, :d], g)
-        gradient = moved - self._curved(p, u) @ self.theta[:d].T
-        return (u * g).sum(1), gradient
+        d, layer, V = X.shape[1], self._with(self.layer, X, y), v.reshape(self.theta.shape)
+        g, u = layer.residuals(self.theta), layer.a @ V
+        return (u * g).sum(1), g @ V[:d].T - layer.curved(u) @ self.theta[:d].T
 
     def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        p = self._probabilities(X)
-        chosen = np.where(y == 1, p[:, 0], 1 - p[:, 0]) if self.binary else p[np.arange(len(y)), y]
-        gradient = -self._residuals(p, y) @ self.theta[: X.shape[1]].T
-        return -np.log(np.maximum(chosen, 1e-300)), gradient
+        layer = self._with(self.layer, X, y)
+        value = -np.asarray(layer.family.log_prob(layer.a @ self.theta, y))
+        return value, -layer.residuals(self.theta) @ self.theta[: X.shape[1]].T
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        p = self._probabilities(X)
-        return (p[:, 0] > 0.5).astype(np.int64) if self.binary else p.argmax(1)
+        layer = self._with(self.layer, X, np.zeros(len(X), np.int64))
+        return np.asarray(layer.family.predict(layer.a @ self.theta))

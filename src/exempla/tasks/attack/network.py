@@ -98,32 +98,32 @@ class NetworkScores(InputScores):
                 self._chunks.append((out.detach().softmax(1), out, leaves, u, pulled))
         return self._chunks
 
-    def product(self, v: Tensor) -> Tensor:
+    def _product(self, vector: np.ndarray) -> np.ndarray:
         """Mv on the sample of training examples: Jv is the derivative of (Jᵀu)ᵀv in u."""
+        v = self._tensor(vector)
         total = torch.zeros_like(v)
         for p, out, leaves, u, pulled in self._linearised():
             moved = torch.autograd.grad(pulled, u, v, retain_graph=True)[0]
             curved = p * (moved - (p * moved).sum(1, keepdim=True))
             total += self._flat(torch.autograd.grad(out, leaves, curved, retain_graph=True))
-        return total / len(self.sample) + self.damping * v
+        return (total / len(self.sample) + self.damping * v).double().cpu().numpy()
 
     def solve(self, mu: Tensor) -> Tensor:
-        return conjugate_gradient(self.product, mu, tolerance=1e-5, most=200)
+        goal = mu.double().cpu().numpy()
+        return self._tensor(conjugate_gradient(self._product, goal, 1e-5, 200))
 
     def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
         values, gradients = [], []
-        own = v.ndim == 2  # one direction for each row: rows go one by one
-        step = 1 if own else _CHUNK
-        for i in range(0, len(X), step):
-            x = self._tensor(X[i : i + step]).requires_grad_()
-            labels = self._tensor(y[i : i + step])
+        for i in range(0, len(X), _CHUNK):
+            x = self._tensor(X[i : i + _CHUNK]).requires_grad_()
+            labels = self._tensor(y[i : i + _CHUNK])
             theta = {n: p.clone().requires_grad_() for n, p in self.theta.items()}
             u = torch.ones(len(x), dtype=self.dtype, device=self.device, requires_grad=True)
             log_prob = self._log_prob(theta, x, labels)
             pulled = torch.autograd.grad(log_prob, list(theta.values()), u, create_graph=True)
             # Σ u_i s_iᵀv: rows do not interact in evaluation mode, so its derivatives in u and in
             # x are the values and the gradients of each row
-            total = self._flat(pulled) @ (v[i] if own else v)
+            total = self._flat(pulled) @ v
             value, gradient = torch.autograd.grad(total, [u, x])
             values.append(value.cpu().numpy())
             gradients.append(gradient.cpu().numpy())

@@ -11,13 +11,11 @@ to first order. No input is moved, so the model needs no gradient in its inputs:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from exempla import __version__
 from exempla.arrays import to_numpy
 from exempla.checks import check_ids, check_rows, whole_number
 from exempla.data import arrays_of, index_of, n_rows
@@ -25,89 +23,9 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.kernel.embed import Embedding, embed_training_set
 from exempla.oracles import make_oracle
-from exempla.results import Answer
-from exempla.tasks.attack.result import AttackCheck, check_attack
-from exempla.tasks.retrain import Fit, refit
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Relabelling(Answer):
-    """Training rows and the wrong labels that would do most harm; nothing is changed.
-
-    Attributes
-    ----------
-    indices : int64 array
-        Rows of the training data, most harmful first.
-    given, labels : arrays
-        Their labels, and the wrong ones to give them.
-    effect : array
-        First-order change of the attacked predictions' mean log-likelihood by each.
-    """
-
-    given: np.ndarray
-    labels: np.ndarray
-    effect: np.ndarray
-    damping: float = 0.0
-    damping_rule: str = ""
-    seed: int = 0
-    version: str = __version__
-    perturbed: str = "labels"
-    every: tuple[np.ndarray, np.ndarray] = field(repr=False)
-    """For all training rows: the most harmful other label, and its effect."""
-    context: Any = field(default=None, repr=False, compare=False)
-
-    @property
-    def expected(self) -> float:
-        """First-order change of the attacked predictions' mean log-likelihood by all of them."""
-        return float(self.effect.sum())
-
-    @property
-    def finding(self) -> str:
-        return (
-            f"Giving {len(self):,} training rows wrong labels should change the mean "
-            f"log-likelihood of the attacked predictions by {self.expected:.3g}."
-        )
-
-    def _columns(self) -> dict[str, Any]:
-        return {"given": self.given, "label": self.labels, "effect": self.effect}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values; `weights` is what each wrong label costs."""
-        costs = (-self.effect).tolist()
-        return {
-            **super().to_dict(), "side": "opponents", "weights": costs, "expected": self.expected,
-        }  # fmt: skip
-
-    def weak_points(self) -> pd.DataFrame:
-        """Return all training rows by how much a wrong label of each would harm."""
-        labels, effect = self.every
-        order = np.argsort(effect, kind="stable")
-        return pd.DataFrame({"index": order, "label": labels[order], "reach": -effect[order]})
-
-    def apply(self, y: Any) -> np.ndarray:
-        """Return a copy of the labels with the wrong ones in place."""
-        return _with_labels(y, self.indices, self.labels)
-
-    def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
-        """Retrain on untouched, attacked and randomly wrong labels; count flipped predictions."""
-        model, (X, y, weights), test, remembered = self.context
-
-        def train(arm: str, seed: int, fit: Fit | None) -> Any:
-            labels = np.asarray(y)
-            if arm != "untouched":
-                labels = self.apply(y) if arm == "attacked" else self._at_random(y, seed)
-            return refit(model, X, labels, weights, fit, seed)
-
-        what = f"{len(self)} training rows with wrong labels"
-        return check_attack(model, train, test, remembered if fit is None else fit, seeds, what)
-
-    def _at_random(self, y: Any, seed: int) -> np.ndarray:
-        """Return the labels with as many random rows under random other labels."""
-        rng, labels = np.random.default_rng(seed), np.asarray(y)
-        rows = rng.choice(len(labels), len(self), replace=False)
-        classes, codes = np.unique(labels, return_inverse=True)
-        other = (codes[rows] + rng.integers(1, len(classes), len(rows))) % len(classes)
-        return _with_labels(labels, rows, classes[other])
+from exempla.oracles.base import Oracle
+from exempla.tasks.attack.result import Relabelling
+from exempla.tasks.retrain import Fit
 
 
 def relabel(
@@ -141,7 +59,7 @@ def relabel(
             f"perturb='labels' gives rows another class, but {type(model).__name__} has no "
             "classes in the scikit-learn sense: use perturb='train'."
         )
-    queried = _labelled(embedding, test)
+    queried = with_labels(oracle, test)
     chosen = resolve_damping(check_damping(damping), embedding.evidence, embedding.metric.name)
     worth = _worth_under(embedding, oracle.read(queried, role="test"), chosen.value, len(classes))
     rows = np.arange(len(codes))
@@ -186,13 +104,11 @@ def _classes(oracle: Any) -> np.ndarray | None:
     return None if classes is None else np.asarray(classes)
 
 
-def _labelled(embedding: Embedding, test: Any) -> tuple[Any, np.ndarray]:
+def with_labels(oracle: Oracle, test: Any) -> tuple[Any, np.ndarray]:
     """Return the test data with labels; the predicted ones if none were given."""
-    examples = embedding.oracle.read(test, role="test")
+    examples = oracle.read(test, role="test")
     X: Any = test[0] if isinstance(test, tuple) else test
-    if examples.labels is not None:
-        return X, examples.labels
-    return X, embedding.oracle.predict(examples)
+    return X, oracle.predict(examples) if examples.labels is None else examples.labels
 
 
 def attacked_rows(k: Any, n: int, harm: Callable[[], np.ndarray]) -> np.ndarray:
@@ -202,11 +118,3 @@ def attacked_rows(k: Any, n: int, harm: Callable[[], np.ndarray]) -> np.ndarray:
             raise ExemplaError(f"k is {k}: give a number from 1 to {n}, or row numbers.")
         return np.argsort(-harm(), kind="stable")[:k].astype(np.int64)
     return check_rows(k, n, "k", "training rows")
-
-
-def _with_labels(y: Any, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return a copy of y with these labels in these rows."""
-    out = np.array(y)
-    out = out.astype(np.result_type(out.dtype, labels.dtype)) if out.dtype != object else out
-    out[rows] = labels
-    return out

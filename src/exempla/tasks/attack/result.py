@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,80 @@ _ARMS = ("untouched", "attacked", "random direction")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Attack(Answer):
+class _Harm(Answer):
+    """What every attack returns: changed rows, what they should do, and how to check it."""
+
+    perturbed: str
+    damping: float = 0.0
+    seed: int = 0
+    version: str = __version__
+    context: Any = field(default=None, repr=False, compare=False)
+    """The model, (X, y, weights) of the training data, the test data, and the user's `fit`."""
+
+    @property
+    @abstractmethod
+    def expected(self) -> float:
+        """First-order change of the mean log-likelihood of the attacked predictions."""
+
+    @property
+    @abstractmethod
+    def _costs(self) -> np.ndarray:
+        """What changing each row costs the attacked predictions."""
+
+    @property
+    @abstractmethod
+    def _what(self) -> str:
+        """What was changed, in words."""
+
+    @abstractmethod
+    def _changed(self, X: Any, y: Any, seed: int | None) -> tuple[Any, Any]:
+        """Return the training data with the attack in place, or a random one of the same size."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values; `weights` is what changing each row costs."""
+        costs = {"weights": self._costs.tolist(), "expected": self.expected}
+        return {**super().to_dict(), "side": "opponents", **costs}
+
+    def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
+        """Retrain on untouched, attacked and randomly changed rows, and count flipped predictions.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.preprocessing import scale
+        >>> import exempla
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> X = scale(X)
+        >>> model = LogisticRegression().fit(X[:200], y[:200])
+        >>> found = exempla.attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), budget=1.0)
+        >>> check = found.verify(seeds=2)
+        >>> lower = check.mean("attacked", "log_likelihood")
+        >>> lower < check.mean("random direction", "log_likelihood")
+        True
+        """
+        if self.context is None:
+            raise ExemplaError("a test-side attack changes no training: look at .flipped instead.")
+        model, (X, y, weights), test, remembered = self.context
+        fit = remembered if fit is None else fit
+        check_fit(model, fit)
+        lines = []
+        for seed in range(check_times("seeds", seeds)):
+            data = ((X, y), self._changed(X, y, None), self._changed(X, y, seed))
+            untouched: Any = None
+            for arm, (inputs, labels) in zip(_ARMS, data, strict=True):
+                oracle = make_oracle(refit(model, inputs, labels, weights, fit, seed))
+                examples = oracle.read(test, role="test")
+                predicted = oracle.predict(examples)
+                untouched = predicted if untouched is None else untouched
+                flips = float(np.mean(predicted != untouched))
+                lines.append((arm, seed, flips, float(np.mean(oracle.log_likelihood(examples)))))
+        columns = ["arm", "seed", "flipped", "log_likelihood"]
+        return AttackCheck(pd.DataFrame(lines, columns=columns), self._what)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Attack(_Harm):
     """Perturbed copies of some rows; the caller's data are not changed.
 
     Attributes
@@ -45,7 +118,6 @@ class Attack(Answer):
 
     X: np.ndarray = field(repr=False)
     original: np.ndarray = field(repr=False)
-    perturbed: str
     objective: str
     budget: float
     steps: int
@@ -54,10 +126,6 @@ class Attack(Answer):
     box: Box = field(repr=False)
     flipped: np.ndarray | None = None
     """Test side only: whose prediction changed."""
-    damping: float = 0.0
-    seed: int = 0
-    version: str = __version__
-    context: Any = field(default=None, repr=False, compare=False)
 
     @property
     def finding(self) -> str:
@@ -69,15 +137,6 @@ class Attack(Answer):
 
     def _columns(self) -> dict[str, Any]:
         return {"before": self.before, "after": self.after}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values; `weights` is what moving each point costs."""
-        return {
-            **super().to_dict(),
-            "side": "opponents",
-            "weights": (self.before - self.after).tolist(),
-            "expected": self.expected,
-        }
 
     @property
     def delta(self) -> np.ndarray:
@@ -99,39 +158,82 @@ class Attack(Answer):
         signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=self.original.shape)
         return self.box.project(self.original + self.budget * signs)
 
-    def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
-        """Retrain on untouched, attacked and randomly moved rows, and count flipped predictions.
+    @property
+    def _costs(self) -> np.ndarray:
+        return self.before - self.after
 
-        Examples
-        --------
-        >>> from sklearn.datasets import load_breast_cancer
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> from sklearn.preprocessing import scale
-        >>> import exempla
-        >>> X, y = load_breast_cancer(return_X_y=True)
-        >>> X = scale(X)
-        >>> model = LogisticRegression().fit(X[:200], y[:200])
-        >>> found = exempla.attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), budget=1.0)
-        >>> check = found.verify(seeds=2)
-        >>> lower = check.mean("attacked", "log_likelihood")
-        >>> lower < check.mean("random direction", "log_likelihood")
-        True
-        """
-        if self.perturbed != "train" or self.context is None:
-            raise ExemplaError("a test-side attack changes no training: look at .flipped instead.")
-        model, (X, y), test, remembered = self.context
+    @property
+    def _what(self) -> str:
+        return f"{len(self)} training points moved by at most {self.budget:g}"
 
-        def train(arm: str, seed: int, fit: Fit | None) -> Any:
-            rows = X
-            if arm == "attacked":
-                rows = self.apply(X)
-            elif arm == "random direction":
-                moved = self.random_copy(seed).astype(self.X.dtype)
-                rows = with_rows(X, self.indices, moved)
-            return refit(model, rows, y, None, fit, seed)
+    def _changed(self, X: Any, y: Any, seed: int | None) -> tuple[Any, Any]:
+        rows = self.X if seed is None else self.random_copy(seed).astype(self.X.dtype)
+        return with_rows(X, self.indices, rows), y
 
-        what = f"{len(self)} training points moved by at most {self.budget:g}"
-        return check_attack(model, train, test, remembered if fit is None else fit, seeds, what)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Relabelling(_Harm):
+    """Training rows and the wrong labels that would do most harm; nothing is changed.
+
+    Attributes
+    ----------
+    indices : int64 array
+        Rows of the training data, most harmful first.
+    given, labels : arrays
+        Their labels, and the wrong ones to give them.
+    effect : array
+        First-order change of the attacked predictions' mean log-likelihood by each.
+    """
+
+    given: np.ndarray
+    labels: np.ndarray
+    effect: np.ndarray
+    perturbed: str = "labels"
+    damping_rule: str = ""
+    every: tuple[np.ndarray, np.ndarray] = field(repr=False)
+    """For all training rows: the most harmful other label, and its effect."""
+
+    @property
+    def expected(self) -> float:
+        """First-order change of the attacked predictions' mean log-likelihood by all of them."""
+        return float(self.effect.sum())
+
+    @property
+    def finding(self) -> str:
+        return (
+            f"Giving {len(self):,} training rows wrong labels should change the mean "
+            f"log-likelihood of the attacked predictions by {self.expected:.3g}."
+        )
+
+    def _columns(self) -> dict[str, Any]:
+        return {"given": self.given, "label": self.labels, "effect": self.effect}
+
+    def weak_points(self) -> pd.DataFrame:
+        """Return all training rows by how much a wrong label of each would harm."""
+        labels, effect = self.every
+        order = np.argsort(effect, kind="stable")
+        return pd.DataFrame({"index": order, "label": labels[order], "reach": -effect[order]})
+
+    def apply(self, y: Any) -> np.ndarray:
+        """Return a copy of the labels with the wrong ones in place."""
+        return with_rows(y, self.indices, self.labels)
+
+    @property
+    def _costs(self) -> np.ndarray:
+        return -self.effect
+
+    @property
+    def _what(self) -> str:
+        return f"{len(self)} training rows with wrong labels"
+
+    def _changed(self, X: Any, y: Any, seed: int | None) -> tuple[Any, Any]:
+        if seed is None:
+            return X, self.apply(y)
+        rng, labels = np.random.default_rng(seed), np.asarray(y)
+        rows = rng.choice(len(labels), len(self), replace=False)
+        classes, codes = np.unique(labels, return_inverse=True)
+        other = (codes[rows] + rng.integers(1, len(classes), len(rows))) % len(classes)
+        return X, with_rows(labels, rows, classes[other])
 
 
 @dataclass(frozen=True)
@@ -154,36 +256,13 @@ class AttackCheck:
         return f"{self.what}\n" + self.table.to_string(index=False, float_format="%.4f")
 
 
-def check_attack(
-    model: Any,
-    train: Callable[[str, int, Fit | None], Any],
-    test: Any,
-    fit: Fit | None,
-    seeds: int,
-    what: str,
-) -> AttackCheck:
-    """Retrain every arm with every seed; `train(arm, seed, fit)` returns the model of one arm."""
-    check_fit(model, fit)
-    lines = []
-    for seed in range(check_times("seeds", seeds)):
-        untouched: Any = None
-        for arm in _ARMS:
-            oracle = make_oracle(train(arm, seed, fit))
-            examples = oracle.read(test, role="test")
-            predicted = oracle.predict(examples)
-            untouched = predicted if untouched is None else untouched
-            flips = float(np.mean(predicted != untouched))
-            lines.append((arm, seed, flips, float(np.mean(oracle.log_likelihood(examples)))))
-    columns = ["arm", "seed", "flipped", "log_likelihood"]
-    return AttackCheck(pd.DataFrame(lines, columns=columns), what)
-
-
 def with_rows(X: Any, rows: np.ndarray, values: np.ndarray) -> Any:
-    """Return a copy of X with these values in place of these rows."""
+    """Return a copy of X, or of labels, with these values in place of these rows."""
     if is_tensor(X):
         out = X.detach().clone()
         out[rows] = out.new_tensor(values)
         return out
-    out = np.array(X, dtype=np.result_type(np.asarray(X).dtype, values.dtype))
+    out = np.array(X)
+    out = out if out.dtype == object else out.astype(np.result_type(out.dtype, values.dtype))
     out[rows] = values
     return out

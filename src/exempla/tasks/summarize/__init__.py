@@ -5,28 +5,10 @@
 The paper matches the mean score at θ̂, which is zero at the optimum; matching it at draws from the
 posterior around θ̂ is what makes the summary work (see `summarize.posterior`).
 
-k of the candidates, with weights that match the mean row.
-
-How much a summary may weigh: measured on the training examples that are not in it.
-
-They did enter the target, but what is chosen by them is one of a few totals, and there are many
-of them. (Measured on tuning seeds of CovType and ChemReact: a held-out tenth chooses worse, because
-it is small; preferring larger totals within one standard error is worse still.)
-
-What a summary takes beside the model and the data as given.
-
-A: the layer's inputs of all n examples, which are collected in batches and then joined; T: what
-the steps of a Pipeline before the last one make of them, once to be read and once to be refitted
-on; the candidates' rows of `width` float32 numbers; W = 8·k·width of the picked ones, twice; O:
-examples to judge a refit by. The largest of these counts:
-
-    reading     2A + 2T
-    rows        A + T + candidates + 3 batches of scores
-    choosing    A + T + candidates + compiler of the inner loop + 2W + 2O
-
-Nonnegative weights for chosen examples, pulled gently towards equal ones.
-
-What `summarize` returns.
+How much a summary may weigh is measured on the training examples that are not in it. They did
+enter the target, but what is chosen by them is one of a few totals, and there are many of them.
+(Measured on tuning seeds of CovType and ChemReact: a held-out tenth chooses worse, because it is
+small; preferring larger totals within one standard error is worse still.)
 """
 
 from __future__ import annotations
@@ -40,7 +22,7 @@ import numpy as np
 from exempla import __version__
 from exempla.arrays import nbytes_of
 from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
-from exempla.data import n_rows, take_examples
+from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
@@ -69,7 +51,6 @@ from exempla.tasks.summarize.posterior import (
 __all__ = [
     "Summary",
     "summarize",
-    "choices",
     "best_total",
     "left_out",
     "expected_peak",
@@ -108,22 +89,6 @@ NOISE = 1e-3
 """σ² of SBQ, in units of the median squared row norm."""
 RIDGE = 1e-2
 """Pull of the weights towards equal ones, in the same units."""
-
-
-def choices(
-    pool: Pool,
-    codes: np.ndarray,
-    k: int,
-    selector: Selector | None,
-    compared: bool,
-    rng: np.random.Generator,
-) -> list[Selection]:
-    """The summaries to take one of: where a refit compares them, one that leaves the classes'
-    shares free and one that matches them; else the second alone, which is the safe one."""
-    both = compared and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
-    fillers = rng.permutation(len(pool.examples))
-    ways = (False, True) if both else (True,)
-    return [_choose(pool, codes, k, selector, by_class, fillers) for by_class in ways]
 
 
 def _choose(
@@ -215,35 +180,39 @@ LOOKED_AT = 256
 def expected_peak(
     model: Any, train: Any, k: int, refitted: bool, likelihood: Any, parameters: Any, device: Any
 ) -> tuple[int, float]:
-    """The number of examples, and bytes: most of all at one time. Zeros if it cannot be told yet:
-    whatever is wrong is said where it is in the way."""
+    """The number of examples, and the bytes taken at the peak beside the model and the data.
+
+    A: the layer's inputs of all n examples, which are collected in batches and then joined; T: what
+    the steps of a Pipeline before the last one make of them, once to be read and once to be
+    refitted on; the candidates' rows of `width` float32 numbers; W = 8·k·width of the picked ones,
+    twice; O: examples to judge a refit by. The largest of these counts:
+
+        reading     2A + 2T
+        rows        A + T + candidates + 3 batches of scores
+        choosing    A + T + candidates + compiler of the inner loop + 2W + 2O
+
+    Zeros if it cannot be told yet: whatever is wrong is said where it is in the way.
+    """
     try:
-        given = train[0] if isinstance(train, tuple) else getattr(train, "dataset", train)
-        n = n_rows(given)
+        n = count_examples(train) or 0
         some = np.unique(np.linspace(0, n - 1, LOOKED_AT).astype(np.int64))
         few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
         transformed = not is_module(model) and unwrap(model).transform is not None
-        return n, bytes_of(few, n, min(k, n), transformed, refitted)
+        k = min(k, n)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return 0, 0.0
-
-
-def bytes_of(few: LastLayer, n: int, k: int, transformed: bool, refitted: bool) -> float:
-    """The same, from what a few examples show."""
-    row = nbytes_of(few.a) / len(few)
-    inputs, p = n * row, few.theta.size
+    row, p = nbytes_of(few.a) / len(few), few.theta.size
+    inputs = n * row
     made = inputs if transformed else 0.0  # once to be read, and once to be refitted on
     refits = made * refitted
-    classes = few.theta.shape[1] + 1 if few.discrete else 0
-    width = min(DRAWS * p, WIDTH) + classes
+    width = min(DRAWS * p, WIDTH) + (few.theta.shape[1] + 1 if few.discrete else 0)
     count = min(n, pool_size(k, width))
-    fisher = 24.0 * p**2 if p <= FULL_FISHER else 0.0
-    pool = 4.0 * count * width
     choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
-    if count * width > MAX_FLOAT64_ENTRIES:
-        choosing += COMPILER_BYTES
-    kept = inputs + refits + pool + 24.0 * n + fisher
-    return IMPORT_BYTES + max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
+    choosing += COMPILER_BYTES if count * width > MAX_FLOAT64_ENTRIES else 0
+    fisher = 24.0 * p**2 if p <= FULL_FISHER else 0.0
+    kept = inputs + refits + 4.0 * count * width + 24.0 * n + fisher
+    largest = max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
+    return n, IMPORT_BYTES + largest
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -380,7 +349,12 @@ def summarize(
         k = check_k(k, len(layer))
         names = check_ids(layer.ids if ids is None else ids, len(layer))
         pool = candidates(layer, posterior(layer, k, draws, damping=shrunk.value), k, sample)
-        found = choices(pool, layer.codes, k, selector, refit is not None, order)
+        # where a refit compares them, a summary that leaves the classes' shares free and one that
+        # matches them; otherwise the second alone, which is the safe one
+        both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
+        fillers = order.permutation(len(pool.examples))
+        ways = (False, True) if both else (True,)
+        found = [_choose(pool, layer.codes, k, selector, way, fillers) for way in ways]
         best, amount = len(found) - 1, float(k) if total == "k" else layer.size
         if refit is not None:
             best, amount = _chosen_total(found, refit, layer, k, rest)

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from exempla.arrays import Array, is_sparse
-from exempla.errors import UnsupportedModelError
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.base import CLASS_CUT
+from exempla.oracles.base import CLASS_CUT, in_float64
 from exempla.oracles.likelihoods import Likelihood
 from exempla.oracles.sklearn.oracle import SklearnOracle
 from exempla.oracles.sklearn.unwrap import unwrap
 
 _BATCH = 8192
+_TOLERANCE = 1e-3
+"""Log-likelihoods from a module's recorded inputs and from itself may differ by this much."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,15 @@ class LastLayer:
         g = np.asarray(self.family.score(self.a @ theta, self.codes))
         return g if self.scale is None else g * self.scale[:, None]
 
-    def fisher(self) -> np.ndarray:
-        """Mean Fisher of the layer, (p, p) in the order of θ.ravel(), without the penalty."""
+    def fisher(self, cut: float = CLASS_CUT) -> np.ndarray:
+        """Mean Fisher of the layer, (p, p) in the order of θ.ravel(), without the penalty.
+
+        Classes with a probability of at most `cut` are left out.
+        """
         d_in, d_out = self.theta.shape
         total = np.zeros((d_in, d_out, d_in, d_out))
         for part in self.batches():
-            moment = part.output_moments()
+            moment = part.output_moments(cut)
             for c in range(d_out):
                 for e in range(c, d_out):
                     block = _inputs_moment(part.a, moment[:, c, e])
@@ -95,10 +100,14 @@ class LastLayer:
             total += squares.T @ np.einsum("ncc->nc", moment)
         return total.ravel() / self.size
 
-    def output_moments(self) -> np.ndarray:
+    def curved(self, directions: np.ndarray) -> np.ndarray:
+        """E[g gᵀ]u of each example, for directions u (n, d_out) of the outputs."""
+        return np.einsum("nce,ne->nc", self.output_moments(0.0), directions)
+
+    def output_moments(self, cut: float = CLASS_CUT) -> np.ndarray:
         """E[g gᵀ] over the model's own labels, (n, d_out, d_out), as often as it counts."""
         d_out = self.theta.shape[1]
-        at, root = self.family.fisher_root(self.a @ self.theta, CLASS_CUT)
+        at, root = self.family.fisher_root(self.a @ self.theta, cut)
         moment = np.zeros((len(self), d_out, d_out))
         np.add.at(moment, at, root[:, :, None] * root[:, None, :])
         for times in (self.scale, self.counts):
@@ -118,9 +127,7 @@ def read_last_layer(
 ) -> LastLayer:
     """The model's last linear layer with the training data in it."""
     if hasattr(model, "named_modules"):
-        from exempla.tasks.summarize.torch_layer import read_torch_layer
-
-        return read_torch_layer(model, train, likelihood, parameters, device)
+        return _read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
     if oracle.trees:
         raise UnsupportedModelError(
@@ -149,6 +156,72 @@ def read_last_layer(
         scale = np.divide(scale, counts, out=np.ones_like(scale), where=counts > 0)
     ids = None if examples.ids is None else np.asarray(examples.ids)
     return LastLayer(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts, ids)
+
+
+def _read_torch_layer(
+    model: Any, train: Any, likelihood: Any, parameters: Any, device: Any
+) -> LastLayer:
+    """The module's last linear layer; its inputs are recorded in one forward pass."""
+    from exempla.oracles.torch.likelihood import FamilyHead
+    from exempla.oracles.torch.oracle import TorchOracle
+    from exempla.recorder.weights import unwrap_module
+
+    name = _linear_layer(unwrap_module(model), parameters)
+    oracle = TorchOracle(model, likelihood, unwrap_module(model).get_submodule(name), device)
+    examples = oracle.read(train, role="train")
+    if not isinstance(oracle.head, FamilyHead) or oracle.head.link != "logits":
+        raise UnsupportedModelError(
+            f"a model under the {oracle.likelihood} likelihood cannot be summarised: it takes one "
+            "that returns logits, means or log-rates, one vector per example."
+        )
+    # the oracle may work on a copy on another device: the layer is found there by its name
+    layer: Any = unwrap_module(oracle.model).get_submodule(name)
+    seen: list[np.ndarray] = []
+    handle = layer.register_forward_pre_hook(
+        lambda _, inputs: seen.append(in_float64(inputs[0]))  # returns None: inputs stay
+    )
+    try:
+        theirs = oracle.log_likelihood(examples)
+    finally:
+        handle.remove()
+    if examples.labels is None:
+        raise ExemplaError("the training data has no labels: give (X, y).")
+    if any(part.ndim != 2 for part in seen):
+        raise UnsupportedModelError(
+            "the last linear layer sees several positions of an example: a summary needs one "
+            "that sees each example once."
+        )
+    a, theta, codes = np.concatenate(seen), in_float64(layer.weight).T, np.asarray(examples.labels)
+    if layer.bias is not None:
+        theta = np.vstack([theta, in_float64(layer.bias)])
+        a = np.hstack([a, np.ones((len(a), 1))])
+    ids = None if examples.ids is None else np.asarray(examples.ids)
+    ours = oracle.head.family.log_prob(a @ theta, codes)
+    if not np.allclose(ours, theirs, atol=_TOLERANCE, rtol=_TOLERANCE):
+        raise UnsupportedModelError(
+            "the chosen layer's outputs are not the model's: name the last linear layer with "
+            "parameters=."
+        )
+    penalty, counts = np.zeros(len(theta)), given_weights(train)
+    return LastLayer(a, codes, oracle.head.family, theta, penalty, None, counts, ids)
+
+
+def _linear_layer(model: Any, wanted: Any) -> str:
+    """Name of the wanted linear layer, or of the last one of the module."""
+    from torch import nn
+
+    if isinstance(wanted, list | tuple) and len(wanted) == 1:
+        wanted = wanted[0]
+    found = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    if wanted is None and found:
+        return list(found)[-1]
+    for name, module in found.items():
+        if module is wanted or (isinstance(wanted, str) and wanted in (name, name + ".weight")):
+            return name
+    raise UnsupportedModelError(
+        f"parameters={wanted!r} is not one linear layer of the model; its linear layers are "
+        f"{list(found) or 'none'}."
+    )
 
 
 def given_weights(train: Any) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Scores over the posterior: what a summary has to match.
+"""What a summary has to match: scores over the posterior; and which examples it may pick.
 
 At the optimum θ̂ the mean score is zero, so there is nothing to match there. A weighted set that
 has the data's mean score at many parameters around θ̂ has the data's likelihood around θ̂, up to a
@@ -9,12 +9,6 @@ on k examples leaves to the penalty do not count.
 
 Eigenvectors are free in their signs, and in more where eigenvalues are equal; the last bit of a
 sum decides. The symmetric root I^(−1/2) is not, so draws and rows are made with it.
-
-Fit the user's model again on a weighted few, leaving the user's own object alone.
-
-A summary of labelled data shows every class.
-
-Which examples a summary may pick, and their feature rows.
 
 Equal examples have equal rows, to the last bit, so that the choice between them is a tie and goes
 to the first. (A product computes a row a little differently at another place of its batch.)
@@ -38,6 +32,7 @@ from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.progress import say
 from exempla.selection.rows import tie_threshold
+from exempla.tasks.copies import row_hashes
 from exempla.tasks.retrain import is_module, refit
 from exempla.tasks.summarize.last_layer import LastLayer
 
@@ -227,44 +222,29 @@ def refitter(
             "total='auto' refits the model, and a torch module does not know how: give "
             "fit=callable(module, X, y, sample_weight), or choose total='k' or total='n'."
         )
-    if fit is not None:
-        # as the user gave them: tensors stay tensors
-        return _by_callable(model, train[0], train[1], likelihood, fit, device, seed)
-    return _by_estimator(model, given, likelihood, seed)
-
-
-def _by_callable(
-    model: Any, X: Any, y: Any, likelihood: Any, fit: Any, device: Any, seed: int
-) -> Refit:
-    def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-        fitted = refit(model, take_rows(X, picked), take_rows(y, picked), weights, fit, seed)
-        oracle = make_oracle(fitted, likelihood, None, device)
-        test = (take_rows(X, others), take_rows(y, others))
-        return oracle.log_likelihood(oracle.read(test, role="test"))
-
-    return evaluate
-
-
-def _by_estimator(model: Any, given: Any, likelihood: Any, seed: int) -> Refit:
-    """Steps before the last one stay as they were fitted on all the data."""
-    unwrapped = unwrap(model)
-    transform, last = unwrapped.transform, _without_search(unwrapped.model)
-    if "sample_weight" not in inspect.signature(last.fit).parameters:
-        raise ExemplaError(
-            f"{type(last).__name__}.fit takes no sample_weight in this scikit-learn, so a weighted "
-            "summary cannot be fitted: use a model that takes them, such as LogisticRegression or "
-            "Ridge."
-        )
-    inputs = given.X if transform is None else transform(given.X)
-    labels = unwrapped.labels
-    y = given.y if labels is None else labels.inside(plain_labels(given.y))
+    X, y, transform = train[0], train[1], None  # as the user gave them: tensors stay tensors
+    if fit is None:
+        unwrapped = unwrap(model)
+        model, transform, device = _without_search(unwrapped.model), unwrapped.transform, None
+        if "sample_weight" not in inspect.signature(model.fit).parameters:
+            raise ExemplaError(
+                f"{type(model).__name__}.fit takes no sample_weight in this scikit-learn, so a "
+                "weighted summary cannot be fitted: use a model that takes them, such as "
+                "LogisticRegression or Ridge."
+            )
+        # steps before the last one stay as they were fitted on all the data
+        X = given.X if transform is None else transform(given.X)
+        labels = unwrapped.labels
+        y = given.y if labels is None else labels.inside(plain_labels(given.y))
 
     def evaluate(picked: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-        some = (take_rows(inputs, picked), take_rows(y, picked), weights)
+        some = (take_rows(X, picked), take_rows(y, picked), weights)
         # quiet: a total under which the fit does not converge is not chosen for its likelihood
-        oracle = make_oracle(refit(last, *some, None, seed, keep_random_state=True), likelihood)
-        oracle.read(some, role="train")  # a Gaussian's variance is that of the summary
-        test = (take_rows(inputs, others), take_rows(y, others))
+        trained = refit(model, *some, fit, seed, keep_random_state=True)
+        oracle = make_oracle(trained, likelihood, None, device)
+        if fit is None:
+            oracle.read(some, role="train")  # a Gaussian's variance is that of the summary
+        test = (take_rows(X, others), take_rows(y, others))
         return oracle.log_likelihood(oracle.read(test, role="test"))
 
     return evaluate
@@ -439,20 +419,13 @@ def _sample(
 
 def first_equal(layer: LastLayer) -> np.ndarray:
     """For each example the first one with the same inputs, label and scale."""
-    inputs = layer.a.tocsr().sorted_indices() if is_sparse(layer.a) else layer.a
-    values = _leading_bits(inputs.data if is_sparse(inputs) else inputs)
+    inputs = layer.a.tocsr().sorted_indices() if is_sparse(layer.a) else _leading_bits(layer.a)
+    if is_sparse(layer.a):
+        inputs.data = _leading_bits(inputs.data)
     scale = np.ones(len(layer)) if layer.scale is None else layer.scale
-    first: dict[bytes, int] = {}
-    found = np.empty(len(layer), dtype=np.int64)
-    for i in range(len(layer)):
-        if is_sparse(inputs):
-            mine = slice(inputs.indptr[i], inputs.indptr[i + 1])
-            key = inputs.indices[mine].tobytes() + values[mine].tobytes()
-        else:
-            key = values[i].tobytes()
-        key += layer.codes[i : i + 1].tobytes() + scale[i : i + 1].tobytes()
-        found[i] = first.setdefault(key, i)
-    return found
+    keys = np.rec.fromarrays([row_hashes(inputs), layer.codes, scale])
+    _, first, same = np.unique(keys, return_index=True, return_inverse=True)
+    return first[same]
 
 
 def _leading_bits(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
@@ -462,5 +435,4 @@ def _leading_bits(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
     array([ 1. ,  1. , -3.5])
     """
     mantissa, exponent = np.frexp(values)
-    # adding zero makes -0.0 and 0.0 the same bytes
-    return np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits) + 0.0
+    return np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
