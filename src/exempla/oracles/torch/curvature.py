@@ -19,23 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels
-from exempla.oracles.torch.examples import Batch, TorchExamples
+from exempla.oracles.torch.examples import Batch, TorchExamples, scaled, weighted
 from exempla.oracles.torch.likelihood import Head
 
 if TYPE_CHECKING:
     from exempla.oracles.torch.oracle import TorchOracle
-
-
-def scaled(rows: Tensor, factors: Tensor) -> Tensor:
-    """Multiply each row by its factor."""
-    return rows * factors.to(rows).reshape(-1, *[1] * (rows.ndim - 1))
-
-
-def weighted(cotangent: Tensor, batch: Batch, root: bool = False) -> Tensor:
-    """Multiply by the examples' weights (scores), or by their square roots (Fisher rows)."""
-    if batch.weights is None:
-        return cotangent
-    return scaled(cotangent, batch.weights.sqrt() if root else batch.weights)
 
 
 class GaussNewton:

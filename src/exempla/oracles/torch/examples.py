@@ -96,6 +96,18 @@ def copied(tree: Any) -> Any:
     return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
 
 
+def scaled(rows: Tensor, factors: Tensor) -> Tensor:
+    """Multiply each row by its factor."""
+    return rows * factors.to(rows).reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def weighted(cotangent: Tensor, batch: Batch, root: bool = False) -> Tensor:
+    """Multiply by the examples' weights (scores), or by their square roots (Fisher rows)."""
+    if batch.weights is None:
+        return cotangent
+    return scaled(cotangent, batch.weights.sqrt() if root else batch.weights)
+
+
 def refuse_weights(weights: Any, positions: np.ndarray) -> None:
     """Raise unless there is one finite, nonnegative weight for each example."""
     shape = tuple(getattr(weights, "shape", ()))

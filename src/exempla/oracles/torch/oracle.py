@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
-from exempla.oracles.torch.curvature import GaussNewton, weighted
+from exempla.oracles.torch.curvature import GaussNewton
 from exempla.oracles.torch.examples import (
     Batch,
     CallForm,
@@ -32,6 +32,7 @@ from exempla.oracles.torch.examples import (
     copied,
     refuse_rows,
     refuse_weights,
+    weighted,
 )
 from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head, outputs_of
 from exempla.oracles.torch.network import (
