@@ -289,9 +289,18 @@ def acquire() -> list[str]:
     ]
     loss = aimed.set_index(["data", "share", "method"])["log-loss"]
     sizes = [(d, s) for d in ("digits", "adult") for s in (0.01, 0.05, 0.1)]
-    return lines + [
-        line(m, *(f"{loss[d, s, m]:.2f}" for d, s in sizes)) for m in aimed.method.unique()
-    ]
+    lines += [line(m, *(f"{loss[d, s, m]:.2f}" for d, s in sizes)) for m in aimed.method.unique()]
+    texts, mine = table("acquire_language"), "acquire, cosine"
+    before = "acquire, rows of their own length"
+    for m in (mine, before, "random", "similar hidden states (RDS+)", "gradient cosine (LESS)"):
+        means = texts.groupby("domain")[m].mean()
+        lead = texts[m] - texts[mine]
+        half = student.ppf(0.975, len(lead) - 1) * lead.std() / np.sqrt(len(lead))
+        cells = [f"{means[d]:.2f}" for d in ("mails", "reviews", "news", "posts")]
+        said = "" if m == mine else f"{lead.mean():.3f} ± {half:.3f}"
+        name = {mine: "acquire", before: f"{before} (before)"}.get(m, m)
+        lines.append(line(name, *cells, f"{texts[m].mean():.3f}", said))
+    return lines
 
 
 def quanda() -> list[str]:

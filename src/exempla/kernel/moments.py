@@ -79,8 +79,6 @@ class _StreamedMoment:
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
         """The last vectors, kept alive so that their address stays unique, and what they added."""
-        self.repeats: bool | None = None
-        """Whether the same vectors come several times; if not, they are not kept."""
 
     def add(self, factors: Factors, like: Array, vectors: Array | None = None) -> None:
         """Add a batch.
@@ -89,12 +87,10 @@ class _StreamedMoment:
         computed again. Random directions have the type and device of `like`.
         """
         if self.last is not None and _same_memory(self.last[0], vectors):
-            fresh, self.repeats = self.last[1], True
+            fresh = self.last[1]
         else:
             fresh = self._fresh(factors, like)
-            self.repeats = False if self.last is not None and not self.repeats else self.repeats
-        keep = vectors is not None and self.repeats is not False
-        self.last = (vectors, fresh) if keep else None
+        self.last = None if vectors is None else (vectors, fresh)
         self.total = fresh if self.total is None else self.total + fresh
 
     def _fresh(self, factors: Factors, like: Array) -> Array:
