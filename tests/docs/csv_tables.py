@@ -59,19 +59,19 @@ def trees() -> list[str]:
 
 
 def through_boosting() -> list[str]:
-    """Return the lines of `boosting_influence`, with five stages where the model is saturated."""
-    runs = table("trees_axil")
+    """Return the lines of `boosting_influence`: LDS, and the gain of removing harmful rows."""
+    runs = table("trees_blends")
     runs = runs[runs.split < 1000]  # the splits from 1000 chose the combination
-    wanted = np.where(runs.saturated, "five stages + derivative", "exempla + derivative")
+    methods = ["last stage", "five stages", "derivative", "all three", "BoostIn", "LeafInfluence"]
+    agreement = runs.groupby(["table", "method"]).lds.mean()
+    later = runs[runs.split >= 3].groupby(["table", "method"])[["gain_1", "gain_5"]].mean()
+    titles = {data: title.partition(",")[0] for title, data in reversed(TREES.items())}
     out = []
-    for title, data in (TREES | {"digits (split 0)": "digits"}).items():
-        mine = runs.table == data
-        means = runs[mine].groupby("method").lds.mean()
-        if means.empty:
-            continue
-        combination = runs[mine & (runs.method == wanted)].lds.mean()
-        cells = (means["exempla"], combination, means["derivative"], means["BoostIn"])
-        out.append(line(title, *(f"{value:.3f}" for value in cells)))
+    for data, title in (titles | {"hours": "Adult, hours a week"}).items():
+        out.append(line(title, *(f"{agreement[data, m]:.3f}" for m in methods)))
+        for gain in ("gain_1", "gain_5"):
+            cells = [signed(later[gain][data, m], 2, plus=False) for m in (*methods, "random")]
+            out.append(line(f"{title}, {gain[-1]} %", *cells))
     return out
 
 

@@ -171,6 +171,6 @@ def _array_oracle(model: Any, likelihood: Any, parameters: Any, device: Any) -> 
 
     if isinstance(model, ArrayScores | ScoreModel):
         return ArrayOracle(model)
-    from exempla.oracles.sklearn.registry import sklearn_oracle
+    from exempla.oracles.sklearn.unwrap import sklearn_oracle
 
     return sklearn_oracle(model, likelihood, parameters)
