@@ -17,8 +17,7 @@ from pathlib import Path
 from benchmarks import selection, speed
 from benchmarks.jobs import page
 from benchmarks.peers.environments import ROOT
-from exempla.cli.console import Console
-from exempla.cli.options import exit_code
+from exempla.cli.console import Console, exit_code
 from exempla.errors import ExemplaError
 
 

@@ -36,7 +36,7 @@ from joblib import Parallel, delayed
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import exempla
-from exempla.tasks import acquire
+from exempla.tasks.candidates import Pool
 
 DATA = Path(os.environ.get("EXEMPLA_DATA", "shared/data"))
 OUT = Path(os.environ.get("OUT", "docs/experiments"))
@@ -47,7 +47,7 @@ RULES: dict[str, tuple[bool, Any]] = {
     "acquire, first-order gain": (False, exempla.TopInfluence()),
     "acquire, cosine": (True, exempla.TopInfluence()),
 }
-"""Options `normalize` and `selector` of `acquire`; None is its default for that `normalize`."""
+"""Options `normalize` and `selector` of `acquire`; None is SBQ with the noise for classes."""
 METHODS = (
     *RULES,
     "random",
@@ -155,14 +155,15 @@ def gradients(model: GPT2LMHeadModel, rows: list[list[int]], width: int = 1024) 
 def acquired(model: Any, train: list, pool: list, target: list, k: int) -> dict[str, np.ndarray]:
     """Return what `acquire` picks under each rule; model and pool are scored once for all."""
     explainer = exempla.Explainer(model, progress=False).fit(examples(train))
-    request = acquire._Request(model, None, examples(pool), examples(target), np.zeros(0), None)
+    given = examples(pool), examples(target)
     found = {}
     for normalize in (False, True):
         explainer.normalize = normalize
-        towards = acquire._Pool(explainer, request, None, None).towards(request.test)
+        towards = Pool(explainer, *given).towards(given[1])
         for rule, (wanted, selector) in RULES.items():
             if wanted == normalize:
-                candidates = acquire._Pool(explainer, request, selector, None)
+                usual = exempla.SBQ(noise=10.0 if normalize else 0.1 * len(train))
+                candidates = Pool(explainer, *given, selector or usual)
                 found[rule] = candidates.pick(towards, k, 0.0, np.random.default_rng(0))[0]
     return found
 

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
-from exempla.cli.console import Console
-from exempla.cli.options import exit_code
+from exempla.cli.console import Console, exit_code
 from exempla.errors import ExemplaError
 from experiments.catalogue import EXPERIMENTS, missing
 

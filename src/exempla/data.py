@@ -285,7 +285,11 @@ def stack_rows(first: Any, second: Any) -> Any:
     """
     first, second = from_arrow(first), from_arrow(second)
     if is_polars(first):
-        return _stack_polars(first, second)
+        pl = sys.modules["polars"]  # loaded, because the frame exists
+        both = _stack_frames(first.to_pandas(), second.to_pandas() if is_polars(second) else second)
+        if isinstance(first, pl.Series):
+            return pl.Series(first.name, both.tolist(), dtype=first.dtype)
+        return pl.DataFrame(both.to_dict("list"), schema=first.schema)
     if is_tensor(first):
         import torch
 
@@ -317,16 +321,6 @@ def _stack_frames(first: Any, second: Any) -> Any:
             second = pd.Series(list(second), name=first.name)
     parts: list[Any] = [first, second]
     return pd.concat(parts, ignore_index=True)
-
-
-def _stack_polars(first: Any, second: Any) -> Any:
-    pl = sys.modules["polars"]  # loaded, because the frame exists
-    if isinstance(first, pl.Series):
-        return pl.concat([first, pl.Series(first.name, list(second), dtype=first.dtype)])
-    if not is_polars(second):
-        given = second.to_dict("list") if hasattr(second, "iloc") else np.asarray(second)
-        second = pl.DataFrame(given, schema=first.schema)
-    return pl.concat([first, second])
 
 
 def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
@@ -413,8 +407,12 @@ class Completions(Sequence):
         given = [self._pair(text, row) for row, text in enumerate(texts)]
         if not given:
             raise ExemplaError("There are no texts; give at least one.")
-        self._end = _end_token(tokenizer) if end else None
-        self._longest = max_length or _longest(tokenizer)
+        last = getattr(tokenizer, "eos_token_id", None) if end else None
+        self._end = None if last is None else int(last)
+        limit = getattr(tokenizer, "model_max_length", None)
+        # some tokenizers state "no limit" as a huge number
+        limit = int(limit) if limit is not None and limit < 10**9 else None
+        self._longest = max_length or limit
         self.texts: list[tuple[str, str]] = []
         """Prompt and completion of every example."""
         self.origin: list[int] = []
@@ -532,16 +530,15 @@ class Completions(Sequence):
 
     def _tokenized(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
         # a chat template writes its special tokens; otherwise the tokenizer adds them
-        before = self._ids(prompt, add_special_tokens=True) if prompt else self._begin()
+        first = getattr(self.tokenizer, "bos_token_id", None)
+        before = [] if first is None else [int(first)]
+        if prompt:
+            before = self._ids(prompt, add_special_tokens=True)
         after = self._ids(completion, add_special_tokens=False)
         after += [] if self._end is None or after[-1:] == [self._end] else [self._end]
         if before and before[-1] == self._end:
             before = before[:-1]  # some tokenizers append the end token to prompts as well
         return before, after
-
-    def _begin(self) -> list[int]:
-        first = getattr(self.tokenizer, "bos_token_id", None)
-        return [] if first is None else [int(first)]
 
     def _ids(self, text: str, **options: Any) -> list[int]:
         return [int(token) for token in self.tokenizer(text, **options)["input_ids"]]
@@ -557,14 +554,3 @@ def _pieces_of(
         stop = start + room - len(context)
         yield (*context, *whole[start:stop]), len(context)
         start = stop
-
-
-def _end_token(tokenizer: Any) -> int | None:
-    found = getattr(tokenizer, "eos_token_id", None)
-    return None if found is None else int(found)
-
-
-def _longest(tokenizer: Any) -> int | None:
-    """Return the tokenizer's limit; None if it has none, which some state as a huge number."""
-    found = getattr(tokenizer, "model_max_length", None)
-    return int(found) if found is not None and found < 10**9 else None

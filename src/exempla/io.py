@@ -19,10 +19,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from io import UnsupportedOperation
+from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from exempla.errors import ExemplaError
 
@@ -42,7 +42,7 @@ def os_errors(what: str, more: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[BufferedRandom]:
     """Open a temporary file that takes the place of `path` when the block ends without an error.
 
     With `keep_existing` a file that is there by then stays: of several processes that write, one
@@ -60,7 +60,7 @@ def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[Bina
     # every writer has its own temporary name: two at once never share a file
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -122,21 +122,19 @@ def publishing(
     >>> place.cleanup()
     """
     folder = Path(folder)
-    with alone_in(folder):  # so that no other run takes the new stage for a dead one
-        known = _owned(folder)  # includes the lists in dead stages, which are removed next
-        _remove_dead_stages(folder)
-        stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
-        alive = _lock(stage, wait=True)
-    try:
+    with ExitStack() as alive:
+        with alone_in(folder):  # so that no other run takes the new stage for a dead one
+            known = _owned(folder)  # includes the lists in dead stages, which are removed next
+            _remove_dead_stages(folder)
+            stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
+            alive.enter_context(alone_in(stage))
+            alive.callback(shutil.rmtree, stage, ignore_errors=True)
         yield stage
         names = sorted(path.name for path in stage.iterdir())
         with alone_in(folder):  # two runs into one folder publish one after the other
             check_targets(folder, names, force=force, known=known)
             _seal(stage, names, folder, dict(about or {}))
             _move(stage, folder, names)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        _unlock(alive)
 
 
 def _seal(stage: Path, names: list[str], folder: Path, about: dict[str, Any]) -> None:
@@ -260,10 +258,9 @@ def _remove_dead_stages(folder: Path) -> None:
         if stage.is_file():  # left by a probe
             stage.unlink(missing_ok=True)
             continue
-        with suppress(BlockingIOError):  # its run is alive
-            if (held := _lock(stage, wait=False)) is not None:
+        with suppress(BlockingIOError), alone_in(stage, BlockingIOError()) as locked:
+            if locked:  # otherwise its run may be alive
                 shutil.rmtree(stage, ignore_errors=True)
-                _unlock(held)
 
 
 def make_folder(path: str | Path) -> Path:
@@ -321,74 +318,39 @@ def flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[None]:
-    """Hold a lock on this folder (or file) inside the block, where the system has locks.
+def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[bool]:
+    """Hold a lock on this folder (or file) inside the block; yield False if the system has none.
 
     A second process waits, or raises `busy` if it is given. The operating system releases the lock
     when the process ends.
     """
-    try:
-        held = _lock(folder, wait=busy is None)
-    except BlockingIOError as held_by_another:
-        raise busy or held_by_another from None
-    try:
-        yield
-    finally:
-        _unlock(held)
-
-
-def _lock(folder: Path, wait: bool) -> int | None:
-    """Return a lock on a folder, or None where the system has no locks.
-
-    Raises BlockingIOError if another process holds it and `wait` is False.
-    """
+    handle = None
     try:
         import fcntl
 
         handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        return None
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+        locked = True
+    except BlockingIOError as held_by_another:
+        assert handle is not None
+        os.close(handle)
+        raise busy or held_by_another from None
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        locked = False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        os.close(handle)
-        raise
-    except OSError:  # a file system without locks
-        os.close(handle)
-        return None
-    return handle
+        yield locked
+    finally:
+        if handle is not None:
+            if locked:  # explicitly: processes forked since then share the handle
+                import fcntl
 
-
-def _unlock(handle: int | None) -> None:
-    if handle is not None:
-        os.close(handle)
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
 
 
 _MARK = b"exempla-seal-1\n"
 _TAIL = 8 + len(_MARK) + 64
 """Bytes after the JSON: its length, the mark, the checksum."""
-
-
-class _HashingFile:
-    """A writable file that computes size and checksum of what is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.size, self.hash = file, 0, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.size += len(view)
-        self.hash.update(view)
-        return self.file.write(view)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def read(self, *_: Any) -> bytes:  # np.savez requires this method of a file
-        raise UnsupportedOperation("the file is open for writing")
 
 
 def write_sealed(
@@ -403,13 +365,13 @@ def write_sealed(
     `write` writes the content into the file it is given; `about` is the description, as JSON can
     hold it. With `keep_existing`, a file that another process has written meanwhile stays.
     """
+    text = json.dumps(dict(about), sort_keys=True).encode()
     with replacing(path, keep_existing=keep_existing) as file:
-        sink = _HashingFile(file)
-        write(sink)
-        text = json.dumps(dict(about), sort_keys=True).encode()
-        sink.write(text)
-        sink.write(f"{len(text):08d}".encode() + _MARK)
-        file.write(sink.hash.hexdigest().encode())
+        write(file)
+        file.write(text + f"{len(text):08d}".encode() + _MARK)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()  # ends behind the last byte
+        file.write(digest.encode())
 
 
 def parse_json(text: str | bytes) -> Any:

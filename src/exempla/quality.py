@@ -112,32 +112,15 @@ def disagreement(embedding: Embedding) -> str:
 
 
 def _looked_at(embedding: Embedding) -> str:
-    oracle, train = embedding.oracle, embedding.train
-    if oracle.likelihood not in (*CLASSES, *_POSITIONS, "gaussian") or len(train) < FEW:
-        return ""
-    rows = spaced(len(train))
-    some = train.take(rows)
-    if some.labels is None:
-        return ""
-    labels = np.asarray(some.labels)
-    if labels.ndim != 1 and oracle.likelihood not in _POSITIONS:
-        return ""
+    train = embedding.train
     try:
-        said = np.asarray(oracle.predict(some))
+        some = train.take(spaced(len(train)))
+        found = judge_examples(embedding.oracle, some, "its training rows", positions=True)
     except ExemplaError:  # what is wrong with these rows is said where they are scored
         return ""
-    if said.shape != labels.shape or (labels.dtype == object and labels.ndim != 1):
+    if found is None:
         return ""
-    if oracle.likelihood in _POSITIONS:
-        counted = ~np.isin(labels, _NOT_COUNTED)
-        said, labels = said[counted], labels[counted]
-    if not len(labels):
-        return ""
-    classes = oracle.likelihood != "gaussian"
-    if classes:
-        said, labels = _alike(said, labels)
-    found = Judged(said, labels, classes, "its training rows", independent=len(rows))
-    otherwise = _numbered_otherwise(found) if classes else ""
+    otherwise = _numbered_otherwise(found) if found.classes else ""
     return otherwise or (poor_sentence(found, f"even on {found.rows}") if found.poor else "")
 
 
@@ -189,14 +172,25 @@ def judge_test(oracle: Any, test: Any, rows: str) -> Judged | None:
         return None
 
 
-def judge_examples(oracle: Any, examples: Any, rows: str) -> Judged | None:
-    """Judge a model on labelled examples; None if they are too few, or not one label each."""
+def judge_examples(oracle: Any, examples: Any, rows: str, positions: bool = False) -> Judged | None:
+    """Judge a model on labelled examples; None if they are too few, or not one label each.
+
+    With `positions`, a model with a class at every position is judged on all of them.
+    """
+    per_position = positions and oracle.likelihood in _POSITIONS
     labels = None if examples.labels is None else np.asarray(examples.labels)
-    if labels is None or labels.ndim != 1 or len(labels) < FEW:
+    if labels is None or len(examples) < FEW or not (labels.ndim == 1 or per_position):
         return None
-    if oracle.likelihood not in (*CLASSES, "gaussian"):
+    if oracle.likelihood not in (*CLASSES, "gaussian") and not per_position:
         return None
     said = np.asarray(oracle.predict(examples))
-    if said.shape != labels.shape:
+    if said.shape != labels.shape or (labels.dtype == object and labels.ndim != 1):
         return None
-    return Judged(said, labels, oracle.likelihood in CLASSES, rows)
+    if per_position:
+        counted = ~np.isin(labels, _NOT_COUNTED)
+        said, labels = said[counted], labels[counted]
+    if not len(labels):
+        return None
+    classes = oracle.likelihood != "gaussian"
+    said, labels = _alike(said, labels) if classes else (said, labels)
+    return Judged(said, labels, classes, rows, independent=len(examples))

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from exempla.cli.commands import checkout
-from exempla.cli.commands.checkout import find_checkout
+from exempla.cli.commands import installation
+from exempla.cli.commands.installation import find_checkout
 from exempla.errors import ExemplaError
 from tests.cli.case import CONTRACT, run
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("command", [["reproduce", "toy"], ["bench"]])
 def test_without_a_checkout_one_sentence_says_so(command, tmp_path, monkeypatch, capsys):
     fake = types.SimpleNamespace(__file__=str(tmp_path / "lib" / "site" / "exempla" / "x.py"))
-    monkeypatch.setattr(checkout, "exempla", fake)
+    monkeypatch.setattr(installation, "exempla", fake)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()  # somebody else's
     assert run(*command) == 2
@@ -42,7 +42,7 @@ def test_checkout_is_found_from_an_editable_install_or_the_folder(tmp_path):
 def test_words_are_handed_to_the_checkout(tmp_path, monkeypatch, capfd):
     (tmp_path / "src" / "exempla").mkdir(parents=True)
     fake = types.SimpleNamespace(__file__=str(tmp_path / "src" / "exempla" / "__init__.py"))
-    monkeypatch.setattr(checkout, "exempla", fake)
+    monkeypatch.setattr(installation, "exempla", fake)
     here = tmp_path / "here"
     (here / "benchmarks").mkdir(parents=True)
     (here / "benchmarks" / "__main__.py").write_text("raise SystemExit('not ours')")

@@ -75,7 +75,7 @@ def test_networks_tell_their_training(told, tmp_path):
 
 
 def test_the_time_told_begins_with_the_process(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(door, "process_age", lambda: 100.0)
+    monkeypatch.setattr(door, "_process_age", lambda: 100.0)
     monkeypatch.setattr(door.sys, "argv", ["exempla", "demo", "-k", "3", "--out", str(tmp_path)])
     assert main() == 0
     assert re.search(r"Done in 1\d\d s", capsys.readouterr().out)
@@ -86,8 +86,8 @@ def test_the_time_told_begins_with_the_process(monkeypatch, tmp_path, capsys):
 
 def test_a_process_is_as_old_as_the_clock_says():
     code = (
-        "import time; time.sleep(0.6); from exempla.cli.options import process_age;"
-        "print(process_age())"
+        "import time; time.sleep(0.6); from exempla.cli.main import _process_age;"
+        "print(_process_age())"
     )
     before = time.perf_counter()
     said = float(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)

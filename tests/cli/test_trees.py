@@ -50,7 +50,7 @@ def test_attack_gives_wrong_labels(table: Path, tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost", "catboost"])
 def test_a_library_that_is_missing_is_named(library: str, table: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("exempla.cli.models.find_spec", lambda name: None)
+    monkeypatch.setattr("exempla.cli.fitted.find_spec", lambda name: None)
     monkeypatch.delitem(__import__("sys").modules, library, raising=False)
     assert run("explain", table, "--label", "answer", "--model", f"{library}:Any") == 2
     assert "pip install 'exempla[trees]'" in capsys.readouterr().err

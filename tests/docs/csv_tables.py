@@ -59,19 +59,19 @@ def trees() -> list[str]:
 
 
 def through_boosting() -> list[str]:
-    """Return the lines of `boosting_influence`, with five stages where the model is saturated."""
-    runs = table("trees_axil")
+    """Return the lines of `boosting_influence`: LDS, and the gain of removing harmful rows."""
+    runs = table("trees_blends")
     runs = runs[runs.split < 1000]  # the splits from 1000 chose the combination
-    wanted = np.where(runs.saturated, "five stages + derivative", "exempla + derivative")
+    methods = ["last stage", "five stages", "derivative", "all three", "BoostIn", "LeafInfluence"]
+    agreement = runs.groupby(["table", "method"]).lds.mean()
+    later = runs[runs.split >= 3].groupby(["table", "method"])[["gain_1", "gain_5"]].mean()
+    titles = {data: title.partition(",")[0] for title, data in reversed(TREES.items())}
     out = []
-    for title, data in (TREES | {"digits (split 0)": "digits"}).items():
-        mine = runs.table == data
-        means = runs[mine].groupby("method").lds.mean()
-        if means.empty:
-            continue
-        combination = runs[mine & (runs.method == wanted)].lds.mean()
-        cells = (means["exempla"], combination, means["derivative"], means["BoostIn"])
-        out.append(line(title, *(f"{value:.3f}" for value in cells)))
+    for data, title in (titles | {"hours": "Adult, hours a week"}).items():
+        out.append(line(title, *(f"{agreement[data, m]:.3f}" for m in methods)))
+        for gain in ("gain_1", "gain_5"):
+            cells = [signed(later[gain][data, m], 2, plus=False) for m in (*methods, "random")]
+            out.append(line(f"{title}, {gain[-1]} %", *cells))
     return out
 
 
@@ -298,9 +298,18 @@ def acquire() -> list[str]:
     ]
     loss = aimed.set_index(["data", "share", "method"])["log-loss"]
     sizes = [(d, s) for d in ("digits", "adult") for s in (0.01, 0.05, 0.1)]
-    return lines + [
-        line(m, *(f"{loss[d, s, m]:.2f}" for d, s in sizes)) for m in aimed.method.unique()
-    ]
+    lines += [line(m, *(f"{loss[d, s, m]:.2f}" for d, s in sizes)) for m in aimed.method.unique()]
+    texts, mine = table("acquire_language"), "acquire, cosine"
+    before = "acquire, rows of their own length"
+    for m in (mine, before, "random", "similar hidden states (RDS+)", "gradient cosine (LESS)"):
+        means = texts.groupby("domain")[m].mean()
+        lead = texts[m] - texts[mine]
+        half = student.ppf(0.975, len(lead) - 1) * lead.std() / np.sqrt(len(lead))
+        cells = [f"{means[d]:.2f}" for d in ("mails", "reviews", "news", "posts")]
+        said = "" if m == mine else f"{lead.mean():.3f} ± {half:.3f}"
+        name = {mine: "acquire", before: f"{before} (before)"}.get(m, m)
+        lines.append(line(name, *cells, f"{texts[m].mean():.3f}", said))
+    return lines
 
 
 def quanda() -> list[str]:

@@ -25,7 +25,7 @@ from exempla.tables.models.choose import (
 )
 from tests.cli.case import run
 
-assert surrogate.COMPARED  # loaded before any test changes what can be explained
+assert surrogate.surrogate  # loaded before any test changes what can be explained
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ from exempla.tables import (
     read_table,
     split,
 )
-from exempla.tables.formats.encoding import DEFAULTS, limit
+from exempla.tables.formats.encoding import _LIMITS, limit
 from exempla.tables.table import to_numbers
 
 RNG = np.random.default_rng(0)
@@ -211,7 +211,7 @@ def test_strings_of_every_arrow_type(tmp_path):
 # ---- sizes
 
 
-@pytest.mark.parametrize("name", list(DEFAULTS))
+@pytest.mark.parametrize("name", list(_LIMITS))
 def test_every_limit_can_be_raised_by_the_environment(name, monkeypatch):
     monkeypatch.setenv("EXEMPLA_LIMITS", f"{name}=7e11")
     assert limit(name) == 7 * 10**11

@@ -1,26 +1,32 @@
 """Read a user's file, fit a model to it, and report how good the model is.
 
-`opened` prepares the results folder and reads the files; `fit_file` infers columns, splits, chooses
-a model and fits it; `reading` does both, which is what most commands need.
+`fit_file` infers columns, splits, chooses a model (or imports the user's own: `--model
+package.module:name`) and fits it; `reading` prepares the results folder and reads the files too,
+which is what most commands need.
 """
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from exempla.cli.console import Console, plain
-from exempla.cli.models import blaming, load_model, prepared
-from exempla.cli.output import prepare_folder
+from exempla.cli.console import command_line, plain
+from exempla.cli.output import Job
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.progress import showing, stage, waiting
+from exempla.oracles.sklearn.unwrap import is_trees
+from exempla.progress import stage, waiting
+from exempla.report import About
 from exempla.report.evidence import decisive_parts
 from exempla.tables import (
     Chosen,
@@ -36,6 +42,7 @@ from exempla.tables import (
     show_columns,
 )
 from exempla.tables.dataset import Dataset, RowView, merge_labels, spellings
+from exempla.tables.features import with_tree_columns
 from exempla.tables.models.choose import Compared
 from exempla.tables.models.image import NetworkClassifier
 from exempla.tables.table import show
@@ -46,8 +53,7 @@ _HeldOut = Callable[[Table], "np.ndarray | None"]
 """Rows of a file that the query names, if any."""
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """The files a command reads."""
 
     table: Table
@@ -65,6 +71,8 @@ class Fitted:
     accuracy: CrossValidation
     described: str
     """The model in words."""
+    options: Namespace
+    """The command line."""
     compared: tuple[Compared, ...] = ()
     """The candidates among which the model was chosen by cross-validation."""
 
@@ -78,20 +86,20 @@ class Fitted:
         """Inputs and labels of the training part."""
         return self.parts.X_train, self.parts.y_train
 
-    def head(self, is_default: bool) -> tuple[Any, Callable[[Any], Any]]:
+    def head(self) -> tuple[Any, Callable[[Any], Any]]:
         """Return the model that jobs with many fits refit, and the transformation before it.
 
         The default models prepare rows without looking at labels (scaling, one-hot, TF-IDF, image
         features), so the preparation is done once instead of once per fit. A user's Pipeline may
         look at labels, so it is refitted as a whole.
         """
-        if is_default and hasattr(self.model, "steps"):
+        if self.options.model is None and hasattr(self.model, "steps"):
             return self.model[-1], self.model[:-1].transform
         return self.model, lambda X: X
 
     def at_most(self, k: int) -> int:
         """Return k, or the number of training rows if that is smaller."""
-        return min(k, len(self.parts.train)) if k > 0 else k
+        return min(k, len(self.parts.train))
 
     def view(self, rows: np.ndarray, why: bool = False) -> RowView:
         """Return the view of these training rows, by row number of the file.
@@ -107,11 +115,16 @@ class Fitted:
             **(decisive(self.model, X, labels, rows.tolist()) if why else {}),
         )
 
-    def facts(self) -> dict[str, Any]:
-        """Return what a report says about the file and its model."""
+    def about(self, **more: Any) -> About:
+        """Return what a report says about the file, its model and the command."""
         accuracy, against = self.accuracy_words()
-        model = f"{against}; {self.described}"
-        return {"data": plain(self.dataset.name), "model": model, "accuracy": accuracy}
+        return About(
+            data=plain(self.dataset.name),
+            model=f"{against}; {self.described}",
+            accuracy=accuracy,
+            command=command_line(self.options),
+            **more,
+        )
 
     def accuracy_words(self) -> tuple[str, str]:
         """Return the cross-validated accuracy and what to compare it with, in words."""
@@ -150,47 +163,29 @@ def spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:
 
 
 @contextmanager
-def opened(
-    options: Namespace, files: Iterable[str] = (), others: Iterable[str] = ()
-) -> Iterator[tuple[Console, Path]]:
-    """Prepare the results folder and the console; `files` and `others`: see `prepare_folder`.
-
-    A new folder is removed if the command fails.
-    """
-    console, is_new = Console.of(options), not options.out.exists()
-    folder = prepare_folder(options, files, others)
-    try:
-        with console.hearing_warnings(), showing(console.progress):
-            yield console, folder
-    except BaseException:
-        if is_new:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
-
-
-@contextmanager
 def reading(
     options: Namespace,
     test_size: float,
     files: Iterable[str] = (),
     others: Iterable[str] = (),
     **how: Any,
-) -> Iterator[tuple[Fitted, Console, Path]]:
+) -> Iterator[tuple[Fitted, Job]]:
     """Read the user's file and fit a model to it; `how` are the options of `fit_file`."""
-    with opened(options, files, others) as (console, folder):
-        yield (
-            fit_file(options, console, read_files(options, console), test_size, **how),
-            console,
-            folder,
-        )
+    with Job.opened(options, files, others) as job:
+        yield fit_file(job, read_files(job), test_size, **how), job
 
 
-def read_files(options: Namespace, console: Console) -> Files:
+def read_files(job: Job) -> Files:
     """Read the main file, the test file and the curated file, and print what was found out."""
-    how = {"encoding": options.encoding, "delimiter": options.delimiter}
+    options = job.options
+    how: dict[str, Any] = {"encoding": options.encoding, "delimiter": options.delimiter}
     header = {"yes": True, "no": False}.get(options.header)
-    expected = _expected_names(options)
+    # A header with a column that the options name is recognised.
+    named = ("curated_column", "original_column", "completion", "prompt", "label")
+    names = [getattr(options, name, None) for name in named]
+    names += [*options.text, *(k.rpartition("=")[0] for k in options.kind)]
+    names += (options.label or "").split(",")
+    expected = [name for name in names if name]
     with waiting(f"reading {Path(options.file).name}"):
         table = read_table(options.file, header=header, expected=expected, **how)
         test = read_table(options.test, expected=expected, **how) if options.test else None
@@ -198,23 +193,12 @@ def read_files(options: Namespace, console: Console) -> Files:
     if test is not None:  # it may know the column names when the main file does not
         table = borrow_names(table, test)
     for note in (*table.notes, *(test.notes if test else ())):
-        console.say(note)
+        job.say(note)
     return Files(table, test, curated)
 
 
-def _expected_names(options: Namespace) -> list[str]:
-    """Return the columns that the options name, so that a header with them is recognised."""
-    names = [options.curated_column, *options.text, *(k.rpartition("=")[0] for k in options.kind)]
-    for extra in ("original_column", "completion", "prompt"):
-        names.append(getattr(options, extra, None))
-    if options.label is not None:
-        names += [options.label, *options.label.split(",")]
-    return [name for name in names if name]
-
-
 def fit_file(
-    options: Namespace,
-    console: Console,
+    job: Job,
     files: Files,
     test_size: float,
     *,
@@ -227,8 +211,8 @@ def fit_file(
 
     Parameters
     ----------
-    options, console, files
-        The command line, where to print, and the files that were read.
+    job, files
+        The running command and the files that were read.
     test_size
         Fraction of the rows to hold out unless the user gives one.
     linear
@@ -240,13 +224,14 @@ def fit_file(
     held_out
         Returns the rows that the query names, which must not be trained on.
     """
+    options = job.options
     stage("choosing a model")
     with waiting("inferring the columns"):
         kinds = column_kinds(options, files.table)
         dataset = Dataset.of(files.table, options.label, options.text, kinds, options.task)
-        dataset, files = _respelt(dataset, files, options, console)
+        dataset, files = _respelt(dataset, files, job)
     if not dataset.is_images:
-        console.say(_column_table(dataset.columns))
+        job.say(_column_table(dataset.columns))
     elif options.curated_column:
         raise ExemplaError("Images have no columns; give trusted images with --curated.")
     parts = dataset.split(
@@ -258,10 +243,28 @@ def fit_file(
     )
     check(parts)
     for note in parts.notes:
-        console.say(note)
+        job.say(note)
+    with one_thread(parts.X_train):
+        found = _fit(job, dataset, parts, linear, differentiable)
+    stage()
+    return found
+
+
+_SMALL = 5_000_000
+"""Cells of data whose products are so short that several threads only wait for each other."""
+
+
+def one_thread(X: Any) -> AbstractContextManager[Any]:
+    """Limit BLAS to one thread for small data: on a busy machine, waiting threads take its time."""
+    return threadpool_limits(1) if getattr(X, "size", 0) <= _SMALL else nullcontext()
+
+
+def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable: bool) -> Fitted:
+    """Choose the model, report its accuracy, and fit it."""
+    options = job.options
     chosen, described = _chosen_model(options, dataset, parts, linear, differentiable)
     if chosen.compared:
-        console.say(chosen.table())
+        job.say(chosen.table())
     model, (X, y) = chosen.model, (parts.X_train, parts.y_train)
     own = blaming(f"--model {options.model} cannot be trained on this file")
     with own if options.model else nullcontext():
@@ -271,14 +274,13 @@ def fit_file(
             cached = dataset.is_images and options.model is None and hasattr(model, "steps")
             scored = (model[-1], model[:-1].fit(X).transform(X)) if cached else (model, X)
             accuracy = cross_validated_accuracy(*scored, y, seed=options.seed)
-        found = Fitted(dataset, parts, model, accuracy, described, chosen.compared)
-        console.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
+        found = Fitted(dataset, parts, model, accuracy, described, options, chosen.compared)
+        job.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
         if accuracy.warning:
-            console.warn(accuracy.warning)
+            job.warn(accuracy.warning)
         stage("training the model")
         with waiting(f"training the model on {len(y):,} rows"):
             model.fit(X, y)
-    stage()
     return found
 
 
@@ -288,17 +290,15 @@ def _chosen_model(
     """Return the unfitted model, with its comparison if there was one, and its description."""
     X, y = parts.X_train, parts.y_train
     if options.model:
-        return Chosen(prepared(load_model(options.model), dataset.columns)), options.model
+        return Chosen(_prepared(load_model(options.model), dataset.columns)), options.model
     if dataset.is_images:
         kind = "network" if differentiable else "auto"
         recipe = default_image_model(X, y, kind=kind, seed=options.seed)
-        names = {
-            "features": "logistic regression on gradient histograms",
-            "cnn": "a small convolutional network",
-            "mlp": "a multilayer perceptron on the pixels",
-        }
-        model = recipe.model if recipe.kind == "features" else NetworkClassifier(recipe)
-        return Chosen(model), names[recipe.kind]
+        if recipe.kind == "features":
+            return Chosen(recipe.model), "logistic regression on gradient histograms"
+        names = {"cnn": "a small convolutional network"}
+        described = names.get(recipe.kind, "a multilayer perceptron on the pixels")
+        return Chosen(NetworkClassifier(recipe)), described
     chosen = choose_model(
         dataset.table, dataset.columns, X, y, rows=parts.train, seed=options.seed, linear=linear
     )
@@ -345,10 +345,9 @@ def column_kinds(options: Namespace, table: Table) -> dict[str, str]:
     return kinds
 
 
-def _respelt(
-    dataset: Dataset, files: Files, options: Namespace, console: Console
-) -> tuple[Dataset, Files]:
+def _respelt(dataset: Dataset, files: Files, job: Job) -> tuple[Dataset, Files]:
     """Merge labels as --merge-labels says; otherwise point out labels that look alike."""
+    options = job.options
     if dataset.regression or dataset.is_images:
         return dataset, files
     label, proposed = dataset.label.name, spellings(dataset.table, dataset.label)
@@ -357,7 +356,7 @@ def _respelt(
         if proposed:
             pairs = ", ".join(f"{old!r} → {new!r}" for old, new in list(proposed.items())[:8])
             more = f" and {len(proposed) - 8:,} more" if len(proposed) > 8 else ""
-            console.warn(
+            job.warn(
                 f"{len(proposed):,} label(s) in {label!r} look like other spellings: "
                 f"{pairs}{more}. They count as separate classes. To merge them, add "
                 "--merge-labels auto."
@@ -365,11 +364,9 @@ def _respelt(
         return dataset, files
     mapping = proposed if wanted == "auto" else _label_map(wanted, dataset.table, label)
     if not mapping:
-        console.say("--merge-labels auto: no labels look alike.")
+        job.say("--merge-labels auto: no labels look alike.")
         return dataset, files
-    console.say(
-        "Labels merged: " + show([f"{old} → {new}" for old, new in mapping.items()], 8) + "."
-    )
+    job.say("Labels merged: " + show([f"{old} → {new}" for old, new in mapping.items()], 8) + ".")
     table, test, curated = (
         None if t is None else merge_labels(t, label, mapping)
         for t in (files.table, files.test, files.curated)
@@ -391,3 +388,105 @@ def _label_map(wanted: str, table: Table, label: str) -> dict[str, str]:
             )
         mapping[old] = new
     return mapping
+
+
+_TREE_LIBRARIES = ("lightgbm", "xgboost", "catboost")
+"""Libraries of the extra [trees]."""
+_QUIET: dict[str, dict[str, Any]] = {
+    "lightgbm": {"verbosity": -1},
+    "catboost": {"verbose": 0, "allow_writing_files": False},
+}
+"""Parameters that silence a library during many fits, unless the user set them."""
+
+
+def load_model(place: str) -> Any:
+    """Return the scikit-learn model at `package.module:name`; call a class or function to get it.
+
+    >>> load_model("sklearn.linear_model:LogisticRegression")
+    LogisticRegression()
+    """
+    found = named_object(place, is_ready=lambda named: hasattr(named, "fit"))
+    if not (hasattr(found, "fit") and hasattr(found, "predict")):
+        raise ExemplaError(
+            f"--model {place} gives {type(found).__name__}, which has no fit and predict; give a "
+            "scikit-learn model (for PyTorch use exempla.explain in Python)."
+        )
+    return found
+
+
+def named_object(place: str, is_ready: Callable[[Any], bool]) -> Any:
+    """Return what `package.module:name` names; classes and what is not ready are called."""
+    module_name, _, name = place.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
+        raise ExemplaError(f"--model {place} is not understood; write package.module:name.")
+    package = module_name.partition(".")[0]
+    if package in _TREE_LIBRARIES and package not in sys.modules and find_spec(package) is None:
+        raise ExemplaError(
+            f"--model {place} needs {package}, which is not installed: "
+            "pip install 'exempla[trees]'."
+        )
+    with _importable(package):
+        with blaming(f"The module {module_name!r} of --model cannot be imported"):
+            found = getattr(import_module(module_name), name, None)
+        if found is None:
+            raise ExemplaError(f"{module_name!r} has no {name!r}; check --model {place}.")
+        if is_ready(found) and not isinstance(found, type):
+            return found
+        if not callable(found):
+            raise ExemplaError(
+                f"--model {place} is {type(found).__name__}; give a model, or a function that "
+                "returns one."
+            )
+        with blaming(f"--model {place} does not return a model when called without arguments"):
+            return found()
+
+
+def _prepared(model: Any, columns: Collection[Column]) -> Any:
+    """Put a bare tree model behind a preparation of the file's columns; return others unchanged."""
+    if hasattr(model, "steps") or not is_trees(model):
+        return model
+    if type(model).__name__ == "XGBClassifier":
+        from exempla.oracles.trees.xgboost_labels import AnyLabelXGBClassifier
+
+        model = AnyLabelXGBClassifier(**model.get_params())
+    library = type(model).__module__.partition(".")[0]
+    given = model.get_params()
+    model.set_params(**{k: v for k, v in _QUIET.get(library, {}).items() if k not in given})
+    return with_tree_columns(model, columns)
+
+
+@contextmanager
+def _importable(package: str) -> Iterator[None]:
+    """Look for a package that is not installed in the current folder, after everything else.
+
+    No file there can take the place of an installed library.
+    """
+    if package in sys.modules or find_spec(package) is not None:
+        yield
+        return
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into one sentence that begins with `what`.
+
+    >>> with blaming("Your function fails"):
+    ...     1 / 0
+    Traceback (most recent call last):
+    ...
+    exempla.errors.ExemplaError: Your function fails (ZeroDivisionError: division by zero).
+    """
+    try:
+        yield
+    except ExemplaError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = str(error).strip().split("\n")[0].rstrip(".")
+        kind = type(error).__name__
+        raise ExemplaError(f"{what} ({kind}: {text})." if text else f"{what} ({kind}).") from error

@@ -12,14 +12,16 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from exempla.cli.console import plain
-from exempla.cli.fitted import opened, read_files
-from exempla.cli.models import blaming, named_object
-from exempla.cli.options import command_line
-from exempla.cli.output import published, say_files, write_results
+from exempla.cli.console import command_line, plain
+from exempla.cli.fitted import blaming, named_object, read_files
+from exempla.cli.output import Job, write_results
 from exempla.data import Completions
 from exempla.errors import ExemplaError
+from exempla.explainer import Explainer
+from exempla.progress import waiting
+from exempla.report import About
 from exempla.report.evidence import token_views
+from exempla.report.words import answer
 from exempla.tables import Table
 
 _ANSWER = "\nassistant: "
@@ -28,11 +30,6 @@ _ANSWER = "\nassistant: "
 
 def explain_texts(options: Namespace) -> int:
     """Read both files, load the model, explain, and write the results."""
-    from exempla.explainer import Explainer
-    from exempla.progress import showing, waiting
-    from exempla.report import About
-    from exempla.report.words import answer
-
     if not options.model:
         raise ExemplaError(
             "--completion needs a language model: give --model, either a folder that transformers "
@@ -43,15 +40,15 @@ def explain_texts(options: Namespace) -> int:
             "--completion needs the texts to ask about: give them with --test, in a file with the "
             "same columns."
         )
-    with opened(options) as (console, folder):
-        files = read_files(options, console)
+    with Job.opened(options) as job:
+        files = read_files(job)
         assert files.test is not None
         pairs = [_pairs(table, options) for table in (files.table, files.test)]
         with waiting("loading the model"):
             model, tokenizer = _load_language_model(options.model)
         train, test = (Completions(tokenizer, each) for each in pairs)
         explainer = Explainer(
-            model, budget=options.budget, seed=options.seed, progress=console.progress
+            model, budget=options.budget, seed=options.seed, progress=job.progress
         )
         k = min(50 if options.k == "auto" else options.k, len(train))
         side = options.side or "proponents"
@@ -65,14 +62,14 @@ def explain_texts(options: Namespace) -> int:
         command=command_line(options),
         noun="completions",
     )
-    with published(folder, options) as stage, showing(console.progress):
+    with job.published() as stage:
         views = token_views(explanation)
         paths = write_results(
             stage, explanation, train_view=views[0], test_view=views[1], about=about,
             extra={"file": files.table.path.name, "model": options.model},
         )  # fmt: skip
-    console.say(answer(explanation, about))
-    say_files(console, folder, paths)
+    job.say(answer(explanation, about))
+    job.say_files(paths)
     return 0
 
 

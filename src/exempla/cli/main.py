@@ -1,17 +1,21 @@
-"""`exempla`: the command line. Each command is a small file in `exempla.cli.commands`."""
+"""`exempla`: the command line. Each command is a module of `exempla.cli.commands`."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import os
 import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from exempla import __version__
-from exempla.cli.console import plain
-from exempla.cli.options import exit_code, process_age
+from exempla.cli.console import exit_code, plain
+from exempla.cli.options import ARGUMENTS
+from exempla.progress import Stage, overall, showing
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -31,7 +35,10 @@ COMMANDS = {
     "completion": "print a completion script for bash, zsh, fish, tcsh or PowerShell",
 }
 """Each command with its line in the help, in order."""
-_MODULES = {"bench": "checkout", "reproduce": "checkout", "fix-labels": "fix_labels"}
+_MODULES = {
+    "fix-labels": "fix_labels", "bench": "installation", "reproduce": "installation",
+    "doctor": "installation", "completion": "installation",
+}  # fmt: skip
 """Modules of `exempla.cli.commands` that are not called like their command."""
 
 _DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
@@ -58,10 +65,8 @@ class _OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = widest
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the command line; this imports nothing heavy.
-
-    With `only`, other commands than this one get no arguments, and their modules are not imported.
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line; this imports no command.
 
     >>> build_parser().parse_args(["demo", "--quiet"]).command
     'demo'
@@ -75,14 +80,14 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
+        add_arguments = ARGUMENTS[name]
         command = commands.add_parser(
-            name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=line,
+            description=inspect.getdoc(add_arguments),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if only in (None, name):
-            module = import_module(f"exempla.cli.commands.{_MODULES.get(name, name)}")
-            command.description = module.__doc__
-            module.add_arguments(command)
-            command.set_defaults(run=module.run, stages=getattr(module, "STAGES", ()))
+        add_arguments(command)
     return parser
 
 
@@ -93,22 +98,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2
     """
     # The start of Python counts, unless this is called from Python.
-    started = time.perf_counter() - (process_age() if arguments is None else 0.0)
+    started = time.perf_counter() - (_process_age() if arguments is None else 0.0)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     options.arguments, options.started = arguments, started
     return exit_code(lambda: _run(options), arguments, getattr(options, "out", None))
 
 
 def _run(options: argparse.Namespace) -> int:
     """Run the command, with one progress bar if it has stages."""
-    if not options.stages:
-        return options.run(options)
-    from exempla.progress import Stage, overall, showing
+    name = _MODULES.get(options.command, options.command)
+    command = import_module(f"exempla.cli.commands.{name}")
+    if not hasattr(command, "STAGES"):
+        return command.run(options)
+    # Each stage has a name, its typical share of the time, and the number of counters it runs.
+    stages: Any = (
+        ("reading the file", 3, 0), ("choosing a model", 4, 3), ("training the model", 1, 0),
+        *command.STAGES, ("writing the results", 1, 0),
+    )  # fmt: skip
+    with showing(not options.quiet), overall(options.command, [Stage(*each) for each in stages]):
+        return command.run(options)
 
-    stages = [Stage(*each) for each in options.stages]
-    with showing(not options.quiet), overall(options.command, stages):
-        return options.run(options)
+
+_MAX_START_SECONDS = 600.0
+"""No start takes longer, so an older process was not started for this command."""
+
+
+def _process_age() -> float:
+    """Return the seconds since this process was started.
+
+    On Linux this is wall-clock time; elsewhere it is the processor time, which is never more.
+    """
+    busy = time.process_time()
+    try:
+        # the 22nd field, in clock ticks since boot; the name of the command may hold spaces
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+    except (OSError, ValueError, IndexError, AttributeError):
+        return busy
+    return age if busy - 0.1 <= age < _MAX_START_SECONDS else busy
 
 
 if __name__ == "__main__":

@@ -1,111 +1,349 @@
-"""What every command needs: shared arguments, installed versions, and exit codes.
+"""The arguments of every command: a function adds those of one, and its docstring is the help.
 
 Imports nothing heavy, so that `exempla --help` is fast.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import shlex
 import sys
-import tempfile
-import time
-import traceback
-from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from exempla import __version__
-from exempla.cli.console import Console, plain
 from exempla.errors import ExemplaError
-from exempla.io import write_text
 
-_Stage = tuple[str, float, int]
-
-
-def stages(*job: _Stage) -> tuple[_Stage, ...]:
-    """Return the stages of a command that fits a model, for its progress bar.
-
-    Each stage has a name, its typical share of the time, and the number of counters it runs.
-    """
-    first = (("reading the file", 3, 0), ("choosing a model", 4, 3), ("training the model", 1, 0))
-    return (*first, *job, ("writing the results", 1, 0))
+_TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
+"""Tools that suspects can be exported to."""
 
 
-def completed(action: Action, by: Literal["FILE", "DIRECTORY"]) -> None:
-    """Let shells complete this argument with paths.
+def _add(
+    parser: Any,
+    name: str,
+    metavar: str | None,
+    help: str,
+    path: Literal["FILE", "DIRECTORY"] | None = None,
+    **how: Any,
+) -> None:
+    """Add an argument; with `path`, shells complete it with files or folders."""
+    if metavar is not None:
+        how["metavar"] = metavar
+    action = parser.add_argument(name, help=help, **how)
+    # Only the completion command loads shtab, which takes 60 ms.
+    if path is not None and (shtab := sys.modules.get("shtab")):
+        action.complete = getattr(shtab, path)
 
-    Only the completion command loads shtab, which takes 60 ms.
-    """
-    if shtab := sys.modules.get("shtab"):
-        action.complete = getattr(shtab, by)  # pyright: ignore[reportAttributeAccessIssue]
 
-
-def add_file_arguments(parser: ArgumentParser) -> None:
+# fmt: off
+def _file(parser: ArgumentParser) -> None:
     """Add the arguments about the user's file and the model."""
     data = parser.add_argument_group("data")
-    file = data.add_argument(
-        "file",
-        metavar="FILE",
-        help="CSV, TSV, JSONL, Parquet, Excel, NPZ (X, y), or a folder of images",
-    )
-    data.add_argument("--label", metavar="COLUMN", help="the column to predict")
-    data.add_argument(
-        "--merge-labels",
-        metavar="MAP",
-        help="merge spellings of a label: auto (case, spaces and typing errors), or "
-        "OLD=NEW,OLD=NEW",
-    )
-    data.add_argument(
-        "--text", metavar="COLUMN", action="append", default=[], help="treat this column as text"
-    )
-    data.add_argument(
-        "--kind",
-        metavar="COLUMN=KIND",
-        action="append",
-        default=[],
-        help="set the kind of a column: number, category, text, date, id or ignored",
-    )
-    data.add_argument(
-        "--task",
-        choices=("auto", "classes", "regression"),
-        default="auto",
-        help="whether the label is a class or a number (default: inferred from its values)",
-    )
-    test = data.add_argument(
-        "--test", metavar="FILE", help="test rows in a separate file with the same columns"
-    )
-    data.add_argument(
-        "--test-size",
-        metavar="SHARE",
-        type=float,
-        help="without --test, hold out this fraction of the rows (default: 0.2; 0 for fix-labels)",
-    )
-    curated = data.add_argument(
-        "--curated", metavar="FILE", help="rows with trusted labels, in a separate file"
-    )
-    data.add_argument(
-        "--curated-column", metavar="COLUMN", help="a column that marks trusted rows with 1 or yes"
-    )
-    data.add_argument("--encoding", help="encoding of a text file (default: detected)")
-    data.add_argument("--delimiter", help="delimiter of a text file (default: detected)")
-    data.add_argument(
-        "--header",
-        choices=("auto", "yes", "no"),
-        default="auto",
-        help="whether the first row of a text file names the columns (default: detected)",
-    )
-    data.add_argument(
-        "--model",
-        metavar="MODULE:NAME",
-        help="your own scikit-learn model, or a function that returns one, as package.module:name; "
-        "THIS RUNS THE CODE of that module (default: a model that suits the columns)",
-    )
-    for path in (file, test, curated):
-        completed(path, "FILE")
+    many: dict[str, Any] = {"action": "append", "default": []}
+    _add(data, "file", "FILE",
+         "CSV, TSV, JSONL, Parquet, Excel, NPZ (X, y), or a folder of images", "FILE")
+    _add(data, "--label", "COLUMN", "the column to predict")
+    _add(data, "--merge-labels", "MAP",
+         "merge spellings of a label: auto (case, spaces and typing errors), or OLD=NEW,OLD=NEW")
+    _add(data, "--text", "COLUMN", "treat this column as text", **many)
+    _add(data, "--kind", "COLUMN=KIND",
+         "set the kind of a column: number, category, text, date, id or ignored", **many)
+    _add(data, "--task", None,
+         "whether the label is a class or a number (default: inferred from its values)",
+         choices=("auto", "classes", "regression"), default="auto")
+    _add(data, "--test", "FILE", "test rows in a separate file with the same columns", "FILE")
+    _add(data, "--test-size", "SHARE",
+         "without --test, hold out this fraction of the rows (default: 0.2; 0 for fix-labels)",
+         type=float)
+    _add(data, "--curated", "FILE", "rows with trusted labels, in a separate file", "FILE")
+    _add(data, "--curated-column", "COLUMN", "a column that marks trusted rows with 1 or yes")
+    _add(data, "--encoding", None, "encoding of a text file (default: detected)")
+    _add(data, "--delimiter", None, "delimiter of a text file (default: detected)")
+    _add(data, "--header", None,
+         "whether the first row of a text file names the columns (default: detected)",
+         choices=("auto", "yes", "no"), default="auto")
+    _add(data, "--model", "MODULE:NAME",
+         "your own scikit-learn model, or a function that returns one, as package.module:name; "
+         "THIS RUNS THE CODE of that module (default: a model that suits the columns)")
+
+
+def _budget(parser: Any) -> None:
+    _add(parser, "--budget", "EPOCHS",
+         "largest cost of embedding the training rows of a network, in epochs of its training "
+         "(default: no limit)", type=_epochs, default="exact")
+
+
+def _store(parser: Any) -> None:
+    _add(parser, "--store", "DIR",
+         "keep the vectors of the rows in this folder instead of in memory; if the command is "
+         "interrupted, run it again to continue", "DIRECTORY", type=Path)
+
+
+def _fail_above(parser: Any, finding: str) -> None:
+    """Add --fail-above; `finding` completes the sentence "exit with code 1 if …"."""
+    _add(parser, "--fail-above", "SHARE", f"exit with code 1 if {finding}", type=share)
+
+
+def _output(parser: ArgumentParser, default: str = "exempla-out") -> None:
+    """Add --out, --force, --quiet, --json and --seed."""
+    _add(parser, "--out", "DIR", f"folder for the results (default: {default})", "DIRECTORY",
+         type=Path, default=Path(default))
+    _add(parser, "--force", None,
+         "overwrite files in the results folder that exempla did not write", action="store_true")
+    _add(parser, "--quiet", None, "print only warnings and errors", action="store_true")
+    _add(parser, "--json", None, "print the result as JSON; messages go to stderr",
+         action="store_true")
+    _add(parser, "--seed", None, "random seed (default: 0)", type=int, default=0)
+
+
+def _demo(parser: ArgumentParser) -> None:
+    """Train a classifier on scikit-learn's handwritten digits and explain its mistakes.
+
+    The report shows each mistake beside the training images that are responsible for it.
+    """
+    _add(parser, "-k", None, "how many training images to pick (default: 50)", type=int, default=50)
+    _output(parser, "demo-out")
+
+
+def _explain(parser: ArgumentParser) -> None:
+    """Explain a model's errors on your own file: which training rows are responsible for them?
+
+    A model that suits the columns is trained (or your own is used), its cross-validated accuracy is
+    printed, and the training rows most responsible for its errors on the test rows are listed.
+    """
+    _file(parser)
+    query = parser.add_argument_group("query")
+    _add(query, "--ask", "WHAT",
+         "which rows to ask about: errors (default: misclassified test rows), errors:TRUE->SAID "
+         "(one confusion, such as errors:spam->ham), all (all test rows), row numbers such as "
+         "3,17 or 5-9, 'COLUMN contains TEXT', or a file of new rows; rows you name are held out "
+         "of training", default="errors")
+    _add(query, "--side", None,
+         "list rows that push against the true labels (default), towards them, or both",
+         choices=("opponents", "proponents", "both"))
+    _add(query, "-k", None,
+         "how many training rows to list; copies of a row count once (default: auto, the smallest "
+         "set that has most of the effect)", type=_count, default="auto")
+    _add(query, "--surrogate", None,
+         "explain a model fitted to the predictions of --model, if that model is not supported; "
+         "reports first how often the two agree", action="store_true")
+    _add(query, "--verify", None,
+         "retrain without the listed rows and compare the predicted effect with the real one",
+         action="store_true")
+    _fail_above(query, "a larger share of the test rows is misclassified")
+    language = parser.add_argument_group(
+        "language models",
+        "which texts of FILE taught the model the texts of --test? Here, --model is a folder that "
+        "transformers can load, or a function that returns (model, tokenizer)")
+    _add(language, "--completion", "COLUMN", "the column of texts to explain (or chat messages)")
+    _add(language, "--prompt", "COLUMN", "the column of texts that precede the completions")
+    _store(parser)
+    _budget(parser)
+    _output(parser)
+
+
+def _fix_labels(parser: ArgumentParser) -> None:
+    """Find labels that are probably wrong, suggest better ones, and prepare the review page.
+
+    Rows whose labels you trust (--curated, --curated-column) make the result much better.
+    Afterwards `exempla review DIR` lets you decide row by row and writes the corrected file.
+    """
+    _file(parser)
+    _add(parser, "-k", None,
+         "how many suspects to list (default: twice the expected number of errors, but at least a "
+         "tenth of the rows or 200)", type=int)
+    _add(parser, "--method", None,
+         "calibrated probabilities from all evidence (default), or the paper's SBQ ranking",
+         choices=("calibrated", "sbq"), default="calibrated")
+    _add(parser, "--original-column", "COLUMN",
+         "a column with the earlier labels of trusted rows that were corrected (empty: the label "
+         "was right); it shows what kind of errors the file has")
+    _add(parser, "--label-separator", "MARK",
+         "the label column lists several labels separated by MARK; if there is one column per "
+         "label, use --label a,b,c instead")
+    _add(parser, "--export", "TOOLS",
+         "also write the suspects for other tools: label-studio, fiftyone, cleanlab, spotlight, "
+         "separated by commas (import decisions with exempla review --import)",
+         type=_tools, default=())
+    _fail_above(parser, "a larger share of the labels is expected to be wrong")
+    _output(parser)
+
+
+def _review(parser: ArgumentParser) -> None:
+    """Decide about suspicious labels, row by row, on a local page.
+
+    DIR is a folder that `exempla fix-labels` wrote. Every decision is saved at once. Export the
+    corrected file from the page, or with --export.
+    """
+    _add(parser, "folder", "DIR", "the folder that exempla fix-labels wrote", "DIRECTORY",
+         type=Path)
+    _add(parser, "--port", None, "port on 127.0.0.1 (default: any free one)", type=int, default=0)
+    _add(parser, "--no-browser", None, "print the address and open no browser",
+         action="store_true")
+    _add(parser, "--export", None, "write the corrected file and exit", action="store_true")
+    _add(parser, "--import", "FILE",
+         "import decisions from Label Studio (JSON) or FiftyOne (CSV), and exit", "FILE",
+         type=Path, dest="import_from")
+    _add(parser, "--stop-below", "SHARE",
+         "tell you to stop when spot checks show that at most this share of all rows is still "
+         "wrong (default: 0.01, or the last value used)", type=float)
+    _add(parser, "--recover", None,
+         "recover the readable part of a damaged decisions.sqlite; the damaged file is kept",
+         action="store_true")
+    _add(parser, "--quiet", None, "print only the address", action="store_true")
+    _add(parser, "--json", None, "print the address, or what --export wrote, as JSON",
+         action="store_true")
+
+
+def _clean(parser: ArgumentParser) -> None:
+    """Find the training rows whose removal should correct the model's errors on the test rows.
+
+    Removing them corrects the errors you ask about; it does not raise accuracy in general. The
+    model is retrained without these rows, and the effect on the test rows is reported.
+    """
+    _file(parser)
+    _add(parser, "-k", None, "how many rows to remove (default: 50)", type=int, default=50)
+    _budget(parser)
+    _fail_above(parser, "removal fixes more than this share of the errors")
+    _output(parser)
+
+
+def _summarize(parser: ArgumentParser) -> None:
+    """Summarise a file: k weighted rows from which the model learns nearly as much as from all.
+
+    A model trained on the summary alone is compared with one trained on all rows, on test rows that
+    neither has seen.
+    """
+    _file(parser)
+    _add(parser, "-k", None, "how many rows to keep (default: 100)", type=int, default=100)
+    _add(parser, "--total", None,
+         "what the weights sum to: chosen on held-out rows (default), k, or the number of rows",
+         choices=("auto", "k", "n"), default="auto")
+    _fail_above(parser, "the summary loses more accuracy than this")
+    _output(parser)
+
+
+def _acquire(parser: ArgumentParser) -> None:
+    """Find the rows of a pool that would correct the model's errors once they are labelled.
+
+    FILE holds the training rows, POOL the candidates, with the same columns. If the pool has no
+    labels, the rows most worth labelling are chosen; if it has, the rows most worth training on.
+
+    The results hold the chosen rows (acquired.csv, and tasks.json for Label Studio). Label them
+    with `exempla review DIR`, or fill in the label column of acquired.csv, and pass the labelled
+    file back with --labels to see what really changed.
+    """
+    _file(parser)
+    _add(parser, "pool", "POOL", "the candidates, with the same columns", "FILE")
+    _add(parser, "-k", None, "how many rows to choose (default: 50)", type=int, default=50)
+    _add(parser, "--ask", None,
+         "which test predictions should improve: errors (default), all, errors:TRUE->PREDICTED",
+         default="errors")
+    _add(parser, "--costs", "COLUMN", "a column of POOL: the cost of each row")
+    _add(parser, "--labels", "FILE",
+         "acquired.csv with its label column filled in (corrected.csv of `exempla review`)", "FILE")
+    _output(parser)
+
+
+def _attack(parser: ArgumentParser) -> None:
+    """Measure how fragile a model is: move a few training rows slightly, retrain, count the flips.
+
+    The target is a set of test rows that are predicted correctly: rows you name with --ask, or the
+    ten least certain rows of one class. The report lists the training rows that are easiest to
+    attack and that you should protect first. Columns must be numbers. Predictions of trees do not
+    change under small moves, so their training rows get wrong labels instead.
+    """
+    _file(parser)
+    how = parser.add_argument_group("the attack")
+    _add(how, "--ask", "ROWS", "target rows, such as 3,17 (default: see above)")
+    _add(how, "--points", "N", "training rows to move (default: 2)", type=int, default=2)
+    _add(how, "--budget", "SIZE",
+         "how far each value may move: in standard deviations of a column, or in pixel values "
+         "between 0 and 1 (default: 0.5)", type=float, default=0.5)
+    _fail_above(how, "a larger share of the target predictions flips")
+    _output(parser)
+
+
+def _embed(parser: ArgumentParser) -> None:
+    """Write every training row of a file as a vector in the Fisher space of its model.
+
+    rows.npy holds one vector per training row; the dot product of two vectors is the Fisher kernel,
+    on which all answers of exempla are based. Use them for your own nearest neighbours or clusters;
+    the report shows the nearest neighbours of a few rows.
+
+    With --store DIR the vectors are written to that folder as they are computed, in several .npy
+    files, and need not fit in memory. If the command is interrupted, run it again to continue.
+
+    Several machines can share the work with --shard i/n, each with its own i and the same --store
+    on a shared disk; the command without --shard then collects all parts, computes missing ones,
+    and writes the results. With --ray the machines of a Ray cluster compute the parts in one
+    command.
+    """
+    _file(parser)
+    large = parser.add_argument_group("large files")
+    _store(large)
+    _budget(large)
+    _add(large, "--shard", "I/N",
+         "compute only the I-th of N parts, as one of N processes or machines", type=shard)
+    _add(large, "--ray", "ADDRESS",
+         "compute the parts on a Ray cluster; without an address, on the cluster that runs here, "
+         "or on this machine alone", nargs="?", const="")
+    _output(parser)
+
+
+def _checkout(parser: ArgumentParser) -> None:
+    """Run the benchmarks (`exempla bench`) or the experiments (`exempla reproduce`) of a checkout.
+
+    Benchmarks measure speed, with --out also whole jobs beside other libraries. Experiments produce
+    the tables and figures of the paper and of this project. This needs a checkout of exempla's
+    source: neither is part of the installed package. There, --help lists every option, and
+    `exempla reproduce list` names the experiments.
+    """
+    _add(parser, "words", "…", "see above", nargs="*")
+    parser.prefix_chars = ""  # nothing begins an option: all words are passed on
+
+
+def _doctor(parser: ArgumentParser) -> None:
+    """Print versions, devices and installed libraries, as a bug report needs them.
+
+    With files, print how each one is read and the inferred kinds of its columns; the exit code is 2
+    if one cannot be read.
+    """
+    _add(parser, "file", "FILE", "data files to look at", "FILE", nargs="*")
+    _add(parser, "--json", None, "print as JSON", action="store_true")
+    _add(parser, "--quiet", None, "print nothing; use the exit code", action="store_true")
+
+
+def _completion(parser: ArgumentParser) -> None:
+    """Print a completion script for your shell, generated from the commands by shtab.
+
+    bash:  exempla completion bash > ~/.local/share/bash-completion/completions/exempla
+    zsh:   exempla completion zsh  > ~/.zfunc/_exempla      (with ~/.zfunc in your fpath)
+    fish:  exempla completion fish > ~/.config/fish/completions/exempla.fish
+    tcsh:  exempla completion tcsh > ~/.exempla.tcsh   (with `source ~/.exempla.tcsh` in ~/.tcshrc)
+    PowerShell:  exempla completion powershell >> $PROFILE
+    """
+    parser.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh", "powershell"))
+# fmt: on
+
+
+ARGUMENTS: dict[str, Callable[[ArgumentParser], None]] = {
+    "demo": _demo, "explain": _explain, "fix-labels": _fix_labels, "review": _review,
+    "clean": _clean, "summarize": _summarize, "acquire": _acquire, "attack": _attack,
+    "embed": _embed, "reproduce": _checkout, "bench": _checkout, "doctor": _doctor,
+    "completion": _completion,
+}  # fmt: skip
+"""What adds the arguments of each command."""
+
+
+def _number(text: str, problem: str) -> float:
+    """Parse a number that is at least 0; `problem` says what else may be wrong with the text."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise ArgumentTypeError(problem)
+    return value
 
 
 def share(text: str) -> float:
@@ -114,13 +352,23 @@ def share(text: str) -> float:
     >>> share("0.2")
     0.2
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1.0:
-        raise ArgumentTypeError(f"{text!r} is not a fraction; give a number from 0 to 1")
+    problem = f"{text!r} is not a fraction; give a number from 0 to 1"
+    if (value := _number(text, problem)) > 1:
+        raise ArgumentTypeError(problem)
     return value
+
+
+def _epochs(text: str) -> str | float:
+    """Parse a number of epochs above 0, or "exact"."""
+    problem = f"{text!r} is not a budget; give a number of epochs or exact"
+    if text != "exact" and not _number(text, problem):
+        raise ArgumentTypeError(problem)
+    return text if text == "exact" else float(text)
+
+
+def _count(text: str) -> int | str:
+    """Parse a number of rows, or "auto"."""
+    return text if text == "auto" else int(text)
 
 
 def shard(text: str) -> tuple[int, int]:
@@ -135,265 +383,21 @@ def shard(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def budget(text: str) -> str | float:
-    """Parse a number of epochs, or "exact".
-
-    >>> budget("3"), budget("exact")
-    (3.0, 'exact')
-    """
-    if text == "exact":
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not value > 0:
-        raise ArgumentTypeError(f"{text!r} is not a budget; give a number of epochs or exact")
-    return value
-
-
-def add_budget(parser: ArgumentParser | Any) -> None:
-    """Add --budget, which limits the cost of embedding the training rows of a network."""
-    parser.add_argument(
-        "--budget",
-        metavar="EPOCHS",
-        type=budget,
-        default="exact",
-        help="largest cost of embedding the training rows of a network, in epochs of its training "
-        "(default: no limit)",
-    )
-
-
-def add_store(parser: ArgumentParser | Any) -> None:
-    """Add --store, for vectors that do not fit in memory."""
-    store = parser.add_argument(
-        "--store",
-        metavar="DIR",
-        type=Path,
-        help="keep the vectors of the rows in this folder instead of in memory; if the command is "
-        "interrupted, run it again to continue",
-    )
-    completed(store, "DIRECTORY")
+def _tools(text: str) -> tuple[str, ...]:
+    """Parse names of tools, separated by commas."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in _TOOLS]
+    if unknown or not names:
+        what = repr(unknown[0]) if unknown else "an empty list"
+        raise ArgumentTypeError(f"{what} is not a known tool; choose from {', '.join(_TOOLS)}")
+    return names
 
 
 def check_numbers(options: Namespace) -> None:
     """Refuse an invalid seed or k before any work is done."""
     from exempla.checks import check_seed
-    from exempla.errors import ExemplaError
 
     check_seed(options.seed)
     k = getattr(options, "k", None)
-    k = None if k == "auto" else k
-    if k is not None and k < 1:
+    if k not in (None, "auto") and k < 1:
         raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
-
-
-def add_fail_above(parser: Any, finding: str) -> None:
-    """Add --fail-above; `finding` completes the sentence "exit with code 1 if …"."""
-    parser.add_argument(
-        "--fail-above", metavar="SHARE", type=share, help=f"exit with code 1 if {finding}"
-    )
-
-
-def verdict(console: Console, options: Namespace, found: float, what: str) -> int:
-    """Return exit code 1 and say why if the share `found` is above --fail-above."""
-    if options.fail_above is None or found <= options.fail_above:
-        return 0
-    console.warn(f"{found:.1%} {what}, which is above --fail-above {options.fail_above:g}.")
-    return 1
-
-
-def add_output(parser: ArgumentParser, default: str = "exempla-out") -> None:
-    """Add --out, --force, --quiet, --json and --seed."""
-    out = parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        default=Path(default),
-        help=f"folder for the results (default: {default})",
-    )
-    completed(out, "DIRECTORY")
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="overwrite files in the results folder that exempla did not write",
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON; messages go to stderr"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-
-
-_SAME_FILE = (
-    "label", "merge_labels", "task", "test", "curated", "curated_column", "encoding", "delimiter",
-    "header", "model",
-)  # fmt: skip
-"""Options that describe the file and so apply to every command on it."""
-
-
-def command_for(options: Namespace, command: str, *words: str) -> str:
-    """Return another command on the same file, ready to be pasted.
-
-    >>> given = Namespace(file="a.csv", label="the label", text=[], kind=["x=id"], header="auto")
-    >>> command_for(given, "clean", "-k", "9")
-    "exempla clean a.csv --label 'the label' --kind x=id -k 9"
-    """
-    out = ["exempla", command, str(options.file)]
-    for name in _SAME_FILE:
-        value = getattr(options, name, None)
-        if value is not None and value != "auto":
-            out += [f"--{name.replace('_', '-')}", str(value)]
-    for name in ("text", "kind"):
-        for value in getattr(options, name, []):
-            out += [f"--{name}", value]
-    return plain(shlex.join([*out, *words]))
-
-
-def command_line(options: Namespace) -> str:
-    """Return the command as the user typed it, ready to be pasted.
-
-    >>> command_line(Namespace(arguments=["explain", "my file.csv", "--label", "y"]))
-    "exempla explain 'my file.csv' --label y"
-    """
-    return plain(shlex.join(["exempla", *options.arguments]))
-
-
-CORE = (
-    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow",
-    "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
-)  # fmt: skip
-_EXTRAS = {
-    "torch": ("torch",),
-    "hf": ("transformers", "datasets"),
-    "ray": ("ray",),
-    "review": ("fastapi", "uvicorn"),
-    "excel": ("openpyxl",),
-    "trees": ("lightgbm", "xgboost", "catboost"),
-}
-
-
-def here() -> dict[str, str]:
-    """Return the versions of exempla, Python and the system.
-
-    >>> here()["exempla"] == __version__
-    True
-    """
-    return {
-        "exempla": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-
-
-def core() -> dict[str, str | None]:
-    """Return the versions of required libraries; None for a missing one."""
-    return {name: _version(name) for name in CORE}
-
-
-def extras() -> dict[str, dict[str, str | None]]:
-    """Return the versions of the libraries of every extra."""
-    return {extra: {name: _version(name) for name in names} for extra, names in _EXTRAS.items()}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-_MAX_START_SECONDS = 600.0
-"""No start takes longer, so an older process was not started for this command."""
-
-
-def process_age() -> float:
-    """Return the seconds since this process was started.
-
-    On Linux this is wall-clock time; elsewhere it is the processor time, which is never more.
-
-    >>> 0 < process_age()
-    True
-    """
-    busy = time.process_time()
-    try:
-        # the 22nd field, in clock ticks since boot; the name of the command may hold spaces
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
-    except (OSError, ValueError, IndexError, AttributeError):
-        return busy
-    return age if busy - 0.1 <= age < _MAX_START_SECONDS else busy
-
-
-_OK, _MISTAKE, _CRASH, _STOPPED, _TERMINATED = 0, 2, 3, 130, 143
-"""Success; a mistake in the command or its input; internal error; interrupted by the user; by
-SIGTERM. Code 1, for more findings than --fail-above allows, is returned by the command itself."""
-
-
-def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | None = None) -> int:
-    """Run a command and return its exit code; print any exception as one sentence.
-
-    `words` are what the user typed; a crash report is written to `folder`.
-
-    >>> def mistake() -> int:
-    ...     raise ExemplaError("This cannot be done; do that instead.")
-    >>> exit_code(mistake)
-    2
-    """
-    try:
-        return int(run())
-    except ExemplaError as error:
-        return _refuse(str(error), _MISTAKE)
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has closed it: not a mistake.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _OK
-    except OSError as error:
-        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.", _MISTAKE)
-    except KeyboardInterrupt as stopped:
-        how = "".join(
-            f" {note[:1].upper()}{note[1:]}." for note in getattr(stopped, "__notes__", ())
-        )
-        print(plain(f"\nexempla: stopped.{how}", sys.stderr), file=sys.stderr)
-        return _TERMINATED if type(stopped).__name__ == "Terminated" else _STOPPED
-    except Exception as error:
-        return _refuse(f"{_what(error)}; {_reported(error, words, folder)}.", _CRASH)
-
-
-def _refuse(sentence: str, code: int) -> int:
-    print(plain(f"exempla: error: {' '.join(sentence.split())}", sys.stderr), file=sys.stderr)
-    return code
-
-
-def _what(error: Exception) -> str:
-    said = str(error).strip().split("\n")[0].rstrip(".")
-    # torch's OutOfMemoryError is not a MemoryError
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        room = f" ({said})" if said else ""
-        return f"Not enough memory{room}: use fewer rows, columns or pixels"
-    kind = type(error).__name__
-    return f"Internal error ({kind}: {said})" if said else f"Internal error ({kind})"
-
-
-def _reported(error: Exception, words: Sequence[str], folder: Path | None) -> str:
-    """Write a crash report and return a phrase that says where it is."""
-    text = _report(error, words)
-    name = f"exempla-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    places = [folder] if folder is not None and folder.is_dir() else []
-    for place in (*places, Path(tempfile.gettempdir())):
-        try:
-            path = write_text(place / name, text)
-        except OSError:
-            continue
-        return f"please report it with the crash report in {path}"
-    return "a crash report could not be written"
-
-
-def _report(error: Exception, words: Sequence[str]) -> str:
-    command = shlex.join(["exempla", *words])
-    listed = {
-        name: number for part in (core(), *extras().values()) for name, number in part.items()
-    }
-    found = [f"{name} {number}" for name, number in (here() | listed).items()]
-    return plain("\n".join([command, "", *found, "", *traceback.format_exception(error)]))

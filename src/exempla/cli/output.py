@@ -1,7 +1,7 @@
-"""The results folder: checked before any work is done, filled all at once at the end.
+"""The results folder of a command: checked before any work is done, filled all at once at the end.
 
 Every command leaves explanation.json, a table and report.html there, with a manifest that lists
-what exempla wrote. Files are written to a staging folder (`published`) and moved together.
+what exempla wrote. Files are written to a staging folder (`Job.published`) and moved together.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 import pandas as pd
 
 from exempla import __version__
-from exempla.cli.console import Console
-from exempla.cli.options import check_numbers, command_line
+from exempla.cli.console import Console, command_line
+from exempla.cli.options import check_numbers
 from exempla.errors import ExemplaError
 from exempla.io import (
     MANIFEST,
@@ -30,8 +30,8 @@ from exempla.io import (
     publishing,
     write_text,
 )
+from exempla.progress import showing, waiting
 from exempla.progress import stage as start_stage
-from exempla.progress import waiting
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
 from exempla.tables.formats.encoding import format_suffix
@@ -50,58 +50,127 @@ _DESCRIPTIONS = {
 }
 
 
-def named_after(name: str, file: str | Path) -> str:
-    """Return the name with the file extension of the user's file.
+class Job(Console):
+    """A running command: its options, its results folder, and what it prints."""
 
-    >>> named_after("cleaned", "mails.2024.csv"), named_after("cleaned", "mails.csv.gz")
-    ('cleaned.csv', 'cleaned.csv.gz')
-    """
-    return name + format_suffix(PurePath(file).name)
+    def __init__(self, options: Namespace, folder: Path) -> None:
+        super().__init__(options.quiet, options.json, getattr(options, "started", None))
+        self.options, self.folder = options, folder
 
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, options: Namespace, files: Iterable[str] = (), others: Iterable[str] = ()
+    ) -> Iterator[Job]:
+        """Prepare the results folder, or refuse it before any work is done.
 
-def prepare_folder(
-    options: Namespace, files: Iterable[str] = (), others: Iterable[str] = ()
-) -> Path:
-    """Make the folder --out, or refuse it before any work is done.
+        A new folder is removed if the command fails.
 
-    Parameters
-    ----------
-    options
-        The command line, with `out` and `force`.
-    files
-        What the command writes besides the files of every command.
-    others
-        Files of the review page, which must not be files that are read.
+        Parameters
+        ----------
+        options
+            The command line, with `out` and `force`.
+        files
+            What the command writes besides the files of every command.
+        others
+            Files of the review page, which must not be files that are read.
 
-    Raises
-    ------
-    ExemplaError
-        If the folder cannot be written to, if a result would replace a file that is read, or if it
-        would replace a file that exempla did not write (unless --force is given).
-    """
-    check_numbers(options)
-    folder: Path = options.out
-    names, others = (*_ALWAYS, *files, MANIFEST), list(others)
-    for given in (getattr(options, name, None) for name in ("file", "test", "curated")):
-        if given is not None:
-            _keep_apart(Path(given), folder, (*names, *others))
-    try:
-        make_folder(folder)
-        probe(folder)
-    except OSError as error:
-        raise ExemplaError(
-            f"The results cannot be written to {folder} ({_reason(error)}); choose another folder "
-            "with --out."
-        ) from error
-    if not is_review(folder):
-        names = (*names, *(name for name in _REVIEW_LIST if name in others))
-    force = getattr(options, "force", False)
-    check_targets(folder, names, force=force)
-    if force and (replaced := foreign_files(folder, names)):
-        Console.of(options).warn(
-            f"--force: overwriting {', '.join(replaced)} in {folder}, which exempla did not write."
-        )
-    return folder
+        Raises
+        ------
+        ExemplaError
+            If the folder cannot be written to, if a result would replace a file that is read, or if
+            it would replace a file that exempla did not write (unless --force is given).
+        """
+        is_new = not options.out.exists()
+        job = cls(options, options.out)
+        job._prepare(list(files), list(others))
+        try:
+            with job.hearing_warnings(), showing(job.progress):
+                yield job
+        except BaseException:
+            if is_new:
+                with suppress(OSError):
+                    job.folder.rmdir()
+            raise
+
+    def _prepare(self, files: list[str], others: list[str]) -> None:
+        check_numbers(self.options)
+        folder, names = self.folder, [*_ALWAYS, *files, MANIFEST]
+        for given in (getattr(self.options, name, None) for name in ("file", "test", "curated")):
+            if given is not None:
+                _keep_apart(Path(given), folder, [*names, *others])
+        try:
+            make_folder(folder)
+            probe(folder)
+        except OSError as error:
+            raise ExemplaError(
+                f"The results cannot be written to {folder} ({_reason(error)}); choose another "
+                "folder with --out."
+            ) from error
+        if not is_review(folder):
+            names += [name for name in _REVIEW_LIST if name in others]
+        check_targets(folder, names, force=self.options.force)
+        if self.options.force and (replaced := foreign_files(folder, names)):
+            self.warn(
+                f"--force: overwriting {', '.join(replaced)} in {folder}, which exempla did not "
+                "write."
+            )
+
+    @contextmanager
+    def published(self) -> Iterator[Path]:
+        """Yield a staging folder; its files appear in the results folder when all are written."""
+        start_stage("writing the results")
+        about = {"command": command_line(self.options), "version": __version__}
+        try:
+            with (
+                showing(self.progress),
+                publishing(self.folder, about, force=self.options.force) as stage,
+            ):
+                yield stage
+        except (OSError, ExemplaError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or not self._is_about(cause):
+                raise
+            raise ExemplaError(
+                f"The results cannot be written to {self.folder} ({_reason(cause)}); free some "
+                "space there, or choose another folder with --out."
+            ) from error
+
+    def _is_about(self, error: OSError) -> bool:
+        """Return True if the error is about what was being written, not about a user's file."""
+        name = error.filename
+        return not isinstance(name, str) or Path(name).is_relative_to(self.folder)
+
+    def contract(self, indices: list[int], **known: Any) -> dict[str, Any]:
+        """Return the fields of every explanation.json; those the answer does not have are null."""
+        nothing = dict.fromkeys(("weights", "side", "explained", "variance"))
+        seed = self.options.seed
+        own = {"k": len(indices), "seed": seed, "version": __version__}
+        return {"indices": indices, **nothing, **own, **known}
+
+    def say_files(self, staged: dict[str, Path]) -> None:
+        """Print where each file is and what it is for; with --json, print the result itself."""
+        paths = {name: self.folder / path.name for name, path in staged.items()}
+        self.say(f"Done in {self.seconds():.0f} s. Look at:")
+        width = max(len(str(path)) for path in paths.values())
+        for name in sorted(paths, key=list(_DESCRIPTIONS).index):
+            self.say(f"  {str(paths[name]).ljust(width)}  {_DESCRIPTIONS[name]}")
+        files = {name: str(path) for name, path in paths.items()}
+        self.result({**json.loads(paths["result"].read_text(encoding="utf-8")), "files": files})
+
+    def say_review(self) -> None:
+        """Print how to start the review page, and how to install it if it is missing."""
+        missing = any(find_spec(name) is None for name in ("fastapi", "uvicorn"))
+        first = "pip install 'exempla[review]', then " if missing else ""
+        self.say(f"Review them: {first}exempla review {self.folder}")
+
+    def verdict(self, found: float, what: str) -> int:
+        """Return exit code 1 and say why if the share `found` is above --fail-above."""
+        limit = self.options.fail_above
+        if limit is None or found <= limit:
+            return 0
+        self.warn(f"{found:.1%} {what}, which is above --fail-above {limit:g}.")
+        return 1
 
 
 def is_review(folder: Path) -> bool:
@@ -111,24 +180,6 @@ def is_review(folder: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and "suspects_sha256" in found
-
-
-@contextmanager
-def published(folder: Path, options: Namespace) -> Iterator[Path]:
-    """Yield a staging folder; its files appear in `folder` when all of them are written."""
-    start_stage("writing the results")
-    about = {"command": command_line(options), "version": __version__}
-    try:
-        with publishing(folder, about, force=getattr(options, "force", False)) as stage:
-            yield stage
-    except (OSError, ExemplaError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(cause, OSError) or not _is_about(cause, folder):
-            raise
-        raise ExemplaError(
-            f"The results cannot be written to {folder} ({_reason(cause)}); free some space there, "
-            "or choose another folder with --out."
-        ) from error
 
 
 def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
@@ -149,68 +200,49 @@ def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def _is_about(error: OSError, folder: Path) -> bool:
-    """Return True if the error is about what was being written, not about a file of the user."""
-    name = error.filename
-    return not isinstance(name, str) or Path(name).is_relative_to(folder)
-
-
 def _reason(error: OSError) -> str:
     if isinstance(error, FileExistsError):
         return f"{error.filename} is not a folder"
     return error.strerror or str(error) or type(error).__name__
 
 
+def named_after(name: str, file: str | Path) -> str:
+    """Return the name with the file extension of the user's file.
+
+    >>> named_after("cleaned", "mails.2024.csv"), named_after("cleaned", "mails.csv.gz")
+    ('cleaned.csv', 'cleaned.csv.gz')
+    """
+    return name + format_suffix(PurePath(file).name)
+
+
 def write_results(
     stage: Path,
-    explanation: Selection,
+    answer: Selection,
     *,
     train_view: View,
-    test_view: View | None = None,
     about: About,
-    evidence: Any = None,
-    layout: Any = None,
-    verification: Any = None,
     extra: dict[str, Any] | None = None,
+    **report: Any,
 ) -> dict[str, Path]:
-    """Write explanation.json, explanation.csv and report.html; return their paths."""
-    paths = write_tables(stage, explanation, train_view, extra)
+    """Write explanation.json, explanation.csv and report.html; return their paths.
+
+    `report` are further options of `write_report`.
+    """
+    paths = write_tables(stage, answer, train_view, {**answer.to_dict(), **(extra or {})})
     with waiting("writing the report"):
         paths["report"] = write_report(
-            explanation,
-            stage / "report.html",
-            train_view=train_view,
-            test_view=test_view,
-            about=about,
-            evidence=evidence,
-            layout=layout,
-            verification=verification,
+            answer, stage / "report.html", train_view=train_view, about=about, **report
         )
     return paths
 
 
 def write_tables(
-    stage: Path, explanation: Answer, train_view: View, extra: dict[str, Any] | None = None
+    stage: Path, answer: Answer, view: View, values: dict[str, Any]
 ) -> dict[str, Path]:
-    """Write explanation.json and explanation.csv; return their paths."""
+    """Write explanation.json with these values and explanation.csv; return their paths."""
     table = stage / "explanation.csv"
-    listed_rows(explanation, train_view).to_csv(table, index=False)
-    return {"result": write_json(stage, {**explanation.to_dict(), **(extra or {})}), "table": table}
-
-
-def contract(options: Namespace, indices: list[int], **known: Any) -> dict[str, Any]:
-    """Return the fields of every explanation.json; those the answer does not have are null."""
-    return {
-        "indices": indices,
-        "weights": None,
-        "side": None,
-        "explained": None,
-        "variance": None,
-        "k": len(indices),
-        "seed": options.seed,
-        "version": __version__,
-        **known,
-    }
+    _listed_rows(answer, view).to_csv(table, index=False)
+    return {"result": write_json(stage, values), "table": table}
 
 
 def write_json(stage: Path, values: dict[str, Any]) -> Path:
@@ -219,7 +251,7 @@ def write_json(stage: Path, values: dict[str, Any]) -> Path:
     return write_text(stage / "explanation.json", f"{text}\n")
 
 
-def listed_rows(answer: Answer, view: View) -> pd.DataFrame:
+def _listed_rows(answer: Answer, view: View) -> pd.DataFrame:
     """Return the listed examples with their labels and all columns of the file."""
     frame = answer.to_frame()
     indices = [int(index) for index in answer.indices]
@@ -235,25 +267,3 @@ def listed_rows(answer: Answer, view: View) -> pd.DataFrame:
         for name in (rows[0] if rows else ())
     }
     return pd.concat([frame, pd.DataFrame(own, index=frame.index)], axis=1)
-
-
-def say_files(console: Console, folder: Path, staged: dict[str, Path]) -> None:
-    """Print where each file is and what it is for; with --json, print the result itself."""
-    paths = {name: folder / path.name for name, path in staged.items()}
-    console.say(f"Done in {console.seconds():.0f} s. Look at:")
-    width = max(len(str(path)) for path in paths.values())
-    for name in sorted(paths, key=list(_DESCRIPTIONS).index):
-        console.say(f"  {str(paths[name]).ljust(width)}  {_DESCRIPTIONS[name]}")
-    files = {name: str(path) for name, path in paths.items()}
-    console.result({**json.loads(paths["result"].read_text(encoding="utf-8")), "files": files})
-
-
-def say_review(console: Console, folder: Path) -> None:
-    """Print how to start the review page, and how to install it if it is missing.
-
-    >>> say_review(Console(), Path("suspects"))  # doctest: +ELLIPSIS
-    Review them: ...exempla review suspects
-    """
-    missing = any(find_spec(name) is None for name in ("fastapi", "uvicorn"))
-    first = "pip install 'exempla[review]', then " if missing else ""
-    console.say(f"Review them: {first}exempla review {folder}")

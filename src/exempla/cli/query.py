@@ -19,8 +19,6 @@ from exempla.tables.dataset import RowView
 from exempla.tables.formats.encoding import named_format
 from exempla.tasks.mistakes import ONE_CONFUSION, confused
 
-_KEYWORDS = ("errors", "all")
-"""What --ask may say instead of naming rows."""
 _CONTAINS = re.compile(r"(?P<column>.+?)\s+contains\s+(?P<text>.+)", re.DOTALL)
 _ROWS = re.compile(r"\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*")
 _FORMS = (
@@ -54,28 +52,21 @@ class QueryRows:
         """Row numbers in the test file, or in the main file if there is none."""
         return self.given.parts.test[self.positions]
 
-    @property
-    def _features(self) -> Any:
-        return take_rows(self.given.parts.X_test, self.positions)
-
     def test_view(self) -> RowView:
         """Return the view of these rows, by position in the query."""
         given, parts = self.given, self.given.parts
         labels = None if parts.y_test is None else parts.y_test[self.positions]
         predicted = self.predicted[self.positions]
-        known = predicted if labels is None else labels
+        X, known = take_rows(parts.X_test, self.positions), predicted if labels is None else labels
+        why = decisive(given.model, X, known, range(len(self.positions)))
         return given.dataset.view(
-            parts.test_table,
-            rows=self.rows,
-            labels=labels,
-            predicted=predicted,
-            **decisive(given.model, self._features, known, range(len(self.positions))),
+            parts.test_table, rows=self.rows, labels=labels, predicted=predicted, **why
         )
 
 
 def ask_about_file(options: Namespace) -> Namespace:
     """Return the options with the file of new rows that --ask names as the test file."""
-    if options.ask in _KEYWORDS or options.ask.startswith(ONE_CONFUSION):
+    if _is_keyword(options.ask):
         return options
     # A name with a data format's ending can only mean a file; if it is absent, reading says so.
     is_file_name = bool(named_format(options.ask)) and not _CONTAINS.fullmatch(options.ask)
@@ -90,9 +81,11 @@ def ask_about_file(options: Namespace) -> Namespace:
 
 def held_out(ask: str, table: Table) -> np.ndarray | None:
     """Return the rows of the file that --ask names; None if it names none."""
-    if ask in _KEYWORDS or ask.startswith(ONE_CONFUSION):
-        return None
-    return _named(ask, table)
+    return None if _is_keyword(ask) else _named(ask, table)
+
+
+def _is_keyword(ask: str) -> bool:
+    return ask in ("errors", "all") or ask.startswith(ONE_CONFUSION)
 
 
 def _named(ask: str, table: Table) -> np.ndarray:
@@ -138,7 +131,7 @@ def check_query(ask: str, parts: Split) -> None:
             raise ExemplaError("There are no classes to confuse here; ask about errors or rows.")
         names = np.unique(parts.y_train)
         confused(ask, names.repeat(len(names)), np.tile(names, len(names)))
-    elif ask not in _KEYWORDS and parts.test_table is not None:
+    elif not _is_keyword(ask) and parts.test_table is not None:
         _positions(ask, parts)
 
 
@@ -179,7 +172,7 @@ def choose_query(given: Fitted, ask: str, side: str | None) -> QueryRows:
     elif ask == "errors" and wrong is not None:
         notes.append("There is no error to explain; rows that support the predictions are shown.")
         side = side or "proponents"
-    elif ask not in _KEYWORDS:
+    elif not _is_keyword(ask):
         positions = _positions(ask, parts)
         notes.append(_answers(given, positions, predicted))
     return QueryRows(

@@ -398,7 +398,7 @@ def write_patch(
             id=names.get(each.row, ""),
             column=name,
             old=old[each.row],
-            new=_new(each, old[each.row]),
+            new={"relabel": each.new_label, "keep": old[each.row]}.get(each.action),
             action=each.action,
             time=each.time,
             evidence=(evidence or {}).get(each.row, ""),
@@ -429,12 +429,6 @@ def write_patch_lines(
     text = _written(path, [dict(each) | line for line, each in both])
     make_folder(path.parent)
     return write_text(path, text)
-
-
-def _new(decision: Decision, old: str | None) -> str | None:
-    if decision.action == "relabel":
-        return decision.new_label
-    return old if decision.action == "keep" else None
 
 
 def _written(path: Path, lines: list[dict[str, Any]]) -> str:
@@ -493,15 +487,12 @@ def apply_patch(
     b'x,y\\n1,ham\\n'
     """
     table, lines = read_table(original, **reading), read_patch(patch)
-    if not lines:
-        return _finished(table, [], table.names[-1], out)
-    label, stamp = str(lines[0]["column"]), fingerprint(table)[:_STAMP]
-    for line in lines:
-        if line["original"] != stamp:
-            raise ExemplaError(
-                f"{Path(patch).name} was made for a file other than {table.path.name}, or for "
-                "another version of it; apply it to the original."
-            )
+    label = str(lines[0]["column"]) if lines else table.names[-1]
+    if {line["original"] for line in lines} - {fingerprint(table)[:_STAMP]}:
+        raise ExemplaError(
+            f"{Path(patch).name} was made for a file other than {table.path.name}, or for another "
+            "version of it; apply it to the original."
+        )
     decisions = [
         Decision(
             line["row"],
@@ -512,10 +503,6 @@ def apply_patch(
         )
         for line in lines
     ]
-    return _finished(table, decisions, label, out)
-
-
-def _finished(table: Table, decisions: list[Decision], label: str, out: str | Path | None) -> bytes:
     if out is None:
         return corrected(table, decisions, label=label)
     path = export(table, decisions, out, label=label)

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
@@ -21,7 +20,7 @@ from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_wo
 from exempla.tables.corrections import fingerprint
 from exempla.tables.formats.folder import safe_path
 from exempla.tables.infer import Column, infer_columns, label_of
-from exempla.tables.label_parts import Sentences, indicator, read_sentences
+from exempla.tables.label_parts import Sentences, read_sentences
 from exempla.tables.split import Split, split
 from exempla.tables.table import Table, show, to_strings
 
@@ -46,14 +45,16 @@ class RowView(View):
     longest: int = LONGEST_TEXT
     """Maximum number of characters shown of one text."""
 
+    def _row(self, index: int) -> int:
+        return int(index if self.rows is None else self.rows[index])
+
     def columns_of(self, index: int) -> dict[str, str | None]:
         """Return all cells of the row as in the file."""
-        return self.table.row(int(index if self.rows is None else self.rows[index]))
+        return self.table.row(self._row(index))
 
     def show(self, index: int) -> Content:
         """Return the row's text with decisive words marked, its cells, and its image."""
-        row = int(index if self.rows is None else self.rows[index])
-        values = self.table.row(row)
+        row, values = self._row(index), self.columns_of(index)
         texts = [c.name for c in self.columns if c.kind == "text"]
         pieces: list[tuple[str, float]] = []
         marked = _scaled(self.words.get(index, {}))
@@ -68,26 +69,22 @@ class RowView(View):
             if c.kind in ("number", "category", "date") and self.table.images is None
         ]
         ids = [values[c.name] for c in self.columns if c.kind == "id"]
+        image: Any = None
         if self.table.format == "images":
-            ids = [values["file"]]
+            ids, image = [values["file"]], safe_path(self.table.path, values["file"] or "")
+        elif self.table.images is not None:
+            image = self._pixels.show(row).image
         return self._with(
             index,
             name=f"#{row}" + (f" · {ids[0]}" if ids and ids[0] else ""),
             pieces=tuple(pieces),
             cells=tuple(sorted(cells, key=lambda cell: -abs(cell[2]))),
-            image=self._image(row, values),
+            image=image,
         )
 
     @cached_property
     def _pixels(self) -> ImageView:
         return ImageView(self.table.images)  # finds the range of all values, once
-
-    def _image(self, row: int, values: Mapping[str, str | None]) -> Any:
-        if self.table.images is not None:
-            return self._pixels.show(row).image
-        if self.table.format == "images":
-            return safe_path(self.table.path, values["file"] or "")
-        return None
 
 
 def _shown(column: Column, value: str) -> str:
@@ -201,11 +198,6 @@ class Dataset:
     def split(self, **options: Any) -> Split:
         """Split into training, test and curated rows; see `exempla.tables.split`."""
         return split(self.table, self.columns, **options)
-
-    def labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the label indicators (rows × labels) and which rows have labels."""
-        assert self.layout is not None, "rows have one label each"
-        return indicator(self.table, self.layout)
 
     def view(self, table: Table | None = None, **options: Any) -> RowView:
         """Return the view of this dataset, or of another file with the same columns.

@@ -12,11 +12,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import OrdinalEncoder
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 
 from exempla.errors import ExemplaError
-from exempla.tables.columns import to_dates
-from exempla.tables.infer import FEATURES, Column
+from exempla.tables.infer import FEATURES, Column, to_dates
 from exempla.tables.table import (
     LARGEST,
     Table,
@@ -78,41 +77,36 @@ def _typed(table: Table, column: Column, rows: np.ndarray) -> Any:
     return pd.Series(filled, index=rows, dtype=object)
 
 
-class DateParts(TransformerMixin, BaseEstimator):
-    """Encode dates as days since 1970 and indicators of month and weekday.
+def _encode_dates(X: pd.DataFrame) -> np.ndarray:
+    """Return (n, 20 × columns); a missing date has no days and no indicator."""
+    blocks = []
+    for name in X.columns:
+        dates = pd.DatetimeIndex(X[name])
+        days = dates.to_numpy().astype("datetime64[s]").astype(np.int64) / 86_400
+        missing = dates.isna()
+        days = np.where(missing, 0.0 if missing.all() else np.nan, days)
+        month = dates.month.to_numpy()[:, None] == np.arange(1, 13)
+        weekday = dates.day_of_week.to_numpy()[:, None] == np.arange(7)
+        blocks += [days[:, None], month.astype(float), weekday.astype(float)]
+    return np.hstack(blocks)
+
+
+def _date_names(_: Any, columns: Any) -> list[str]:
+    """Return column_days, column_month_1, …, column_weekday_sun."""
+    parts = ["days", *(f"month_{m}" for m in range(1, 13))]
+    parts += [f"weekday_{d}" for d in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
+    return [f"{name}_{part}" for name in columns for part in parts]
+
+
+def date_parts() -> FunctionTransformer:
+    """Return an encoder of dates: days since 1970 and indicators of month and weekday.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"when": pd.to_datetime(["1970-01-02"])})
-    >>> DateParts().fit_transform(frame)[0, :3].tolist()
+    >>> date_parts().fit_transform(frame)[0, :3].tolist()
     [1.0, 1.0, 0.0]
     """
-
-    def fit(self, X: pd.DataFrame, y: Any = None) -> DateParts:
-        """Store the names of the columns."""
-        self.feature_names_in_ = np.asarray(X.columns, dtype=object)
-        self.n_features_in_ = X.shape[1]
-        return self
-
-    def transform(self, X: pd.DataFrame) -> np.ndarray:
-        """Return (n, 20 × columns); a missing date has no days and no indicator."""
-        blocks = []
-        for name in X.columns:
-            dates = pd.DatetimeIndex(X[name])
-            days = dates.to_numpy().astype("datetime64[s]").astype(np.int64) / 86_400
-            missing = dates.isna()
-            days = np.where(missing, 0.0 if missing.all() else np.nan, days)
-            month = dates.month.to_numpy()[:, None] == np.arange(1, 13)
-            weekday = dates.day_of_week.to_numpy()[:, None] == np.arange(7)
-            blocks += [days[:, None], month.astype(float), weekday.astype(float)]
-        return np.hstack(blocks)
-
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Return column_days, column_month_1, …, column_weekday_sun."""
-        parts = ["days", *(f"month_{m}" for m in range(1, 13))]
-        parts += [f"weekday_{d}" for d in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
-        return np.array(
-            [f"{name}_{part}" for name in self.feature_names_in_ for part in parts], dtype=object
-        )
+    return FunctionTransformer(_encode_dates, feature_names_out=_date_names)
 
 
 class _KnownNumbers(TransformerMixin, BaseEstimator):
@@ -177,7 +171,7 @@ def tree_columns(
     steps: list[tuple[str, Any, Any]] = [
         ("category", numbered, names["category"]),
         ("number", _KnownNumbers(), names["number"]),
-        ("date", DateParts(), names["date"]),
+        ("date", date_parts(), names["date"]),
     ]
     steps = [step for step in steps if step[2]]
     for place, name in enumerate(names["text"] if words else []):

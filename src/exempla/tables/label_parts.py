@@ -13,20 +13,20 @@ Only the labels with a decision change; all other bytes stay.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
 from exempla.tables.formats.columnar import OnDisk
 from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
-from exempla.tables.formats.jsonl import JsonSource, json_spans, json_token
+from exempla.tables.formats.jsonl import JsonSource, replace_elements
 from exempla.tables.read import read_table
 from exempla.tables.table import Edits, Table, show, to_strings
 
@@ -48,10 +48,8 @@ def indicator(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndar
     >>> indicator(read_table(path), layout)[0].tolist(), layout["names"]
     ([[1, 1, 0], [0, 0, 1]], ['sun', 'warm', 'wet'])
     """
-    return _columns(table, layout) if layout["kind"] == "columns" else _delimited(table, layout)
-
-
-def _columns(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    if layout["kind"] == "delimited":
+        return _delimited(table, layout), np.ones(len(table), dtype=bool)
     out = np.zeros((len(table), len(layout["names"])), dtype=np.int64)
     known = np.ones(len(table), dtype=bool)
     layout["spelt"] = {}
@@ -68,15 +66,15 @@ def _columns(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarr
             )
         out[:, place] = [v in _YES for v in plain]
         known &= ~missing
-        spelt = [
+        layout["spelt"][name] = [
             next((v or "" for v, p in zip(values, plain, strict=True) if p and p in words), word)
             for words, word in ((_NO, "0"), (_YES, "1"))
         ]
-        layout["spelt"][name] = spelt
     return out, known
 
 
-def _delimited(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+def _delimited(table: Table, layout: dict[str, Any]) -> np.ndarray:
+    """Return the indicator matrix of a column that lists labels."""
     column, mark = layout["column"], layout["separator"]
     values = to_strings(table.column(column))
     if not any(mark in (value or "") for value in values):
@@ -84,7 +82,7 @@ def _delimited(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.nda
             f"No value in column {column!r} contains the separator {mark!r}, so every row has a "
             "single label. Check --label-separator, or leave it out."
         )
-    cells = [_pieces(cell, mark) for cell in values]
+    cells = [[p.strip() for p in (cell or "").split(mark) if p.strip()] for cell in values]
     names = sorted({name for cell in cells for name in cell})
     if len(names) < 2:
         raise ExemplaError(
@@ -92,15 +90,7 @@ def _delimited(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.nda
             f"{mark!r}; is that the separator?"
         )
     layout["names"] = names
-    place = {name: i for i, name in enumerate(names)}
-    out = np.zeros((len(table), len(names)), dtype=np.int64)
-    for row, cell in enumerate(cells):
-        out[row, [place[name] for name in cell]] = 1
-    return out, np.ones(len(table), dtype=bool)
-
-
-def _pieces(cell: str | None, mark: str) -> list[str]:
-    return [piece.strip() for piece in (cell or "").split(mark) if piece.strip()]
+    return np.asarray(MultiLabelBinarizer(classes=names).fit_transform(cells), dtype=np.int64)
 
 
 class Sentences(NamedTuple):
@@ -171,28 +161,50 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
                 f"--label {label} is not a column of {path.name}; give its number, counted from 1."
             )
         layout["label"] = int(label) - (int(label) > 0)
-    sentences: list[list[tuple[str, str]]] = [[]]
-    for line in _conll_lines(path)[0]:
-        fields = _fields(line)
+    tokens: list[list[str]] = []
+    labels: list[list[str]] = []
+    for line, row, _, fields in _conll_tokens(_conll_lines(path)[0]):
         if not fields:
-            if sentences[-1]:
-                sentences.append([])
-            continue
-        if _outside(line, fields):
             continue
         if len(fields) < 2 or not -len(fields) <= layout["label"] < len(fields):
             raise ExemplaError(
                 f"A line of {path.name} has too few columns ({line.strip()[:40]!r}); each token "
                 "needs a line with its label."
             )
-        sentences[-1].append((fields[layout["token"]][0], fields[layout["label"]][0]))
-    full = [one for one in sentences if one]
-    if not full:
+        if row == len(tokens):
+            tokens.append([])
+            labels.append([])
+        tokens[row].append(fields[layout["token"]][0])
+        labels[row].append(fields[layout["label"]][0])
+    if not tokens:
         raise ExemplaError(f"{path.name} has no tokens.")
-    tokens, labels = ([[pair[i] for pair in one] for one in full] for i in (0, 1))
     source: Any = OnDisk(path, hashlib.sha256(path.read_bytes()).hexdigest())
     read = Table(path, "conll", pa.table({"tokens": [" ".join(one) for one in tokens]}), source)
     return Sentences(tokens, labels, layout, read)
+
+
+def _conll_tokens(
+    lines: list[str],
+) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
+    """Yield each line with its sentence, its place there, and (text, start, end) of its columns.
+
+    Blank lines, which end a sentence and count to it, have no columns; nor have comments, document
+    marks, and multi-token words of CoNLL-U.
+    """
+    row = place = 0
+    for line in lines:
+        pattern = r"[^\t\r\n]+" if "\t" in line else r"\S+"
+        fields = [
+            (m.group(), m.start(), m.end()) for m in re.finditer(pattern, line) if m.group().strip()
+        ]
+        if not fields:
+            yield line, row if place else -1, place, []
+            row, place = row + (place > 0), 0
+        elif line.startswith(("# ", "-DOCSTART-")) or re.fullmatch(r"\d+[-.]\d+", fields[0][0]):
+            yield line, -1, place, []
+        else:
+            yield line, row, place, fields
+            place += 1
 
 
 def _conll_lines(path: Path) -> tuple[list[str], Any, str]:
@@ -201,20 +213,6 @@ def _conll_lines(path: Path) -> tuple[list[str], Any, str]:
     content, packing = unpack(path.read_bytes(), path.name)
     encoding, text = sniff_encoding(content, None, path.name)
     return text.splitlines(keepends=True), encoding, packing
-
-
-def _fields(line: str) -> list[tuple[str, int, int]]:
-    """Return (text, start, end) of each column."""
-    pattern = r"[^\t\r\n]+" if "\t" in line else r"\S+"
-    return [
-        (m.group(), m.start(), m.end()) for m in re.finditer(pattern, line) if m.group().strip()
-    ]
-
-
-def _outside(line: str, fields: list[tuple[str, int, int]]) -> bool:
-    """Return True for comments, document marks, and multi-token words of CoNLL-U."""
-    first = fields[0][0]
-    return line.startswith(("# ", "-DOCSTART-")) or bool(re.fullmatch(r"\d+[-.]\d+", first))
 
 
 def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
@@ -246,28 +244,19 @@ def _new_cells(
 ) -> dict[int, dict[int, str]]:
     """Return the new cells, by row and column."""
     out: dict[int, dict[int, str]] = {}
-    if layout["kind"] == "columns":
-        for (row, name), value in changes.items():
-            spelt = layout["spelt"][name][value == "present"]
-            out.setdefault(row, {})[table.position(name)] = spelt
-        return out
-    by_row: dict[int, list[tuple[Any, str]]] = {}
-    for (row, part), value in changes.items():
-        by_row.setdefault(row, []).append((part, value))
-    rows, place = sorted(by_row), table.position(layout["column"])
-    for row, cell in zip(rows, table.strings(layout["column"], rows), strict=True):
-        out[row] = {place: _new_delimited(cell or "", by_row[row], layout["separator"])}
+    for (row, name), value in changes.items():
+        cells = out.setdefault(row, {})
+        if layout["kind"] == "columns":
+            cells[table.position(name)] = layout["spelt"][name][value == "present"]
+            continue
+        place, mark = table.position(layout["column"]), layout["separator"]
+        before = table.strings(layout["column"], [row])[0] or ""
+        cell = cells.get(place, before)
+        pieces = [piece.strip() for piece in cell.split(mark) if piece.strip()]
+        pieces = [piece for piece in pieces if piece != name]
+        pieces += [str(name)] if value == "present" else []
+        cells[place] = (f"{mark} " if f"{mark} " in before else mark).join(pieces)
     return out
-
-
-def _new_delimited(cell: str, edits: list[tuple[Any, str]], mark: str) -> str:
-    pieces = [piece for piece in cell.split(mark) if piece.strip()]
-    gap = mark + " " if f"{mark} " in cell else mark
-    for name, value in edits:
-        pieces = [piece for piece in pieces if piece.strip() != name]
-        if value == "present":
-            pieces.append(name)
-    return gap.join(piece.strip() for piece in pieces)
 
 
 def _changed_lists(
@@ -281,25 +270,9 @@ def _changed_lists(
         edits.setdefault(row, {})[int(place)] = value
 
     def edit(row: int, line: str) -> str:
-        return "" if row in removed else _new_line(line, layout["labels"], edits[row])
+        return "" if row in removed else replace_elements(line, layout["labels"], edits[row])
 
     return source.edited({*edits, *removed}, edit)
-
-
-def _new_line(line: str, key: str, edits: dict[int, str]) -> str:
-    at = json_spans(line)[key][0] + 1
-    decoder, spans = json.JSONDecoder(), []
-    while True:
-        at += len(line[at:]) - len(line[at:].lstrip(" \t\r\n,"))
-        if line[at] == "]":
-            break
-        end = decoder.raw_decode(line, at)[1]
-        spans.append((at, end))
-        at = end
-    for place in sorted(edits, reverse=True):
-        start, end = spans[place]
-        line = line[:start] + json_token(edits[place], line[start:end]) + line[end:]
-    return line
 
 
 def _changed_conll(
@@ -307,23 +280,11 @@ def _changed_conll(
 ) -> bytes:
     lines, encoding, packing = _conll_lines(path)
     out: list[str] = []
-    row, place, inside = 0, 0, False
-    for line in lines:
-        fields = _fields(line)
-        if not fields:
-            gone = inside and row in removed
-            row, place, inside = row + inside, 0, False
-            if not gone:
-                out.append(line)
+    for line, row, place, fields in _conll_tokens(lines):
+        if row in removed:
             continue
-        if _outside(line, fields):
-            out.append(line)
-            continue
-        inside = True
-        if (row, place) in changes:
+        if fields and (row, place) in changes:
             _, start, end = fields[layout["label"]]
             line = line[:start] + changes[row, place] + line[end:]
-        if row not in removed:
-            out.append(line)
-        place += 1
+        out.append(line)
     return pack(encoding.encode("".join(out)), packing)

@@ -20,7 +20,7 @@ from exempla.tables.features import feature_frame
 from exempla.tables.formats.folder import load_images
 from exempla.tables.infer import FEATURES, Column, label_of, label_values, same_labels
 from exempla.tables.read import read_table
-from exempla.tables.table import Table, show, to_strings
+from exempla.tables.table import Table, show
 
 _YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
 """Values that mark a trusted row in a curated column."""
@@ -118,10 +118,16 @@ def split(
         asked = stratified(y, test_size, seed, classes=classes)
         if held_out is not None:
             asked |= np.isin(pool, held_out)
-            if classes:
-                _check_classes_left(y, asked)
-        if classes and test_size > 0:
-            notes += _untested(y, asked)
+            if classes and len(gone := absent_labels(y, y[~asked])):
+                raise ExemplaError(
+                    f"You asked about all rows labelled {gone[0]!s}, so none is left for training; "
+                    "ask about fewer of them."
+                )
+        if classes and asked.any() and len(small := absent_labels(y, y[asked])):
+            notes.append(
+                f"{len(small):,} class(es) have too few rows to be tested and stay in training: "
+                f"{show(small.tolist(), 5)}."
+            )
     train = pool[~asked]
     y_train = data.labels(train)
     if len(y_train) == 0 or (classes and len(np.unique(y_train)) < 2):
@@ -131,10 +137,13 @@ def split(
         )
     X_train = data.inputs(train)
     test_table = None if test is None else _read(test)
-    test_part, curated_part = (
-        _own_part(data, rows) if other is None else data.part_of(other, X_train, y_train)
-        for rows, other in ((pool[asked], test_table), (trusted, curated_table))
-    )
+
+    def part(rows: np.ndarray, other: Table | None) -> _Part:
+        if other is not None:
+            return data.part_of(other, X_train, y_train)
+        return (rows, data.inputs(rows), data.labels(rows), None) if len(rows) else _NO_PART
+
+    test_part, curated_part = part(pool[asked], test_table), part(trusted, curated_table)
     return Split(
         train, X_train, y_train, *test_part[:3], *curated_part[:3], unlabelled,
         test_table=test_part[3], curated_table=curated_part[3], notes=tuple(notes),
@@ -178,57 +187,24 @@ def _check_held_out(rows: np.ndarray, usable: np.ndarray, length: int, label: st
         )
 
 
-def _check_classes_left(y: np.ndarray, asked: np.ndarray) -> None:
-    """Raise if a class has no row left to train on."""
-    gone = absent_labels(y, y[~asked])
-    if len(gone):
-        raise ExemplaError(
-            f"You asked about all rows labelled {gone[0]!s}, so none is left for training; ask "
-            "about fewer of them."
-        )
-
-
-def _untested(y: np.ndarray, asked: np.ndarray) -> list[str]:
-    """Note the classes that have too few rows to be tested.
-
-    >>> import numpy as np
-    >>> _untested(np.array(["a", "a", "b"]), np.array([True, False, False]))
-    ["1 class(es) have too few rows to be tested and stay in training: 'b'."]
-    """
-    small = absent_labels(y, y[asked])
-    if not len(small) or not asked.any():
-        return []
-    return [
-        f"{len(small):,} class(es) have too few rows to be tested and stay in training: "
-        f"{show(small.tolist(), 5)}."
-    ]
-
-
-def known_labels(
-    y: np.ndarray, y_train: np.ndarray, name: str
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Spell the labels of another file as in training; return them, which are known, and notes.
-
-    >>> import numpy as np
-    >>> known_labels(np.array(["a", "c"]), np.array(["a", "b"]), "t.csv")[1:]
-    (array([ True, False]), ["1 row(s) of t.csv have labels that do not occur in training ('c'): \
-left out."])
-    """
+def _known_labels(
+    y: np.ndarray, y_train: np.ndarray, name: str, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Spell the labels of another file as in training; return them and which are known."""
     as_read = y.astype(str)
     y, known, note = same_labels(y, y_train)
-    notes = [note] if note else []
+    notes += [note] if note else []
     if not known.all():
         notes.append(
             f"{int((~known).sum()):,} row(s) of {name} have labels that do not occur in training "
             f"({show(np.unique(as_read[~known]).tolist(), 3)}): left out."
         )
-    return y, known, notes
+    return y, known
 
 
 def marked_rows(table: Table, column: str) -> np.ndarray:
     """Return the rows that a curated column marks as trusted."""
-    name = table.names[table.position(column)]
-    marks = to_strings(table.column(name))
+    name, marks = table.names[table.position(column)], table.strings(column)
     rows = np.array([i for i, m in enumerate(marks) if m and m.strip().casefold() in _YES])
     if not len(rows):
         raise ExemplaError(
@@ -258,11 +234,7 @@ _Part = tuple[np.ndarray, Any, "np.ndarray | None", "Table | None"]
 """Rows, inputs, labels, and the file they come from if it is not the main one."""
 
 
-def _own_part(data: _TableRows | _ImageRows, rows: np.ndarray) -> _Part:
-    """Return these rows of the main file."""
-    if not len(rows):
-        return rows, None, None, None
-    return rows, data.inputs(rows), data.labels(rows), None
+_NO_PART: _Part = (np.arange(0), None, None, None)
 
 
 @dataclass(frozen=True)
@@ -296,8 +268,7 @@ class _TableRows:
         rows = np.intersect1d(rows, np.flatnonzero(~other.missing(self.label.name)))
         y = label_values(other, self.label.name, self.label.detail, rows)
         if self.label.detail == "classes":
-            y, known, notes = known_labels(y, y_train, other.path.name)
-            self.notes.extend(notes)
+            y, known = _known_labels(y, y_train, other.path.name, self.notes)
             rows, y = rows[known], y[known]
         if len(rows) < len(other):
             self.notes.append(
@@ -362,8 +333,7 @@ class _ImageRows:
         pixels, labels, rows = self._loaded(other, X_train.shape[1:3])
         y, known = None, np.ones(len(rows), dtype=bool)
         if self.label.name in other.names:
-            y, known, notes = known_labels(labels, y_train, other.path.name)
-            self.notes.extend(notes)
+            y, known = _known_labels(labels, y_train, other.path.name, self.notes)
         pixels = _in_colour_mode(pixels, grey=X_train.ndim == 3)
         if pixels.shape[1:] != X_train.shape[1:]:
             raise ExemplaError(

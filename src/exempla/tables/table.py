@@ -272,3 +272,34 @@ def show(items: Collection[Any], most: int = 8) -> str:
     if len(listed) <= most:
         return ", ".join(listed)
     return f"{', '.join(listed[:most])} and {len(listed) - most:,} more"
+
+
+def column_names(cells: list[str], width: int) -> tuple[list[str], list[str]]:
+    """Return distinct names for the columns, and notes about those that were changed.
+
+    >>> column_names(["a", "", "a"], 3)
+    (['a', 'column_2', 'a_2'], ["Unnamed columns are called 'column_2'.", "Repeated column names \
+were numbered: 'a_2'."])
+    """
+    names: list[str] = []
+    unnamed: list[str] = []
+    repeated: list[str] = []
+    taken = {cell.strip() for cell in cells}
+    for place in range(width):
+        name = cells[place].strip() if place < len(cells) else ""
+        wanted, number = name or f"column_{place + 1}", 1
+        name = wanted
+        while name in names or (number > 1 and name in taken):
+            number += 1
+            name = f"{wanted}_{number}"
+        if number > 1:
+            repeated.append(name)
+        elif place >= len(cells) or not cells[place].strip():
+            unnamed.append(name)
+        names.append(name)
+    notes = []
+    if unnamed:
+        notes.append(f"Unnamed columns are called {show(unnamed)}.")
+    if repeated:
+        notes.append(f"Repeated column names were numbered: {show(repeated)}.")
+    return names, notes

@@ -6,8 +6,8 @@ penalty and damping, so that the parameters are known up to a covariance A = (nM
 the mean score of the queried predictions under their true labels.
 
 **Labels known.** Adding example j moves the queried log-likelihood by s_jᵀ A s_q. The candidates
-are the examples' own scores at unit length, as `explain` takes them, and only those that help (a
-positive product) are picked.
+are the examples' own scores, and only those that help (a positive product) are picked; texts by
+their cosine with the query.
 
 **Labels unknown.** Under the model's own labels that product is zero on average; what counts is how
 much the label would teach. With B the square-root Fisher rows of a candidate (√p_c ∇log p_c, one
@@ -25,14 +25,14 @@ A part of the picks (`breadth`) can be made towards random combinations of all t
 instead. Where labels are known half of them are, and these ignore the labels: rows picked for
 their labels alone would bias the model. A target that is like the rest of the pool is served best
 by random rows. So the model is retrained with picks for one half of the query, mixed with random
-rows in several shares, and the share that predicts the other half best is taken.
+rows in several shares. The share that predicts the other half best is taken, if it does so by more
+than one standard error.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
@@ -42,32 +42,24 @@ from exempla.arrays import real_numbers
 from exempla.checks import check_ids, check_k, check_seed, is_real
 from exempla.data import arrays_of, count_examples, stack_rows, take_examples, take_rows, unpack
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import DEFAULT_NOISE, Explainer, KernelOptions
-from exempla.kernel.basis import IdentitySketch
-from exempla.kernel.embed import Embedding
+from exempla.explainer import Explainer, KernelOptions
 from exempla.oracles import make_oracle
-from exempla.oracles.base import ScoreRows, in_float64
-from exempla.progress import showing, track_rows
+from exempla.progress import showing
 from exempla.results import Answer
-from exempla.selection import SBQ, Selector, select
+from exempla.selection import Selector
+from exempla.tasks.candidates import Candidates, Pool
 from exempla.tasks.mistakes import check_ask, queried_rows
 from exempla.tasks.retrain import check_fit, fitted, refit
 
 BREADTH, LABELLED_BREADTH = 0.0, 0.5
 """Default share of picks made for all test predictions: without and with labels in the pool."""
-NOISE_SHARE = 0.1
-"""Noise of the default selector as a share of n. At 1 the gains are the exact variance reductions
-if all labels were observed with the model's own label noise; less noise asks for more diversity."""
 MAX_QUERIES = 1000
 """Queried examples that make up the target; a random sample of more."""
-_PROBES, _PROBE_EXAMPLES = 4, 256
 _RANDOM_DRAWS = 20
 _RANDOM_SHARES = (0.0, 0.5, 1.0)
 """Shares of random rows that are compared where the pool has labels."""
 _MIN_HELD_OUT, _MAX_CHOICE_SECONDS = 20, 60.0
 """Queried examples that such a comparison needs, and seconds that it may take."""
-_GROUP_DIGITS = 5
-"""Rows whose directions agree to this many decimals are copies of each other."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -258,7 +250,7 @@ def acquire(
     costs : (n_pool,) array of positive numbers, optional
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
-        `SBQ(noise=0.1 * n_train)` by default; with labels `SBQ(noise=10)` on rows of unit length.
+        `SBQ(noise=0.1 * n_train)` by default; for texts `TopInfluence()` on rows of unit length.
     breadth : float, optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
         default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
@@ -270,7 +262,7 @@ def acquire(
     fit : callable(module, X, y, sample_weight) -> module
         How a torch module is trained, for `.verify()`.
     **options
-        Kernel options, as for `Explainer`; `normalize` applies to pools with labels.
+        Kernel options, as for `Explainer`; `normalize` applies to texts.
 
     Returns
     -------
@@ -324,14 +316,13 @@ def _acquire(
     used = queried
     if len(queried) > MAX_QUERIES:
         used = np.sort(rng.choice(queried, MAX_QUERIES, False))
-    pool = _Pool(explainer, request, selector, root_costs)
+    pool = Pool(explainer, request.pool, request.test, selector, root_costs)
     n_pool = len(pool.examples[0])
-    is_text = explainer.embeddings[0].oracle.likelihood == "causal_lm"  # it is its own label
-    usual = LABELLED_BREADTH if pool.labelled and not is_text else BREADTH
+    usual = LABELLED_BREADTH if pool.labelled and not pool.is_text else BREADTH
     query = take_examples(request.test, used)
     towards, random_share = pool.towards(query), 0.0
     order, gains = pool.pick(towards, k, usual if breadth is None else breadth, rng)
-    if breadth is None and pool.labelled and not is_text:
+    if breadth is None and pool.labelled and not pool.is_text:
         random_share = _best_random_share(pool, request, used, len(order), explainer.seed)
         mixed = _with_random(order, random_share, n_pool, rng)
         order, gains = mixed, np.where(mixed == order, gains, 0.0)
@@ -370,245 +361,41 @@ def _with_random(order: np.ndarray, share: float, n: int, rng: np.random.Generat
     return np.concatenate([picked, others[: len(order) - len(picked)]])
 
 
-def _best_random_share(
-    pool: _Pool, request: _Request, used: np.ndarray, k: int, seed: int
-) -> float:
+def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, seed: int) -> float:
     """Return the share of random rows with which the model predicts held-out queries best.
 
     Rows are picked for one half of the queried examples, and the model trained with them is judged
-    on the other half; both ways. 0 if the queries are few or the model is not quickly retrained.
+    on the other half; both ways. 0 if no other share is better by more than one standard error, if
+    the queries are few, or if the model is not quickly retrained.
     """
-    if len(used) < _MIN_HELD_OUT or k < 2:
+    if len(used) < _MIN_HELD_OUT:
         return 0.0
-    losses, started = np.zeros(len(_RANDOM_SHARES)), time.perf_counter()
+    halves, started = ((used[::2], used[1::2]), (used[1::2], used[::2])), time.perf_counter()
+    losses: list[list[np.ndarray]] = [[] for _ in _RANDOM_SHARES]
     try:
         check_fit(request.first, request.fit)
         labels = np.asarray(arrays_of(request.pool, "pool")[1])
-        for own, other in ((used[::2], used[1::2]), (used[1::2], used[::2])):
+        for own, other in halves:
             rng = np.random.default_rng(seed)
             towards = pool.towards(take_examples(request.test, own))
             order, _ = pool.pick(towards, k, LABELLED_BREADTH, rng)
-            for i, share in enumerate(_RANDOM_SHARES):
+            for found, share in zip(losses, _RANDOM_SHARES, strict=True):
                 rows = _with_random(order, share, len(towards.rows), rng)
                 oracle = make_oracle(request.trained(rows, labels[rows], seed))
                 examples = oracle.read(take_examples(request.test, other), role="test")
-                losses[i] -= np.maximum(oracle.log_likelihood(examples), np.log(1e-12)).mean()
+                found.append(-np.maximum(oracle.log_likelihood(examples), np.log(1e-12)))
                 if time.perf_counter() - started > _MAX_CHOICE_SECONDS:
                     return 0.0
     except ExemplaError:  # a model that cannot be retrained, or data that are not arrays
         return 0.0
-    return _RANDOM_SHARES[int(np.argmin(losses))]
-
-
-class _Candidates(NamedTuple):
-    """The pool, seen from one query."""
-
-    rows: np.ndarray
-    """What candidates are selected by, one row each."""
-    plain: np.ndarray
-    """The same at their own length, divided by √(1 + d/n) for a private variance d."""
-    target: np.ndarray
-    single: np.ndarray
-    """Rows of the queried examples, one by one."""
-
-
-class _Target:
-    """A combination of one model's score rows: the direction that candidates are compared in.
-
-    `vector` is the target, whitened, with the length of its residual as the last coordinate.
-    """
-
-    def __init__(
-        self, embedding: Embedding, damping: float, rows: ScoreRows, mix: np.ndarray
-    ) -> None:
-        self.embedding, self.damping, self.rows, self.mix = embedding, damping, rows, mix
-        self.inside = mix @ in_float64(embedding.sketch.project(rows))
-        self.length = self.scale = 0.0  # of the residual, and 1 / metric there
-        if not isinstance(embedding.sketch, IdentitySketch):
-            square = float(mix @ rows.gram(rows) @ mix - self.inside @ self.inside)
-            penalty = embedding.sketch.residual_penalty
-            penalty = embedding.residual_eigenvalue if penalty is None else penalty
-            self.scale = embedding.metric.residual_inverse(penalty, damping)
-            self.length = max(square, 0.0) ** 0.5
-        white = in_float64(embedding.metric.whiten(self.inside[None], damping))[0]
-        self.vector = np.append(white, np.sqrt(self.scale) * self.length)
-
-    def features(self, batch: ScoreRows, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whitened rows with one coordinate along the target's residual, and each row's
-        squared length in the rest of the residual, which no other row is compared in.
-
-        `inside` are the rows in sketch space.
-        """
-        white = in_float64(self.embedding.metric.whiten(inside, self.damping))
-        along = rest = np.zeros(len(white))
-        if self.scale and self.length > 0:
-            along = (batch.gram(self.rows) @ self.mix - inside @ self.inside) / self.length
-        if self.scale:
-            rest = batch.norm2() - np.einsum("ij,ij->i", inside, inside) - along**2
-        rows = np.column_stack([white, np.sqrt(self.scale) * along])
-        return rows, self.scale * np.maximum(rest, 0.0)
-
-
-class _Pool:
-    """The candidates: one row each towards a given target, whitened, all models side by side."""
-
-    def __init__(
-        self, explainer: Explainer, request: _Request, selector: Selector | None,
-        root_costs: np.ndarray | None,
-    ) -> None:  # fmt: skip
-        kernel = explainer.kernel("influence")
-        self.models = list(zip(kernel.embeddings, (d.value for d in kernel.dampings), strict=True))
-        self.examples = [e.oracle.read(request.pool, role="test") for e, _ in self.models]
-        self.labelled = self.examples[0].labels is not None
-        self.unit = self.labelled and explainer.normalize
-        noise = DEFAULT_NOISE if self.unit else NOISE_SHARE * explainer.n_train
-        self.selector = SBQ(noise=noise) if selector is None else selector
-        self.test, self.root_costs, self.n_train = request.test, root_costs, explainer.n_train
-
-    def towards(self, query: Any) -> _Candidates:
-        """Return a row for every candidate, towards the mean score of the queried examples."""
-        made, single = [], []
-        for e, damping in self.models:
-            scores = ScoreRows.join(list(e.oracle.scores(e.oracle.read(query, role="test"))))
-            inside = in_float64(e.sketch.project(scores))
-            made.append(_Target(e, damping, scores, np.full(len(scores), 1.0 / len(scores))))
-            if self.unit:  # every queried example counts the same
-                rows, private = made[-1].features(scores, inside)
-                length = np.sqrt(np.einsum("ij,ij->i", rows, rows) + private)
-                mix = 1.0 / np.maximum(length, np.finfo(float).tiny) / len(scores)
-                made[-1] = _Target(e, damping, scores, mix)
-            single.append(made[-1].features(scores, inside)[0])
-        ((target, rows, private),) = self._towards([made], self.labelled, np.float64)
-        single = np.hstack(single) / np.sqrt(len(single))
-        return _Candidates(
-            self._weighed(rows, private, self.unit), self._weighed(rows, private), target, single
-        )
-
-    def pick(
-        self, towards: _Candidates, k: int, breadth: float, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Pick k candidates, a share of them for what all test predictions depend on.
-
-        Returns their positions and their gains: 0 for those picked for breadth.
-        """
-        keep, general = _first_of_copies(towards.rows), round(breadth * k)
-        order, gains = np.zeros(0, np.int64), np.zeros(0)
-        if k > general:
-            side, wanted = "proponents" if self.labelled else "both", min(k - general, len(keep))
-            found = _quiet_select(towards.rows[keep], towards.target, wanted, self.selector, side)
-            order, gains = keep[found.indices], np.asarray(found.gains)
-        return self._with_breadth(order, gains, keep, k, rng) if general else (order, gains)
-
-    def _with_breadth(
-        self, order: np.ndarray, gains: np.ndarray, keep: np.ndarray, k: int,
-        rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Spread picks for random combinations of all test predictions evenly among the others."""
-        general, size = min(k, len(keep)) - len(order), count_examples(self.test) or 0
-        targets = []
-        for _ in range(min(_PROBES, general)):
-            drawn = np.sort(rng.choice(size, min(size, _PROBE_EXAMPLES), replace=False))
-            some, made = take_examples(self.test, drawn), []
-            for e, damping in self.models:
-                rows = ScoreRows.join(list(e.oracle.fisher_rows(e.oracle.read(some, role="test"))))
-                signs = rng.choice([-1.0, 1.0], len(rows)) / np.sqrt(len(drawn))
-                made.append(_Target(e, damping, rows, signs))
-            targets.append(made)
-        found: list[int] = []
-        for i, (goal, rows, private) in enumerate(self._towards(targets, False, np.float32), 1):
-            share = general * i // len(targets)
-            wanted = min(len(keep), len(order) + len(found) + share)
-            own = self._weighed(rows, private)[keep]
-            candidates = keep[_quiet_select(own, goal, wanted, self.selector, "both").indices]
-            fresh = [int(j) for j in candidates if j not in order and j not in found]
-            found += fresh[: share - len(found)]
-        places = np.linspace(0, len(order), len(found) + 1)[1:].astype(int)
-        return np.insert(order, places, found), np.insert(gains, places, 0.0)
-
-    def _weighed(self, rows: np.ndarray, private: np.ndarray, unit: bool = False) -> np.ndarray:
-        """Divide rows by √(1 + d/n), for a private variance d beside the shared noise n, or by
-        their length; and by the root of their cost."""
-        scale = np.sqrt(1 + private / self.n_train)
-        if unit:
-            scale = np.sqrt(np.einsum("ij,ij->i", rows, rows) + private)
-        if self.root_costs is not None:
-            scale = scale * self.root_costs
-        return rows / np.maximum(scale, np.finfo(float).tiny)[:, None].astype(rows.dtype)
-
-    def _towards(
-        self, targets: list[list[_Target]], labelled: bool, dtype: Any
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield for each target its vector, a row per candidate, and the rows' private variances.
-
-        One pass over the pool is made per model.
-        """
-        root = np.sqrt(len(self.models))
-        parts = [
-            self._rows([made[i] for made in targets], examples, labelled, dtype)
-            for i, examples in enumerate(self.examples)
-        ]
-        for place, made in enumerate(targets):
-            rows = np.hstack([part[place][0] for part in parts]) / dtype(root)
-            private = np.mean([part[place][1] for part in parts], axis=0)
-            yield np.concatenate([t.vector for t in made]) / root, rows, private
-
-    def _rows(
-        self, targets: list[_Target], examples: Any, labelled: bool, dtype: Any
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        embedding, n = targets[0].embedding, len(examples)
-        oracle = embedding.oracle
-        out = [(np.zeros((n, len(t.vector)), dtype), np.zeros(n)) for t in targets]
-        batches = oracle.scores(examples) if labelled else oracle.fisher_rows(examples)
-        for batch in track_rows(batches, "scoring the pool", n):
-            inside = in_float64(embedding.sketch.project(batch))
-            for target, (made, private) in zip(targets, out, strict=True):
-                features, rest = target.features(batch, inside)
-                for rows in _by_example(batch.sample):
-                    at = batch.sample[rows[:, 0]]
-                    made[at], private[at] = _contrast(
-                        features[rows], rest[rows], target.vector, self.n_train
-                    )
-        return out
-
-
-def _contrast(
-    block: np.ndarray, private: np.ndarray, goal: np.ndarray, n: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce blocks of rows (m, c, p) to the unit combination that gains most towards the goal.
-
-    Returns the rows (m, p) and their private variances (m,).
-    """
-    if block.shape[1] == 1:
-        return block[:, 0], private[:, 0]
-    inner = block @ block.transpose(0, 2, 1) / n
-    inner += np.eye(block.shape[1]) + private[:, :, None] * np.eye(block.shape[1]) / n
-    w = np.linalg.solve(inner, (block @ goal)[..., None])[..., 0]
-    w /= np.maximum(np.linalg.norm(w, axis=1, keepdims=True), np.finfo(float).tiny)
-    return np.einsum("mc,mcp->mp", w, block), np.einsum("mc,mc->m", w**2, private)
-
-
-def _by_example(sample: np.ndarray) -> Iterator[np.ndarray]:
-    """Positions of each example's rows, examples with equally many rows together."""
-    order = np.argsort(sample, kind="stable")
-    _, starts, counts = np.unique(sample[order], return_index=True, return_counts=True)
-    for count in np.unique(counts):
-        yield order[starts[counts == count][:, None] + np.arange(count)]
-
-
-def _first_of_copies(rows: np.ndarray) -> np.ndarray:
-    """Positions of the first row in every direction; rows of no length at all are left out."""
-    length = np.linalg.norm(rows, axis=1)
-    alive = np.flatnonzero(length > 0)
-    unit = rows[alive] / length[alive, None]
-    draws = np.random.default_rng(0).normal(size=(rows.shape[1], 4))
-    cells = np.column_stack(
-        [np.round(unit @ draws, _GROUP_DIGITS), np.round(np.log(length[alive]), 3)]
-    )
-    return alive[np.sort(np.unique(cells, axis=0, return_index=True)[1])]
+    saved = np.array([np.concatenate(losses[0]) - np.concatenate(own) for own in losses])
+    best = int(np.argmax(saved.mean(axis=1)))
+    error = saved[best].std(ddof=1) / np.sqrt(len(used))
+    return _RANDOM_SHARES[best] if saved[best].mean() > error else 0.0
 
 
 def _predicted(
-    towards: _Candidates, order: np.ndarray, n: int, gap: float, most: float, labelled: bool,
+    towards: Candidates, order: np.ndarray, n: int, gap: float, most: float, labelled: bool,
     rng: np.random.Generator,
 ) -> dict[str, float]:  # fmt: skip
     """Return the expected change of the queried examples' mean log-likelihood, beside random rows'.
@@ -675,12 +462,6 @@ def _check_costs(costs: Any, n_pool: int) -> np.ndarray | None:
     if values.shape != (n_pool,) or not np.isfinite(values).all() or not (values > 0).all():
         raise ExemplaError(f"costs must hold a positive number for each of the {n_pool} pool rows.")
     return np.sqrt(values / values.mean())
-
-
-def _quiet_select(rows: np.ndarray, goal: np.ndarray, k: int, selector: Selector, side: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExemplaWarning)
-        return select(rows, goal, k, selector, side=side)
 
 
 def _likelier(gain: float) -> str:

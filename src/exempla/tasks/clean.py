@@ -14,18 +14,17 @@ from typing import Any, Unpack
 import numpy as np
 
 from exempla.checks import check_k, check_seed
-from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions
-from exempla.kernel.kernel import mean_embedding
+from exempla.kernel.kernel import mean_embedding, shares
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence, select
 from exempla.selection.rows import RELATIVE_TIE, descending
-from exempla.tasks.copies import Copies, overlap_sentence
+from exempla.tasks.copies import Copies
 from exempla.tasks.explain import check_question, pick, trusted_query
-from exempla.tasks.removal import memory_forecast, with_removal
 from exempla.tasks.retrain import check_fit, fitted
+from exempla.tasks.verify import memory_forecast, with_removal
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -142,22 +141,13 @@ def clean_from(
     started = time.perf_counter() if started is None else started
     check_question(k, "opponents", "true", ask, selector)
     with showing(explainer.progress):
-        rows, weights, check = trusted_query(explainer, test, ask, None, errors)
-        some = test if rows is None else take_examples(test, rows)
+        asked = trusted_query(explainer, test, ask, None, errors)
         if selector is None:
-            found = _most_harmful(explainer, some, k, weights)
+            found = _most_harmful(explainer, asked.test, k, asked.weights)
         else:
-            picked = pick(explainer, some, k, "opponents", "true", selector, weights)
+            picked = pick(explainer, asked.test, k, "opponents", "true", selector, asked.weights)
             found = Cleaning.of(picked, effect=-picked.alignment / explainer.n_train)
-        said = tuple(s for s in (overlap_sentence(explainer.train_data, test, rows),) if s)
-        assert found.question is not None
-        found = replace(
-            found,
-            question=found.question._replace(test=test, rows=rows),
-            test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
-            warnings=(*found.warnings, *said),
-            fit=fit,
-        )
+        found = replace(asked.answered(found, explainer, test), fit=fit)
         answer: Any = with_removal(found, fit, time.perf_counter() - started)
         return answer
 
@@ -185,7 +175,7 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
             f"{len(order)} of {k} examples were found: no other one harms these predictions."
         )
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
-    question = Question(explainer, query.examples[0], test, shares=_shares(weights, len(query)))
+    question = Question(explainer, query.examples[0], test, shares=shares(weights, len(query)))
     rows = kernel.whiten_rows(order)
     mu = mean_embedding(kernel.query_rows(query, rows), weights)
     return Cleaning.of(
@@ -198,10 +188,6 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
         **explainer._provenance(order, question, "true", k),
         warnings=tuple(notes),
     )
-
-
-def _shares(weights: np.ndarray | None, n: int) -> np.ndarray:
-    return np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
 
 
 def _weighted(rows: Any, mu: Any, order: np.ndarray) -> Selection:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
@@ -29,18 +29,26 @@ from exempla.results import Explanation
 from exempla.selection import Selector
 from exempla.selection.select import SIDES
 from exempla.tasks.copies import Copies, overlap_sentence
-from exempla.tasks.mistakes import check_ask, check_test_labels, is_about_errors, queried_rows
-from exempla.tasks.removal import (
+from exempla.tasks.mistakes import (
+    TestLabelCheck,
+    check_ask,
+    check_test_labels,
+    is_about_errors,
+    queried_rows,
+)
+from exempla.tasks.retrain import judge_held_out
+from exempla.tasks.verify import (
     auto_limit,
     is_diffuse,
     memory_forecast,
     smallest_set,
     with_removal,
 )
-from exempla.tasks.retrain import judge_held_out
 
+Found = TypeVar("Found", bound=Explanation)
 _SHOWN_IF_DIFFUSE = 10
 """Training rows that are listed where no small set of rows causes the errors."""
+_SIGN = {"opponents": -1.0, "proponents": 1.0}
 _MOST_SELECTIONS = 6
 """Selections made to replace picks that turned out to be copies of earlier ones."""
 
@@ -208,19 +216,9 @@ def explain_from(
     """
     check_question(k, side, labels, ask, selector, weights)
     started = time.perf_counter() if started is None else started
-    rows, weights, check = trusted_query(explainer, test, ask, weights, errors)
-    some = test if rows is None else take_examples(test, rows)
-    found = pick(explainer, some, k, side, labels, selector, weights)
-    said = tuple(s for s in (overlap_sentence(explainer.train_data, test, rows),) if s)
-    assert found.question is not None
-    found = replace(
-        found,
-        question=found.question._replace(
-            test=test, rows=rows, quality=_quality(explainer, test, rows)
-        ),
-        test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
-        warnings=(*found.warnings, *said),
-    )
+    asked = trusted_query(explainer, test, ask, weights, errors)
+    found = pick(explainer, asked.test, k, side, labels, selector, asked.weights)
+    found = asked.answered(found, explainer, test, quality=_quality(explainer, test, asked.rows))
     return with_removal(found, fit, max(time.perf_counter() - started, 0.0))
 
 
@@ -234,27 +232,50 @@ def _quality(explainer: Explainer, test: Any, rows: np.ndarray | None) -> Judged
     return judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
 
 
+class TrustedQuery(NamedTuple):
+    """The rows a question is about, once errors that are wrong test labels have left it."""
+
+    test: Any
+    """The queried examples."""
+    rows: np.ndarray | None
+    """Their positions in the test data; None for all."""
+    weights: np.ndarray | None
+    check: TestLabelCheck | None
+    """What was found out about their test labels."""
+
+    def answered(self, found: Found, explainer: Explainer, test: Any, **more: Any) -> Found:
+        """Return the answer with its question in terms of all test data, and what was noticed."""
+        assert found.question is not None
+        overlap = overlap_sentence(explainer.train_data, test, self.rows)
+        check = self.check
+        return replace(
+            found,
+            question=found.question._replace(test=test, rows=self.rows, **more),
+            test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
+            warnings=(*found.warnings, *([overlap] if overlap else [])),
+        )
+
+
 def trusted_query(
     explainer: Explainer, test: Any, ask: Any, weights: Any = None, errors: bool | None = None
-) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
+) -> TrustedQuery:
     """Return the queried rows, their weights, and what was found out about their test labels.
 
     Errors whose test label is probably wrong are left out if the noise model is certain that there
     are wrong labels; the others count by the probability that their label is right.
     """
-    rows = queried_rows(explainer, test, ask)
-    if rows is None or not (is_about_errors(ask) if errors is None else errors):
-        return rows, weights, None
-    check, p_wrong = check_test_labels(explainer, test, rows)
-    if check is None or not p_wrong.any():
-        return rows, weights, check
-    given = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if given.shape != rows.shape:
-        return rows, weights, check  # refused where the query is read
-    keep = p_wrong <= 0.5
-    if not check.certain or not keep.any():
-        return rows, given * (1.0 - p_wrong), check
-    return rows[keep], (given * (1.0 - p_wrong))[keep], check
+    rows, check = queried_rows(explainer, test, ask), None
+    if rows is not None and (is_about_errors(ask) if errors is None else errors):
+        check, p_wrong = check_test_labels(explainer, test, rows)
+        given = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
+        # weights of another shape are refused where the query is read
+        if check is not None and p_wrong.any() and given.shape == rows.shape:
+            keep = p_wrong <= 0.5
+            if not check.certain or not keep.any():
+                keep[:] = True
+            rows, weights = rows[keep], (given * (1.0 - p_wrong))[keep]
+    some = test if rows is None else take_examples(test, rows)
+    return TrustedQuery(some, rows, weights, check)
 
 
 def pick(
@@ -292,35 +313,16 @@ def pick(
     diffuse = False
     if k == "auto" and len(leaders):
         influence = explainer.mean_influence(test, labels, weights)
-        effects = np.array([_push(influence[group], side) for group in members])
-        wanted = smallest_set(effects)
+        push = np.array([influence[group].sum() for group in members])
+        wanted = smallest_set(np.abs(push) if side == "both" else push * _SIGN[side])
         diffuse = side == "opponents" and is_diffuse(
             explainer, np.concatenate(members), test, labels, weights
         )
         wanted = min(wanted, _SHOWN_IF_DIFFUSE) if diffuse else wanted
-    if len(leaders) > wanted or len(found) > (leaders[-1] + 1 if len(leaders) else 0):
-        end = int(leaders[wanted]) if len(leaders) > wanted else len(found)
-        if end < len(found):  # greedy picks are nested: the first ones stay what they are
-            found = select(end, quiet=True)
-            first, leaders, members = first[:end], leaders[:wanted], members[:wanted]
-    return _grouped(found, first, leaders, members, len(leaders) if k == "auto" else k, diffuse)
-
-
-def _push(influence: np.ndarray, side: str) -> float:
-    """Return how strongly a group of rows acts on the query, in the direction of its side."""
-    total = float(influence.sum())
-    return {"opponents": -total, "proponents": total}.get(side, abs(total))
-
-
-def _grouped(
-    found: Explanation,
-    first: np.ndarray,
-    leaders: np.ndarray,
-    members: list[np.ndarray],
-    k: int,
-    diffuse: bool,
-) -> Explanation:
-    """Return the explanation with one entry per group of copies."""
+    if len(leaders) > wanted:  # greedy picks are nested: the first ones stay what they are
+        end = int(leaders[wanted])
+        found = select(end, quiet=True)
+        first, leaders, members = first[:end], leaders[:wanted], members[:wanted]
     place = np.searchsorted(leaders, first)
     return replace(
         found,
@@ -330,6 +332,6 @@ def _grouped(
         gains=np.bincount(place, found.gains, minlength=len(leaders)),
         alignment=found.alignment[leaders],
         copies=tuple(group.tolist() for group in members),
-        k=int(k),
+        k=len(leaders) if k == "auto" else int(k),
         diffuse=diffuse,
     )

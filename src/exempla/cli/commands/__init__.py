@@ -1,4 +1,4 @@
-"""One module per command: add_arguments(parser), run(options) -> exit code, and its STAGES.
+"""One module per command: run(options) -> exit code, and the STAGES of its progress bar.
 
-Heavy imports are inside `run`, so that `exempla --help` is fast.
+`exempla.cli.main` imports only the module of the command that runs.
 """

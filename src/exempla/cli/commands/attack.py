@@ -1,70 +1,37 @@
-"""Measure how fragile a model is: move a few training rows slightly, retrain, count the flips.
-
-The target is a set of test rows that are predicted correctly: rows you name with --ask, or the ten
-least certain rows of one class. The report lists the training rows that are easiest to attack and
-that you should protect first. Columns must be numbers. Predictions of trees do not change under
-small moves, so their training rows get wrong labels instead.
-"""
+"""`exempla attack`: how many predictions flip if a few training rows are changed slightly?"""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from exempla.cli.options import (
-    add_fail_above,
-    add_file_arguments,
-    add_output,
-    command_line,
-    stages,
-    verdict,
-)
+import numpy as np
 
-if TYPE_CHECKING:
-    from exempla.cli.fitted import Fitted
+from exempla.cli.fitted import Fitted, reading
+from exempla.cli.output import write_json
+from exempla.cli.query import choose_query
+from exempla.data import take_rows
+from exempla.errors import ExemplaError
+from exempla.oracles.sklearn.unwrap import is_trees
+from exempla.report import About, Listed, write_listing
+from exempla.report.words import percent
+from exempla.tables.infer import FEATURES
+from exempla.tables.models.image import NetworkClassifier
+from exempla.tasks.attack import attack, weak_points
 
-STAGES = stages(("attacking", 4, 2))
-
+STAGES = (("attacking", 4, 2),)
 _TARGETS = 10
 """Test rows attacked together where the user names none."""
 _SHOWN = 50
 """Rows on the page; the table has all of them."""
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the file, the attack, and the output."""
-    add_file_arguments(parser)
-    how = parser.add_argument_group("the attack")
-    how.add_argument("--ask", metavar="ROWS", help="target rows, such as 3,17 (default: see above)")
-    how.add_argument(
-        "--points", metavar="N", type=int, default=2, help="training rows to move (default: 2)"
-    )
-    how.add_argument(
-        "--budget",
-        metavar="SIZE",
-        type=float,
-        default=0.5,
-        help="how far each value may move: in standard deviations of a column, or in pixel values "
-        "between 0 and 1 (default: 0.5)",
-    )
-    add_fail_above(how, "a larger share of the target predictions flips")
-    add_output(parser)
-
-
 def run(options: Namespace) -> int:
     """Attack, retrain, and write the results."""
-    from exempla.cli.fitted import reading
-    from exempla.cli.output import contract, published, say_files, write_json
-    from exempla.data import take_rows
-    from exempla.oracles.sklearn.registry import is_trees
-    from exempla.report.words import percent
-    from exempla.tables.models.image import NetworkClassifier
-    from exempla.tasks.attack import attack, weak_points
-
-    with reading(options, 0.2, linear=True, differentiable=True) as (given, console, folder):
+    with reading(options, 0.2, linear=True, differentiable=True) as (given, job):
         network = given.model if isinstance(given.model, NetworkClassifier) else None
-        model, prepare = given.head(options.model is None)
+        model, prepare = given.head()
         model, fit = (model, None) if network is None else (network.model_, network.recipe.fit)
         as_taken = (lambda X, y: (X, y)) if network is None else network.data
         labels = is_trees(model)  # trees are piecewise constant: their rows get wrong labels
@@ -73,7 +40,7 @@ def run(options: Namespace) -> int:
         parts: Any = given.parts
         train = as_taken(prepare(parts.X_train), parts.y_train)
         target = as_taken(prepare(take_rows(parts.X_test, positions)), parts.y_test[positions])
-        console.say(f"Target: {what}.")
+        job.say(f"Target: {what}.")
         shared = {"budget": options.budget, "seed": options.seed}
         how = "labels" if labels else "train"
         found: Any = attack(model, train, target, k=options.points, perturb=how, fit=fit, **shared)
@@ -81,45 +48,44 @@ def run(options: Namespace) -> int:
         check = found.verify(fit=fit, seeds=3 if fit is None else 1)
     flipped, by_chance = check.mean("attacked"), check.mean("random direction")
     rows = parts.train[found.indices].tolist()
+    count = f"{len(rows)} of {len(parts.train):,} training rows"
     if labels:
-        answer = (
-            f"Wrong labels for {len(rows)} of {len(parts.train):,} training rows flip "
-            f"{percent(flipped)} of these predictions after retraining (random wrong labels: "
-            f"{percent(by_chance)})."
-        )
-        change, budget = found.effect, None
+        done, change, budget = "relabelled", found.effect, None
+        doing, random = f"Wrong labels for {count} flip", "random wrong labels"
     else:
-        answer = (
-            f"Moving {len(rows)} of {len(parts.train):,} training rows by at most "
-            f"{options.budget:g} flips {percent(flipped)} of these predictions after retraining "
-            f"(random moves of the same size: {percent(by_chance)})."
-        )
-        change, budget = found.after - found.before, found.budget
+        done, change, budget = "moved", found.after - found.before, found.budget
+        doing = f"Moving {count} by at most {options.budget:g} flips"
+        random = "random moves of the same size"
+    answer = (
+        f"{doing} {percent(flipped)} of these predictions after retraining ({random}: "
+        f"{percent(by_chance)})."
+    )
     weak["label"] = parts.y_train[weak["index"]]
     weak["index"] = parts.train[weak["index"]]
     # The weight of a row is the change of the target's log-likelihood, to first order.
-    values = contract(
-        options, rows, weights=change.tolist(), side="opponents",
+    values = job.contract(
+        rows, weights=change.tolist(), side="opponents",
         damping=float(found.damping), damping_rule=getattr(found, "damping_rule", "auto"),
         file=given.dataset.name, answer=answer, rows=rows, budget=budget,
         target=parts.test[positions].tolist(), expected=found.expected,
         flipped=flipped, flipped_by_chance=by_chance,
     )  # fmt: skip
-    with published(folder, options) as stage:
+    about = given.about(
+        question=f"Which rows could be {done} to flip predictions?",
+        answer=answer,
+        notes=(f"Target: {what}.",),
+    )
+    with job.published() as stage:
         paths = {"result": write_json(stage, values), "table": stage / "explanation.csv"}
         weak.to_csv(paths["table"], index=False)
-        paths["report"] = _write_page(stage, given, weak, rows, answer, what, options, labels)
-    said = "Rows relabelled" if labels else "Rows moved"
-    console.say(f"{answer} {said}: {', '.join(map(str, rows))}.")
-    say_files(console, folder, paths)
-    return verdict(console, options, flipped, "of these predictions flip")
+        paths["report"] = _write_page(stage / "report.html", given, weak, rows, about, done)
+    job.say(f"{answer} Rows {done}: {', '.join(map(str, rows))}.")
+    job.say_files(paths)
+    return job.verdict(flipped, "of these predictions flip")
 
 
-def _check(given: Any, model: Any, any_columns: bool) -> None:
+def _check(given: Fitted, model: Any, any_columns: bool) -> None:
     """Refuse data that cannot be moved by a small amount."""
-    from exempla.errors import ExemplaError
-    from exempla.tables.infer import FEATURES
-
     if given.regression:
         raise ExemplaError("attack flips predicted classes; this label is a number.")
     if any_columns:
@@ -135,13 +101,8 @@ def _check(given: Any, model: Any, any_columns: bool) -> None:
         raise ExemplaError("attack needs columns without missing values; fill them in first.")
 
 
-def _target(given: Any, ask: str | None) -> tuple[Any, str]:
+def _target(given: Fitted, ask: str | None) -> tuple[np.ndarray, str]:
     """Return positions among the test rows and a description of them."""
-    import numpy as np
-
-    from exempla.cli.query import choose_query
-    from exempla.errors import ExemplaError
-
     parts = given.parts
     if ask is not None:
         positions = choose_query(given, ask, None).positions
@@ -160,43 +121,28 @@ def _target(given: Any, ask: str | None) -> tuple[Any, str]:
 
 
 def _write_page(
-    stage: Path,
-    given: Fitted,
-    weak: Any,
-    moved: list[int],
-    answer: str,
-    what: str,
-    options: Namespace,
-    labels: bool,
+    path: Path, given: Fitted, weak: Any, changed: list[int], about: About, done: str
 ) -> Path:
     """Write report.html: the rows that are easiest to attack, and those that were changed."""
-    from exempla.report import About, Listed, write_listing
-
-    shown = weak.head(_SHOWN)
-    done, how = "moved", "by moving this row alone within the budget"
-    trust = [("Budget", f"{options.budget:g}", "how far each value may move")]
-    if labels:
-        done, how, trust = "relabelled", "by giving this row alone a wrong label", []
+    shown, budget = weak.head(_SHOWN), given.options.budget
+    how = "by moving this row alone within the budget"
+    trust = [("Budget", f"{budget:g}", "how far each value may move")]
+    if done == "relabelled":
+        how, trust = "by giving this row alone a wrong label", []
     rows = [
         Listed(
-            int(row), f"{label} · reach {reach:.2g}" + (f" · {done} here" if row in moved else "")
+            int(row), f"{label} · reach {reach:.2g}" + (f" · {done} here" if row in changed else "")
         )
         for row, label, reach in shown[["index", "label", "reach"]].itertuples(index=False)
     ]
     return write_listing(
-        stage / "report.html",
+        path,
         rows,
         view=given.view(shown["index"].to_numpy()),
-        about=About(
-            question=f"Which rows could be {done} to flip predictions?",
-            answer=answer,
-            notes=(f"Target: {what}.",),
-            command=command_line(options),
-            **given.facts(),
-        ),
+        about=about,
         trust=trust,
         heading=f"The {len(rows)} rows that are easiest to attack",
         help="Protect or check these first. Reach: how far the mean log-likelihood of the target "
         f"can fall, to first order, {how}.",
-        seed=options.seed,
+        seed=given.options.seed,
     )

@@ -84,10 +84,13 @@ def _plain(kind: Any) -> Any:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+
+
 def _typed(label: str, kind: Any, name: str) -> Any:
     try:
         if pa.types.is_boolean(_plain(kind)):
-            return {"true": True, "false": False, "1": True, "0": False}[label.casefold()]
+            return _BOOLEANS[label.casefold()]
         return pa.scalar(label).cast(_plain(kind)).as_py()
     except (pa.ArrowException, KeyError):
         raise ExemplaError(
@@ -190,7 +193,7 @@ def _plain_array(file: Any, name: str, path: Path) -> np.ndarray:
 def _npz_value(label: str, kind: np.dtype) -> Any:
     try:
         if kind.kind == "b":
-            return {"true": True, "false": False, "1": True, "0": False}[label.casefold()]
+            return _BOOLEANS[label.casefold()]
         return np.asarray(label).astype(kind)
     except (ValueError, KeyError, OverflowError):
         raise ExemplaError(f"The label {label!r} does not fit y, which has type {kind}.") from None

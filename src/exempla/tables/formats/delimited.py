@@ -1,40 +1,39 @@
-"""CSV, TSV and similar files: every cell is a string, and the position of each row is kept."""
+"""CSV, TSV and similar files: every cell is a string, and the position of each row is kept.
+
+The dialect (delimiter, quotes, spaces after delimiters, lines above the table, header) is inferred
+from the beginning of the file. An export writes new values into single cells, in their own quoting
+style, and copies records without a decision unchanged.
+"""
 
 from __future__ import annotations
 
 import csv
+import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from exempla.errors import ExemplaError
-from exempla.tables.formats.dialect import (
-    Dialect,
-    column_names,
-    excel_safe_record,
-    looks_like_data,
-    preamble,
-    records,
-    replace_cell,
-    sample,
-    sniff_delimiter,
-    sniff_quotes,
-    sniff_spaces,
-)
 from exempla.tables.formats.encoding import (
     TextSource,
     check_limit,
+    lines,
     named_format,
     sniff_encoding,
     unpack,
 )
-from exempla.tables.table import Edits, Table, show
+from exempla.tables.table import MISSING, Edits, Table, column_names, show
 
-CHUNK = 20_000
+_CHUNK = 20_000
+"""Rows that are parsed before they become Arrow arrays."""
+_SAMPLE = 1_000_000
+"""Characters at the beginning of a file from which its dialect is inferred."""
+_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 _UNTITLED = ("", "Unnamed: 0")
 """Titles of a first column that holds row names, as pandas and R write it."""
 _RAGGED_SHARE = 0.01
@@ -42,30 +41,57 @@ _RAGGED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
+class _Dialect:
+    """How rows are written.
+
+    With `spaces`, a space after the delimiter is not part of the cell ("39, State-gov"). Without
+    `quotes`, a quotation mark is an ordinary character.
+    """
+
+    delimiter: str
+    quotes: bool = True
+    spaces: bool = False
+    strict: bool = False
+
+    def __str__(self) -> str:
+        name = _DELIMITERS.get(self.delimiter, repr(self.delimiter))
+        return f"{name} and space" if self.spaces else name
+
+    def reader(self, source: Iterator[str]) -> Iterator[list[str]]:
+        """Return Python's CSV reader for this dialect."""
+        return csv.reader(
+            source,
+            delimiter=self.delimiter,
+            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
+            skipinitialspace=self.spaces,
+            strict=self.strict,
+        )
+
+
+@dataclass(frozen=True)
 class _DelimitedSource(TextSource):
     """Changes single cells in their own quoting style."""
 
-    dialect: Dialect
+    dialect: _Dialect
 
     def rewrite(self, edits: Edits) -> bytes:
         def edit(row: int, record: str) -> str:
             if row in edits.removed:
                 return ""
             for column, value in edits.cells.get(row, {}).items():
-                record = replace_cell(record, column, value, self.dialect)
-            return excel_safe_record(record, self.dialect) if edits.excel_safe else record
+                record = _replace_cell(record, column, value, self.dialect)
+            return _excel_safe_record(record, self.dialect) if edits.excel_safe else record
 
         return self.edited(range(len(self.starts)) if edits.excel_safe else edits.rows, edit)
 
 
-@dataclass(frozen=True)
-class _Parsed:
+class _Parsed(NamedTuple):
+    """The columns of a file, where each row starts and ends, and the ragged rows."""
+
     columns: list[pa.ChunkedArray]
     starts: np.ndarray
     ends: np.ndarray
     ragged: tuple[int, ...]
-    numbers: tuple[int, ...]
-    """Line numbers of the ragged rows, for the message."""
 
 
 def read_delimited(
@@ -85,14 +111,14 @@ def read_delimited(
     del content
     if not text.strip():
         raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
-    cut = sniff_delimiter(text, delimiter, named_format(inside), path.name)
-    dialect = Dialect(cut, spaces=sniff_spaces(text, cut))
-    dialect = replace(dialect, quotes=sniff_quotes(text, dialect))
+    dialect = _Dialect(_sniff_delimiter(text, delimiter, named_format(inside), path.name))
+    dialect = replace(dialect, spaces=_sniff_spaces(text, dialect))
+    dialect = replace(dialect, quotes=_sniff_quotes(text, dialect))
     notes = [f"Read {path.name} as {found}, {dialect}-separated.", *found.notes]
 
-    first = sample(text, dialect)
+    first = _sample(text, dialect)
     check_limit("columns", max(map(len, first), default=0), path.name)
-    above = preamble(first)
+    above = _preamble(first)
     if above:
         notes.append(f"Skipped {above} line(s) above the table, the first {first[0][0]!r}.")
     first = first[above:]
@@ -104,10 +130,10 @@ def read_delimited(
     titles, said = _titles(first[0] if has_header else [], names, parsed, path.name)
     notes += said
     if parsed.ragged:
-        notes.append(_ragged_note(parsed, path.name))
+        notes.append(_ragged_note(parsed, text, path.name))
     return Table(
         path=path,
-        format="tsv" if cut == "\t" else "csv",
+        format="tsv" if dialect.delimiter == "\t" else "csv",
         data=pa.table(parsed.columns, names=titles),
         source=_DelimitedSource(raw, found, packing, parsed.starts, parsed.ends, dialect),
         notes=tuple(notes),
@@ -120,7 +146,7 @@ def read_delimited(
 def _has_header(
     rows: list[list[str]], wanted: bool | None, expected: Collection[str], name: str
 ) -> tuple[bool, str]:
-    why = looks_like_data(rows, expected)
+    why = _looks_like_data(rows, expected)
     if wanted is None:
         if not why:
             return True, ""
@@ -134,14 +160,14 @@ def _has_header(
 
 
 def _parse(
-    text: str, dialect: Dialect, first: list[list[str]], skip: int
-) -> tuple[_Parsed, Dialect]:
+    text: str, dialect: _Dialect, first: list[list[str]], skip: int
+) -> tuple[_Parsed, _Dialect]:
     """Parse with quotes; if they are not in pairs, treat them as ordinary characters."""
-    width = Counter(len(row) for row in first[1:] or first).most_common(1)[0][0]
+    width = _usual_width(first[1:] or first)[0]
     ways = [replace(dialect, strict=dialect.quotes)]
     if '"' in text and dialect.quotes:
         ways += [replace(dialect, quotes=False), dialect]
-    best: tuple[_Parsed, Dialect] | None = None
+    best: tuple[_Parsed, _Dialect] | None = None
     for way in ways:
         try:
             parsed = _parse_as(text, way, width, skip)
@@ -159,7 +185,7 @@ def _parse(
     return best
 
 
-def _parse_as(text: str, dialect: Dialect, width: int, skip: int) -> _Parsed:
+def _parse_as(text: str, dialect: _Dialect, width: int, skip: int) -> _Parsed:
     starts: list[int] = []
     ends: list[int] = []
     ragged: list[int] = []
@@ -171,7 +197,7 @@ def _parse_as(text: str, dialect: Dialect, width: int, skip: int) -> _Parsed:
             column.append(pa.array(values, type=pa.string()))
         rows.clear()
 
-    for number, (cells, start, end) in enumerate(records(text, dialect)):
+    for number, (cells, start, end) in enumerate(_records(text, dialect)):
         if number < skip:
             continue
         if len(cells) != width:
@@ -180,13 +206,12 @@ def _parse_as(text: str, dialect: Dialect, width: int, skip: int) -> _Parsed:
         rows.append(cells)  # pyright: ignore[reportArgumentType]
         starts.append(start)
         ends.append(end)
-        if len(rows) == CHUNK:
+        if len(rows) == _CHUNK:
             flush()
     if rows:
         flush()
     columns = [pa.chunked_array(column, type=pa.string()) for column in chunks]
-    lines = [text.count("\n", 0, starts[row]) + 1 for row in ragged[:5]]
-    return _Parsed(columns, np.array(starts), np.array(ends), tuple(ragged), tuple(lines))
+    return _Parsed(columns, np.array(starts), np.array(ends), tuple(ragged))
 
 
 def _titles(
@@ -215,9 +240,10 @@ def _titles(
     return column_names(cells, width)
 
 
-def _ragged_note(parsed: _Parsed, name: str) -> str:
+def _ragged_note(parsed: _Parsed, text: str, name: str) -> str:
     count, total = len(parsed.ragged), len(parsed.starts)
-    where = f"line(s) {show(parsed.numbers)}{' …' if count > len(parsed.numbers) else ''}"
+    first = [text.count("\n", 0, parsed.starts[row]) + 1 for row in parsed.ragged[:5]]
+    where = f"line(s) {show(first)}{' …' if count > len(first) else ''}"
     width = len(parsed.columns)
     if count > max(1, _RAGGED_SHARE * total):
         raise ExemplaError(
@@ -228,3 +254,258 @@ def _ragged_note(parsed: _Parsed, name: str) -> str:
         f"{count} row(s) do not have {width} cells ({where}): not used for training, exported "
         "unchanged."
     )
+
+
+def _records(text: str, dialect: _Dialect) -> Iterator[tuple[list[str], int, int]]:
+    """Yield the cells of each record with its start and end in the text; skip blank lines.
+
+    >>> list(_records("a,b\\n\\n1,2", _Dialect(",")))
+    [(['a', 'b'], 0, 4), (['1', '2'], 5, 8)]
+    """
+    mark, start = [0], 0
+    before = csv.field_size_limit(sys.maxsize)  # e-mails exceed the limit, which is global
+    try:
+        for cells in dialect.reader(lines(text, mark)):
+            if cells:
+                yield cells, start, mark[0]
+            start = mark[0]
+    finally:
+        csv.field_size_limit(before)
+
+
+def _sample(text: str, dialect: _Dialect, most: int = 1000) -> list[list[str]]:
+    """Return the first records, without one that the end of the sample may have cut."""
+    found: list[list[str]] = []
+    size = _SAMPLE
+    while len(found) < min(most, 2):  # records longer than the sample need a larger one
+        piece, found = text[:size], []
+        try:
+            for cells, _, end in _records(piece, dialect):
+                if end == len(piece) < len(text):
+                    break
+                found.append(cells)
+                if len(found) == most:
+                    break
+        except csv.Error:
+            pass
+        if size >= len(text):
+            break
+        size *= 8
+    return found
+
+
+def _sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> str:
+    """Return the delimiter with which most records have the same number of cells, above one.
+
+    >>> _sniff_delimiter("a;b\\n1,5;2\\n2,5;3\\n", None, ".csv", "a.csv")
+    ';'
+    """
+    scores = {each: _agreement(text, each, suffix) for each in _DELIMITERS}
+    best = max(scores, key=lambda each: scores[each])
+    if wanted is None:
+        return best if scores[best][0] > 0 else ("\t" if suffix == ".tsv" else ",")
+    wanted = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}.get(
+        wanted, wanted
+    )
+    if len(wanted) != 1 or wanted in '\r\n"':
+        raise ExemplaError(f"The delimiter must be one character such as ',', not {wanted!r}.")
+    if all(len(cells) == 1 for cells in _sample(text, _Dialect(wanted))) and scores[best][0] > 0.9:
+        raise ExemplaError(
+            f"With the delimiter {wanted!r} every row of {name} is a single cell. The file looks "
+            f"{_DELIMITERS[best]}-separated: give {best!r}, or leave the delimiter out."
+        )
+    return wanted
+
+
+def _sniff_quotes(text: str, dialect: _Dialect) -> bool:
+    """Return True if quotation marks enclose cells: in pairs, with rows of equal length.
+
+    >>> _sniff_quotes('x\\ty\\n"a\\t1\\nb\\t0\\n', _Dialect("\\t"))
+    False
+    """
+    if '"' not in text:
+        return True
+    plain = _usual_width(_sample(text, replace(dialect, quotes=False)))[1]
+    enclosing = _usual_width(_sample(text, dialect))[1]
+    if plain > enclosing:
+        return False
+    piece = text[:_SAMPLE]
+    try:
+        for _, _, end in _records(piece, replace(dialect, strict=True)):
+            if end == len(piece):
+                break
+    except csv.Error:
+        return plain < enclosing or len(piece) < len(text)
+    return True
+
+
+def _usual_width(rows: list[list[str]]) -> tuple[int, float]:
+    """Return the most frequent number of cells and the share of the rows that have it."""
+    if not rows:
+        return 0, 0.0
+    width, count = Counter(map(len, rows)).most_common(1)[0]
+    return width, count / len(rows)
+
+
+def _agreement(text: str, delimiter: str, suffix: str) -> tuple[float, bool, int]:
+    way = _Dialect(delimiter, quotes=_sniff_quotes(text[:100_000], _Dialect(delimiter)))
+    width, share = _usual_width(_sample(text, way, 200))
+    usual = delimiter == {".csv": ",", ".tsv": "\t"}.get(suffix)
+    return (share, usual, width) if width > 1 else (0.0, usual, 0)
+
+
+def _sniff_spaces(text: str, dialect: _Dialect) -> bool:
+    """Return True if a space follows every delimiter ("39, State-gov, 77516")."""
+    if dialect.delimiter == "\t":
+        return False
+    rows = _sample(text, dialect, 200)
+    width = _usual_width(rows)[0]
+    cells = [cell for row in rows if len(row) == width for cell in row[1:]]
+    return bool(cells) and all(cell.startswith(" ") for cell in cells)
+
+
+def _preamble(rows: list[list[str]]) -> int:
+    """Return the number of lines above the table: single cells before rows of several.
+
+    >>> _preamble([["|1x3 Cross validator"], ["a", "b"], ["1", "2"], ["3", "4"]])
+    1
+    """
+    width = _usual_width(rows[:200])[0]
+    above = next((i for i, row in enumerate(rows) if len(row) != 1), 0)
+    return above if width > 1 and above <= 20 else 0
+
+
+_TEXT_WORDS = 4
+"""Mean number of words from which a column counts as text in `looks_like_data`."""
+
+
+def _looks_like_data(rows: list[list[str]], expected: Collection[str] = ()) -> str:
+    """Explain why the first row is not a header; return "" if it may be one.
+
+    The first row is data if it has a number in a column of numbers or a value that the rows below
+    repeat. It is a header if it contains one of the `expected` column names, a word above a column
+    of numbers, or a single word above a column of text.
+
+    >>> _looks_like_data([["39", "State-gov"], ["50", "Private"], ["38", "Private"]])
+    "'39' is a number in a column of numbers"
+    >>> _looks_like_data([["text", "spam"], ["a", "ham"], ["b", "spam"]], expected=["spam"])
+    ''
+    """
+    first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    titles = [cell.strip() for cell in first]
+    if any(name.strip() in titles for name in expected if not _number(name)):
+        return ""
+    if titles in ([str(i + k) for i in range(len(first))] for k in (0, 1)):
+        return ""  # 0, 1, 2 …: how pandas writes a frame without names
+    why = ""
+    for place, cell in enumerate(first):
+        below = [row[place].strip() for row in rest if row[place].strip() not in MISSING]
+        if not below or cell.strip() in MISSING:
+            continue
+        if sum(map(_number, below)) >= 0.99 * len(below):
+            if any(letter.isalpha() for letter in cell) and not _number(cell):
+                return ""  # a word above numbers names them
+            if _number(cell):
+                why = why or f"{cell.strip()!r} is a number in a column of numbers"
+            continue
+        words = sum(len(text.split()) for text in below) / len(below)
+        if words >= _TEXT_WORDS and len(cell.split()) == 1 and cell.strip().isidentifier():
+            return ""  # a single word above sentences names them
+        levels = set(below)
+        few = len(levels) <= 50 and len(levels) <= len(below) / 2
+        if few and cell.strip() in levels:
+            why = why or f"{cell.strip()!r} is a value of the rows below"
+    return why
+
+
+def _number(cell: str) -> bool:
+    try:
+        float(cell.strip().replace(",", ".", 1))
+    except ValueError:
+        return False
+    return True
+
+
+def _cell_spans(record: str, dialect: _Dialect) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of every cell of a record, with quotes, without extra spaces.
+
+    >>> list(_cell_spans('7,"a,b",c\\n', _Dialect(",")))
+    [(0, 1), (2, 7), (8, 9)]
+    """
+    # Only the last line end closes the record; a quoted cell may contain others.
+    last = len(record.removesuffix("\n").removesuffix("\r"))
+    start = 0
+    while True:
+        while dialect.spaces and start < last and record[start] == " ":
+            start += 1
+        search = start
+        if dialect.quotes and record.startswith('"', start):
+            search = _closing_quote(record, start) + 1
+        end = record.find(dialect.delimiter, search, last)
+        yield start, (last if end < 0 else end)
+        if end < 0:
+            return
+        start = end + 1
+
+
+def _closing_quote(record: str, start: int) -> int:
+    at = record.find('"', start + 1)
+    while at >= 0 and record.startswith('""', at):
+        at = record.find('"', at + 2)
+    return at if at >= 0 else len(record) - 1
+
+
+def _replace_cell(record: str, place: int, value: str, dialect: _Dialect) -> str:
+    """Return the record with one cell changed, in that cell's own quoting style.
+
+    >>> _replace_cell('1,"ham"\\r\\n', 1, "spam", _Dialect(","))
+    '1,"spam"\\r\\n'
+    """
+    start, end = list(_cell_spans(record, dialect))[place]
+    changed = record[:start] + _written(value, record[start:end], dialect) + record[end:]
+    # Reading the result must give the new value here and the old ones elsewhere.
+    before, after = _read(record, dialect), _read(changed, dialect)
+    if after != [*before[:place], value, *before[place + 1 :]]:
+        raise ExemplaError(
+            f"The label {value!r} cannot be written into this file without changing other cells; "
+            "choose a label without delimiters and line breaks."
+        )
+    return changed
+
+
+def _read(record: str, dialect: _Dialect) -> list[str]:
+    found = list(_records(record, dialect))
+    return found[0][0] if len(found) == 1 else []
+
+
+def _written(value: str, old: str, dialect: _Dialect) -> str:
+    if not dialect.quotes:
+        return value
+    special = (dialect.delimiter, "\r", "\n")
+    needed = any(mark in value for mark in special) or value.startswith('"')
+    needed = needed or (dialect.spaces and value.startswith(" "))
+    if old.startswith('"') or needed:
+        return '"' + value.replace('"', '""') + '"'
+    return value
+
+
+def _excel_safe_record(record: str, dialect: _Dialect) -> str:
+    """Return the record with an apostrophe before cells that a spreadsheet would evaluate.
+
+    >>> _excel_safe_record("=1+1,-5,@x\\n", _Dialect(","))
+    "'=1+1,-5,'@x\\n"
+    """
+    for place, cell in enumerate(_read(record, dialect)):
+        if _is_formula(cell):
+            record = _replace_cell(record, place, "'" + cell, dialect)
+    return record
+
+
+def _is_formula(cell: str) -> bool:
+    if not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return False
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    return False

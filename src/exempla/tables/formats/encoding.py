@@ -22,27 +22,23 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
 from exempla.errors import ExemplaError
 
 _VARIABLE = "EXEMPLA_LIMITS"
-DEFAULTS = {
-    "unpacked": 2 * 10**9,  # bytes that a .gz, .bz2, .xz, .npz or .parquet file unpacks to
-    "columns": 100_000,  # columns of a table, or keys of all JSON objects together
-    "gaps": 10**8,  # cells of JSON lines whose row lacks the key: each new key is one per row
-    "depth": 100,  # JSON lists and objects inside each other
-    "line": 5_000_000,  # characters of one line of a text file
+_LIMITS = {
+    "unpacked": (2 * 10**9, "bytes unpacked"),  # of a .gz, .bz2, .xz, .npz or .parquet file
+    "columns": (100_000, "columns"),  # of a table, or keys of all JSON objects together
+    "gaps": (10**8, "cells without a value"),  # of JSON lines: each new key is one per row
+    "depth": (100, "JSON values inside each other"),
+    "line": (5_000_000, "characters in one line"),
 }
-_WORDS = {
-    "unpacked": "bytes unpacked",
-    "columns": "columns",
-    "gaps": "cells without a value",
-    "depth": "JSON values inside each other",
-    "line": "characters in one line",
-}
+"""The default of each limit, and what it counts."""
 
 
 def limit(name: str) -> int:
@@ -51,7 +47,7 @@ def limit(name: str) -> int:
     >>> limit("columns")
     100000
     """
-    return _given_limits().get(name, DEFAULTS[name])
+    return _given_limits().get(name, _LIMITS[name][0])
 
 
 def check_limit(name: str, found: int | None, file: str) -> None:
@@ -62,8 +58,8 @@ def check_limit(name: str, found: int | None, file: str) -> None:
     said = f"more than {most:,}" if found is None else f"{found:,}"
     needed = "NUMBER" if found is None else str(found)
     raise ExemplaError(
-        f"{file} has {said} {_WORDS[name]}; the limit is {most:,}. If the file is meant to be that "
-        f"large, set the environment variable {_VARIABLE}={name}={needed}."
+        f"{file} has {said} {_LIMITS[name][1]}; the limit is {most:,}. If the file is meant to be "
+        f"that large, set the environment variable {_VARIABLE}={name}={needed}."
     )
 
 
@@ -75,10 +71,10 @@ def _given_limits() -> dict[str, int]:
             found[name] = int(float(number))
         except (ValueError, OverflowError):
             found[name] = 0
-        if name not in DEFAULTS or found[name] < 1:
+        if name not in _LIMITS or found[name] < 1:
             raise ExemplaError(
                 f"{piece!r} in {_VARIABLE} is not understood; write NAME=NUMBER, where NAME is one "
-                f"of {', '.join(DEFAULTS)}."
+                f"of {', '.join(_LIMITS)}."
             )
     return found
 
@@ -87,12 +83,12 @@ _EASTERN = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
 """Two bytes per character: Japanese (Shift-JIS, EUC), Chinese (GBK, Big5), Korean."""
 _OTHERS = ("cp1251", "koi8_r", "cp866", "iso8859_5", "cp1253", "cp1255", "cp1256")
 """Cyrillic (four), Greek, Hebrew, Arabic."""
-ENOUGH = 60_000
+_ENOUGH = 60_000
 """Bytes that are examined, all from cells with non-ASCII characters."""
 _IN_RUNS = 0.7
 """Share of non-ASCII bytes next to another one: 0.8 and more in these scripts, below 0.5 in
 Western languages."""
-FEWEST = 8
+_FEWEST = 8
 """With fewer non-ASCII bytes than this, no guess is made."""
 _PLAIN = re.compile(rb'[\t\r\n,;"]')
 """Ends a cell; in none of these codecs is it part of another character."""
@@ -110,7 +106,7 @@ def _guess_codecs(data: bytes) -> list[str]:
     sample = b"\n".join(dict.fromkeys(_cells(data)))
     single = len(_OTHER.findall(sample))
     together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
-    if single < FEWEST or together < _IN_RUNS * single:
+    if single < _FEWEST or together < _IN_RUNS * single:
         return []
     from charset_normalizer import from_bytes
 
@@ -124,9 +120,9 @@ def _guess_codecs(data: bytes) -> list[str]:
 
 
 def _cells(data: bytes) -> Iterator[bytes]:
-    """Yield cells with non-ASCII bytes from anywhere in the file, up to `ENOUGH` bytes."""
+    """Yield cells with non-ASCII bytes from anywhere in the file, up to `_ENOUGH` bytes."""
     at = taken = 0
-    while taken < ENOUGH and (here := _OTHER.search(data, at)) is not None:
+    while taken < _ENOUGH and (here := _OTHER.search(data, at)) is not None:
         start = 1 + max(data.rfind(mark, at, here.start()) for mark in (b"\n", b",", b";", b"\t"))
         end = _PLAIN.search(data, here.end())
         cell = data[max(start, at) : len(data) if end is None else end.start()]
@@ -235,21 +231,10 @@ def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding
     except UnicodeDecodeError:
         pass
     # cp1252 leaves five bytes undefined; latin-1 defines all, so the last guess always fits.
-    for codec in (*_guess_codecs(data), "cp1252", "latin-1"):
-        encoding = Encoding(codec, guessed=True)
-        text = _exactly(encoding, data)
-        if text is not None:
-            return encoding, text
-    raise AssertionError("latin-1 decodes every byte")
-
-
-def _exactly(encoding: Encoding, data: bytes) -> str | None:
-    """Return the text if encoding it again gives the same bytes, as an export requires."""
-    try:
-        text = encoding.decode(data)
-        return text if encoding.bom + text.encode(encoding.codec) == data else None
-    except (ValueError, LookupError, ArithmeticError):  # UnicodeError is a ValueError
-        return None
+    for codec in (*_guess_codecs(data), "cp1252"):
+        with suppress(ExemplaError):
+            return _fitting(data, Encoding(codec, guessed=True), name)
+    return _fitting(data, Encoding("latin-1", guessed=True), name)
 
 
 def _as_given(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
@@ -269,39 +254,34 @@ def _as_given(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
     bom = next(
         (mark for mark, marked in _BOMS if data.startswith(mark) and marked.startswith(family)), b""
     )
-    return _fitting(data, Encoding(_plain(codec, bom), bom), name)
-
-
-def _plain(codec: str, bom: bytes) -> str:
-    """Return the codec that writes no byte-order mark itself."""
-    marked = dict(_BOMS).get(bom)
-    return marked or {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(
-        codec, codec
-    )
+    # The codec that writes no byte-order mark itself.
+    unmarked = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
+    plain = dict(_BOMS).get(bom) or unmarked.get(codec, codec)
+    return _fitting(data, Encoding(plain, bom), name)
 
 
 def _fitting(data: bytes, encoding: Encoding, name: str) -> tuple[Encoding, str]:
-    text = _exactly(encoding, data)
-    if text is not None:
-        return encoding, text
+    """Return the text if encoding it again gives the same bytes, as an export requires."""
+    problem = "writing it back would change bytes"
+    try:
+        text = encoding.decode(data)
+        if encoding.bom + text.encode(encoding.codec) == data:
+            return encoding, text
+    except UnicodeDecodeError as error:
+        problem = f"byte {error.start} does not decode"
+    except UnicodeEncodeError:
+        pass
+    except (ValueError, LookupError, ArithmeticError):
+        problem = "it does not decode"
     raise ExemplaError(
-        f"{name} is not {encoding.codec}: {_where(encoding, data)}; leave out the encoding to have "
-        "it detected, or give another one."
+        f"{name} is not {encoding.codec}: {problem}; leave out the encoding to have it detected, "
+        "or give another one."
     )
 
 
-def _where(encoding: Encoding, data: bytes) -> str:
-    try:
-        encoding.decode(data)
-    except UnicodeDecodeError as error:
-        return f"byte {error.start} does not decode"
-    except (ValueError, LookupError, ArithmeticError):
-        return "it does not decode"
-    return "writing it back would change bytes"
-
-
-PIECE = 1 << 24
+_PIECE = 1 << 24
 _PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+_COMPRESSORS: dict[str, Any] = {"gz": gzip, "bz2": bz2, "xz": lzma}
 _ZIPPED = "zip:"
 """Prefix of a packing that names the only file of a zip archive."""
 
@@ -317,11 +297,11 @@ def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
         return raw, ""
     if packing == "zip":
         return _unzipped(raw, name)
-    opened: Any = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}[packing]
+    opened: Any = _COMPRESSORS[packing].open
     most, size, pieces = limit("unpacked"), 0, []
     try:
         with opened(io.BytesIO(raw)) as file:
-            while size <= most and (piece := file.read(PIECE)):
+            while size <= most and (piece := file.read(_PIECE)):
                 pieces.append(piece)
                 size += len(piece)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
@@ -382,11 +362,25 @@ def pack(data: bytes, packing: str) -> bytes:
             entry = zipfile.ZipInfo(packing.removeprefix(_ZIPPED))  # dated 1980, always
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         return out.getvalue()
-    if packing == "gz":
-        return gzip.compress(data, mtime=0)
-    if packing == "bz2":
-        return bz2.compress(data)
-    return lzma.compress(data) if packing == "xz" else data
+    how: Any = {"mtime": 0} if packing == "gz" else {}
+    return _COMPRESSORS[packing].compress(data, **how) if packing else data
+
+
+def lines(text: str, mark: list[int]) -> Iterator[str]:
+    """Yield lines with their line ends; `mark[0]` is the end of the line yielded last.
+
+    `str.splitlines` would also split at form feeds and U+2028, which belong to the cells.
+    """
+    most, start = limit("line"), 0
+    single = text.count("\r") == text.count("\r\n")  # then searching for "\n" is faster
+    ends = re.finditer("\n" if single else "\r\n|\r|\n", text)
+    for end in chain((match.end() for match in ends), [len(text)]):
+        if end - start > most:
+            check_limit("line", None, "The file")
+        if end > start:
+            mark[0] = end
+            yield text[start:end]
+        start = end
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
-from exempla.tables.formats.dialect import lines
 from exempla.tables.formats.encoding import (
     TextSource,
     check_limit,
     limit,
+    lines,
     sniff_encoding,
     unpack,
 )
@@ -46,18 +46,31 @@ class JsonSource(TextSource):
 
 
 def _replaced(line: str, key: str, value: str) -> str:
-    spans = json_spans(line)
+    spans = _spans(line)
     if key in spans:
         start, end = spans[key]
-        return line[:start] + json_token(value, line[start:end]) + line[end:]
+        return line[:start] + _token(value, line[start:end]) + line[end:]
     for outer, (start, end) in spans.items():  # the value may be in a nested object
         if key.startswith(f"{outer}{_WAY}") and line[start] == "{":
             inner = _replaced(line[start:end], key.removeprefix(f"{outer}{_WAY}"), value)
             return line[:start] + inner + line[end:]
     # The row has no such key: it is added as the last one.
     at = line.rindex("}")
-    entry = f"{json.dumps(key, ensure_ascii=False)}: {json_token(value, '')}"
+    entry = f"{json.dumps(key, ensure_ascii=False)}: {_token(value, '')}"
     return f"{line[:at].rstrip()}{', ' if spans else ''}{entry}{line[at:]}"
+
+
+def replace_elements(line: str, key: str, values: Mapping[int, str]) -> str:
+    """Return the line with some elements of the list `key` changed in their own style.
+
+    >>> replace_elements('{"tags": ["O",  "B"]}', "tags", {0: "I"})
+    '{"tags": ["I",  "B"]}'
+    """
+    start, end = _spans(line)[key]
+    listed = line[start:end]
+    for place, value in values.items():
+        listed = _replaced(listed, str(place), value)
+    return line[:start] + listed + line[end:]
 
 
 def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
@@ -188,22 +201,26 @@ def _array(values: list[str | None]) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array(valid, type=pa.string())])
 
 
-def json_spans(line: str) -> dict[str, tuple[int, int]]:
-    """Return the position of each value of a JSON object on one line.
+def _spans(text: str) -> dict[str, tuple[int, int]]:
+    """Return the position of each value of a JSON object or list on one line.
 
-    >>> json_spans('{"a": 1, "b": "x"}')
+    >>> _spans('{"a": 1, "b": "x"}')
     {'a': (6, 7), 'b': (14, 17)}
+    >>> _spans("[7, null]")
+    {'0': (1, 2), '1': (4, 8)}
     """
-    decoder, spans = json.JSONDecoder(), {}
-    at = _past_space(line, line.index("{") + 1)
-    while line[at] != "}":
-        key, at = decoder.raw_decode(line, at)
-        at = _past_space(line, _past_space(line, at) + 1)
-        _, end = decoder.raw_decode(line, at)
+    decoder, spans, is_list = json.JSONDecoder(), {}, text.lstrip().startswith("[")
+    at = _past_space(text, text.index("[" if is_list else "{") + 1)
+    while text[at] not in "}]":
+        key = str(len(spans))
+        if not is_list:
+            key, at = decoder.raw_decode(text, at)
+            at = _past_space(text, _past_space(text, at) + 1)
+        _, end = decoder.raw_decode(text, at)
         spans[key] = (at, end)
-        at = _past_space(line, end)
-        if line[at] == ",":
-            at = _past_space(line, at + 1)
+        at = _past_space(text, end)
+        if text[at] == ",":
+            at = _past_space(text, at + 1)
     return spans
 
 
@@ -213,10 +230,10 @@ def _past_space(line: str, at: int) -> int:
     return at
 
 
-def json_token(value: str, old: str) -> str:
+def _token(value: str, old: str) -> str:
     """Write a new value in the style of the old one: a string stays a string, a number a number.
 
-    >>> json_token("1", "0"), json_token("1", '"0"'), json_token("spam", "0")
+    >>> _token("1", "0"), _token("1", '"0"'), _token("spam", "0")
     ('1', '"1"', '"spam"')
     """
     if not old.startswith('"'):

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.tables.formats.columnar import OnDisk, fingerprint
-from exempla.tables.formats.dialect import column_names
 from exempla.tables.formats.encoding import check_limit
-from exempla.tables.table import Edits, Table
+from exempla.tables.table import Edits, Table, column_names
 
 __all__ = ["XlsxSource", "is_workbook", "read_xlsx"]
 

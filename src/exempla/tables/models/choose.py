@@ -23,8 +23,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import get_scorer
-from sklearn.model_selection import KFold, StratifiedKFold, cross_validate
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
@@ -32,8 +31,8 @@ from threadpoolctl import threadpool_limits
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.progress import counter, track
-from exempla.tables.features import DateParts, feature_frame, tree_columns
+from exempla.progress import track
+from exempla.tables.features import date_parts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.table import Table
 from exempla.tasks.labels.fix_labels import MANY_CLASSES
@@ -94,9 +93,9 @@ def _cross_validated(
     X: Any,
     y: Any,
     *,
-    folds: int = 5,
-    max_rows: int = 20_000,
-    seed: int = 0,
+    folds: int,
+    max_rows: int,
+    seed: int,
     what: str = "the model",
 ) -> tuple[CrossValidation, np.ndarray]:
     """Return the cross-validated accuracy and the loss of each held-out row (see `_row_losses`)."""
@@ -110,45 +109,36 @@ def _cross_validated(
     parts = make_folds(y, folds, classes=not numbers, seed=seed)
     if not parts:
         raise ExemplaError("Every class has a single row, so cross-validation is impossible.")
-    scoring = "neg_mean_squared_error" if numbers else "accuracy"
-    measured = get_scorer(scoring)
-    losses: list[np.ndarray] = []
-    with counter(f"cross-validating {what}", len(parts)) as bar:
-
-        def scored(fitted: Any, inputs: Any, labels: Any) -> float:
-            bar.update()
-            losses.append(_row_losses(fitted, inputs, labels, numbers))
-            return float(measured(fitted, inputs, labels))
-
-        raising: Any = {"error_score": "raise"}
-        found = cross_validate(model, X, y, cv=parts, scoring=scored, **raising)
-    each, sizes = found["test_score"], np.array([len(test) for _, test in parts])
+    losses, right = [], []
+    for train, test in track(parts, f"cross-validating {what}", len(parts)):
+        fitted, unseen = clone(model).fit(take_rows(X, train), y[train]), take_rows(X, test)
+        losses.append(_row_losses(fitted, unseen, y[test], numbers))
+        if not numbers:
+            right.append(np.asarray(fitted.predict(unseen)) == y[test])
+    every = np.concatenate(losses)
     if numbers:
-        return _r2(y, -each, sizes), np.concatenate(losses)
+        spread = max(float(np.var(y)), 1e-300)
+        r2 = 1 - np.array([each.mean() for each in losses]) / spread
+        se = float(np.std(r2, ddof=1) / np.sqrt(len(r2)))
+        return CrossValidation(1 - float(every.mean()) / spread, se, 0.0), every
     judged = y[np.concatenate([test for _, test in parts])]
-    mean = float(each @ sizes / sizes.sum())
+    mean = float(np.concatenate(right).mean())
     majority = float(np.unique(judged, return_counts=True)[1].max() / len(judged))
     se = float(np.sqrt(max(mean * (1 - mean), 1e-12) / len(judged)))
-    return CrossValidation(mean, se, majority), np.concatenate(losses)
+    return CrossValidation(mean, se, majority), every
 
 
-def _row_losses(model: Any, X: Any, y: np.ndarray, numbers: bool) -> np.ndarray:
-    """Return the loss of each row: −log p, 0/1 without probabilities, or the squared error.
-
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X = np.array([[0.0], [1.0]])
-    >>> _row_losses(LogisticRegression().fit(X, [0, 1]), X, np.array([0, 1]), False).shape
-    (2,)
-    """
+def _row_losses(
+    model: Any, X: Any, y: np.ndarray, numbers: bool, least: float = _SUREST
+) -> np.ndarray:
+    """Return the loss of each row: −log p, 0/1 without probabilities, or the squared error."""
     if numbers:
         return (np.asarray(model.predict(X)).ravel() - y) ** 2
     if not hasattr(model, "predict_proba"):
         return (np.asarray(model.predict(X)) != y).astype(np.float64)
-    classes = np.asarray(model.classes_)
-    sure = np.asarray(model.predict_proba(X))
-    own = np.where(classes[None, :] == y[:, None], sure, 0.0).sum(axis=1)
-    return -np.log(own.clip(min=_SUREST))
+    own = np.asarray(model.classes_)[None, :] == y[:, None]
+    sure = np.where(own, model.predict_proba(X), 0.0).sum(axis=1)
+    return -np.log(sure.clip(min=least))
 
 
 def make_folds(
@@ -185,14 +175,6 @@ def _predicts_numbers(model: Any, y: np.ndarray) -> bool:
         return y.dtype.kind == "f" and not hasattr(model, "predict_proba")
 
 
-def _r2(y: np.ndarray, errors: np.ndarray, sizes: np.ndarray) -> CrossValidation:
-    """Return R² from the mean squared error of each fold."""
-    spread = max(float(np.var(y)), 1e-300)
-    each = 1 - errors / spread
-    mean = 1 - float(errors @ sizes / sizes.sum()) / spread
-    return CrossValidation(mean, float(np.std(each, ddof=1) / np.sqrt(len(each))), 0.0)
-
-
 clone: Any = _clone
 """`sklearn.base.clone`, typed to return an estimator."""
 
@@ -209,7 +191,6 @@ _TOP_LEVELS = 1_000
 def default_model(
     table: Table,
     columns: Collection[Column],
-    label: str | None = None,
     *,
     rows: np.ndarray | None = None,
     seed: int = 0,
@@ -231,31 +212,33 @@ def default_model(
     ['prepare', 'model']
     """
     target = label_of(columns)
-    labelled = np.flatnonzero(~table.missing(label or target.name))
+    labelled = np.flatnonzero(~table.missing(target.name))
     rows = labelled if rows is None else np.intersect1d(rows, labelled)
     few = np.random.default_rng(seed).permutation(rows)[:_SEARCH_ROWS]
     X = feature_frame(table, columns, few)
     y = label_values(table, target.name, target.detail, few)
     prepare = preparation(columns, X)
-    ready = clone(prepare).fit_transform(X)
     start: Any = Ridge()
     if target.detail == "classes":
-        solver, tol = _solver(ready, len(np.unique(y)), len(rows))
-        start = LogisticRegression(solver=solver, tol=tol, max_iter=1000)
+        start = _classifier(clone(prepare).fit_transform(X), y, len(rows))
     return Pipeline([("prepare", prepare), ("model", _best(start, prepare, X, y, seed))])
 
 
-def _solver(X: Any, classes: int, rows: int) -> tuple[Any, float]:
-    """Return solver and tolerance: Newton with the Hessian if it is cheap, Newton-CG if sparse.
+def _classifier(X: Any, y: np.ndarray, rows: int) -> LogisticRegression:
+    """Return a logistic regression for this many rows like X, with the fastest solver.
+
+    That is Newton with the Hessian if it is cheap, and Newton-CG if X is sparse.
 
     L-BFGS took 20 times as long as Newton-CG on 16,000 sentences × 33,000 n-grams. The tolerance
     bounds the mean gradient: it must be below the gradient of the penalty, w/(C·n), and for
     hundreds of thousands of rows well below the standard error of the gradient, about 1/√n.
     """
+    classes = len(np.unique(y))
     size = X.shape[1] * (1 if classes == 2 else classes)
+    solver, tol = ("newton-cg", 1e-6) if issparse(X) else ("lbfgs", 1e-4 if rows > 1e5 else 1e-5)
     if size <= _FULL_HESSIAN and rows * size**2 <= _HESSIAN_WORK:
-        return "newton-cholesky", 1e-6
-    return ("newton-cg", 1e-6) if issparse(X) else ("lbfgs", 1e-4 if rows > 100_000 else 1e-5)
+        solver, tol = "newton-cholesky", 1e-6
+    return LogisticRegression(solver=cast(Any, solver), tol=tol, max_iter=1000)
 
 
 def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
@@ -265,10 +248,13 @@ def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransform
     if names["number"]:
         steps.append(("number", numbers_ready(), names["number"]))
     if names["category"]:
-        steps.append(("category", _categories(), names["category"]))
+        levels = OneHotEncoder(
+            handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
+        )
+        steps.append(("category", levels, names["category"]))
     if names["date"]:
         steps.append(
-            ("date", Pipeline([("parts", DateParts()), *numbers_ready().steps]), names["date"])
+            ("date", Pipeline([("parts", date_parts()), *numbers_ready().steps]), names["date"])
         )
     for place, name in enumerate(names["text"]):
         # With a single column name (no list), the vectoriser gets strings, not a frame.
@@ -280,12 +266,6 @@ def numbers_ready() -> Pipeline:
     """Return a pipeline that imputes numbers, marks missing ones, and scales."""
     impute = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
     return Pipeline([("impute", impute), ("scale", StandardScaler())])
-
-
-def _categories() -> OneHotEncoder:
-    return OneHotEncoder(
-        handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
-    )
 
 
 def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
@@ -310,14 +290,14 @@ def tuned_classifier(features: Any, X: Any, y: np.ndarray, seed: int = 0) -> Log
     """
     few = np.random.default_rng(seed).permutation(len(y))[:_SEARCH_ROWS]
     ready, y = features.fit(X).transform(take_rows(X, few)), np.asarray(y)[few]
-    solver, tol = _solver(ready, len(np.unique(y)), len(y))
-    start = LogisticRegression(solver=solver, tol=tol, max_iter=1000)
-    return _best(start, None, ready, y, seed)
+    return _best(_classifier(ready, y, len(y)), None, ready, y, seed)
 
 
 def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, seed: int) -> Any:
     """Return the model with the regularisation strength of least cross-validated loss."""
-    losses, classes = np.zeros(len(_STRENGTHS)), isinstance(model, LogisticRegression)
+    classes = isinstance(model, LogisticRegression)
+    strengths = [{"C": each} if classes else {"alpha": 1 / each} for each in _STRENGTHS]
+    losses = np.zeros(len(strengths))
     folds = make_folds(y, 3, classes=classes, seed=seed)
     for train, test in track(folds, "tuning regularisation", len(folds)):
         if classes and len(np.unique(y[test])) < 2:
@@ -327,25 +307,13 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
             ready = clone(prepare)
             inside, outside = ready.fit_transform(inside), ready.transform(outside)
         trial = clone(model)
-        for place, strength in enumerate(_STRENGTHS):
-            trial.set_params(**_strength(model, strength)).fit(inside, y[train])
-            losses[place] += _loss(trial, outside, y[test])
+        for place, strength in enumerate(strengths):
+            trial.set_params(**strength).fit(inside, y[train])
+            losses[place] += _row_losses(trial, outside, y[test], not classes, 1e-13).mean()
     # Ties go to the middle: with perfect folds all strengths are equally good.
-    order = sorted(range(len(_STRENGTHS)), key=lambda i: abs(i - len(_STRENGTHS) // 2))
+    order = sorted(range(len(strengths)), key=lambda i: abs(i - len(strengths) // 2))
     best = min(order, key=lambda i: round(losses[i], 9))
-    return clone(model).set_params(**_strength(model, _STRENGTHS[best]))
-
-
-def _strength(model: Any, strength: float) -> dict[str, float]:
-    return {"C": strength} if isinstance(model, LogisticRegression) else {"alpha": 1 / strength}
-
-
-def _loss(model: Any, X: Any, y: np.ndarray) -> float:
-    if isinstance(model, Ridge):
-        return float(np.mean((model.predict(X) - y) ** 2))
-    chosen = np.searchsorted(model.classes_, y)
-    sure = model.predict_proba(X)[np.arange(len(y)), chosen]
-    return -float(np.log(sure.clip(min=1e-13)).mean())
+    return clone(model).set_params(**strengths[best])
 
 
 _ROUNDS = 100
@@ -373,17 +341,10 @@ def boosted_model(columns: Collection[Column], seed: int = 0) -> Pipeline | None
     return Pipeline([("prepare", prepare), ("model", model)])
 
 
-MOST_ROWS, _FEWEST_ROWS = 20_000, 1_000
+_MOST_ROWS, _FEWEST_ROWS = 20_000, 1_000
 _CELLS = 2_000_000
 """Rows × columns × classes of a comparison; larger files are sampled."""
 _FOLDS = 5
-
-
-class Candidate(NamedTuple):
-    """An unfitted model that may be chosen, and its name."""
-
-    name: str
-    model: Any
 
 
 @dataclass(frozen=True)
@@ -399,12 +360,8 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for explanation.json."""
-        return {
-            "model": self.name,
-            "loss": self.loss,
-            "loss_se": self.se,
-            "score": self.accuracy.mean,
-        }
+        score = self.accuracy.mean
+        return {"model": self.name, "loss": self.loss, "loss_se": self.se, "score": score}
 
 
 @dataclass(frozen=True)
@@ -469,11 +426,11 @@ def choose_model(
         few = Pipeline([("prepare", preparation(columns, X)), ("model", SoftmaxRegression())])
         return Chosen(few)
     first = default_model(table, columns, rows=rows, seed=seed)
-    candidates = [Candidate("ridge regression" if regression else "logistic regression", first)]
+    candidates = [("ridge regression" if regression else "logistic regression", first)]
     size = compared_rows(X, y, regression)
     boosted = None if linear or size is None else boosted_model(columns, seed)
     if boosted is not None and can_explain(boosted):
-        candidates.append(Candidate("histogram gradient boosting", boosted))
+        candidates.append(("histogram gradient boosting", boosted))
     if len(candidates) == 1 or size is None:
         return Chosen(first, regression=regression)
     found = compare(candidates, X, y, max_rows=size, seed=seed)
@@ -489,7 +446,7 @@ def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | Non
         return None
     outputs = 1 if regression or len(counts) == 2 else len(counts)
     affordable = _CELLS // max(1, X.shape[1] * outputs)
-    return None if affordable < _FEWEST_ROWS else min(affordable, MOST_ROWS)
+    return None if affordable < _FEWEST_ROWS else min(affordable, _MOST_ROWS)
 
 
 def can_explain(model: Any) -> bool:
@@ -507,9 +464,9 @@ def can_explain(model: Any) -> bool:
 
 
 def compare(
-    candidates: Sequence[Candidate], X: Any, y: Any, *, max_rows: int = MOST_ROWS, seed: int = 0
+    candidates: Sequence[tuple[str, Any]], X: Any, y: Any, *, max_rows: int, seed: int
 ) -> list[Compared]:
-    """Cross-validate every candidate on the same folds."""
+    """Cross-validate every candidate, a name and an unfitted model, on the same folds."""
     found = []
     for name, model in candidates:
         # with so few rows one thread is faster, especially on a busy machine

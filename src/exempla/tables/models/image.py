@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from exempla.errors import ExemplaError
 from exempla.progress import track
@@ -97,19 +98,9 @@ class ImageFeatures(TransformerMixin, BaseEstimator):
         return np.hstack([*(b.clip(max=_CLIP) for b in scaled), cell_means(x).reshape(n, -1)])
 
 
-class _Pixels(TransformerMixin, BaseEstimator):
+def _flat_pixels(X: Any, scale: float) -> np.ndarray:
     """Flatten images into rows of numbers, divided by `scale`."""
-
-    def __init__(self, scale: float = 1.0) -> None:
-        self.scale = scale
-
-    def fit(self, X: Any, y: Any = None) -> _Pixels:
-        self.n_features_in_ = int(np.prod(np.shape(X)[1:]))
-        return self
-
-    def transform(self, X: Any) -> np.ndarray:
-        X = np.asarray(X)
-        return X.reshape(len(X), -1).astype(np.float64) / self.scale
+    return np.asarray(X).reshape(len(X), -1).astype(np.float64) / scale
 
 
 @dataclass(frozen=True)
@@ -162,14 +153,12 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: np.ndarray, y: Any) -> NetworkClassifier:
         """Train a new network."""
-        recipe = self.recipe
+        recipe, data = self.recipe, self.data(X, y)
         if recipe.build is not None and recipe.fit is not None:
-            self.model_ = recipe.fit(recipe.build(), *self.data(X, y))
-            self.classes_ = recipe.classes
+            self.model_ = recipe.fit(recipe.build(), *data)
         else:
-            unfitted: Any = clone(recipe.model)  # pyright: ignore[reportArgumentType]
-            self.model_ = unfitted.fit(*self.data(X, y))
-            self.classes_ = self.model_.classes_
+            self.model_ = clone(recipe.model).fit(*data)  # pyright: ignore
+        self.classes_ = getattr(self.model_, "classes_", recipe.classes)
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -182,23 +171,15 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             return self.model_.predict_proba(self.data(X))
         import torch
 
-        ready, out = self.data(X), []
+        batches = torch.as_tensor(self.data(X)).split(1024)
         with torch.no_grad(), _one_thread():
-            for start in range(0, len(ready), 1024):
-                batch = torch.as_tensor(ready[start : start + 1024])
-                out.append(self.model_(batch).softmax(1).numpy())
-        return np.concatenate(out) if out else np.empty((0, len(self.classes_)))
+            return np.concatenate([self.model_(batch).softmax(1).numpy() for batch in batches])
 
     def data(self, X: np.ndarray, y: Any = None) -> Any:
         """Return X (and y) as the network itself takes them."""
         cnn = self.recipe.kind == "cnn"
         ready = self.recipe.prepare(X) if cnn else np.asarray(X).reshape(len(X), -1)
         return ready if y is None else (ready, self.recipe.encode(y))
-
-
-def _has_torch() -> bool:
-    """Return True if torch is installed, without importing it."""
-    return importlib.util.find_spec("torch") is not None
 
 
 def _scale(pixels: np.ndarray) -> float:
@@ -243,31 +224,31 @@ def default_image_model(
             f"An image model needs pixels of shape (n, h, w[, 3]) and at least two classes; these "
             f"are {pixels.shape} and {len(classes)}."
         )
+    has_torch = importlib.util.find_spec("torch") is not None
     if kind == "network":
-        kind = "cnn" if _has_torch() and min(pixels.shape[1:3]) >= 8 else "mlp"
+        kind = "cnn" if has_torch and min(pixels.shape[1:3]) >= 8 else "mlp"
     scale = _scale(pixels)
     if kind in ("auto", "features"):
         features = ImageFeatures(scale)
-        steps = [
-            ("features", features),
-            ("model", tuned_classifier(features, pixels, labels, seed)),
-        ]
+        model = tuned_classifier(features, pixels, labels, seed)
+        steps = [("features", features), ("model", model)]
         return ImageModel("features", classes, model=Pipeline(steps))
     if kind == "mlp":
         # About 3,000 steps of 200 images, however many images there are.
         rounds = epochs or int(np.clip(600_000 / len(pixels), 20, 300))
         net = MLPClassifier((64,), alpha=1e-3, max_iter=rounds, random_state=seed)
-        steps = [("pixels", _Pixels(scale)), ("model", net)]
+        pixels_ready = FunctionTransformer(_flat_pixels, kw_args={"scale": scale})
+        steps = [("pixels", pixels_ready), ("model", net)]
         return ImageModel("mlp", classes, model=Pipeline(steps))
     if kind != "cnn":
         raise ExemplaError(
             f"There is no image model {kind!r}; choose 'features', 'cnn', 'mlp' or 'auto'."
         )
-    if not _has_torch():
+    if not has_torch:
         raise ExemplaError("The CNN needs torch: pip install 'exempla[torch]', or choose 'mlp'.")
     channels = 1 if pixels.ndim == 3 else int(pixels.shape[3])
     size = (int(pixels.shape[1]), int(pixels.shape[2]))
-    recipe = SmallCNN(channels, size, len(classes), epochs, seed)
+    recipe = _SmallCNN(channels, size, len(classes), epochs, seed)
     return ImageModel("cnn", classes, build=recipe.build, fit=recipe.fit, scale=scale)
 
 
@@ -286,30 +267,22 @@ def _one_thread() -> Iterator[None]:
 
 STEPS = 1_500
 """Training steps of a network if the number of epochs is not given."""
+_TRAIN_BATCH = 64
 
 
 @dataclass(frozen=True)
-class SmallCNN:
+class _SmallCNN:
     """Two convolutions and two linear layers, about 50,000 weights for 28 × 28 pixels.
 
     There is no batch normalisation: with it, the score of one example would depend on the others
     in its batch.
-
-    >>> import numpy as np
-    >>> recipe = SmallCNN(1, (8, 8), 2, epochs=1)
-    >>> X, y = np.zeros((4, 1, 8, 8), np.float32), np.array([0, 1, 0, 1])
-    >>> recipe.fit(recipe.build(), X, y).training
-    False
     """
 
     channels: int
     size: tuple[int, int]
     classes: int
-    epochs: int | None = None
-    seed: int = 0
-    batch: int = 64
-    rate: float = 3e-3
-    decay: float = 1e-4
+    epochs: int | None
+    seed: int
 
     def build(self) -> nn.Module:
         """Return a new module with the weights of `seed`; the global random state is unchanged."""
@@ -339,16 +312,16 @@ class SmallCNN:
         if sample_weight is not None:
             weight = torch.as_tensor(np.asarray(sample_weight), dtype=torch.float32)
             weight = weight / weight.mean().clamp_min(1e-12)
-        rounds = self.epochs or int(np.clip(STEPS * self.batch / len(x), 2, 80))
+        rounds = self.epochs or int(np.clip(STEPS * _TRAIN_BATCH / len(x), 2, 80))
         order = torch.Generator().manual_seed(self.seed)
-        adam = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=self.decay)
+        adam = torch.optim.AdamW(module.parameters(), lr=3e-3, weight_decay=1e-4)
         slow = torch.optim.lr_scheduler.CosineAnnealingLR(adam, rounds)
         loss = nn.CrossEntropyLoss(reduction="none")
         arranged: Any = module.train()  # torch's own types do not know memory_format
         arranged.to(memory_format=torch.channels_last)  # 1.5 times as fast on a CPU
         with _one_thread():
             for _ in track(range(rounds), "training the network", rounds):
-                for some in torch.randperm(len(x), generator=order).split(self.batch):
+                for some in torch.randperm(len(x), generator=order).split(_TRAIN_BATCH):
                     adam.zero_grad()
                     each = loss(module(x[some].to(device)), target[some].to(device))
                     (each * weight[some].to(device)).mean().backward()

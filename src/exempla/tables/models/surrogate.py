@@ -7,6 +7,7 @@ holds for the model only as far as they agree.
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,6 @@ from exempla.data import from_arrow, is_polars, n_rows, take_rows
 from exempla.errors import ExemplaError
 from exempla.tables.infer import Column
 from exempla.tables.models.choose import (
-    Candidate,
     Compared,
     CrossValidation,
     boosted_model,
@@ -39,7 +39,7 @@ from exempla.tables.models.choose import (
 
 __all__ = ["Surrogate", "surrogate"]
 
-COMPARED = 10_000
+_COMPARED = 10_000
 """Largest number of rows for the comparison of candidates."""
 CLOSE = 0.9
 """Below this agreement, the sentence is a warning."""
@@ -134,18 +134,20 @@ def surrogate(
             f"{type(model).__name__}.predict returns shape {said.shape} for {n_rows(X)} rows; a "
             "surrogate needs one prediction per row."
         )
-    regression = said.dtype.kind == "f" and not classifies(model)
+    regression = said.dtype.kind == "f" and not _classifies(model)
     if len(np.unique(said)) < 2:
         raise ExemplaError(
             f"{type(model).__name__} predicts the same for every row, so there is nothing to fit a "
             "surrogate to; give rows with different predictions."
         )
     if y is not None and not regression:
-        said = _with_every_class(said, np.asarray(y))
-    tried = _default_candidates(X, regression, seed) if candidates is None else named(candidates)
+        # A class that the model never predicts is learned from the labels.
+        never = np.setdiff1d(y, said)
+        said = np.where(np.isin(y, never), np.asarray(y), said) if len(never) else said
+    tried = _default_candidates(X, regression, seed) if candidates is None else _named(candidates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the comparison uses the result
-        found = compare(tried, X, said, max_rows=COMPARED, seed=seed)
+        found = compare(tried, X, said, max_rows=_COMPARED, seed=seed)
         best = min(found, key=lambda one: one.loss)
         fitted = best.model.fit(X, said)
     return Surrogate(
@@ -153,25 +155,14 @@ def surrogate(
     )
 
 
-def _with_every_class(said: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the predictions, with the labels of rows whose class is never predicted.
-
-    >>> _with_every_class(np.array(["a", "a", "b"]), np.array(["a", "c", "b"])).tolist()
-    ['a', 'c', 'b']
-    """
-    never = np.setdiff1d(y, said)
-    return np.where(np.isin(y, never), y, said) if len(never) else said
+def _classifies(model: Any) -> bool:
+    with suppress(AttributeError):  # a model without scikit-learn tags
+        if is_classifier(model):
+            return True
+    return hasattr(model, "predict_proba")
 
 
-def classifies(model: Any) -> bool:
-    """Return True if the model predicts classes."""
-    try:
-        return bool(is_classifier(model)) or hasattr(model, "predict_proba")
-    except AttributeError:  # a model without scikit-learn tags
-        return hasattr(model, "predict_proba")
-
-
-def named(candidates: Any) -> list[Candidate]:
+def _named(candidates: Any) -> list[tuple[str, Any]]:
     """Return the caller's candidates; all must be supported."""
     models = list(candidates)
     lacking = [type(model).__name__ for model in models if not can_explain(model)]
@@ -180,21 +171,21 @@ def named(candidates: Any) -> list[Candidate]:
             f"Candidates must be supported models ({', '.join(lacking) or 'none was given'}); give "
             "LogisticRegression or MLPClassifier, for example."
         )
-    return [Candidate(type(model).__name__, model) for model in models]
+    return [(type(model).__name__, model) for model in models]
 
 
-def _default_candidates(X: Any, regression: bool, seed: int) -> list[Candidate]:
+def _default_candidates(X: Any, regression: bool, seed: int) -> list[tuple[str, Any]]:
     """Return a linear model, a perceptron, and boosting if it is supported."""
     prepare, boosted = _prepared(X, regression, seed)
     line: Any = Ridge() if regression else LogisticRegression(max_iter=1000)
     shape = {"hidden_layer_sizes": (64,), "random_state": seed}
     net: Any = MLPRegressor(**shape) if regression else MLPClassifier(**shape)
-    found = [
-        Candidate("a linear model", Pipeline([("prepare", prepare), ("model", line)])),
-        Candidate("a perceptron", Pipeline([("prepare", prepare), ("model", net)])),
+    found: list[tuple[str, Any]] = [
+        ("a linear model", Pipeline([("prepare", prepare), ("model", line)])),
+        ("a perceptron", Pipeline([("prepare", prepare), ("model", net)])),
     ]
     if boosted is not None and can_explain(boosted):
-        found.append(Candidate("histogram gradient boosting", boosted))
+        found.append(("histogram gradient boosting", boosted))
     return found
 
 

@@ -419,11 +419,12 @@ def _sample(
 
 def first_equal(layer: LastLayer) -> np.ndarray:
     """For each example the first one with the same inputs, label and scale."""
-    inputs = layer.a.tocsr().sorted_indices() if is_sparse(layer.a) else _leading_bits(layer.a)
+    inputs: Any = _leading_bits(layer.a.data if is_sparse(layer.a) else layer.a)
     if is_sparse(layer.a):
-        inputs.data = _leading_bits(inputs.data)
+        inputs = csr_array((inputs, layer.a.indices, layer.a.indptr), shape=layer.a.shape)
     scale = np.ones(len(layer)) if layer.scale is None else layer.scale
-    keys = np.rec.fromarrays([row_hashes(inputs), layer.codes, scale])
+    parts: list[Any] = [row_hashes(inputs), layer.codes, scale]
+    keys = np.rec.fromarrays(parts)
     _, first, same = np.unique(keys, return_index=True, return_inverse=True)
     return first[same]
 

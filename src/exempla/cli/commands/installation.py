@@ -1,0 +1,159 @@
+"""Commands about exempla itself: `doctor`, `completion`, `bench` and `reproduce`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import exempla
+from exempla.cli.console import Console, versions
+from exempla.cli.options import ARGUMENTS
+from exempla.errors import ExemplaError
+
+_FOLDERS = {"bench": "benchmarks", "reproduce": "experiments"}
+
+
+def run(options: Namespace) -> int:
+    """Run one of these commands."""
+    if options.command in _FOLDERS:
+        return _run_checkout(options)
+    return _complete(options) if options.command == "completion" else _doctor(options)
+
+
+def _complete(options: Namespace) -> int:
+    """Print the completion script."""
+    import shtab
+
+    from exempla.cli.main import build_parser
+
+    # Built again now that shtab is loaded, so that paths are completed.
+    print(shtab.complete(build_parser(), options.shell))
+    return 0
+
+
+def _run_checkout(options: Namespace) -> int:
+    """Run `python -m benchmarks` or `python -m experiments` of the checkout."""
+    folder, words = _FOLDERS[options.command], options.arguments[1:]
+    try:
+        root = find_checkout(folder)
+    except ExemplaError:
+        if not {"-h", "--help"} & set(words):
+            raise
+        print(inspect.getdoc(ARGUMENTS[options.command]))
+        return 0
+    # In a separate process, so that measurements share no threads. With -P, a folder of the same
+    # name in the current folder is not imported by mistake.
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-P", "-m", folder, *words]
+    try:
+        return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
+    except KeyboardInterrupt:
+        return 130  # the other process has printed a message
+
+
+def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
+    """Return the root of the checkout that contains `folder`.
+
+    Searches above the package (for an editable install) and in the current folder.
+
+    >>> find_checkout("experiments", [Path("no-such-place")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    exempla.errors.ExemplaError: The folder experiments is part of exempla's source repository, ...
+    """
+    for root in candidates or (Path(exempla.__file__).resolve().parents[2], Path.cwd()):
+        # The checkout also contains the package; a folder of that name alone proves nothing.
+        if (root / folder).is_dir() and (root / "src" / "exempla").is_dir():
+            return root
+    raise ExemplaError(
+        f"The folder {folder} is part of exempla's source repository, not of the installed "
+        "package; run this command inside a checkout of the repository."
+    )
+
+
+def _doctor(options: Namespace) -> int:
+    """Return 0 if all required libraries are installed, otherwise 1."""
+    console = Console.of(options)
+    if options.file:
+        console.result({str(name): _look_at(name, console) for name in options.file})
+        return 0
+    found = _examine()
+    console.say(f"exempla {found['exempla']} · Python {found['python']} · {found['system']}")
+    console.say(f"{found['cores']} cores · {found['memory']}")
+    missing = [name for name, number in found["core"].items() if number is None]
+    listed = " · ".join(f"{name} {number}" for name, number in found["core"].items() if number)
+    console.say(f"core: {listed}")
+    for name in missing:
+        console.say(f"  missing: {name}; install it with `pip install {name}`")
+    for extra, parts in found["extras"].items():
+        there = " · ".join(f"{name} {number}" for name, number in parts.items() if number)
+        whole = all(parts.values())
+        remedy = "" if whole else f"  (pip install 'exempla[{extra}]')"
+        console.say(f"{'✓' if whole else '–'} {extra}: {there or 'not installed'}{remedy}")
+    console.say(f"devices: {', '.join(found['devices'])}")
+    console.say(f"compiled passes: {found['numba cache']}")
+    console.result(found)
+    return 1 if missing else 0
+
+
+def _look_at(name: str, console: Console) -> dict[str, Any]:
+    """Read a file like every command, and print the kinds of its columns."""
+    from exempla.tables import infer_columns, read_table, show_columns
+
+    table = read_table(name)
+    columns = infer_columns(table)
+    for note in table.notes:
+        console.say(note)
+    console.say(f"{len(table):,} rows, {len(columns):,} columns:")
+    console.say(show_columns(columns))
+    return {"rows": len(table), "columns": {c.name: c.kind for c in columns}}
+
+
+def _examine() -> dict[str, Any]:
+    """Return versions, extras, devices and resources."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        **versions(),
+        "executable": sys.executable,
+        "cores": cores,
+        "memory": _memory(),
+        "devices": _devices(),
+        "numba cache": _numba_cache(),
+    }
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return "memory unknown"
+    return f"{size / 2**30:.0f} GiB memory"
+
+
+def _devices() -> list[str]:
+    if find_spec("torch") is None:
+        return ["cpu"]
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return ["cpu", f"torch does not load: {error}"]
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return [*found, "mps"] if torch.backends.mps.is_available() else found
+
+
+def _numba_cache() -> str:
+    if find_spec("numba") is None:
+        return "numba is missing; slower NumPy passes are used"
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    place = Path(chosen) if chosen else Path(exempla.__file__).parent
+    writable = os.access(place if place.exists() else place.parent, os.W_OK)
+    return "numba, cache writable" if writable else "numba, cache not writable here"
