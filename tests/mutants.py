@@ -140,7 +140,7 @@ MUTANTS = [
            "_diagonal_rows(array_namespace(outputs).exp(outputs))", "test_likelihoods.py"),
     Mutant("oracles/trees/oracle.py", "ridge / n) / self._reader.rate", "ridge / n)",
            "oracles/trees/test_axil.py::test_the_penalty_of_a_learning_rate_is_its_formula"),
-    Mutant("oracles/trees/axil.py", "step = self.reader.rate * (", "step = (",
+    Mutant("oracles/trees/axil.py", "step = reader.rate * (", "step = (",
            "oracles/trees/test_axil.py::test_weights_are_differentiated_through_all_rounds"),
     # ---- tasks: acquire, copies, wrong test labels
     Mutant("tasks/candidates.py", "inner = block @ block.transpose(0, 2, 1) / n",
