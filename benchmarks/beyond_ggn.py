@@ -27,7 +27,7 @@ from torch.utils.data import TensorDataset
 import exempla
 from benchmarks.peers.job import network
 from benchmarks.peers.truths import CHOOSE, REPORT, Truth, digits_truth, mnist_truth
-from exempla.kernel.residual import query_kernel
+from exempla.kernel.solve import query_kernel
 
 Tried = Iterator[tuple[str, np.ndarray]]
 """Settings of one idea and the train × test matrix of each."""

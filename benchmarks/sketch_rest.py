@@ -34,7 +34,7 @@ from benchmarks.sketch_truths import CHOSEN_ON, TRUTHS, SketchTruth, load
 from exempla.arrays import products, row_squares
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.moments import Moments
-from exempla.kernel.residual import query_kernel
+from exempla.kernel.solve import query_kernel
 from exempla.oracles.base import ScoreRows, in_float64
 from exempla.oracles.torch.oracle import TorchOracle
 

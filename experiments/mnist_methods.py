@@ -18,7 +18,7 @@ from exempla import SBQ, ExemplaWarning, Explainer, select
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import unit_rows
 from exempla.kernel.kernel import KernelUse
-from exempla.kernel.residual import query_kernel
+from exempla.kernel.solve import query_kernel
 
 __all__ = ["FisherRankings", "mmd_prototypes", "random_rows", "rbf_opponents"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from exempla import Explainer
-from exempla.kernel import residual
-from exempla.kernel.kernel import mean_embedding
-from exempla.kernel.residual import roots
+from exempla.kernel import embed
+from exempla.kernel import kernel as kernels
+from exempla.kernel.kernel import mean_embedding, roots
 from tests.reference import dense_rows
 from tests.test_outside import ASKED, TRAIN, network
 
@@ -80,7 +80,7 @@ def test_many_questions_and_dear_ones_are_asked_of_the_sketch_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     explainer = fitted(sketch=20)
-    assert len(ASKED[1]) > 20 * residual.MAX_ADDED_WIDTH
+    assert len(ASKED[1]) > 20 * kernels.MAX_ADDED_WIDTH
     kernel = explainer.kernel("selection")
     features = kernel.features
 
@@ -90,7 +90,7 @@ def test_many_questions_and_dear_ones_are_asked_of_the_sketch_alone(
     found = explainer.explain_each(ASKED, 3)[0]
     wanted = np.asarray(features.rows)[found.indices] @ by_the_sketch()[0]
     np.testing.assert_allclose(found.alignment, wanted)
-    monkeypatch.setattr(residual, "MAX_SELECTION_PASSES", -1.0)
+    monkeypatch.setattr(kernels, "MAX_SELECTION_PASSES", -1.0)
     one = explainer.explain(ASKED, 3)
     assert not one.residual_used
     wanted = np.asarray(features.rows)[one.indices] @ mean_embedding(by_the_sketch())
@@ -101,11 +101,11 @@ def test_the_residual_is_added_wherever_the_sketch_drops_enough_and_rows_are_in_
     tmp_path: Any,
 ) -> None:
     rough, exact, disk = fitted(20), fitted("exact"), fitted(20, store=tmp_path / "rows")
-    assert rough.kernel().residual
-    assert not exact.kernel().residual
-    assert not disk.kernel().residual
+    assert rough.explain(ASKED, FEW).residual_used
+    assert not exact.explain(ASKED, FEW).residual_used
+    assert not disk.explain(ASKED, FEW).residual_used
     wide = fitted(60)
-    assert 0.5 < wide.embeddings[0].evidence.share < residual.MAX_SKETCH_SHARE
+    assert 0.5 < wide.embeddings[0].evidence.share < embed.MAX_SKETCH_SHARE
     assert wide.explain(ASKED, FEW).residual_used
 
 
@@ -118,7 +118,7 @@ def test_it_is_nearer_to_the_exact_kernel_than_the_sketch_alone() -> None:
 
     exact, whole = aligned(fitted("exact")), aligned(fitted(20))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(residual, "MAX_SKETCH_SHARE", 0.0)
+        patch.setattr(embed, "MAX_SKETCH_SHARE", 0.0)
         alone = aligned(fitted(20))
     near = [float(np.corrcoef(exact, c)[0, 1]) for c in (alone, whole)]
     assert near[0] < 0.85

@@ -12,13 +12,12 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from exempla import Explainer
-from exempla.kernel import residual
+from exempla.kernel import embed, solve
 from exempla.kernel.damping import resolve_damping
-from exempla.kernel.embed import Embedding
+from exempla.kernel.embed import Embedding, raw_products
 from exempla.kernel.fisher import FullMetric
 from exempla.kernel.kernel import Query
-from exempla.kernel.residual import has_residual, query_kernel, raw_products
-from exempla.kernel.solve import query_influence
+from exempla.kernel.solve import query_influence, query_kernel
 from tests.reference import dense_rows
 
 DAMPING = 0.01
@@ -67,7 +66,7 @@ def by_hand(embedding: Embedding, damping: float = DAMPING) -> np.ndarray:
 
 def test_the_kernel_is_the_sketch_and_one_number_for_the_rest(rough: Embedding) -> None:
     found = query_kernel(rough, asked_of(rough), DAMPING)
-    assert 0.0 < rough.evidence.share < residual.MAX_SKETCH_SHARE
+    assert 0.0 < rough.evidence.share < embed.MAX_SKETCH_SHARE
     np.testing.assert_allclose(found.values, by_hand(rough), rtol=1e-8)
     assert "20 of 610 directions" in found.solver
     assert "mean eigenvalue" in found.solver
@@ -123,20 +122,20 @@ def test_columns_may_be_sums_of_questions_and_are_never_a_whole_matrix(rough: Em
     np.testing.assert_allclose(found, whole, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("along", [0.0, residual.MAX_SELECTION_PASSES])
+@pytest.mark.parametrize("along", [0.0, solve.MAX_SELECTION_PASSES])
 def test_little_room_and_a_high_price_change_nothing_but_the_way(
     rough: Embedding, monkeypatch: pytest.MonkeyPatch, along: float
 ) -> None:
     mix = np.random.default_rng(0).random((30, 1))
     plain = query_kernel(rough, asked_of(rough), DAMPING).values
-    monkeypatch.setattr(residual, "MAX_FACTOR_BYTES", 1)  # a pass for every batch of questions
+    monkeypatch.setattr(embed, "MAX_FACTOR_BYTES", 1)  # a pass for every batch of questions
     raw = raw_products(rough.oracle, rough.train, asked_of(rough)) @ mix
     np.testing.assert_allclose(
         raw_products(rough.oracle, rough.train, asked_of(rough), mix), raw, atol=1e-10
     )
-    monkeypatch.setattr(residual, "FREE_FLOPS", 0.0)
-    monkeypatch.setattr(residual, "MAX_SELECTION_PASSES", along)
-    monkeypatch.setattr(residual, "MAX_RESIDUAL_PASSES", np.inf)
+    monkeypatch.setattr(embed, "FREE_FLOPS", 0.0)
+    monkeypatch.setattr(solve, "MAX_SELECTION_PASSES", along)
+    monkeypatch.setattr(solve, "MAX_RESIDUAL_PASSES", np.inf)
     found = query_kernel(rough, asked_of(rough), DAMPING, mix=mix)
     np.testing.assert_allclose(found.values, plain @ mix, rtol=1e-6, atol=1e-8)
 
@@ -144,8 +143,8 @@ def test_little_room_and_a_high_price_change_nothing_but_the_way(
 def test_where_it_costs_too_much_the_sketch_answers_and_says_so(
     rough: Embedding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residual, "FREE_FLOPS", 0.0)
-    monkeypatch.setattr(residual, "MAX_RESIDUAL_PASSES", 0.01)
+    monkeypatch.setattr(embed, "FREE_FLOPS", 0.0)
+    monkeypatch.setattr(solve, "MAX_RESIDUAL_PASSES", 0.01)
     found = query_kernel(rough, asked_of(rough), DAMPING)
     asked, _ = rough.embed(asked_of(rough), "true")
     np.testing.assert_allclose(found.values, rough.rows @ rough.metric.solve(asked, DAMPING).T)
@@ -154,10 +153,10 @@ def test_where_it_costs_too_much_the_sketch_answers_and_says_so(
 
 def test_a_sketch_that_keeps_nearly_all_is_left_alone(rough: Embedding) -> None:
     full = replace(rough, evidence=replace(rough.evidence, share=0.995))
-    assert has_residual(rough)
-    assert not has_residual(full)
+    assert rough.has_residual
+    assert not full.has_residual
     assert "sketch alone" in query_kernel(full, asked_of(full), DAMPING).solver
-    assert not has_residual(fitted("exact").embeddings[0])
+    assert not fitted("exact").embeddings[0].has_residual
 
 
 # ---- through the Explainer

@@ -25,7 +25,7 @@ from benchmarks.truths.exact import exact_influences
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import Truth, load_truth
 from exempla.arrays import as_like, products
-from exempla.kernel.residual import query_kernel
+from exempla.kernel.solve import query_kernel
 
 WIDTH, SETS, SET_SIZE = 512, 20, 10
 OUTCOME = "half, mean of seeds"

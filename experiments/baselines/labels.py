@@ -24,11 +24,10 @@ from sklearn.model_selection import GridSearchCV
 
 from exempla.arrays import TIE, to_numpy
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.crossfit import FOLDS, predicted, stratified_folds
+from exempla.tasks.labels.crossfit import FOLDS, stratified_folds
 from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.fisher import FisherView
+from exempla.tasks.labels.fisher import MULTIPLES, FisherView, separation
 from exempla.tasks.labels.fix_labels import gather
-from exempla.tasks.labels.sbq import MULTIPLES, separation
 from exempla.tasks.retrain import Fit
 from experiments.baselines.rbf import rbf_sbq
 
@@ -97,8 +96,7 @@ def curated_only(evidence: Evidence) -> np.ndarray:
     problem, model = evidence.problem, evidence.learner.model
     n, curated = problem.n_train, problem.curated
     if "C" not in getattr(model, "get_params", dict)():
-        log_p = predicted(evidence.learner, problem, curated, problem.train, evidence.seed)
-        return -log_p[np.arange(n), problem.codes[:n]]
+        return _loss_of(evidence, curated, problem.train)
     X, y = problem.inputs(curated), problem.labels(curated)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -184,7 +182,8 @@ def _cross_validated(evidence: Evidence, always: np.ndarray) -> np.ndarray:
 def _loss_of(evidence: Evidence, learn: np.ndarray, held: np.ndarray) -> np.ndarray:
     """−log p of the given labels of some rows, by a model of others."""
     problem = evidence.problem
-    log_proba = predicted(evidence.learner, problem, learn, held, evidence.seed)
+    model = evidence.learner.fitted(problem, learn, evidence.seed)
+    log_proba = evidence.learner.log_proba(model, problem.inputs(held))
     return -log_proba[np.arange(len(held)), problem.codes[held]]
 
 

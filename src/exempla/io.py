@@ -341,6 +341,10 @@ def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[bool]:
         yield locked
     finally:
         if handle is not None:
+            if locked:  # explicitly: processes forked since then share the handle
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 

@@ -35,7 +35,8 @@ def test_a_changed_figure_would_be_seen():
 
 def test_every_csv_of_the_page_is_named_on_it():
     text = PAGE.read_text(encoding="utf-8")
-    for name in ("truths", "peers_truths", "peers_digits", "peers_mnist", "peers_earlier"):
+    names = "truths", "truths_left_out", "truths_removal_test", "truths_choices", "peers_truths"
+    for name in (*names, "peers_digits", "peers_mnist", "peers_earlier"):
         assert (DATA / f"{name}.csv").exists()
         assert f"experiments/{name}.csv" in text
 

@@ -10,7 +10,7 @@ from sklearn.preprocessing import scale
 
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
-from exempla.tasks.labels.sbq import MULTIPLES
+from exempla.tasks.labels.fisher import MULTIPLES
 from experiments.baselines.labels import LABEL_BASELINES, rank, scores
 
 X, Y = load_breast_cancer(return_X_y=True)

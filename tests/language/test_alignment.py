@@ -9,7 +9,7 @@ import pytest
 
 import exempla
 from exempla import Completions, ExemplaError
-from exempla.kernel import residual
+from exempla.kernel import embed
 from exempla.language import TokenAlignment
 from exempla.report import marked_text, write_report
 
@@ -40,7 +40,7 @@ def test_the_line_that_taught_it_comes_first(answer):
     "options", [{}, {"normalize": False}, {"sketch": 200}, {"sketch": 20, "normalize": False}]
 )
 def test_parts_of_tokens_sum_to_the_alignment(train, options, share, monkeypatch):
-    monkeypatch.setattr(residual, "MAX_SKETCH_SHARE", share)  # whether the residual is added
+    monkeypatch.setattr(embed, "MAX_SKETCH_SHARE", share)  # whether the residual is added
     asked = Completions(tokenizer(), [("1+7=", "8"), ("2+3=", "5")])
     weights = np.array([3.0, 1.0])
     found = exempla.explain(
@@ -59,7 +59,7 @@ def test_parts_of_tokens_sum_to_the_alignment(train, options, share, monkeypatch
 def test_parts_of_a_questioned_text_sum_to_what_the_picked_ones_say_of_it(
     train, sketch, share, monkeypatch
 ):
-    monkeypatch.setattr(residual, "MAX_SKETCH_SHARE", share)
+    monkeypatch.setattr(embed, "MAX_SKETCH_SHARE", share)
     asked = Completions(tokenizer(), [("1+7=", "9")])
     answer = exempla.explain(
         model(), train, asked, k=4, side="proponents", sketch=sketch, progress=False

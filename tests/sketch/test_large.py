@@ -57,11 +57,11 @@ def test_long_examples_make_a_basis_of_fewer(job):
     model, data = job
     oracle = make_oracle(model, likelihood="tokens")
     train = oracle.read(data, role="train")
-    assert len(choose.basis_sample(oracle, train)) == 32
+    assert len(choose.kronecker(oracle, train, 20).held.positions) == 32
     short = nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 3)).eval()
     oracle = make_oracle(short)
     train = oracle.read((torch.randn(120, 8), torch.arange(120) % 3), role="train")
-    assert len(choose.basis_sample(oracle, train)) == 120
+    assert len(choose.kronecker(oracle, train, 20).held.positions) == 120
 
 
 def test_norms_of_few_long_rows_tell_the_trace(monkeypatch, job):

@@ -25,4 +25,4 @@ def shards(folder, name="rows-0"):
 
 def without_residual(monkeypatch):
     """Compare rows on disk with rows in memory, to which alone `explain` adds the residual."""
-    monkeypatch.setattr("exempla.kernel.residual.MAX_SKETCH_SHARE", 0.0)
+    monkeypatch.setattr("exempla.kernel.embed.MAX_SKETCH_SHARE", 0.0)

@@ -212,3 +212,26 @@ def test_labels_that_do_not_fit_are_refused(digits):
         found.verify()
     with pytest.raises(ExemplaError, match="entries"):
         found.verify(labels=[1, 2])
+
+
+def test_random_rows_are_taken_where_they_predict_held_out_queries_better():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 6))
+    y = (X @ rng.normal(size=6) + 2.0 * rng.normal(size=900) > 0).astype(int)
+    data = [(X[a:b], y[a:b]) for a, b in ((0, 30), (30, 500), (500, 700), (700, 900))]
+    train, pool, test, judge = data
+    model = LogisticRegression().fit(*train)
+    found = exempla.acquire(
+        model, train, pool, test, 100, ask="all", breadth="auto", progress=False
+    )
+    assert found.random_share > 0
+    assert len(set(found.indices.tolist())) == 100
+    plain = exempla.acquire(model, train, pool, test, 100, ask="all", progress=False)
+    assert plain.random_share == 0
+
+    def loss(picks):
+        more = [np.concatenate(both) for both in zip(train, (p[picks] for p in pool), strict=True)]
+        P = LogisticRegression().fit(*more).predict_proba(judge[0])
+        return -np.log(P[np.arange(len(judge[1])), judge[1]]).mean()
+
+    assert loss(found.indices) < loss(plain.indices)

@@ -39,13 +39,13 @@ def test_uniform_flips_are_counted_without_trusted_rows(rate: float) -> None:
     log_q, truth = overlapping(6000, 0)
     flip = np.random.default_rng(1).random(6000) < rate
     columns = Columns.all_classes(np.where(flip, 1 - truth, truth), 2)
-    stack = fit_stack({"models": log_q}, columns, None)
+    stack = fit_stack({"models": log_q}, columns, 6000)
     assert 0.7 * rate < stack.flip_rates.mean() < 1.3 * rate
 
 
 def test_right_labels_have_a_small_flip_rate() -> None:
     log_q, truth = overlapping(6000, 0)
-    stack = fit_stack({"models": log_q}, Columns.all_classes(truth, 2), None)
+    stack = fit_stack({"models": log_q}, Columns.all_classes(truth, 2), 6000)
     assert stack.flip_rates.max() < 0.02
 
 
@@ -53,8 +53,8 @@ def test_a_view_without_information_gets_no_weight_and_weights_are_bounded() -> 
     rng = np.random.default_rng(0)
     log_q, truth = overlapping(600, 0)
     views = {"good": log_q, "chance": np.log(rng.dirichlet([1, 1], 600)), "against": log_q[:, ::-1]}
-    for trusted in (None, np.arange(600)):
-        weights = fit_stack(views, Columns.all_classes(truth, 2), trusted).weights
+    for n_train in (600, 0):
+        weights = fit_stack(views, Columns.all_classes(truth, 2), n_train).weights
         assert weights[0] > 0.5
         assert weights[1] < 0.15
         assert (weights >= 0).all()
@@ -65,7 +65,7 @@ def test_trusted_rows_move_the_class_biases() -> None:
     log_q, truth = overlapping(4000, 0)
     shifted = log_q + np.array([2.0, 0.0])  # a model that prefers class 0
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    biases = fit_stack({"models": shifted}, Columns.all_classes(truth, 2), np.arange(4000)).biases
+    biases = fit_stack({"models": shifted}, Columns.all_classes(truth, 2), 0).biases
     assert biases[1] - biases[0] == pytest.approx(2.0, abs=0.4)
 
 

@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from exempla.arrays import first_largest, levels
 from exempla.data import take_rows
+from exempla.tasks.labels.crossfit import Learner
 from exempla.tasks.labels.fisher import FisherView
 from exempla.tasks.labels.fix_labels import fix_labels_from, gather
-from exempla.tasks.labels.problem import Learner
 
 
 def texts(n: int = 90) -> tuple[list[str], np.ndarray]:

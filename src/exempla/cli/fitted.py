@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from exempla.cli.console import command_line, plain
 from exempla.cli.output import Job
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.oracles.sklearn.registry import is_trees
+from exempla.oracles.sklearn.unwrap import is_trees
 from exempla.progress import stage, waiting
 from exempla.report import About
 from exempla.report.evidence import decisive_parts
@@ -243,6 +244,24 @@ def fit_file(
     check(parts)
     for note in parts.notes:
         job.say(note)
+    with one_thread(parts.X_train):
+        found = _fit(job, dataset, parts, linear, differentiable)
+    stage()
+    return found
+
+
+_SMALL = 5_000_000
+"""Cells of data whose products are so short that several threads only wait for each other."""
+
+
+def one_thread(X: Any) -> AbstractContextManager[Any]:
+    """Limit BLAS to one thread for small data: on a busy machine, waiting threads take its time."""
+    return threadpool_limits(1) if getattr(X, "size", 0) <= _SMALL else nullcontext()
+
+
+def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable: bool) -> Fitted:
+    """Choose the model, report its accuracy, and fit it."""
+    options = job.options
     chosen, described = _chosen_model(options, dataset, parts, linear, differentiable)
     if chosen.compared:
         job.say(chosen.table())
@@ -262,7 +281,6 @@ def fit_file(
         stage("training the model")
         with waiting(f"training the model on {len(y):,} rows"):
             model.fit(X, y)
-    stage()
     return found
 
 

@@ -5,8 +5,8 @@ A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are thr
 * `IdentitySketch`: V = I. Scores are written out, for models with few parameters.
 * `SpanSketch` (the dual form): when there are fewer examples than parameters, scores span few
   directions. With J the landmark rows and J Jᵀ = L Lᵀ the basis is V = Jᵀ L⁻ᵀ, so Vᵀs = L⁻¹ (J s)
-  needs only dot products of scores, which the factors give. Landmarks are the model's Fisher rows,
-  reduced to an independent set by pivoted Cholesky, and every training score outside their span.
+  needs only dot products of scores, which the factors give. Landmarks are an independent set of
+  the model's Fisher rows and the training scores, found by pivoted Cholesky.
 * `KroneckerSketch`: the leading directions of the K-FAC eigenbasis, for models too large to write a
   score out. For each layer, the second moments of the inputs and of the output gradients (under the
   model's own labels) are diagonalised. The Fisher eigenvalue of u_in ⊗ u_out is close to the
@@ -17,8 +17,8 @@ A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are thr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,8 +127,6 @@ class SpanSketch(Sketch):
         rows times their `to_score`.
     scored : array of int
     n_train : int
-    score : callable
-        Returns the scores of training examples at other positions.
     """
 
     exact = True
@@ -141,106 +139,47 @@ class SpanSketch(Sketch):
         scores: ScoreRows | None,
         scored: np.ndarray,
         n_train: int,
-        score: Callable[[np.ndarray], ScoreRows],
     ) -> None:
         # Directions without a penalty must lie inside the basis: then the metric outside it is a
         # multiple of the identity, and the two parts do not mix.
-        self.double = all(str(f.norm2().dtype).endswith("float64") for f in fisher.factors)
         free = _unpenalised_directions(layers, like=fisher)
-        start = ScoreRows.join([fisher, free]) if free is not None else fisher
-        energy, tolerance = start.norm2(), _TOLERANCES[self.double]
-        used = np.flatnonzero(energy > tolerance * energy.max())  # others never become pivots
-        factor, order = self._factor(start if len(used) == len(start) else start.take(used))
+        rows = ScoreRows.join([part for part in (fisher, scores, free) if part is not None])
+        double = all(str(f.norm2().dtype).endswith("float64") for f in fisher.factors)
+        n_fisher, tolerance = len(fisher), _TOLERANCES[double]
+        # The row of an improbable label is much shorter than its score: it is taken at the length
+        # of the longer one, so that the tolerance cuts off nothing that matters in the score.
+        scale = np.ones(len(rows))
+        if fisher.to_score is not None:
+            np.maximum(np.abs(fisher.to_score), 1.0, out=scale[:n_fisher])
+        norm2 = rows.norm2()
+        used = np.flatnonzero(scale**2 * norm2 > tolerance * (scale**2 * norm2).max())
+        some = rows.take(used)  # the others never become pivots
+        gram = _dot_products(some, some, f"dot products of {len(some)} scores")
+        gram *= scale[used]
+        gram *= scale[used][:, None]
+        factor, order = pivoted_cholesky(gram, tolerance)
         order, rank = used[order], factor.shape[1]
-        self.lower, self.landmarks = factor[:rank].copy(order="F"), start.take(order[:rank])
-        # row i of the factor is row order[i] in the basis
-        own = factor if free is None else factor[order < len(fisher)]
-        total, energy = own.T @ own, energy[: len(fisher)]
-        count = len(fisher) if fisher.counted is None else fisher.counted
-        self.fisher_sum = FisherSum(total, float(energy.sum()), float(energy @ energy), count)
+        factor /= scale[order][:, None]  # row i of the factor is row order[i] in the basis
+        self.lower, self.landmarks = factor[:rank].copy(order="F"), rows.take(order[:rank])
+        own, energy = factor[order < n_fisher], norm2[:n_fisher]
+        count = n_fisher if fisher.counted is None else fisher.counted
+        self.fisher_sum = FisherSum(own.T @ own, float(energy.sum()), float(energy @ energy), count)
         self.score_rows = np.zeros((n_train, rank))
-        known, given = fisher.to_score, start.nbytes
-        if known is not None:
-            place = np.full(len(start), -1)
-            place[order] = np.arange(len(order))
-            found = np.flatnonzero(known)
-            short = found[place[found] < 0]
-            found = found[place[found] >= 0]
-            again = self._scale_rows(fisher, found, factor[place[found]], energy)
-            if len(short):
-                rows = self.project(fisher.take(short))
-                again = np.union1d(again, self._scale_rows(fisher, short, rows, energy))
-            again = np.setdiff1d(again, scored)
-            if len(again):
-                more = score(again)
-                scores = more if scores is None else ScoreRows.join([scores, more])
-                scored = np.concatenate([scored, again])
-        del factor, own
-        if scores is not None:
-            self._add_scores(scores, scored, tolerance * float(energy.max()))
-            given += scores.nbytes
-        self.width, held = len(self.lower), self.landmarks.nbytes
+        place = np.full(len(rows), -1)
+        place[order] = np.arange(len(order))
+        for at, examples, times in _score_places(fisher, scored):
+            known = place[at] >= 0
+            self.score_rows[examples[known]] = times[known, None] * factor[place[at[known]]]
+            if not known.all():
+                short = self.project(rows.take(at[~known]))
+                self.score_rows[examples[~known]] = times[~known, None] * short
+        self.width, held = rank, self.landmarks.nbytes
         self.kept_bytes = self.lower.nbytes + held
         # the Gram matrix of all rows, their sum of squares, the factor, and the rows themselves
-        self.built_bytes = 8 * len(start) ** 2 + 2 * self.lower.nbytes + held + given
-        self.note = f"exact: the span of {self.width} scores (dual form)"
+        self.built_bytes = 8 * len(rows) ** 2 + 2 * self.lower.nbytes + held + rows.nbytes
+        self.note = f"exact: the span of {rank} scores (dual form)"
         self.residual_penalty = max(float(layer.penalty.max()) for layer in layers)
         self.penalty = self._penalty(layers)
-
-    def _factor(self, rows: ScoreRows) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pivoted Cholesky factor of the Gram matrix, and the order of its rows."""
-        products = _dot_products(rows, rows, f"dot products of {len(rows)} scores")
-        return pivoted_cholesky(products, _TOLERANCES[self.double])
-
-    def _scale_rows(
-        self, fisher: ScoreRows, at: np.ndarray, rows: np.ndarray, energy: np.ndarray
-    ) -> np.ndarray:
-        """Set the scores that are multiples of Fisher rows with these coordinates.
-
-        The row of an improbable label is short, and the tolerance may have cut off what matters in
-        its score, which is longer. Returns the examples for which this is so.
-        """
-        assert self.score_rows is not None
-        assert fisher.to_score is not None
-        scale, tolerance = fisher.to_score[at], _TOLERANCES[self.double]
-        self.score_rows[fisher.sample[at]] = scale[:, None] * rows
-        long = scale**2 * energy[at]
-        left = long - scale**2 * np.einsum("ij,ij->i", rows, rows)
-        cut = (left > 100 * tolerance * long) & (left > tolerance * energy.max())
-        return np.unique(fisher.sample[at[cut]])
-
-    def _add_scores(self, scores: ScoreRows, scored: np.ndarray, smallest: float) -> None:
-        """Set the rows of these scores; extend the basis by those outside its span.
-
-        The Gram matrix of landmarks and new rows has the factor [[L, 0], [B, C]], with B the new
-        rows in the basis and C Cᵀ the Gram matrix of their residuals.
-        """
-        assert self.score_rows is not None
-        assert self.fisher_sum is not None
-        inside, energy = self.project(scores), scores.norm2()
-        self.score_rows[scored] = inside
-        residual = energy - np.einsum("ij,ij->i", inside, inside)
-        outside = (residual > 100 * _TOLERANCES[self.double] * energy) & (residual > smallest)
-        new = np.flatnonzero(outside)
-        if not len(new):
-            return
-        rows, B = scores.take(new), inside[new]
-        gram = _dot_products(rows, rows, f"dot products of {len(new)} scores") - B @ B.T
-        largest = max(float(np.diag(gram).max()), np.finfo(float).tiny)
-        factor, order = pivoted_cholesky(gram, smallest / largest)
-        rank, old = factor.shape[1], len(self.lower)
-        lower = np.zeros((old + rank, old + rank), order="F")
-        lower[:old, :old], lower[old:, :old] = self.lower, B[order[:rank]]
-        lower[old:, old:] = factor[:rank]
-        self.lower = lower
-        self.landmarks = ScoreRows.join([self.landmarks, rows.take(order[:rank])])
-        wide = np.zeros((len(self.score_rows), old + rank))
-        wide[:, :old] = self.score_rows
-        wide[scored[new[order]], old:] = factor
-        self.score_rows = wide
-        total = np.zeros((old + rank, old + rank))  # the Fisher rows have no part in what is new
-        total[:old, :old] = self.fisher_sum.matrix
-        self.fisher_sum = replace(self.fisher_sum, matrix=total)
 
     def _penalty(self, layers: tuple[Layer, ...]) -> np.ndarray:
         values = {float(v) for layer in layers for v in np.unique(layer.penalty)}
@@ -257,6 +196,17 @@ class SpanSketch(Sketch):
         """Return Vᵀs in NumPy and float64 wherever the model is: the dual form is small."""
         products = _dot_products(rows, self.landmarks, f"{len(rows)} scores in the basis")
         return solve_lower(self.lower, products, overwrite=True)
+
+
+def _score_places(fisher: ScoreRows, scored: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield where the scores of examples are found among all rows, and what they are multiplied by.
+
+    The scores at positions `scored` follow the Fisher rows.
+    """
+    if fisher.to_score is not None:
+        at = np.flatnonzero(fisher.to_score)
+        yield at, fisher.sample[at], fisher.to_score[at]
+    yield len(fisher) + np.arange(len(scored)), scored, np.ones(len(scored))
 
 
 def _dot_products(one: ScoreRows, other: ScoreRows, what: str) -> np.ndarray:
@@ -310,6 +260,18 @@ class _LayerBasis:
     outputs: Array
     pairs: Pairs
 
+    @classmethod
+    def of(
+        cls, inputs: Spectrum, outputs: Spectrum, first: np.ndarray, second: np.ndarray
+    ) -> _LayerBasis:
+        """Return the basis of these pairs of an input and an output direction."""
+        rows, first = np.unique(first, return_inverse=True)
+        columns, second = np.unique(second, return_inverse=True)
+        places: Any = (first, second, first * len(columns) + second)
+        if not isinstance(inputs.vectors, np.ndarray):  # on the device: no transfer per batch
+            places = [inputs.vectors.new_tensor(p, dtype=int) for p in places]
+        return cls(inputs.vectors[:, rows], outputs.vectors[:, columns], Pairs(*places))
+
     @property
     def width(self) -> int:
         return len(self.pairs.flat)
@@ -356,12 +318,14 @@ class KroneckerSketch(Sketch):
             strongest(*sides, width, float(m.trace))
             for sides, m in zip(spectra, moments, strict=True)
         ]
-        everything = np.concatenate([f.strengths for f in found])
+        everything = np.concatenate([values for *_, values in found])
         lead = min(width, int(np.count_nonzero(everything > 0)))
         cut = np.partition(everything, len(everything) - lead)[len(everything) - lead]
-        chosen = [f.above(max(cut, np.finfo(float).tiny)) for f in found]
-        bases = tuple(keep(*sides, best) for sides, best in zip(spectra, chosen, strict=True))
-        return cls(layers, bases)
+        bases = []
+        for sides, (first, second, values) in zip(spectra, found, strict=True):
+            kept = values >= max(cut, np.finfo(float).tiny)
+            bases.append(_LayerBasis.of(*sides, first[kept], second[kept]) if kept.any() else None)
+        return cls(layers, tuple(bases))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the basis as NumPy arrays, to be stored."""
@@ -399,43 +363,26 @@ class KroneckerSketch(Sketch):
 
     def coordinates(self, vector: Array) -> Array:
         """Return Vᵀv of a vector of all parameters (torch), (p,)."""
-        blocks = zip(self.bases, self._blocks(vector), strict=True)
-        return concatenate([b.coordinates(block) for b, block in blocks if b is not None])
+        blocks = vector.split([d_in * d_out for d_in, d_out in self.shapes])
+        each = zip(self.bases, self.shapes, blocks, strict=True)
+        return concatenate([b.coordinates(x.reshape(shape)) for b, shape, x in each if b])
 
     def lifted(self, row: Array) -> Array:
         """Return V z as a vector of all parameters (torch), (P,)."""
-        parts, start = [], 0
-        for basis, (d_in, d_out) in zip(self.bases, self.shapes, strict=True):
-            if basis is None:
-                parts.append(row.new_zeros(d_in * d_out))
-                continue
-            parts.append(basis.lifted(row[start : start + basis.width]).reshape(-1))
-            start += basis.width
-        return concatenate(parts)
-
-    def _blocks(self, vector: Array) -> list[Array]:
-        blocks, start = [], 0
-        for d_in, d_out in self.shapes:
-            blocks.append(vector[start : start + d_in * d_out].reshape(d_in, d_out))
-            start += d_in * d_out
-        return blocks
+        parts = row.split([b.width if b else 0 for b in self.bases])
+        each = zip(self.bases, self.shapes, parts, strict=True)
+        return concatenate(
+            [
+                b.lifted(part).reshape(-1) if b else row.new_zeros(d_in * d_out)
+                for b, (d_in, d_out), part in each
+            ]
+        )
 
 
-class _Strongest(NamedTuple):
-    """Pairs of an input and an output direction of one layer, with their eigenvalues."""
-
-    inputs: np.ndarray
-    outputs: np.ndarray
-    strengths: np.ndarray
-
-    def above(self, cut: float) -> _Strongest:
-        """Return the pairs with at least this eigenvalue."""
-        good = self.strengths >= cut
-        return _Strongest(self.inputs[good], self.outputs[good], self.strengths[good])
-
-
-def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> _Strongest:
-    """Return candidates that include the `width` leading pairs.
+def strongest(
+    inputs: Spectrum, outputs: Spectrum, width: int, trace: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return pairs of directions that include the `width` leading ones, and their eigenvalues.
 
     With eigenvalues in descending order, (i + 1)(j + 1) − 1 pairs are at least as large as (i, j),
     so only pairs with (i + 1)(j + 1) ≤ width are needed.
@@ -445,19 +392,7 @@ def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> 
     )
     first = np.repeat(np.arange(len(most)), most)
     second = np.arange(len(first)) - np.repeat(np.cumsum(most) - most, most)
-    return _Strongest(first, second, inputs.values[first] * outputs.values[second] * trace)
-
-
-def keep(inputs: Spectrum, outputs: Spectrum, pairs: _Strongest) -> _LayerBasis | None:
-    """Return the basis of these pairs; None if there are none."""
-    if not len(pairs.inputs):
-        return None
-    rows, first = np.unique(pairs.inputs, return_inverse=True)
-    columns, second = np.unique(pairs.outputs, return_inverse=True)
-    places: Any = (first, second, first * len(columns) + second)
-    if not isinstance(inputs.vectors, np.ndarray):  # indices on the device: no transfer per batch
-        places = [inputs.vectors.new_tensor(p, dtype=int) for p in places]
-    return _LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], Pairs(*places))
+    return first, second, inputs.values[first] * outputs.values[second] * trace
 
 
 def _penalty_matrix(layers: tuple[Layer, ...], bases: tuple[_LayerBasis | None, ...]) -> np.ndarray:

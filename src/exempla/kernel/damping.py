@@ -14,7 +14,7 @@ A rule turns what was measured of the Fisher matrix (`FisherEvidence`) into a va
   where the Fisher matrix of a sample has many empty directions.
 * a summary ("summary") uses none: the posterior around the fitted model takes its place.
 * label repair with SBQ ("labels") takes multiples of "per-row" and picks the one that separates
-  right from wrong labels best (`exempla.tasks.labels.sbq`)."""
+  right from wrong labels best (`exempla.tasks.labels.fisher`)."""
 
 from __future__ import annotations
 

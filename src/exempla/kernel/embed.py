@@ -3,10 +3,23 @@
     basis ──▶ Fisher matrix of a sample in that basis ──▶ rows of every training example
 
 Rows are kept unwhitened, so that the damping can be chosen per query without embedding again.
+
+A sketch keeps p leading directions V of parameter space, for a large network often less than half
+of the trace of the Fisher matrix. The rest of a score is its *residual*. There the Fisher matrix is
+approximated by one number ρ = tr(F²)/tr(F) of the residual Fisher, its mean eigenvalue as the
+scores weigh directions. With the raw products s_i·s_j, which factors give without writing a score
+out, the kernel is
+
+    s_iᵀM⁻¹s_j ≈ (Vᵀs_i)ᵀ(VᵀMV)⁻¹(Vᵀs_j) + (s_i·s_j − (Vᵀs_i)·(Vᵀs_j)) / (ρ + damping)
+
+for influence (`solve`) and for selection (`kernel`). The products cost passes over the training
+set. They are made where the sketch drops enough to matter (`MAX_SKETCH_SHARE`) and they cost
+little (`FREE_FLOPS`) or few passes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,60 +35,48 @@ from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
 from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
-from exempla.kernel.residual import residual_eigenvalue, residual_norms2
-from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, auto_width, choose_sketch
+from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, Job, auto_width, choose_sketch
 from exempla.memory import Forecast, announce, explain_bytes
 from exempla.oracles import is_checkpoint
-from exempla.oracles.base import Examples, Labels, Oracle
+from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
+from exempla.oracles.factors import MANY
 from exempla.progress import track_rows
 from exempla.store import StoredRows
-
-
-class _RowSums:
-    """Σ s_i and Σ ‖s_i‖² in double precision, without a copy of the rows, which may fill memory."""
-
-    def __init__(self, rows: Array | StoredRows) -> None:
-        self.count, self.energy = len(rows), 0.0
-        self.total = np.zeros(rows.shape[1])
-        stored = isinstance(rows, StoredRows)
-        for part in (piece for _, piece in rows.stream()) if stored else (rows,):
-            own: Any = part
-            if is_tensor(part):
-                self.total += to_numpy(own.sum(0)).astype(np.float64)
-                self.energy += float(own.norm()) ** 2
-            else:
-                self.total += own.sum(0, dtype=np.float64)
-                self.energy += float(np.einsum("ij,ij->", own, own, dtype=np.float64))
 
 
 def with_rows(
     evidence: FisherEvidence, oracle: Oracle, basis: Sketch, rows: Array | StoredRows
 ) -> FisherEvidence:
     """Add what the training rows show to the evidence for a damping."""
-    sums = _RowSums(rows)
+    count, energy, total = len(rows), 0.0, np.zeros(rows.shape[1])
+    parts: Any = (part for _, part in rows.stream()) if isinstance(rows, StoredRows) else (rows,)
+    for part in parts:  # in double precision, without a copy of the rows, which may fill memory
+        if is_tensor(part):
+            total += to_numpy(part.sum(0)).astype(np.float64)
+            energy += float(part.norm()) ** 2
+        else:
+            total += part.sum(0, dtype=np.float64)
+            energy += float(np.einsum("ij,ij->", part, part, dtype=np.float64))
     expected = evidence.trace * evidence.share  # both as far as the sketch shows them
     return replace(
         evidence,
-        gradient_gap=_gradient_gap(oracle, basis, sums),
-        trained=sums.count,
-        misfit=sums.energy / sums.count / expected if expected > 0 else 1.0,
+        gradient_gap=_gradient_gap(oracle, basis, total / count),
+        trained=count,
+        misfit=energy / count / expected if expected > 0 else 1.0,
         weight_square=typical_square(oracle.theta_squares),
     )
 
 
-def _gradient_gap(oracle: Oracle, basis: Sketch, sums: _RowSums) -> float | None:
+def _gradient_gap(oracle: Oracle, basis: Sketch, mean_score: np.ndarray) -> float | None:
     """Return ‖mean score − λRθ̂‖ / ‖θ̂‖, the mean taken in sketch space."""
-    known = oracle.implicit_penalty
-    if known is not None:
-        return known
-    size = oracle.theta_norm
-    if not size:
+    if oracle.implicit_penalty is not None:
+        return oracle.implicit_penalty
+    if not oracle.theta_norm:
         return None
-    left = sums.total / sums.count
     penalty = oracle.penalty_rows()
     if penalty is not None:
-        left = left - to_numpy(basis.project(penalty)).sum(0)
-    return float(np.linalg.norm(left)) / size
+        mean_score = mean_score - to_numpy(basis.project(penalty)).sum(0)
+    return float(np.linalg.norm(mean_score)) / oracle.theta_norm
 
 
 def typical_square(squares: list[tuple[int, float]] | None) -> float | None:
@@ -120,6 +121,18 @@ def unit_scale(rows: Array, residual: np.ndarray | None = None) -> np.ndarray:
 
 
 _FISHERS = ("true", "empirical", "diagonal", "identity")
+MAX_SKETCH_SHARE = 0.99
+"""Where a sketch keeps at least this share of the trace, the residual is ignored: adding it changed
+no answer measurably (`benchmarks.sketch_rest`)."""
+FREE_FLOPS = 4e12
+"""Operations that residual products may always take (a minute or two on one core)."""
+MAX_FACTOR_BYTES = 2**30
+"""Factors of queried examples that are held during one pass over the training set, in bytes."""
+_EIGENVALUE_EXAMPLES, _EIGENVALUE_EXAMPLES_LONG = 4096, 256
+"""Examples among which the Fisher rows for ρ are drawn; with `MANY` positions each, the second."""
+_MAX_EIGENVALUE_ROWS, _MIN_EIGENVALUE_ROWS, EIGENVALUE_BYTES = 64, 8, 2**31
+"""Fisher rows drawn for ρ, fewer if they take more memory than this: one row of a language model
+can take more than a GiB."""
 
 
 @dataclass(frozen=True)
@@ -133,58 +146,42 @@ class Prepared:
     """Wall time of each stage."""
 
 
-class Preparing:
-    """Find the basis of one model; `done` estimates the Fisher matrix in it.
+def prepare(
+    oracle: Oracle,
+    train: Examples,
+    *,
+    fisher: str,
+    sketch: str | int,
+    seed: int,
+    budget: str | float = "exact",
+    collect: Callable[[Sketch, np.ndarray], TrainingRows] | None = None,
+) -> Prepared:
+    """Find the basis of one model and estimate the Fisher matrix in it.
 
-    There are two steps because the memory a job needs is known between them.
+    `collect` is called in between, when the memory that the job needs is known, with the basis and
+    the positions of the examples that the Fisher is estimated from. What it returns collects
+    training rows on the way.
     """
-
-    def __init__(
-        self,
-        oracle: Oracle,
-        train: Examples,
-        fisher: str,
-        sketch: str | int,
-        seed: int,
-        budget: str | float = "exact",
-    ) -> None:
-        self.oracle, self.train = oracle, train
-        self.fisher = "identity" if oracle.whitened else fisher
-        self.positions = _fisher_sample(len(train), sketch, seed)
-        whole = len(self.positions) == len(train)
-        self.sample = train if whole else train.take(self.positions)
-        start = perf_counter()
-        self.basis = choose_sketch(
-            oracle,
-            train,
-            sketch,
-            self.sample,
-            dual=self.fisher != "diagonal",
-            budget=None if isinstance(budget, str) else budget,
-        )
-        wanted = SAMPLE_PER_DIRECTION * self.basis.width
-        if self.basis.given_up and len(self.positions) > wanted:
-            some = np.linspace(0, len(self.positions) - 1, wanted).astype(np.int64)
-            self.positions = self.positions[some]
-            self.sample, self.basis.held = train.take(self.positions), None
-        self.seconds = perf_counter() - start
-
-    def done(self, rows: TrainingRows | None = None) -> Prepared:
-        """Estimate the Fisher matrix in the basis; `rows` collects training rows on the way."""
-        start, basis = perf_counter(), self.basis
-        examples = self.train if basis.exact else self.sample
-        metric, evidence = estimate_fisher(self.oracle, examples, basis, self.fisher, rows)
-        took = {"basis": self.seconds, "fisher": perf_counter() - start}
-        return Prepared(basis, metric, evidence, took)
-
-
-def _fisher_sample(count: int, sketch: str | int, seed: int) -> np.ndarray:
-    """Return the positions of the training examples that basis and Fisher are estimated from."""
-    width = sketch if isinstance(sketch, int) else auto_width(count)
-    wanted = SAMPLE_PER_DIRECTION * width
-    if count <= wanted:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
+    start, count = perf_counter(), len(train)
+    fisher = "identity" if oracle.whitened else fisher
+    positions = np.arange(count)
+    wanted = SAMPLE_PER_DIRECTION * (sketch if isinstance(sketch, int) else auto_width(count))
+    if count > wanted:
+        positions = np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
+    sample = train if count <= wanted else train.take(positions)
+    limit = None if isinstance(budget, str) else budget
+    basis = choose_sketch(oracle, train, sketch, sample, dual=fisher != "diagonal", budget=limit)
+    wanted = SAMPLE_PER_DIRECTION * basis.width
+    if basis.given_up and len(positions) > wanted:
+        positions = positions[np.linspace(0, len(positions) - 1, wanted).astype(np.int64)]
+        sample, basis.held = train.take(positions), None
+    if basis.exact:
+        positions, sample = np.arange(count), train
+    rows = None if collect is None else collect(basis, positions)
+    found = perf_counter()
+    metric, evidence = estimate_fisher(oracle, sample, basis, fisher, rows)
+    seconds = {"basis": found - start, "fisher": perf_counter() - found}
+    return Prepared(basis, metric, evidence, seconds)
 
 
 def check_fisher(wanted: str) -> str:
@@ -206,15 +203,58 @@ class Embedding:
     seconds: dict[str, float]
     """Wall time of each stage: basis, fisher, scores."""
 
+    # ---- the residual: the part of a score that the sketch does not represent
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether the sketch drops enough of the Fisher matrix for the residual to matter."""
+        return not self.sketch.exact and self.evidence.share < MAX_SKETCH_SHARE
+
     @cached_property
     def residual_eigenvalue(self) -> float:
-        """ρ, the mean eigenvalue of the residual Fisher matrix; 0 if there is no residual."""
-        return residual_eigenvalue(self.oracle, self.train, self.sketch, self.evidence)
+        """ρ = tr(F²)/tr(F) of the residual Fisher matrix, estimated from a few of its rows.
+
+        Rows r_i drawn in proportion to ‖r_i‖² make F/tr(F) the mean of r̂ r̂ᵀ, with r̂ of unit length,
+        and tr(F²)/tr(F)² the mean of (r̂_i·r̂_j)² over pairs; here of the residuals of the rows. 0 if
+        there is no residual.
+        """
+        trace = (1.0 - self.evidence.share) * self.evidence.trace
+        if self.sketch.exact or trace <= 0.0:
+            return 0.0
+        rows = _draw_fisher_rows(self.oracle, self.train, np.random.default_rng(0))
+        inside = to_numpy(self.sketch.project(rows)).astype(np.float64)
+        gram = rows.gram(rows) - inside @ inside.T
+        norms2 = np.maximum(np.diag(gram), 1e-30)
+        share = norms2 / np.maximum(rows.norm2(), 1e-30)  # rows were drawn by their full length
+        pairs = np.outer(share, share)
+        np.fill_diagonal(pairs, 0.0)
+        cosine2 = np.minimum(gram**2 / np.outer(norms2, norms2), 1.0)
+        return trace * float((pairs * cosine2).sum() / max(pairs.sum(), 1e-300))
 
     @cached_property
     def residual_norms2(self) -> np.ndarray:
         """Squared norm of the residual of every training score, (n_train,)."""
         return residual_norms2(self.oracle, self.train, self.rows)
+
+    def residual_inverse(self, damping: float) -> float:
+        """Return 1 / metric in the directions that the sketch drops."""
+        return self.metric.residual_inverse(self.residual_eigenvalue, damping)
+
+    def residual_passes(self, examples: Examples, labels: Labels) -> float:
+        """Return the cost of raw products with these examples, in passes over the training set.
+
+        It is 0 if they take at most `FREE_FLOPS` operations. Scoring one example gives their size.
+        """
+        n = len(self.train)
+        one = next(iter(self.oracle.scores(examples.take(np.array([0])), labels)))
+        compact = one.compact()
+        job = Job(self.oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
+        gram = sum(f.work.gram for f in compact.factors)
+        passes = -(-len(examples) * compact.nbytes // MAX_FACTOR_BYTES)
+        total = passes * job.passes(n) + float(n) * len(examples) * gram
+        return 0.0 if total <= FREE_FLOPS else total / job.passes(n)
+
+    # ---- rows
 
     def rows_near_model(self) -> Any:
         """Return the training rows on the model's GPU if it has room for them and a copy."""
@@ -253,6 +293,73 @@ class Embedding:
         return rows, np.concatenate(residual)
 
 
+def _draw_fisher_rows(oracle: Oracle, train: Examples, rng: np.random.Generator) -> ScoreRows:
+    """Draw Fisher rows without replacement, in proportion to their squared length."""
+    order = rng.permutation(len(train))
+    first = next(oracle.fisher_rows(train.take(order[:1])), None)
+    count, looked_at = _MAX_EIGENVALUE_ROWS, _EIGENVALUE_EXAMPLES
+    if first is not None and len(first):
+        fitting = EIGENVALUE_BYTES // max(first.nbytes // len(first), 1)
+        count = int(np.clip(fitting, _MIN_EIGENVALUE_ROWS, _MAX_EIGENVALUE_ROWS))
+        if first.thinnest(oracle.layers) >= MANY:
+            looked_at = _EIGENVALUE_EXAMPLES_LONG
+    kept: ScoreRows | None = None
+    keys = np.zeros(0)
+    for batch in oracle.fisher_rows(train.take(np.sort(order[:looked_at]))):
+        fresh = np.log(rng.random(len(batch))) / np.maximum(batch.norm2(), 1e-30)
+        best = np.argsort(-fresh)[:count]
+        both = batch.take(best) if kept is None else ScoreRows.join([kept, batch.take(best)])
+        keys = np.concatenate([keys, fresh[best]])
+        largest = np.argsort(-keys)[:count]
+        kept, keys = both.take(largest), keys[largest]
+    assert kept is not None
+    return kept
+
+
+def residual_norms2(
+    oracle: Oracle, examples: Examples, rows: Array | StoredRows, labels: Labels = "true"
+) -> np.ndarray:
+    """Return ‖s_i‖² − ‖Vᵀs_i‖² of examples with these rows, (n,), in one pass over them."""
+    batches = track_rows(oracle.scores(examples, labels), "residual norms", len(examples))
+    full = np.concatenate([batch.norm2() for batch in batches])
+    return np.maximum(full - row_squares(rows), 0.0)
+
+
+def raw_products(
+    oracle: Oracle,
+    left: Examples,
+    right: Examples,
+    mix: np.ndarray | None = None,
+    labels: tuple[Labels, Labels] = ("true", "true"),
+) -> np.ndarray:
+    """Return s_i·s_j over all parameters, (n_left, n_right).
+
+    One pass over the left examples is made per `MAX_FACTOR_BYTES` of factors on the right. `mix` is
+    as for `solve.query_kernel`; `labels` are those of either side.
+    """
+    columns, start = [], 0
+    for query in _groups(oracle.scores(right, labels[1])):
+        own = None if mix is None else mix[start : start + len(query)]
+        start += len(query)
+        batches = track_rows(oracle.scores(left, labels[0]), "residual products", len(left))
+        found = (batch.gram(query) for batch in batches)
+        columns.append(np.concatenate([part if own is None else part @ own for part in found]))
+    return np.concatenate(columns, axis=1) if mix is None else np.sum(columns, axis=0)
+
+
+def _groups(batches: Iterator[ScoreRows]) -> Iterator[ScoreRows]:
+    """Join score rows into groups of about `MAX_FACTOR_BYTES`."""
+    held: list[ScoreRows] = []
+    size = 0
+    for batch in map(ScoreRows.compact, batches):
+        held, size = [*held, batch], size + batch.nbytes
+        if size >= MAX_FACTOR_BYTES:
+            yield ScoreRows.join(held)
+            held, size = [], 0
+    if held:
+        yield ScoreRows.join(held)
+
+
 def embed_training_set(
     oracle: Oracle,
     data: Any,
@@ -270,21 +377,24 @@ def embed_training_set(
     all, which the memory `forecast` depends on.
     """
     train = data if isinstance(data, Examples) else oracle.read(data, role="train")
-    begun = Preparing(oracle, train, fisher, sketch, seed, budget)
-    basis = begun.basis
-    itemsize = 8 if basis.in_double else oracle.itemsize
-    kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
-    announce(
-        forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
-        f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
-    )
-    positions = np.arange(len(train)) if basis.exact else begun.positions
-    found = TrainingRows(len(train), positions)
-    prepared = begun.done(found)
-    start = perf_counter()
-    if basis.score_rows is not None:
-        rows, basis.score_rows = basis.score_rows, None
-    else:
+    found: Any = None
+
+    def collect(basis: Sketch, positions: np.ndarray) -> TrainingRows:
+        nonlocal found
+        itemsize = 8 if basis.in_double else oracle.itemsize
+        kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
+        announce(
+            forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
+            f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
+        )
+        found = TrainingRows(len(train), positions)
+        return found
+
+    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
+    prepared = prepare(oracle, train, **chosen, collect=collect)
+    start, basis = perf_counter(), prepared.basis
+    rows, basis.score_rows = basis.score_rows, None
+    if rows is None:
         missing = found.missing
         if len(missing):
             rest = train if len(missing) == len(train) else train.take(missing)

@@ -19,10 +19,18 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
-from scipy.linalg import get_blas_funcs
 from scipy.linalg.lapack import dpotrf, dtrtri
 
-from exempla.arrays import Array, as_like, concatenate, is_tensor, matmul_as, solve_lower, to_numpy
+from exempla.arrays import (
+    Array,
+    as_like,
+    concatenate,
+    is_tensor,
+    matmul_as,
+    on_device_of,
+    solve_lower,
+    to_numpy,
+)
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, Sketch
 from exempla.kernel.damping import FisherEvidence
@@ -194,9 +202,6 @@ rows it would take longer than the product."""
 class SumOfSquares:
     """Accumulate Σ r rᵀ (p, p) in double precision, or its diagonal (p,).
 
-    Rows are collected until there are `ENOUGH` for a product. In main memory the product is the
-    symmetric one of BLAS, half the work of a general one.
-
     >>> total = SumOfSquares()
     >>> for row in np.eye(3):
     ...     total.add(2 * row[None])
@@ -207,64 +212,35 @@ class SumOfSquares:
     def __init__(self, diagonal: bool = False) -> None:
         self.diagonal = diagonal
         self._total: Any = None
-        self._waiting: Any = None
-        self._held = 0
+        self._waiting: list[Array] = []
 
     def add(self, rows: Array) -> None:
         """Add rows (n, p); all must have one type and precision."""
         if self.diagonal:
-            squares = in_double((rows * rows).sum(0))
-            self._total = squares if self._total is None else self._total + squares
+            self._increase((rows * rows).sum(0))
             return
-        start = 0
-        while start < len(rows):
-            if self._held == 0 and len(rows) - start >= ENOUGH:  # no copy needed
-                self._multiply(rows[start : start + ENOUGH])
-                start += ENOUGH
-                continue
-            if self._waiting is None:
-                self._waiting = _empty_like(rows, ENOUGH)
-            some = rows[start : start + ENOUGH - self._held]
-            self._waiting[self._held : self._held + len(some)] = some
-            self._held, start = self._held + len(some), start + len(some)
-            if self._held == ENOUGH:
-                self._flush()
+        self._waiting.append(rows)
+        if sum(map(len, self._waiting)) >= ENOUGH:
+            self._multiply()
 
     def done(self) -> np.ndarray:
         """Return the sum; nothing can be added afterwards."""
-        if self._held:
-            self._flush()
-        self._waiting = None
-        total = to_numpy(self._total)
-        if total.ndim == 2 and not is_tensor(self._total):
-            for j in range(1, len(total)):  # the half that the symmetric product leaves out
-                total[:j, j] = total[j, :j]
-        return total
+        if self._waiting:
+            self._multiply()
+        return to_numpy(self._total)
 
-    def _flush(self) -> None:
-        self._multiply(self._waiting[: self._held])
-        self._held = 0
+    def _multiply(self) -> None:
+        rows: Any = concatenate(self._waiting)
+        self._waiting = []
+        if is_tensor(rows) and rows.device.type == "cpu":
+            rows = to_numpy(rows)  # whose product with itself takes half the work
+        self._increase(rows.T @ rows)
 
-    def _multiply(self, rows: Array) -> None:
-        if is_tensor(rows) and rows.device.type != "cpu":
-            product = rows.T @ rows
-            self._total = product.double() if self._total is None else self._total.add_(product)
-            return
-        here = to_numpy(rows)
+    def _increase(self, more: Any) -> None:
         if self._total is None:
-            self._total = np.zeros((here.shape[1],) * 2)
-        # BLAS is column-major: the upper triangle of its result is the lower one here
-        syrk: Any = get_blas_funcs("syrk", (here,))
-        if here.dtype == np.float64:
-            syrk(1.0, here.T, beta=1.0, c=self._total.T, overwrite_c=True)
+            self._total = in_double(more)
         else:
-            self._total += syrk(1.0, here.T).T
-
-
-def _empty_like(rows: Array, count: int) -> Array:
-    """Return an empty array for this many rows like these."""
-    shape = (count, rows.shape[1])
-    return np.empty(shape, rows.dtype) if isinstance(rows, np.ndarray) else rows.new_empty(shape)
+            self._total += more
 
 
 def in_double(array: Array) -> Array:
@@ -293,15 +269,10 @@ def _room_for(rows: Array, count: int) -> Array:
     return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
 
 
-_TRANSFER_BYTES = 2**26
-"""Bytes of rows moved to main memory at a time."""
-
-
 class TrainingRows:
     """The rows of a training set, collected in any order.
 
-    They are kept on their GPU if they take little of its memory, otherwise in main memory; rows are
-    moved there many batches at a time, because each transfer waits for the GPU.
+    They are kept on their GPU if they take little of its memory, otherwise in main memory.
 
     The Fisher row of an example's given label is a multiple of its score (`ScoreRows.to_score`). A
     pass over the Fisher rows of examples at these `positions` therefore yields their rows as well.
@@ -310,43 +281,22 @@ class TrainingRows:
     def __init__(self, count: int, positions: np.ndarray) -> None:
         self.positions = positions
         self._found = np.zeros(count, dtype=bool)
-        self._out: Any = None
-        self._waiting: list[tuple[np.ndarray, Array]] = []
+        self.rows: Any = None
+        """All rows, (count, p)."""
 
     def add(self, batch: ScoreRows, projected: Array) -> None:
         """Set the rows of examples whose score is a multiple of one of these Fisher rows."""
-        some = np.flatnonzero(0 if batch.to_score is None else batch.to_score)
-        if batch.to_score is not None and len(some):
+        if batch.to_score is not None:
+            some = np.flatnonzero(batch.to_score)
             scale = as_like(batch.to_score[some], projected)
             self.put(self.positions[batch.sample[some]], projected[some] * scale[:, None])
 
     def put(self, positions: np.ndarray, rows: Array) -> None:
         """Set the rows of these training examples."""
-        if self._out is None:
-            self._out = _room_for(rows, len(self._found))
+        if self.rows is None:
+            self.rows = _room_for(rows, len(self._found))
         self._found[positions] = True
-        self._waiting.append((positions, rows))
-        there = isinstance(rows, np.ndarray) or rows.device == self._out.device
-        if there or sum(r.nbytes for _, r in self._waiting) >= _TRANSFER_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            positions, rows = zip(*self._waiting, strict=True)
-            joined: Any = concatenate(list(rows))
-            at: Any = np.concatenate(positions)
-            if (np.diff(at) == 1).all():  # consecutive, as they mostly are
-                at = slice(int(at[0]), int(at[-1]) + 1)
-            if not isinstance(joined, np.ndarray) and joined.device != self._out.device:
-                joined = joined.to(self._out.device)
-            self._out[at] = joined
-            self._waiting.clear()
-
-    @property
-    def rows(self) -> Any:
-        """All rows, (count, p)."""
-        self._flush()
-        return self._out
+        self.rows[positions] = on_device_of(rows, self.rows)
 
     @property
     def missing(self) -> np.ndarray:

@@ -4,28 +4,66 @@ Everything that needs the kernel asks this object: training features, targets an
 selection, and influence. The rows of several models are concatenated, so that their kernels are
 averaged; their influence is averaged by `solve.average`. Rows for selection have unit length and
 their own damping; rows for influence have neither.
+
+A query with mean score s_q depends on the residual of the sketch (`embed`) only through the
+products s_i·s_q, so `rows_and_targets` computes them in one pass over the training set and appends
+them to the rows as an extra coordinate. The kernel between training rows and the query is then
+exact, up to the residual eigenvalue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from threading import RLock
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, on_device_of, real_numbers, row_squares, to_numpy
+from exempla.arrays import (
+    Array,
+    as_like,
+    on_device_of,
+    products,
+    real_numbers,
+    row_squares,
+    to_numpy,
+)
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import Damping, resolve_damping
-from exempla.kernel.embed import Embedding, concatenate_models, unit_rows, unit_scale
-from exempla.kernel.residual import EmbeddedExamples, ResidualKernel, has_residual
-from exempla.kernel.solve import SetInfluence, Solve, query_influence
-from exempla.oracles.base import Examples, Labels
+from exempla.kernel.embed import (
+    Embedding,
+    concatenate_models,
+    raw_products,
+    residual_norms2,
+    unit_rows,
+    unit_scale,
+)
+from exempla.kernel.solve import MAX_SELECTION_PASSES, SetInfluence, Solve, query_influence
+from exempla.oracles.base import Examples, Labels, Oracle
 from exempla.results import Features
 from exempla.store import StoredRows
 
 KernelUse = Literal["influence", "selection"]
+MAX_ADDED_WIDTH = 1 / 4
+"""Coordinates added to the rows, relative to their width."""
+_MIN_EIGENVALUE_SHARE = 1e-6
+"""Directions of several queries with less than this share of the largest eigenvalue are dropped."""
+
+
+class EmbeddedExamples(NamedTuple):
+    """Examples as one model reads and embeds them."""
+
+    examples: Examples
+    rows: Array
+    """In sketch space, not whitened."""
+    labels: Labels = "true"
+
+    def last(self) -> EmbeddedExamples:
+        """Return the last example alone."""
+        place = np.array([len(self.examples) - 1])
+        return EmbeddedExamples(self.examples.take(place), self.rows[place], self.labels)
 
 
 class Query:
@@ -128,7 +166,6 @@ class Kernel:
         self.dampings: list[Damping] = [
             resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
         ]
-        self.residual = ResidualKernel(embeddings, self.dampings, use == "selection")
         self._features: Features | None = None
         self._lock = RLock()
 
@@ -236,22 +273,24 @@ class Kernel:
         counted = None if each else shares(weights, len(query))  # refuses unusable weights
         n_targets = len(query) if counted is None else len(np.atleast_2d(counted))
         rows = self.features.rows
-        if self.residual.is_affordable(query, n_targets):
+        if self.adds_residual(query, n_targets):
             mix = np.eye(len(query)) if counted is None else np.atleast_2d(counted)
             white, _ = self.whiten(query, rows)
-            wide, targets = self.residual.extend(self.features, query.embedded, white, mix)
+            wide, targets = self._extend(query.embedded, white, mix)
             return wide, targets[0] if counted is not None and counted.ndim == 1 else targets
         white = self.query_rows(query, rows)
         return rows, white if each else mean_embedding(white, weights)
 
     def affinity(self, indices: np.ndarray, query: Query) -> np.ndarray:
         """Return the kernel of some training examples and each queried one, (k, n_test)."""
-        rows = self.features.rows
-        if self.residual.is_affordable(query):
-            white, _ = self.whiten(query, rows)
-            return self.residual.affinity(self.features, indices, query.embedded, white)
-        white = self.query_rows(query, rows)
-        return to_numpy(rows[indices] @ white.T).astype(np.float64)
+        rows, chosen = self.features.rows, self.features.rows[indices]
+        if not self.adds_residual(query):
+            return to_numpy(chosen @ self.query_rows(query, rows).T).astype(np.float64)
+        white, _ = self.whiten(query, rows)
+        own, full = (x[indices, None] for x in self.train_norms())
+        inside = to_numpy(chosen @ white.T).astype(np.float64) * own
+        outside = self.residual_products(self.train_examples(indices), query.embedded)
+        return (inside + outside) / full / self.full_norms(query.embedded, white)
 
     # ---- influence
 
@@ -273,7 +312,129 @@ class Kernel:
         """Return the influence of every training example on itself, (n_train,)."""
         total = row_squares(self.features.rows) / self.n_train
         for e, value in zip(self.embeddings, self._values, strict=True):
-            if has_residual(e):
-                scale = e.metric.residual_inverse(e.residual_eigenvalue, value)
-                total = total + e.residual_norms2 * scale / (len(self.embeddings) * self.n_train)
+            if e.has_residual:
+                scale = e.residual_inverse(value) / (len(self.embeddings) * self.n_train)
+                total = total + e.residual_norms2 * scale
         return total
+
+    # ---- the residual of the sketch, added for selection
+
+    @cached_property
+    def _with_residual(self) -> list[int]:
+        """Models with a residual to add; rows in a store are never widened."""
+        return [
+            i
+            for i, e in enumerate(self.embeddings)
+            if e.has_residual and not isinstance(e.rows, StoredRows)
+        ]
+
+    def adds_residual(self, query: Query, n_targets: int = 1) -> bool:
+        """Return True if there is a residual, and adding it is within the width and cost limits.
+
+        Adding it appends `n_targets` coordinates to every row (at most a quarter of the sketch
+        width) and takes residual products with every example of the query (at most
+        `MAX_SELECTION_PASSES` passes over the training set, or `FREE_FLOPS` operations).
+        """
+        return bool(self._with_residual) and all(
+            0 < n_targets <= max(1, int(self.embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
+            and self.embeddings[i].residual_passes(query.examples[i], query.labels)
+            <= MAX_SELECTION_PASSES
+            for i in self._with_residual
+        )
+
+    def _residual_parts(self) -> Iterator[tuple[int, Embedding, float]]:
+        """Yield the place of each model with a residual, its embedding, and 1 / metric there."""
+        for i in self._with_residual:
+            e = self.embeddings[i]
+            yield i, e, e.residual_inverse(self._values[i]) / len(self.embeddings)
+
+    def residual_products(
+        self,
+        left: Sequence[EmbeddedExamples],
+        right: Sequence[EmbeddedExamples],
+        mix: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`.
+
+        Both sides are lists with the examples as each model reads them.
+        """
+        found: Any = 0.0
+        for i, e, scale in self._residual_parts():
+            found = found + scale * _residual_products(e.oracle, left[i], right[i], mix)
+        return found
+
+    def full_norms(self, examples: Sequence[EmbeddedExamples], rows: Array) -> np.ndarray:
+        """Return what each example is divided by: for unit rows the length of its full score.
+
+        `rows` are the whitened rows of the examples, the part of the score in the sketch.
+        """
+        if self.use != "selection":
+            return np.ones(len(rows))
+        total = row_squares(rows).astype(np.float64)
+        for i, e, scale in self._residual_parts():
+            total = total + scale * residual_norms2(e.oracle, *examples[i])
+        return np.sqrt(np.maximum(total, np.finfo(float).tiny))
+
+    def train_norms(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lengths that training rows were divided by, and those with the residual.
+
+        The first call makes a pass over the training set.
+        """
+        lengths = self.features.lengths
+        if lengths is None:
+            return np.ones(self.n_train), np.ones(self.n_train)
+        total = lengths**2
+        for _, e, scale in self._residual_parts():
+            total = total + scale * e.residual_norms2
+        return lengths, np.sqrt(np.maximum(total, np.finfo(float).tiny))
+
+    def train_examples(self, indices: np.ndarray) -> list[EmbeddedExamples]:
+        """Return some training examples as each model reads and embeds them."""
+        return [EmbeddedExamples(e.train.take(indices), e.rows[indices]) for e in self.embeddings]
+
+    def _extend(
+        self, query: Sequence[EmbeddedExamples], rows: Array, counted: np.ndarray
+    ) -> tuple[Array, Array]:
+        """Append residual coordinates to the training rows and to the targets.
+
+        `rows` are the whitened queried rows, and `counted` (T, n_test) the share of each queried
+        example in each of T targets.
+        """
+        own, full = self.train_norms()
+        mix = np.ascontiguousarray((counted / self.full_norms(query, rows)).T)
+        added, targets = [], [to_numpy(as_like(mix.T, rows) @ rows)]
+        for i, e, scale in self._residual_parts():
+            oracle, train = e.oracle, EmbeddedExamples(e.train, e.rows)
+            root, inverse = roots(mix.T @ _residual_products(oracle, query[i], query[i], mix))
+            found = _residual_products(oracle, train, query[i], mix) @ inverse
+            added.append(np.sqrt(scale) * found / full[:, None])
+            targets.append(np.sqrt(scale) * root)
+        extra, like = np.concatenate(added, axis=1), self.features.rows
+        n, width = like.shape
+        shape = (n, width + extra.shape[1])  # filled in place: no second copy of the rows
+        wide = (
+            np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
+        )
+        wide[:, :width] = like
+        wide[:, :width] *= as_like(own / full, like)[:, None]
+        wide[:, width:] = as_like(extra, like)
+        return wide, as_like(np.concatenate(targets, axis=1), like)
+
+
+def _residual_products(
+    oracle: Oracle, left: EmbeddedExamples, right: EmbeddedExamples, mix: np.ndarray | None
+) -> np.ndarray:
+    """Return s_i·s_j minus its part in the sketch."""
+    raw = raw_products(oracle, left.examples, right.examples, mix, (left.labels, right.labels))
+    other = right.rows if mix is None else as_like(mix.T, right.rows) @ right.rows
+    return raw - products(left.rows, as_like(to_numpy(other), left.rows))
+
+
+def roots(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return R and S with R Rᵀ = gram and Rᵀ S = 1, one column per independent direction."""
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    kept = values > _MIN_EIGENVALUE_SHARE * max(values[-1], 0.0)
+    if not kept.any():
+        return np.zeros((len(gram), 1)), np.zeros((len(gram), 1))
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, vectors[:, kept] / root

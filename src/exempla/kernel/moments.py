@@ -13,6 +13,7 @@ give are computed, by subspace iteration.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,8 +79,6 @@ class _StreamedMoment:
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
         """The last vectors, kept alive so that their address stays unique, and what they added."""
-        self.repeats: bool | None = None
-        """Whether the same vectors come several times; if not, they are not kept."""
 
     def add(self, factors: Factors, like: Array, vectors: Array | None = None) -> None:
         """Add a batch.
@@ -88,12 +87,10 @@ class _StreamedMoment:
         computed again. Random directions have the type and device of `like`.
         """
         if self.last is not None and _same_memory(self.last[0], vectors):
-            fresh, self.repeats = self.last[1], True
+            fresh = self.last[1]
         else:
             fresh = self._fresh(factors, like)
-            self.repeats = False if self.last is not None and not self.repeats else self.repeats
-        keep = vectors is not None and self.repeats is not False
-        self.last = (vectors, fresh) if keep else None
+        self.last = None if vectors is None else (vectors, fresh)
         self.total = fresh if self.total is None else self.total + fresh
 
     def _fresh(self, factors: Factors, like: Array) -> Array:
@@ -213,7 +210,27 @@ def _orthonormal(columns: Array) -> Array:
         return np.linalg.qr(columns)[0]
     import torch
 
+    if columns.is_cuda:
+        with suppress(torch.linalg.LinAlgError):  # columns that depend on one another
+            return _cholesky_qr(columns)
     return torch.linalg.qr(columns)[0]
+
+
+def _cholesky_qr(columns: Array) -> Array:
+    """Orthonormalise the columns by Cholesky factors of their Gram matrix, in double precision.
+
+    Householder reflections come one after another and leave a GPU waiting. The shift keeps the
+    first factor positive definite; two more rounds make the columns orthonormal.
+    """
+    import torch
+
+    q = columns.double()
+    for shift in (1e-12, 0.0, 0.0):
+        gram = q.T @ q
+        gram.diagonal().add_(shift * gram.trace())
+        factor = torch.linalg.cholesky(gram)
+        q = torch.linalg.solve_triangular(factor.T, q, upper=True, left=False)
+    return q.to(columns.dtype)
 
 
 def _same_memory(one: Array, other: Array | None) -> bool:

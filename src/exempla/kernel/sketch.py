@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,7 +230,7 @@ def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
     least, most = _BASIS_EXAMPLES
     needed = [
         _BASIS_PER_SIDE * min(max(layer.d_in, layer.d_out), WHOLE) / w.positions
-        for layer, w in zip(layers, work, strict=True)
+        for layer, w in zip(layers, work, strict=False)  # no work: the example has no rows
         if layer.d_in > 1
     ]
     return int(np.clip(max(needed, default=most), least, most))
@@ -279,8 +279,7 @@ def choose_sketch(
                 some = examples if len(missing) == count else examples.take(missing)
                 scores = collect(oracle.scores(some), "scoring the training set", len(some), room)
             if scores is not None or not len(missing):
-                score = partial(_scores_at, oracle, examples)
-                return SpanSketch(oracle.layers, fisher, scores, missing, count, score)
+                return SpanSketch(oracle.layers, fisher, scores, missing, count)
     if primal:
         return IdentitySketch(oracle.layers)
     if wanted == "exact":
@@ -342,21 +341,13 @@ class Price:
 
     @cached_property
     def job(self) -> Job:
-        """Sizes measured on a few examples; used only if a bound does not decide."""
+        """Sizes measured on a few examples."""
         return look_at(self.oracle, self.examples)
 
     @property
     def basis(self) -> int:
         """Number of examples from which the basis of a sketch is computed."""
         return min(self.sample, basis_examples(self.oracle.layers, self.job.work))
-
-    @property
-    def bound(self) -> Job:
-        """A job that costs more than nearly every one of this size, passes excepted."""
-        layers = self.oracle.layers
-        work = tuple(Work(1, x.d_in, x.d_out, 2.0 * x.size) for x in layers)
-        outputs = max(layer.d_out for layer in layers)
-        return Job(self.oracle.n_parameters, len(self.examples), outputs, work)
 
     @property
     def _always(self) -> float:
@@ -367,19 +358,14 @@ class Price:
 
     def accepts_primal(self) -> bool:
         """Return True if writing all scores out is acceptable."""
-        if self.insists or self.bound.primal().total <= self._always:
-            return True
-        return self._accepts(self.job.primal())
+        return self.insists or self._accepts(self.job.primal())
 
     def accepts_dual(self) -> bool:
         """Return True if the dual form is acceptable."""
-        rows = min(self.bound.rows, DUAL_LIMIT) / len(self.examples)
-        if self.insists or replace(self.bound, rows_each=rows).dual().total <= self._always:
-            return True
         rows, size = self.job.rows, self.job.rows * self.job.row_bytes
         if rows > _ROW_MARGIN * DUAL_LIMIT or size > _ROW_MARGIN * _dual_bytes(self.job.parameters):
-            return False
-        return self._accepts(self.job.dual())
+            return self.insists
+        return self.insists or self._accepts(self.job.dual())
 
     def width(self) -> int:
         """Return how many K-FAC directions memory and cost allow."""
@@ -442,10 +428,18 @@ def check_budget(wanted: Any) -> str | float:
 
 
 def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
-    """Return the leading K-FAC directions, computed from some of the sample."""
+    """Return the leading K-FAC directions, computed from some of the sample.
+
+    Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
+    which the first one shows.
+    """
     whole, needed = _moments_plan(oracle, width)
-    positions = basis_sample(oracle, sample)
-    part = sample if len(positions) == len(sample) else sample.take(positions)
+    count = len(sample)
+    if count > _BASIS_EXAMPLES[0]:
+        work = look_at(oracle, sample.take(np.array([0]))).work
+        count = min(count, basis_examples(oracle.layers, work))
+    positions = np.linspace(0, len(sample) - 1, count).astype(np.int64)
+    part = sample if count == len(sample) else sample.take(positions)
     rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
     held = HeldRows(positions, [])
     moments = Moments.of(oracle.layers, _hold(rows, held), width, whole)
@@ -493,34 +487,12 @@ def _free_memory(oracle: Oracle) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def basis_sample(oracle: Oracle, sample: Examples) -> np.ndarray:
-    """Return the positions of the examples from which the moments are computed.
-
-    Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
-    which the first one shows.
-    """
-    least, wanted = _BASIS_EXAMPLES
-    if len(sample) > least:
-        for rows in oracle.fisher_rows(sample.take(np.array([0]))):
-            if len(rows):
-                wanted = basis_examples(oracle.layers, [f.work for f in rows.factors])
-                break
-    if len(sample) <= wanted:
-        return np.arange(len(sample))
-    return np.linspace(0, len(sample) - 1, wanted).astype(np.int64)
-
-
 def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
     """Return the examples whose score is not a multiple of one of these Fisher rows."""
     has = np.zeros(count, dtype=bool)
     if fisher.to_score is not None:
         has[fisher.sample[fisher.to_score != 0]] = True
     return np.flatnonzero(~has)
-
-
-def _scores_at(oracle: Oracle, examples: Examples, positions: np.ndarray) -> ScoreRows:
-    """Return the scores of the examples at these positions."""
-    return ScoreRows.join([b.compact() for b in oracle.scores(examples.take(positions))])
 
 
 def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:

@@ -5,7 +5,7 @@
 is what the log-likelihood of test example j loses, to first order, if training example i is
 removed. M is the model's Fisher matrix with penalty and damping. There are two ways to apply M⁻¹:
 
-* solve="sketch": by the sketch, with one mean eigenvalue for the residual (`residual`);
+* solve="sketch": by the sketch, with one mean eigenvalue for the residual (`embed`);
 * solve="exact": with the Fisher matrix of all parameters, by conjugate gradients. The sketch gives
   the first guess and the preconditioner, so a few passes over the training set suffice.
 
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from exempla.arrays import as_like, concatenate, to_numpy
+from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.kernel.basis import KroneckerSketch
-from exempla.kernel.embed import Embedding
-from exempla.kernel.residual import query_kernel
+from exempla.kernel.embed import Embedding, raw_products
+from exempla.oracles.base import Examples, Labels
 from exempla.progress import say, track
 
 if TYPE_CHECKING:
@@ -37,12 +37,19 @@ Columns = Any
 
 _MAX_CG_STEPS, _CG_TOLERANCE = 25, 1e-2
 """Most passes over the data that conjugate gradients take, and the residual they stop at."""
-LEVELLING_EXPONENT = 0.5
+LEVELLING_EXPONENT = 0.75
 """How far snapshots of a run are brought to the same size: 0 is a plain mean, 1 gives each the same
-weight. Five values were compared on the `choose` truths (`benchmarks.truths.moments`)."""
+weight. Chosen by a criterion stated before the truths existed (`benchmarks.truths.settings`)."""
 MAX_SOLVE_BYTES = 2**28
 """Memory of the columns solved together, at ten numbers per parameter and column."""
 _MIN_COLUMN_SIZE = 1e-30
+MAX_RESIDUAL_PASSES = 25.0
+"""Above `embed.FREE_FLOPS`, residual products of influence may take this many passes over the
+training set, as many as the exact solve takes at most."""
+MAX_SELECTION_PASSES = 4.0
+"""Above `embed.FREE_FLOPS`, a selection may spend this many passes. Beyond them, products with a
+sum of queries are taken with the sum written out, where the model offers that (two or three
+passes)."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +169,7 @@ def _one_model(
         found = query_kernel(embedding, examples, damping, query.labels, mix, rows)
         if not sketch.exact:
             say(f"influence by {found.solver}")
-        residual = 0.0 if sketch.exact else np.inf
-        return SetInfluence(found.values / len(embedding.train), found.solver, residual, 0)
+        return replace(found, values=found.values / len(embedding.train))
     steps = conjugate_gradients(
         lambda v: operator.product(v) + damping * v,
         operator.score_sums(examples, query.labels, mix),
@@ -194,6 +200,59 @@ def _sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Columns],
         return lifted + v / eigenvalue
 
     return apply
+
+
+def query_kernel(
+    embedding: Embedding,
+    examples: Examples,
+    damping: float,
+    labels: Labels = "true",
+    mix: np.ndarray | None = None,
+    rows: Array | None = None,
+) -> SetInfluence:
+    """Compute the kernel of every training example i and queried example j, (n_train, n_test).
+
+    It is n_train times the influence, by the sketch and one mean eigenvalue for the residual.
+
+    Parameters
+    ----------
+    embedding : Embedding
+    examples : Examples
+        The queried examples, as the model of the embedding reads them.
+    damping : float
+    labels : {"true", "predicted"}
+    mix : (n_test, T) array, optional
+        Return T columns that are sums of queried examples with these weights. The train × test
+        matrix is then never made: a query about many examples is one column.
+    rows : array, optional
+        The queried examples in sketch space, if they have been embedded already.
+    """
+    if rows is None:
+        rows, _ = embedding.embed(examples, labels)
+    rows = rows if mix is None else as_like(mix.T, rows) @ rows
+    # the training rows stay as they are: only the few queried rows are multiplied by M⁻¹
+    train = embedding.rows_near_model()
+    inside = products(train, embedding.metric.solve(rows, damping)).astype(np.float64)
+    if embedding.sketch.exact:
+        return SetInfluence(inside, "exact", 0.0, 0)
+    note, share = embedding.sketch.note, embedding.evidence.share
+    alone = f"the sketch alone ({note}), {share:.1%} of the Fisher"
+    if not embedding.has_residual:
+        return SetInfluence(inside, alone, np.inf, 0)
+    passes = embedding.residual_passes(examples, labels)
+    operator = None
+    if mix is not None and passes > MAX_SELECTION_PASSES and mix.shape[1] < len(examples):
+        operator = embedding.oracle.gauss_newton(embedding.train)
+    if operator is None and passes > MAX_RESIDUAL_PASSES:
+        alone = f"{alone}: residual products would cost {passes:,.0f} passes over the data"
+        return SetInfluence(inside, alone, np.inf, 0)
+    if operator is None:
+        raw = raw_products(embedding.oracle, embedding.train, examples, mix, ("true", labels))
+    else:
+        raw = operator.along_scores(operator.score_sums(examples, labels, mix))
+    residual = (raw - products(train, rows)) * embedding.residual_inverse(damping)
+    solver = f"{note}, and one mean eigenvalue for the residual"
+    return SetInfluence(inside + residual, solver, np.inf, 0)
 
 
 # ---- conjugate gradients

@@ -36,8 +36,8 @@ from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.embed import (
     Embedding,
     Prepared,
-    Preparing,
     concatenate_models,
+    prepare,
     refuse_unusable,
     unit_rows,
     with_rows,
@@ -261,10 +261,10 @@ class _SavedBasis:
 def _load_or_prepare(path: Path, oracle: Oracle, train: Examples, **chosen: Any) -> _SavedBasis:
     """Read basis and metric from the store, or compute them and write the file if it is missing."""
     if not path.exists():
-        prepared = Preparing(oracle, train, **chosen).done()
+        prepared = prepare(oracle, train, **chosen)
         with disk_errors(path.parent):
             _save_basis(path, prepared, oracle, train)
-    saved = _load_basis(path, oracle, lambda: Preparing(oracle, train, **chosen).done())
+    saved = _load_basis(path, oracle, lambda: prepare(oracle, train, **chosen))
     # hashes do not see everything that may differ: compare the scores of a few examples
     rows = _probe_rows(saved.prepared.basis, oracle, train)
     scale = np.abs(saved.probes).max(initial=0.0)

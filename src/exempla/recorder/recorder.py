@@ -11,7 +11,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +22,6 @@ from exempla import io
 from exempla.checks import check_flag, check_folder, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.recorder.run import (
-    FolderLock,
     Run,
     Snapshot,
     has_run,
@@ -197,6 +196,7 @@ class Recorder:
         self._spent, self._writes, self._start = 0.0, 0, perf_counter()
         self._next_check = math.inf
         """The next step at which there is something to do."""
+        self._lock: ExitStack | None = None
         self.folder = self._open(check_folder("folder", folder), check_flag("resume", resume))
         if expected is not None:
             self.expect(expected)
@@ -289,8 +289,7 @@ class Recorder:
         older = _OPEN.get(key)
         if older is not None and resume:  # the cell of a notebook was run again
             older._close()
-        self._lock = FolderLock(folder)
-        if not self._lock.acquire():
+        if not self._acquire(folder):
             raise ExemplaError(
                 f"another Recorder is writing to {folder}: wait until it has finished, or give "
                 "each run a folder of its own."
@@ -301,10 +300,22 @@ class Recorder:
             self._manifest = (folder / "run.json").read_bytes()
         return folder
 
+    def _acquire(self, folder: Path) -> bool:
+        """Lock the folder, where the system has locks; return False if it is locked elsewhere."""
+        if self._lock is None:
+            lock = ExitStack()
+            try:
+                lock.enter_context(io.alone_in(folder, BlockingIOError()))
+            except BlockingIOError:
+                return False
+            self._lock = lock
+        return True
+
     def _close(self) -> None:
         """Let another Recorder use the folder."""
-        if not self._stopped:
-            self._lock.release()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _continue(self, run: Run) -> None:
         self._thinning.stride = run.stride
@@ -334,7 +345,7 @@ class Recorder:
     def _refuse_other_writers(self) -> None:
         """Raise OSError if another Recorder has continued this run since this one last wrote."""
         path = self.folder / "run.json"
-        mine = self._lock.acquire()
+        mine = self._acquire(self.folder)
         if not mine or (path.read_bytes() if path.is_file() else None) != self._manifest:
             raise OSError(0, "another Recorder has continued this run")
 

@@ -22,7 +22,6 @@ from exempla import __version__, io
 from exempla.errors import ExemplaError
 
 _RUN = "run.json"
-_LOCK = ".run.lock"
 _FORMAT = "exempla-run-1"
 _SNAPSHOT = re.compile(r"step-\d+(-\d+)?\.(safetensors|npz)")
 
@@ -154,60 +153,3 @@ def write_snapshot(
 def sha256(data: bytes) -> str:
     """Return the checksum of a file's bytes."""
     return hashlib.sha256(data).hexdigest()
-
-
-class FolderLock:
-    """An exclusive lock on a run's folder, held while a Recorder may write to it.
-
-    The operating system releases it when the process ends. Where locks are not available (Windows,
-    some network file systems) every request succeeds.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / _LOCK
-        self._handle: int | None = None
-
-    def acquire(self) -> bool:
-        """Take the lock if it is free; return False if another Recorder holds it."""
-        try:
-            import fcntl
-        except ImportError:
-            return True
-        while self._handle is None:
-            try:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError:  # a folder that cannot be written to fails when it is written to
-                return True
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # the last holder may have deleted the file after it was opened here
-                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
-                    self._handle = handle
-                    return True
-            except BlockingIOError:
-                os.close(handle)
-                return False
-            except FileNotFoundError:
-                pass
-            except OSError:  # a file system without locks
-                self._handle = handle
-                return True
-            os.close(handle)
-        return True
-
-    def release(self) -> None:
-        """Give the lock back and delete its file."""
-        if self._handle is None:
-            return
-        handle, self._handle = self._handle, None
-        with suppress(OSError):
-            self.path.unlink()
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            # explicitly: worker processes forked since then share the handle
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
-
-    def __del__(self) -> None:
-        self.release()

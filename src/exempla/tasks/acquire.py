@@ -6,8 +6,8 @@ penalty and damping, so that the parameters are known up to a covariance A = (nM
 the mean score of the queried predictions under their true labels.
 
 **Labels known.** Adding example j moves the queried log-likelihood by s_jᵀ A s_q. The candidates
-are the examples' own scores at unit length, as `explain` takes them, and only those that help (a
-positive product) are picked.
+are the examples' own scores, and only those that help (a positive product) are picked; texts by
+their cosine with the query.
 
 **Labels unknown.** Under the model's own labels that product is zero on average; what counts is how
 much the label would teach. With B the square-root Fisher rows of a candidate (√p_c ∇log p_c, one
@@ -24,8 +24,8 @@ classes there is only one, and every gain is exact.
 A part of the picks (`breadth`) can be made towards random combinations of all test predictions
 instead. Where labels are known half of them are, and these ignore the labels: rows picked for
 their labels alone would bias the model. A target that is like the rest of the pool is served best
-by random rows. So the model is retrained with picks for one half of the query, mixed with random
-rows in several shares, and the share that predicts the other half best is taken.
+by random rows. With `breadth="auto"` the model is retrained with picks for one half of the query,
+mixed with random rows in several shares, and the share that predicts the other half best is taken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 
@@ -223,7 +223,7 @@ def acquire(
     ask: Any = "errors",
     costs: Any = None,
     selector: Selector | None = None,
-    breadth: float | None = None,
+    breadth: float | Literal["auto"] | None = None,
     ids: Any = None,
     fit: Any = None,
     **options: Unpack[KernelOptions],
@@ -249,20 +249,19 @@ def acquire(
     costs : (n_pool,) array of positive numbers, optional
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
-        `SBQ(noise=0.1 * n_train)` by default; with labels `SBQ(noise=10)` on rows of unit length,
-        for texts the cosine with the query (`TopInfluence()` on rows of unit length).
-    breadth : float, optional
+        `SBQ(noise=0.1 * n_train)` by default; for texts `TopInfluence()` on rows of unit length.
+    breadth : float or "auto", optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
         default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
-        they are the tokens of texts. If it is not given, the pool has labels and the model is
-        quickly retrained, a share of the rows is random where that predicts queried examples
-        better that the picks were not made for (`random_share`).
+        they are the tokens of texts. "auto", for pools with labels and models that are quickly
+        retrained: 0.5, and a share of random rows (`random_share`) where queried examples that the
+        picks were not made for are then predicted better, as where the target is like the pool.
     ids : sequence
         Your own names of the pool rows.
     fit : callable(module, X, y, sample_weight) -> module
         How a torch module is trained, for `.verify()`.
     **options
-        Kernel options, as for `Explainer`; `normalize` applies to pools with labels.
+        Kernel options, as for `Explainer`; `normalize` applies to texts.
 
     Returns
     -------
@@ -284,8 +283,8 @@ def acquire(
     >>> found.verify(labels=y[20:200]).queried[1] > 0.2
     True
     """
-    if breadth is not None and (not is_real(breadth) or not 0 <= breadth <= 1):
-        raise ExemplaError(f"breadth must be a number between 0 and 1, not {breadth!r}.")
+    if breadth not in (None, "auto") and (not is_real(breadth) or not 0 <= breadth <= 1):
+        raise ExemplaError(f"breadth must be a number between 0 and 1 or 'auto', not {breadth!r}.")
     check_ask(ask)
     n_pool = count_examples(pool) or 0
     k, names = check_k(k, n_pool, "rows of the pool"), check_ids(ids, n_pool)
@@ -307,7 +306,7 @@ def _acquire(
     ask: Any,
     root_costs: np.ndarray | None,
     selector: Selector | None,
-    breadth: float | None,
+    breadth: Any,
     names: np.ndarray | None,
 ) -> Acquisition:
     rng = np.random.default_rng(explainer.seed)
@@ -321,8 +320,8 @@ def _acquire(
     usual = LABELLED_BREADTH if pool.labelled and not pool.is_text else BREADTH
     query = take_examples(request.test, used)
     towards, random_share = pool.towards(query), 0.0
-    order, gains = pool.pick(towards, k, usual if breadth is None else breadth, rng)
-    if breadth is None and pool.labelled and not pool.is_text:
+    order, gains = pool.pick(towards, k, usual if breadth in (None, "auto") else breadth, rng)
+    if breadth == "auto" and pool.labelled and not pool.is_text:
         random_share = _best_random_share(pool, request, used, len(order), explainer.seed)
         mixed = _with_random(order, random_share, n_pool, rng)
         order, gains = mixed, np.where(mixed == order, gains, 0.0)
@@ -367,13 +366,14 @@ def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, 
     Rows are picked for one half of the queried examples, and the model trained with them is judged
     on the other half; both ways. 0 if the queries are few or the model is not quickly retrained.
     """
-    if len(used) < _MIN_HELD_OUT or k < 2:
+    if len(used) < _MIN_HELD_OUT:
         return 0.0
-    losses, started = np.zeros(len(_RANDOM_SHARES)), time.perf_counter()
+    halves, started = ((used[::2], used[1::2]), (used[1::2], used[::2])), time.perf_counter()
+    losses = np.zeros(len(_RANDOM_SHARES))
     try:
         check_fit(request.first, request.fit)
         labels = np.asarray(arrays_of(request.pool, "pool")[1])
-        for own, other in ((used[::2], used[1::2]), (used[1::2], used[::2])):
+        for own, other in halves:
             rng = np.random.default_rng(seed)
             towards = pool.towards(take_examples(request.test, own))
             order, _ = pool.pick(towards, k, LABELLED_BREADTH, rng)

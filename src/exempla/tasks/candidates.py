@@ -1,9 +1,9 @@
 """The candidates of `acquire`: the rows of a pool, seen from a query, and how they are picked.
 
-A candidate is one row in whitened coordinates: its own score if the pool has labels, otherwise its
-contrast towards the query (see `acquire`). Where the sketch of a model does not represent all
-parameters, a row has one more coordinate, along the residual of the target; the rest of its
-residual, which no other row is compared in, is a private variance.
+A candidate is one row in whitened coordinates: its own score if the pool has labels (of texts at
+unit length), otherwise its contrast towards the query (see `acquire`). Where the sketch of a model
+does not represent all parameters, a row has one more coordinate, along the residual of the target;
+the rest of its residual, which no other row is compared in, is a private variance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaWarning
-from exempla.explainer import DEFAULT_NOISE, Explainer
+from exempla.explainer import Explainer
 from exempla.kernel.basis import IdentitySketch
 from exempla.kernel.embed import Embedding
 from exempla.oracles.base import ScoreRows, in_float64
@@ -92,11 +92,10 @@ class Pool:
         self.models = list(zip(kernel.embeddings, (d.value for d in kernel.dampings), strict=True))
         self.examples = [e.oracle.read(pool, role="test") for e, _ in self.models]
         self.labelled = self.examples[0].labels is not None
-        self.unit = self.labelled and explainer.normalize
         # the tokens of a text are its label
         self.is_text = self.models[0][0].oracle.likelihood == "causal_lm"
-        noise = DEFAULT_NOISE if self.unit else NOISE_SHARE * explainer.n_train
-        usual = TopInfluence() if self.is_text and self.unit else SBQ(noise=noise)
+        self.unit = self.is_text and explainer.normalize
+        usual = TopInfluence() if self.unit else SBQ(noise=NOISE_SHARE * explainer.n_train)
         self.selector = usual if selector is None else selector
         self.test, self.root_costs, self.n_train = test, root_costs, explainer.n_train
 

@@ -31,8 +31,7 @@ from exempla.data import arrays_of, n_rows, take_examples, unpack
 from exempla.errors import ExemplaError
 from exempla.influence import CLASSES
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.unwrap import is_fitted
-from exempla.oracles.trees.oracle import keep_size
+from exempla.oracles.sklearn.unwrap import is_boosted, is_fitted, unwrap
 from exempla.quality import FEW, LOOKED_AT, Judged
 
 _PROBE_ROWS = 300
@@ -58,13 +57,16 @@ def redraw(module: Any) -> None:
     False
     """
     import torch
+    from torch.nn.parameter import is_lazy  # of unknown shape: nothing was learned yet
 
     layers = list(_children_first(module, frozen=False, seen=set()))
     frozen = [p for p in module.parameters() if not p.requires_grad]
     frozen += [b for layer, still in layers if still for b in layer.buffers(recurse=False)]
+    named = module.named_parameters()
+    trained = {name: p for name, p in named if p.requires_grad and not is_lazy(p)}
     with torch.no_grad():
         kept = [tensor.clone() for tensor in frozen]
-        for parameter in (p for p in module.parameters() if p.requires_grad and not _is_lazy(p)):
+        for parameter in trained.values():
             parameter.fill_(float("nan"))
             parameter.grad = None
         for layer, still in layers:
@@ -73,7 +75,14 @@ def redraw(module: Any) -> None:
                 _reset(layer)
         for tensor, before in zip(frozen, kept, strict=True):
             tensor.copy_(before)
-    _refuse_unset(module)
+    unset = [name for name, p in trained.items() if bool(p.detach().isnan().any())]
+    if unset:
+        more = f" and {len(unset) - 3} more" if len(unset) > 3 else ""
+        raise ExemplaError(
+            f"{type(module).__name__} cannot be retrained from scratch, because no "
+            f"reset_parameters() sets its parameters {', '.join(unset[:3])}{more}: add such a "
+            "method to the module that owns them, or freeze them with requires_grad_(False)."
+        )
 
 
 def _children_first(module: Any, frozen: bool, seen: set[int]) -> Iterator[tuple[Any, bool]]:
@@ -105,28 +114,6 @@ def _reset(layer: Any) -> None:
             continue
         reset()
         return
-
-
-def _is_lazy(parameter: Any) -> bool:
-    """Return True if the shape is unknown before the first batch: nothing was learned yet."""
-    from torch.nn.parameter import is_lazy
-
-    return is_lazy(parameter)
-
-
-def _refuse_unset(module: Any) -> None:
-    unset = [
-        name
-        for name, p in module.named_parameters()
-        if p.requires_grad and not _is_lazy(p) and bool(p.detach().isnan().any())
-    ]
-    if unset:
-        more = f" and {len(unset) - 3} more" if len(unset) > 3 else ""
-        raise ExemplaError(
-            f"{type(module).__name__} cannot be retrained from scratch, because no "
-            f"reset_parameters() sets its parameters {', '.join(unset[:3])}{more}: add such a "
-            "method to the module that owns them, or freeze them with requires_grad_(False)."
-        )
 
 
 Fit = Callable[[Any, Any, Any, np.ndarray | None], Any]
@@ -235,12 +222,47 @@ def _copy(model: Any) -> Any:
     """Return the model as it was before any training."""
     if is_estimator(model):
         fresh = _unfitted(model)
-        keep_size(fresh, model)
+        _keep_size(fresh, model)
         return fresh
     copied = copy.deepcopy(model)
     if is_module(copied):
         redraw(copied)
     return copied
+
+
+def _keep_size(fresh: Any, model: Any) -> None:
+    """Give an unfitted copy of a boosted model the number of trees that the model stopped at.
+
+    Early stopping uses validation rows that a refit does not have. Keeping the number of trees
+    makes refits differ from the model in their rows alone. `fresh` is changed in place.
+    """
+    last, new = unwrap(model).model, unwrap(fresh).model
+    kept = _stopped_at(last) if is_boosted(last) and hasattr(new, "set_params") else None
+    if kept is None:
+        return
+    given = new.get_params()
+    sizes = ("n_estimators", "iterations", "num_boost_round", "num_trees")
+    size = next((name for name in sizes if name in given), sizes[0])
+    off = {"early_stopping_rounds": None, "early_stopping_round": None, "use_best_model": False}
+    new.set_params(**{size: kept}, **{name: off[name] for name in off if given.get(name)})
+
+
+def _stopped_at(model: Any) -> int | None:
+    """Return the rounds after which early stopping on the caller's validation rows ended training.
+
+    scikit-learn's early stopping sets rows aside itself, in a refit as well.
+    """
+    library = type(model).__module__.partition(".")[0]
+    if library == "lightgbm":
+        best = model.best_iteration_ if model.__sklearn_is_fitted__() else None
+        return int(best) if best else None
+    if library == "xgboost" and getattr(model, "early_stopping_rounds", None) is not None:
+        fitted = model.__sklearn_is_fitted__()
+        best = model.get_booster().attr("best_iteration") if fitted else None
+        return None if best is None else int(best) + 1
+    if library == "catboost" and model.is_fitted() and model.get_best_iteration() is not None:
+        return int(model.tree_count_)
+    return None
 
 
 def _unfitted(model: Any) -> Any:

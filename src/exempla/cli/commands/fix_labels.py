@@ -20,6 +20,7 @@ from exempla.cli.fitted import (
     decisive,
     fit_file,
     load_model,
+    one_thread,
     read_files,
 )
 from exempla.cli.output import Job, is_review, named_after, write_tables
@@ -85,10 +86,9 @@ def run(options: Namespace) -> int:
 def _judge(job: Job, model: Any, train: Any, curated: Any, task: str, **how: Any) -> Any:
     """Judge the labels of all rows."""
     start_stage("judging the labels")
-    options = job.options
-    return fix_labels(
-        model, train, curated, seed=options.seed, progress=job.progress, task=task, **how
-    )
+    seed, progress = job.options.seed, job.progress
+    with one_thread(train[0]):
+        return fix_labels(model, train, curated, seed=seed, progress=progress, task=task, **how)
 
 
 def _judge_rows(given: Fitted, job: Job) -> _Judged:

@@ -25,14 +25,13 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
-from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from exempla.oracles.sklearn.base import OutputOracle, keep_layers
-from exempla.oracles.sklearn.data import Batch, class_weights
-from exempla.oracles.trees.leaves import number_leaves
+from exempla.oracles.sklearn.base import Batch, OutputOracle, class_weights, keep_layers
 from exempla.oracles.trees.oracle import refused_rows
+from exempla.oracles.trees.readers import number_leaves, refuse
 
 __all__ = ["ForestOracle"]
 
@@ -53,7 +52,20 @@ class _ForestLeaves:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        _refuse_forest(model)
+        name, criterion = type(model).__name__, getattr(model, "criterion", None)
+        per_tree = getattr(model, "class_weight", None) == "balanced_subsample"
+        refuse(
+            {
+                f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: "
+                f"use {name}(bootstrap=True).": not model.bootstrap,
+                f"This {name} predicts several outputs at once: explain one model per "
+                "output.": model.n_outputs_ > 1,
+                f"{name}(class_weight='balanced_subsample') has different class weights in every "
+                "tree: use class_weight='balanced'.": per_tree,
+                f"{name}(criterion={criterion!r}) does not predict weighted means of its rows: "
+                "use criterion='squared_error'.": criterion in ("absolute_error", "poisson"),
+            }
+        )
         trees = [one.tree_ for one in model.estimators_]
         self._is_leaf = [tree.children_left < 0 for tree in trees]
         self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
@@ -116,30 +128,6 @@ def _not_its_data(model: Any) -> ExemplaError:
     )
 
 
-def _refuse_forest(model: Any) -> None:
-    """Raise for forests without out-of-bag weights."""
-    name = type(model).__name__
-    if not model.bootstrap:
-        raise UnsupportedModelError(
-            f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: use "
-            f"{name}(bootstrap=True)."
-        )
-    if model.n_outputs_ > 1:
-        raise UnsupportedModelError(
-            f"This {name} predicts several outputs at once: explain one model per output."
-        )
-    if getattr(model, "class_weight", None) == "balanced_subsample":
-        raise UnsupportedModelError(
-            f"{name}(class_weight='balanced_subsample') has different class weights in every "
-            "tree: use class_weight='balanced'."
-        )
-    if getattr(model, "criterion", None) in ("absolute_error", "poisson"):
-        raise UnsupportedModelError(
-            f"{name}(criterion={model.criterion!r}) does not predict weighted means of its rows: "
-            "use criterion='squared_error'."
-        )
-
-
 @dataclass(frozen=True)
 class _ForestExamples(RowExamples):
     """Checked rows: X holds their (n, T) leaves."""
@@ -197,7 +185,7 @@ class ForestOracle(OutputOracle):
         counts = None
         if role == "train":
             counts = self._counts(leaves, fields["codes"], fields["weights"])
-        outputs = self._as_outputs(self._predicted(leaves, counts))
+        outputs = self._as_outputs(self._mean_values(leaves, counts))
         # weights are part of the counts
         return _ForestExamples(leaves, counts=counts, outputs=outputs, **fields)
 
@@ -207,7 +195,7 @@ class ForestOracle(OutputOracle):
         leaves = self._reader.leaves(ready).astype(np.int32)
         some = np.arange(min(_CHECKED_ROWS, n_rows(ready)))
         own = self._reader.predictions(take_rows(ready, some))
-        if not np.allclose(self._predicted(leaves[some], None), own, rtol=1e-9, atol=1e-9):
+        if not np.allclose(self._mean_values(leaves[some], None), own, rtol=1e-9, atol=1e-9):
             raise ExemplaError(
                 f"The leaves of this {type(self._last).__name__} do not average to its own "
                 "predictions: exempla does not support this version of scikit-learn."
@@ -229,7 +217,7 @@ class ForestOracle(OutputOracle):
                 return weighted
         raise _not_its_data(self._last)
 
-    def _predicted(self, leaves: np.ndarray, counts: np.ndarray | None) -> np.ndarray:
+    def _mean_values(self, leaves: np.ndarray, counts: np.ndarray | None) -> np.ndarray:
         """Return the mean over trees of the leaf values.
 
         For training rows the mean is over the trees that did not draw them, or over all trees if

@@ -24,15 +24,11 @@ from scipy.special import log_softmax, logit
 from exempla.arrays import first_largest, is_sparse
 from exempla.data import n_rows
 from exempla.errors import ExemplaError
+from exempla.tasks.labels.crossfit import make_learner
 from exempla.tasks.labels.evidence import Evidence
-from exempla.tasks.labels.problem import (
-    LabelProblem,
-    LabelRequest,
-    make_learner,
-    without_unsupervised_steps,
-)
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, without_unsupervised_steps
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack
+from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack, likeliest_other
 
 _MAX_STEPS = 100
 _POOLED_VOTES = 10.0
@@ -81,14 +77,18 @@ class Annotators:
     @property
     def consensus(self) -> np.ndarray:
         """The most likely label of every row."""
-        return self.classes[first_largest(np.log(np.maximum(self.posterior, 1e-300)))]
+        return self.classes[self.consensus_codes]
+
+    @property
+    def consensus_codes(self) -> np.ndarray:
+        """The position of that label in `classes`."""
+        return first_largest(np.log(np.maximum(self.posterior, 1e-300)))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per annotator: votes, accuracy and the most frequent mistake."""
-        wrong = self.confusion.copy()
-        wrong[:, np.arange(len(self.classes)), np.arange(len(self.classes))] = 0.0
-        at = wrong.reshape(len(wrong), -1).argmax(axis=1)
-        true, said = np.divmod(at, len(self.classes))
+        C = len(self.classes)
+        wrong = (self.confusion * (1.0 - np.eye(C))).reshape(len(self.names), -1)
+        true, said = np.divmod(wrong.argmax(axis=1), C)
         return pd.DataFrame({
             "annotator": self.names,
             "votes": self.n_votes,
@@ -96,7 +96,7 @@ class Annotators:
             "mistake": [
                 f"{self.classes[c]} → {self.classes[j]}" for c, j in zip(true, said, strict=True)
             ],
-            "mistake_rate": wrong.reshape(len(wrong), -1).max(axis=1),
+            "mistake_rate": wrong.max(axis=1),
         })  # fmt: skip
 
 
@@ -179,21 +179,19 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
         last, rows = without_unsupervised_steps(model, X, seed)
         learner = replace(learner, model=last)
         for step in range(_ROUNDS):
-            consensus = first_largest(np.log(np.maximum(found.posterior, 1e-300)))
+            consensus = found.consensus_codes
             if len(np.unique(consensus)) < len(classes):
                 break  # a class that no row has cannot be learned
             problem = LabelProblem(rows, consensus, classes, n)
             evidence = Evidence(learner, problem, seed=seed + step)
-            stack = fit_stack(evidence.views, evidence.columns, np.arange(n), seed)
+            stack = fit_stack(evidence.views, evidence.columns, 0, seed)
             log_q = np.full((n, len(classes)), -12.0)
-            part = stack.log_q(list(evidence.views.values()), evidence.columns)
+            part = stack.log_q(evidence.views.values(), evidence.columns)
             np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
             found = estimate_annotators(votes, log_q, names)
     T, rows = found.posterior, np.arange(n)
     p = 1.0 - T[rows, majority]
-    others = np.log(np.maximum(T, 1e-300))
-    others[rows, majority] = -np.inf
-    other = first_largest(others)
+    other = likeliest_other(np.log(np.maximum(T, 1e-300)), majority)
     expected = float(p.sum())
     # the votes say how often annotators err, which is known from a few of them only
     off = Z90 * float(np.hypot(np.sqrt(np.sum(p * (1 - p))), 0.25 * expected))
@@ -227,28 +225,18 @@ def _majority(codes: np.ndarray, posterior: np.ndarray) -> np.ndarray:
 
 def _missing(values: np.ndarray) -> np.ndarray:
     """Return which votes were not cast."""
-    marks: Any = np.frompyfunc(_is_minus_one, 1, 1)(values)
-    return pd.isna(values) | marks.astype(bool)
-
-
-def _is_minus_one(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and value == -1
+    return pd.isna(values) | (values == -1)
 
 
 def _coded(votes: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return class codes, −1 where no vote was cast, and the classes."""
-    values = np.asarray(votes, dtype=object)
-    missing = _missing(values)
-    labels = values[~missing].tolist()
+    values = np.array(votes, dtype=object)
+    values[_missing(values)] = None
     try:
-        classes = np.unique(
-            np.array([v.item() if isinstance(v, np.generic) else v for v in labels])
-        )
+        codes, classes = pd.factorize(values.ravel(), sort=True)
     except TypeError:
         raise ExemplaError("votes must all be text or all be numbers.") from None
-    codes = np.full(values.shape, -1, dtype=np.int64)
-    codes[~missing] = np.searchsorted(classes, np.array(labels, dtype=classes.dtype))
-    return codes, classes
+    return codes.reshape(values.shape), np.array(classes.tolist())
 
 
 def _read(train: Any) -> tuple[Any, np.ndarray, np.ndarray | None]:

@@ -8,6 +8,8 @@ not grow with rows × classes. `Columns` records which classes these are.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -16,16 +18,90 @@ import numpy as np
 from sklearn.base import clone
 
 from exempla.data import n_rows, take_rows
-from exempla.errors import ExemplaError
+from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles import make_oracle
 from exempla.progress import track
-from exempla.tasks.labels.problem import LabelProblem, Learner
-from exempla.tasks.retrain import Fit, describe, error_line, refit
+from exempla.tasks.labels.problem import LabelProblem
+from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit
 
 FOLDS = 5
 MAX_CLASSES = 12
 """Classes kept per row."""
 BLOCK_BYTES = 2**24
 """Size of one block of predictions of all classes."""
+_FLOOR = 1e-12
+"""Smallest probability that is distinguished from zero."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The caller's model as a recipe: every fit starts afresh."""
+
+    model: Any
+    classes: np.ndarray
+    fit: Fit | None = None
+
+    def fitted(self, problem: LabelProblem, rows: np.ndarray, seed: int, quiet: bool = True) -> Any:
+        """The model fitted to these rows, or their log class shares if they have one class.
+
+        An estimator keeps the `random_state` its owner gave it.
+        """
+        sizes = problem.class_sizes(rows)
+        if np.count_nonzero(sizes) < 2:
+            return np.log((sizes + 1.0) / (sizes + 1.0).sum())
+        return refit(
+            self.model, problem.inputs(rows), problem.labels(rows), problem.weights_of(rows),
+            self.fit, seed, keep_random_state=True, quiet=quiet,
+        )  # fmt: skip
+
+    def log_proba(self, fitted: Any, X: Any) -> np.ndarray:
+        """log p(c | x) for every class c the training data know, (n, C), never below log FLOOR."""
+        if isinstance(fitted, np.ndarray):
+            return np.tile(fitted, (n_rows(X), 1))
+        out = np.full((n_rows(X), len(self.classes)), np.log(_FLOOR))
+        if self.fit is None and not hasattr(fitted, "classes_"):
+            raise UnsupportedModelError(
+                f"{type(fitted).__name__} tells no classes apart, so it cannot judge labels: use a "
+                "classifier with predict_proba, such as LogisticRegression."
+            )
+        with _predicting(fitted, X):
+            if self.fit is None:
+                at = np.searchsorted(self.classes, fitted.classes_)  # a fold may miss a class
+                out[:, at] = np.log(np.maximum(fitted.predict_proba(X), _FLOOR))
+                return out
+            return np.maximum(log_likelihoods(make_oracle(fitted), X, self.classes), out)
+
+
+def log_likelihoods(oracle: Any, X: Any, classes: np.ndarray) -> np.ndarray:
+    """log p(c | x) of every class by an oracle, (n, C)."""
+    n = n_rows(X)
+    return np.column_stack([
+        oracle.log_likelihood(oracle.read((X, np.full(n, label)), role="test")) for label in classes
+    ])  # fmt: skip
+
+
+@contextmanager
+def _predicting(fitted: Any, X: Any) -> Iterator[None]:
+    """Say which model cannot predict what."""
+    try:
+        yield
+    except (ExemplaError, MemoryError):
+        raise
+    except Exception as error:  # the model may be the caller's own, and raise anything
+        raise ExemplaError(
+            f"the fitted {type(fitted).__name__} cannot predict {describe(X)}: {error_line(error)}"
+        ) from error
+
+
+def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
+    """Return a learner, if the model can be refitted and gives probabilities."""
+    check_fit(model, fit)
+    if fit is None and not hasattr(model, "predict_proba"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives no class probabilities, which finding wrong labels "
+            "needs: use a classifier with predict_proba, such as LogisticRegression."
+        )
+    return Learner(model, classes, fit)
 
 
 def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
@@ -76,27 +152,45 @@ class Columns:
         """Every class has a column."""
         return cls(np.broadcast_to(np.arange(n_classes), (len(given), n_classes)), given, n_classes)
 
-    @classmethod
-    def likeliest(cls, log_p: np.ndarray, given: np.ndarray) -> Columns:
-        """The most likely classes have a column, and the given label."""
-        n, C = log_p.shape
-        if C <= MAX_CLASSES:
-            return cls.all_classes(given, C)
-        first = log_p.copy()
-        first[np.arange(n), given] = np.inf
-        codes = np.argpartition(-first, MAX_CLASSES - 1, axis=1)[:, :MAX_CLASSES]
-        codes = np.sort(codes, axis=1).astype(np.int32)
-        return cls(codes, np.argmax(codes == given[:, None], axis=1), C)
-
-    def take(self, log_p: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the columns of predictions of all classes for these rows."""
-        if self.codes.shape[1] == self.n_classes:
-            return log_p
-        return np.take_along_axis(log_p, self.codes[rows].astype(np.int64), axis=1)
+    @property
+    def given(self) -> np.ndarray:
+        """The class codes of the given labels."""
+        return self.codes[np.arange(len(self.own)), self.own]
 
     def part(self, rows: np.ndarray | slice) -> Columns:
         """Return the columns of some rows."""
         return Columns(self.codes[rows], self.own[rows], self.n_classes)
+
+
+def gathered(
+    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
+    given: np.ndarray,
+    n_classes: int,
+    columns: Columns | None = None,
+) -> tuple[np.ndarray, Columns]:
+    """Return a view of predictions that come in blocks (rows, log p of all classes).
+
+    Without `columns`, each row keeps its most likely classes and its given label.
+    """
+    n, width = len(given), min(n_classes, MAX_CLASSES)
+    view = np.empty((n, width))
+    codes = np.empty((n, width), dtype=np.int32) if columns is None else columns.codes
+    for rows, log_p in blocks:
+        if columns is None:
+            codes[rows] = _likeliest(log_p, given[rows])
+        view[rows] = np.take_along_axis(log_p, codes[rows].astype(np.int64), axis=1)
+    if columns is None:
+        columns = Columns(codes, np.argmax(codes == given[:, None], axis=1), n_classes)
+    return view, columns
+
+
+def _likeliest(log_p: np.ndarray, given: np.ndarray) -> np.ndarray:
+    n, C = log_p.shape
+    if C <= MAX_CLASSES:
+        return np.broadcast_to(np.arange(C), (n, C))
+    first = log_p.copy()
+    first[np.arange(n), given] = np.inf
+    return np.sort(np.argpartition(-first, MAX_CLASSES - 1, axis=1)[:, :MAX_CLASSES], axis=1)
 
 
 def out_of_fold(
@@ -106,10 +200,9 @@ def out_of_fold(
     *,
     learn_from: np.ndarray | None = None,
     columns: Columns | None = None,
-    folds: int = FOLDS,
     what: str = "cross-validation",
 ) -> tuple[np.ndarray, Columns]:
-    """Return log p(c | x) of every row by a model fitted to the other folds.
+    """Return log p(c | x) of every row by a model fitted to the other folds, and its columns.
 
     Training and curated rows share the folds. Rows of one group (`problem.groups`) stay together.
 
@@ -119,78 +212,24 @@ def out_of_fold(
         The rows a model may learn from; all rows are predicted. All rows by default.
     columns : Columns
         The classes to keep; by default they are chosen by these predictions.
-
-    Returns
-    -------
-    view : array of shape (rows, columns)
-    columns : Columns
     """
-    N, C = len(problem), len(problem.classes)
-    allowed = np.ones(N, dtype=bool) if learn_from is None else learn_from
-    rng = np.random.default_rng(seed)
+    allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
+    rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
     fold = (
-        stratified_folds(problem.codes, folds, rng)
+        stratified_folds(problem.codes, FOLDS, rng)
         if problem.groups is None
-        else group_folds(problem.groups, folds, rng)
+        else group_folds(problem.groups, FOLDS, rng)
     )
-    width = min(C, MAX_CLASSES)
-    out = np.empty((N, width))
-    chosen = np.empty((N, width), dtype=np.int32) if columns is None and width < C else None
-    for f in track(range(folds), what, folds):
-        held = np.flatnonzero(fold == f)
-        if not len(held):
-            continue
-        model = _fitted(learner, problem, np.flatnonzero(allowed & (fold != f)), seed + f)
-        for rows in _blocks(held, C):
-            log_p = _log_proba(learner, problem, model, rows)
-            if chosen is not None:
-                best = Columns.likeliest(log_p, problem.codes[rows])
-                chosen[rows], out[rows] = best.codes, best.take(log_p)
-            else:
-                out[rows] = log_p if columns is None else columns.take(log_p, rows)
-    if columns is None:
-        given = problem.codes
-        columns = Columns.all_classes(given, C)
-        if chosen is not None:
-            columns = Columns(chosen, np.argmax(chosen == given[:, None], axis=1), C)
-    return out, columns
 
+    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for f in track(range(FOLDS), what, FOLDS):
+            held = np.flatnonzero(fold == f)
+            if len(held):
+                model = learner.fitted(problem, np.flatnonzero(allowed & (fold != f)), seed + f)
+                for rows in np.split(held, np.arange(size, len(held), size)):
+                    yield rows, learner.log_proba(model, problem.inputs(rows))
 
-def learned_predictions(
-    learner: Learner, problem: LabelProblem, columns: Columns, model: Any
-) -> np.ndarray:
-    """Return log p(c | x) of the training rows by a model fitted to them, (n_train, columns)."""
-    out = np.empty((problem.n_train, columns.codes.shape[1]))
-    for rows in _blocks(problem.train, len(problem.classes)):
-        out[rows] = columns.take(_log_proba(learner, problem, model, rows), rows)
-    return out
-
-
-def predicted(
-    learner: Learner, problem: LabelProblem, rows: np.ndarray, held: np.ndarray, seed: int
-) -> np.ndarray:
-    """Return log p(c | x) of the held rows, all classes, by a model fitted to `rows`."""
-    return _log_proba(learner, problem, _fitted(learner, problem, rows, seed), held)
-
-
-def _fitted(learner: Learner, problem: LabelProblem, rows: np.ndarray, seed: int) -> Any:
-    """Return a model fitted to these rows, or their class shares if they have one class."""
-    sizes = problem.class_sizes(rows)
-    if np.count_nonzero(sizes) < 2:
-        return np.log((sizes + 1.0) / (sizes + 1.0).sum())
-    weights = problem.weights_of(rows)
-    return learner.fitted(problem.inputs(rows), problem.labels(rows), weights, seed)
-
-
-def _log_proba(learner: Learner, problem: LabelProblem, model: Any, rows: np.ndarray) -> np.ndarray:
-    if isinstance(model, np.ndarray):
-        return np.tile(model, (len(rows), 1))
-    return learner.log_proba(model, problem.inputs(rows))
-
-
-def _blocks(rows: np.ndarray, n_classes: int) -> list[np.ndarray]:
-    size = max(1, BLOCK_BYTES // (8 * n_classes))
-    return np.split(rows, np.arange(size, len(rows), size))
+    return gathered(blocks(), problem.codes, len(problem.classes), columns)
 
 
 def view_bytes(rows: int, n_classes: int, views: int = 6) -> float:
@@ -256,15 +295,9 @@ def cross_validated_numbers(
 
 def _numbers(trained: Any, X: Any) -> np.ndarray:
     """Return one finite prediction per row."""
-    try:
+    with _predicting(trained, X):
         raw = trained.predict(X) if hasattr(trained, "predict") else _by_module(trained, X)
         out = np.asarray(raw, dtype=np.float64).reshape(n_rows(X))
-    except (ExemplaError, MemoryError):
-        raise
-    except Exception as error:  # the caller's own model may raise anything
-        raise ExemplaError(
-            f"the fitted {type(trained).__name__} cannot predict {describe(X)}: {error_line(error)}"
-        ) from error
     if not np.isfinite(out).all():
         raise ExemplaError(
             f"the fitted {type(trained).__name__} predicts numbers that are not finite; check its "

@@ -4,14 +4,15 @@ The *calibration rows* show what right labels look like. They are the curated ro
 sample of training rows stands in, an unknown share of them wrong themselves. The Fisher kernel
 looks at each of them twice, under its given label (right) and under one drawn by chance (wrong).
 
-A model that has learned the labels still disagrees with some of them, and that is evidence too. If
-the training was recorded, the margin of the given label over the next best, averaged over the
-snapshots, takes its place: right labels are learned early, wrong ones late.
+If the training was recorded, the margin of the given label over the next best, averaged over the
+snapshots, is evidence too: right labels are learned early, wrong ones late.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,23 +28,17 @@ from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
 from exempla.tasks.labels.crossfit import (
     BLOCK_BYTES,
-    MAX_CLASSES,
     Columns,
-    learned_predictions,
+    Learner,
+    gathered,
+    log_likelihoods,
     out_of_fold,
     with_regularisation,
 )
 from exempla.tasks.labels.fisher import FisherView, view_versions
-from exempla.tasks.labels.neighbours import (
-    Conflict,
-    Neighbours,
-    before_last,
-    comparable,
-    conflicts,
-    nearest,
-)
-from exempla.tasks.labels.problem import LabelProblem, Learner
-from exempla.tasks.labels.wrong import Assessment, against, assess
+from exempla.tasks.labels.neighbours import Conflict, Neighbours, comparable, conflicts, nearest
+from exempla.tasks.labels.problem import LabelProblem
+from exempla.tasks.labels.wrong import Assessment, assess
 
 _STAND_INS = 1000
 """Training rows that stand in for curated ones."""
@@ -53,8 +48,6 @@ _MAX_REPEATED, _MAX_VARIED = 200_000, 500_000
 """Rows × classes (at least ten) up to which cross-validation is repeated, and done at other
 regularisation strengths."""
 _REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0}
-_SUSPECT_ODDS = 4.0
-"""Models should not learn from a row of which another label is this many times as likely."""
 _MAX_FISHER_CLASSES = 1000
 """With more classes, contradicting examples are the nearest rows of another label."""
 LIGHT = 128
@@ -72,10 +65,7 @@ def recorded_margins(model: Any, run: Any, X: Any, classes: np.ndarray, codes: A
     oracles = make_oracles(with_runs([model, *folders]))
     rows, total = np.arange(len(codes)), np.zeros(len(codes))
     for oracle in track(oracles, "margins of the recorded run", len(oracles)):
-        log_p = np.empty((len(codes), len(classes)))
-        for code, label in enumerate(classes):
-            labels = np.full(len(codes), label)
-            log_p[:, code] = oracle.log_likelihood(oracle.read((X, labels), role="test"))
+        log_p = log_likelihoods(oracle, X, classes)
         own = log_p[rows, codes]
         log_p[rows, codes] = -np.inf
         total += own - log_p.max(axis=1)
@@ -156,31 +146,17 @@ class Evidence:
                 )[0]
         if self.neighbours is not None:
             views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
-        keep = ~doubted(mean, columns, problem.n_train)
-        left = np.bincount(problem.codes[keep], minlength=columns.n_classes)
-        if not keep.all() and left.min() >= 2:
-            views["models without the suspects"] = self.out_of_fold(
-                problem, seed + 505, columns=columns, learn_from=keep
-            )[0]
         return views
 
-    @cached_property
-    def against_by_learners(self) -> np.ndarray:
-        """Log-odds against the given labels by the model that learned them, (n,)."""
-        problem, train = self.problem, self.problem.train
-        if self.recorded is not None:
-            model, run = self.recorded
-            X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
-            return -recorded_margins(model, run, X, problem.classes, problem.codes[train])
-        last, rows = self.last_step
-        log_p = learned_predictions(self.learner, rows, self.columns, last)
-        return against(log_p, self.columns.own[train])
-
     def assess(self, original: np.ndarray | None = None) -> Assessment:
-        """Assess every training label by all predictions."""
+        """Assess every training label by all predictions, and by the recorded training if any."""
+        problem, margins = self.problem, None
+        if self.recorded is not None:
+            codes = problem.codes[problem.train]
+            margins = recorded_margins(*self.recorded, self._train_rows, problem.classes, codes)
         return assess(
-            self.views, self.columns, self.problem.n_train, learned=self.against_by_learners,
-            original=original, seed=self.seed,
+            self.views, self.columns, problem.n_train, margins=margins, original=original,
+            seed=self.seed,
         )  # fmt: skip
 
     # ---- rows that lie close together
@@ -198,33 +174,55 @@ class Evidence:
     @cached_property
     def conflicts(self) -> list[Conflict]:
         """Equal and nearly equal training rows under different labels."""
-        train, Z = self.problem.train, self.comparable
-        columns = 0 if Z is None else Z.shape[1]
-        X = take_rows(self.rows_as_given, train) if self.trusted else self.rows_as_given
-        return conflicts(X, self.problem.labels(train), self.neighbours, columns)
+        columns = 0 if self.comparable is None else self.comparable.shape[1]
+        labels = self.problem.labels(self.problem.train)
+        return conflicts(self._train_rows, labels, self.neighbours, columns)
+
+    @property
+    def _train_rows(self) -> Any:
+        """X of the training rows as the caller gave it."""
+        X = self.rows_as_given
+        return take_rows(X, self.problem.train) if self.trusted else X
 
     # ---- the Fisher kernel's part
 
     @cached_property
     def model(self) -> Any:
         """The model of the training rows alone: the curated rows are new to it."""
-        train, problem = self.problem.train, self.problem
-        weights = problem.weights_of(train)
-        return self.learner.fitted(
-            problem.inputs(train), problem.labels(train), weights, self.seed, quiet=False
-        )
+        found = self.learner.fitted(self.problem, self.problem.train, self.seed, quiet=False)
+        if isinstance(found, np.ndarray):
+            raise ExemplaError(
+                "the labels cannot be judged: without the curated rows only one class is left to "
+                "learn from; give more rows of every class."
+            )
+        return found
 
     @cached_property
     def last_step(self) -> tuple[Any, LabelProblem]:
         """The last step of a Pipeline, and the rows as it sees them: the steps before it, which for
         text are most of the work, run once. Of any other model itself, and the rows as given."""
-        last, X = before_last(self.model, self.problem.X)
-        return last, replace(self.problem, X=X)
+        inner = getattr(self.model, "best_estimator_", self.model)
+        if hasattr(inner, "steps") and len(inner.steps) > 1:
+            with suppress(Exception):  # the caller's own steps may raise anything; then as a whole
+                return inner[-1], replace(self.problem, X=inner[:-1].transform(self.problem.X))
+        return self.model, self.problem
 
     @cached_property
     def score_width(self) -> int:
-        """Numbers a score has; 0 if the model has none, or cannot be asked."""
-        return score_width(self)
+        """Numbers a score will have; 0 if the model has none, or cannot be asked."""
+        problem = self.problem
+        few = np.unique(problem.codes[problem.train], return_index=True)[1]  # a row of each class
+        try:
+            oracle = make_oracle(self.model)
+            oracle.read((problem.inputs(few), problem.labels(few)), role="train")
+        except (RuntimeError, TypeError, ValueError):  # reported where the model is needed
+            return 0
+        size, n = oracle.n_parameters, problem.n_train  # known once it has read some rows
+        if isinstance(self.sketch, int):
+            return min(size, self.sketch)
+        if n <= DUAL_LIMIT:
+            return min(size, n)
+        return size if size <= PRIMAL_LIMIT else auto_width(n)
 
     @cached_property
     def view(self) -> FisherView | None:
@@ -277,41 +275,14 @@ def assess_predictions(probabilities: Any, problem: LabelProblem) -> Assessment:
             f"probabilities have shape {shape}; give one for each of {n:,} labels and {C:,} "
             "classes, in the order of the sorted classes."
         )
-    width = min(C, MAX_CLASSES)
-    view, codes = np.empty((n, width)), np.empty((n, width), dtype=np.int32)
     size = max(1, BLOCK_BYTES // (8 * C))
-    for start in range(0, n, size):
-        rows = np.arange(start, min(start + size, n))
-        p = np.asarray(probabilities[start : start + size], dtype=np.float64)
-        if not np.isfinite(p).all() or p.min() < 0 or p.max() > 1 + 1e-6:
-            raise ExemplaError("probabilities must be numbers from 0 to 1; check your model.")
-        log_p = np.log(np.clip(p, 1e-12, 1.0))
-        best = Columns.likeliest(log_p, problem.codes[rows])
-        view[rows], codes[rows] = best.take(log_p), best.codes
-    own = np.argmax(codes == problem.codes[:, None], axis=1)
-    return assess({"your probabilities": view}, Columns(codes, own, C), n)
 
+    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for rows in np.split(np.arange(n), np.arange(size, n, size)):
+            p = np.asarray(probabilities[rows[0] : rows[-1] + 1], dtype=np.float64)
+            if not np.isfinite(p).all() or p.min() < 0 or p.max() > 1 + 1e-6:
+                raise ExemplaError("probabilities must be numbers from 0 to 1; check your model.")
+            yield rows, np.log(np.clip(p, 1e-12, 1.0))
 
-def doubted(view: np.ndarray, columns: Columns, n_train: int) -> np.ndarray:
-    """Return the training rows of which another label is far more likely than the given one."""
-    own = view[np.arange(len(view)), columns.own]
-    out = view.max(axis=1) > own + np.log(_SUSPECT_ODDS)
-    out[n_train:] = False
-    return out
-
-
-def score_width(evidence: Evidence) -> int:
-    """Numbers a score will have; 0 if the model has none, or cannot be asked."""
-    problem = evidence.problem
-    few = np.unique(problem.codes[problem.train], return_index=True)[1]  # a row of each class
-    try:
-        oracle = make_oracle(evidence.model)
-        oracle.read((problem.inputs(few), problem.labels(few)), role="train")
-    except (RuntimeError, TypeError, ValueError):  # reported where the model is needed
-        return 0
-    size, n = oracle.n_parameters, problem.n_train  # known once it has read some rows
-    if isinstance(evidence.sketch, int):
-        return min(size, evidence.sketch)
-    if size <= PRIMAL_LIMIT:
-        return min(size, n) if n <= DUAL_LIMIT else size
-    return n if n <= DUAL_LIMIT else auto_width(n)
+    view, columns = gathered(blocks(), problem.codes, C)
+    return assess({"your probabilities": view}, columns, n)

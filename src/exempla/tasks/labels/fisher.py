@@ -1,24 +1,42 @@
-"""Fisher evidence: does a row, under a label, push the model the way trusted rows do?
+"""The Fisher kernel's part: the paper's ranking, and the examples that contradict a label.
 
 For a version (x, c) of a row, f is the score ∇ log p(c | x), whitened by the damped Fisher and
 scaled to unit length. Its cosines with the trusted rows' f are near zero for unrelated rows,
 positive for similar rows, and negative for similar rows under the wrong label.
+
+`rank_by_sbq`: SBQ on unit Fisher rows against the whole curated set. Candidates are the opponents
+of the curated labels, z_j = f_j·μ < 0. Noise σ² = 10 lies between pure influence (σ² → ∞) and pure
+diversity (σ² = 0), both of which find fewer wrong labels. The damping is the one at which z best
+distinguishes the calibration rows' right and wrong versions; a row is never counted for itself.
+
+`ContradictingExamples`: SBQ on the unit rows of curated examples with another label, opponents
+only, with the suspect's own unit row as the target. The chosen rows push the model the opposite
+way, each adds something the others do not, and −weight is how strongly each one disagrees. For a
+model without scores, the most similar rows of another label are taken.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.metrics import roc_auc_score
 
-from exempla.arrays import as_like, concatenate, row_squares, to_numpy
-from exempla.kernel.damping import resolve_damping
+from exempla.arrays import TIE, as_like, concatenate, is_sparse, levels, row_squares, to_numpy
+from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.kernel.embed import Embedding, embed_models, embed_training_set, unit_rows
 from exempla.oracles import make_oracle
+from exempla.results import Selection
+from exempla.selection import SBQ, select
 from exempla.store import StoredRows
 from exempla.tasks.labels.problem import LabelProblem
+
+if TYPE_CHECKING:
+    from exempla.tasks.labels.evidence import Evidence
 
 LABEL_DAMPING = 10.0
 """In units of the mean energy of one Fisher row ("per-row")."""
@@ -155,3 +173,173 @@ def _unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
 def _in_single(rows: Any) -> Any:
     """Cosines need no more than float32, and half the time goes into whitening."""
     return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()
+
+
+MULTIPLES = (3.0, 10.0, 30.0, 100.0)
+MOST_PICKS = 2000
+"""Beyond so many picks the remaining rows follow in the order of z: each pick is a pass over all
+rows, and nobody checks so many."""
+_NOISE = 1.0
+"""Noise of the selection of contradicting examples."""
+
+
+def rank_by_sbq(
+    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the first k training rows picked by SBQ, others by z, and fields of `LabelFixes`.
+
+    `damping` is a number, a rule's name, or "auto" (None is its old spelling): chosen from data.
+    """
+    wanted = check_damping("auto" if damping is None else damping)
+    view = evidence.view
+    if view is None:
+        raise ExemplaError(
+            "method='sbq' needs a model with scores: use method='calibrated', "
+            "or a model exempla can explain, such as LogisticRegression."
+        )
+    n, embedding = evidence.problem.n_train, view.embedding
+    if wanted == "auto":
+        value, rule = _choose_damping(evidence, view)
+    else:
+        chosen = resolve_damping(wanted, embedding.evidence, embedding.metric.name)
+        value, rule = chosen.value, chosen.rule
+    unit = view.unit(np.arange(len(view.rows)), value)
+    mu = unit[evidence.reference].mean(0)
+    z = (unit @ mu).astype(np.float64)
+    size = float(np.abs(z).max())
+    opponents = int((z[:n] < -TIE * size).sum())
+    picks = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
+    picked = _opponents(unit[:n], mu, picks, noise)
+    rest = np.setdiff1d(np.arange(n), picked.indices)
+    rest = rest[np.argsort(levels(z[rest], size), kind="stable")]
+    order = np.concatenate([picked.indices, rest])[:k]
+    weights = np.zeros(max(len(order), len(picked)))
+    weights[: len(picked)] = picked.weights
+    return order, {
+        "weights": weights[: len(order)],
+        "explained": picked.explained,
+        "variance": picked.variance,
+        "damping": value,
+        "damping_rule": rule,
+        "share": embedding.evidence.share,
+        "selector": picked.selector,
+        "noise": noise,
+        "alignment": z[order],
+        "method": "sbq",
+    }
+
+
+def _opponents(rows: np.ndarray, target: np.ndarray, k: int, noise: float) -> Selection:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExemplaWarning)  # fewer than k is no news
+        return select(rows, target, k, SBQ(noise=noise), side="opponents")
+
+
+def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
+    """The multiple of "per-row" with the largest AUC of −z, wrong against right versions."""
+    unit = view.damping(1.0)
+    versions = np.arange(evidence.problem.n_train, len(view.rows))
+    best, auc = MULTIPLES[0], -1.0
+    for multiple in MULTIPLES:
+        z = view.similarity(versions, evidence.reference, multiple * unit)
+        found = separation(-z[~evidence.wrong], -z[evidence.wrong])
+        if found > auc + TIE:
+            best, auc = multiple, found
+    return best * unit, f"{best:g} x per-row: tells wrong from right labels best (AUC {auc:.3f})"
+
+
+def separation(right: np.ndarray, wrong: np.ndarray) -> float:
+    """AUC: how often a wrong version looks more suspicious than a right one.
+
+    >>> import numpy as np
+    >>> separation(np.array([0.0, 1.0]), np.array([2.0, 0.5]))
+    0.75
+    """
+    both = np.concatenate([right, wrong])
+    ranked = levels(both, scale=float(np.abs(both).max()))
+    return float(roc_auc_score(np.repeat([0, 1], [len(right), len(wrong)]), ranked))
+
+
+@dataclass(frozen=True)
+class _Contradiction:
+    """The examples that contradict one training row's label, strongest first."""
+
+    row: int
+    indices: np.ndarray
+    """Rows of the curated set; rows of the training set if there was no curated set."""
+    labels: np.ndarray
+    """Their labels."""
+    weights: np.ndarray
+    """How much of the suspect's pull each contradicts; positive."""
+    source: str
+    """"curated" or "train": where the indices count."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class ContradictingExamples:
+    """A `_Contradiction` for each suspect by rank, worked out when looked at.
+
+    `[0]` belongs to the most suspicious row.
+    """
+
+    def __init__(self, evidence: Evidence, suspects: np.ndarray, count: int = 5) -> None:
+        self._evidence, self._suspects, self._count = evidence, suspects, count
+        self._anchors: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self._suspects)
+
+    def __repr__(self) -> str:
+        return f"<examples that contradict {len(self)} suspects, worked out when looked at>"
+
+    def __getitem__(self, rank: int) -> _Contradiction:
+        if not -len(self) <= rank < len(self):
+            raise IndexError(f"there are {len(self)} suspects, and none at rank {rank}")
+        row, evidence = int(self._suspects[rank]), self._evidence
+        problem, view = evidence.problem, evidence.light_view
+        known = evidence.calibration_rows if view is None else view.rows[evidence.reference]
+        others = (known != row) & (problem.codes[known] != problem.codes[row])
+        found, weights = np.array([], dtype=np.int64), np.array([])
+        if others.any():
+            found, weights = (
+                self._most_alike(row, known[others])
+                if view is None
+                else self._chosen(row, others, view)
+            )
+        positions = known[others][found]
+        return _Contradiction(
+            row=row,
+            indices=positions - (problem.n_train if evidence.trusted else 0),
+            labels=problem.labels(positions),
+            weights=weights,
+            source="curated" if evidence.trusted else "train",
+        )
+
+    def _most_alike(self, row: int, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For a model without scores: the rows with the largest cosine."""
+        Z = self._evidence.comparable
+        if Z is None:
+            return np.array([], dtype=np.int64), np.array([])
+        cosine = Z[others] @ Z[[row]].T
+        cosine = np.asarray(cosine.todense() if is_sparse(cosine) else cosine).ravel()
+        best = np.argsort(-levels(cosine, 1.0), kind="stable")[: self._count]
+        best = best[cosine[best] > 0]
+        return best, cosine[best]
+
+    def _chosen(
+        self, row: int, others: np.ndarray, view: FisherView
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Opponents that explain the suspect's own row, and how much each contradicts it."""
+        damping = view.damping()
+        if self._anchors is None:
+            self._anchors = view.unit(self._evidence.reference, damping)
+        target, anchors = view.unit(np.array([row]), damping)[0], self._anchors[others]
+        if not np.any(target):
+            return np.array([], dtype=np.int64), np.array([])
+        chosen = _opponents(anchors, target, min(self._count, len(anchors)), _NOISE)
+        against = chosen.weights < 0
+        found, weights = chosen.indices[against], -chosen.weights[against]
+        order = np.argsort(-levels(weights), kind="stable")
+        return found[order], weights[order]

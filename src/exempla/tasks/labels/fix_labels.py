@@ -2,14 +2,14 @@
 
 The files of this package, in the order in which they build on each other:
 
-    problem      the input, checked; how the model is refitted
-    crossfit     cross-validated predictions
+    problem      the input, checked
+    crossfit     how the model is refitted; cross-validated predictions
     neighbours   rows that are close together, and duplicates with different labels
     decisions    probabilities after some labels have been checked
     wrong        P(label is wrong), the order and the count
-    evidence     all predictions about one problem; the Fisher kernel's part
-    sbq          the paper's ranking, and the examples that contradict a label
-    multilabel, tokens, regression (with mixture), annotators      the other kinds of labels
+    fisher       the paper's ranking, and the examples that contradict a label
+    evidence     all predictions about one problem
+    parts, regression, annotators      the other kinds of labels
     result       `LabelFixes`
 
 Memory forecast. N rows in all, n of them for training, m calibration rows; c classes kept per row;
@@ -45,22 +45,15 @@ from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
-from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES
+from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES, make_learner
 from exempla.tasks.labels.evidence import LIGHT, Evidence, assess_predictions
-from exempla.tasks.labels.fisher import BLOCK
-from exempla.tasks.labels.multilabel import fix_label_sets
-from exempla.tasks.labels.problem import (
-    LabelRequest,
-    make_learner,
-    read_problem,
-    without_unsupervised_steps,
-)
+from exempla.tasks.labels.fisher import BLOCK, MOST_PICKS, ContradictingExamples, rank_by_sbq
+from exempla.tasks.labels.parts import fix_label_sets, fix_token_labels
+from exempla.tasks.labels.problem import LabelRequest, read_problem, without_unsupervised_steps
 from exempla.tasks.labels.regression import fix_numbers
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.sbq import MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.softmax import SoftmaxRegression
-from exempla.tasks.labels.tokens import fix_token_labels
-from exempla.tasks.labels.wrong import Assessment, assess
+from exempla.tasks.labels.wrong import assess
 from exempla.tasks.retrain import Fit
 
 MANY_CLASSES = 1000
@@ -229,18 +222,12 @@ def _is_token_lists(X: Any, y: Any) -> bool:
 
 def _is_indicator(y: Any) -> bool:
     """Return True for a table of zeros and ones with at least two columns."""
-    if is_sparse(y):
-        return y.shape[1] > 1 and bool(np.isin(y.data, (0, 1)).all())
-    if not hasattr(y, "shape"):
-        if not isinstance(y, Sequence) or isinstance(y, str) or not len(y) or not _listed(y[0]):
-            return False
-        if len({len(row) if _listed(row) else -1 for row in y}) != 1:
-            return False
     try:
-        values = plain_labels(y)
+        values = y.data if is_sparse(y) else plain_labels(y)
     except (ExemplaError, TypeError, ValueError):  # reported where labels are read
         return False
-    if values.ndim != 2 or values.shape[1] < 2 or values.dtype.kind not in "biuf":
+    shape = y.shape if is_sparse(y) else values.shape
+    if len(shape) != 2 or shape[1] < 2 or values.dtype.kind not in "biuf":
         return False
     return bool(np.isin(values, (0, 1)).all())
 
@@ -305,72 +292,39 @@ def fix_labels_from(
     what = f"{len(problem):,} labels, {len(evidence.calibration_rows):,} to calibrate on"
     with announce(expected_peak(evidence, method, k), what):
         if method == "sbq":
-            found, order, seen = _by_sbq(evidence, k, noise, damping)
+            order, seen = rank_by_sbq(evidence, k, noise, damping)
+            views = {"cross-validated models": evidence.cross_fitted}
+            found = assess(views, evidence.columns, n, seed=evidence.seed)
         else:
-            found, order, seen = _by_predictions(evidence, k, original)
+            found = evidence.assess(original)
+            order = found.order[:k]
+            seen = _beside_the_order(evidence, found.probabilities, order)
         conflicts = tuple(evidence.conflicts)
-    fields = asked.fields(order, names, n, n) | {
-        "n_trusted": len(evidence.calibration_rows) if evidence.trusted else 0,
-        "trusted": evidence.trusted,
-    }
+    trusted = len(problem.curated)
     return LabelFixes(
         conflicts=conflicts,
         contradicting=ContradictingExamples(evidence, order),
-        **fields,
+        **asked.fields(order, names, n, n, trusted),
         **found.listed(order, problem.classes) | seen,
     )
 
 
-def _by_predictions(
-    evidence: Evidence, k: int | None, original: np.ndarray | None
-) -> tuple[Assessment, np.ndarray, dict[str, Any]]:
-    """Return the assessment, the order, and the fields that only this method has."""
-    found = evidence.assess(original)
-    order = found.order[:k]
-    p, total = found.probabilities[order], float(found.probabilities.sum())
+def _beside_the_order(evidence: Evidence, p: np.ndarray, order: np.ndarray) -> dict[str, Any]:
+    """Return what the listed rows hold of the errors, and how they lie in Fisher space."""
+    listed, total, view = p[order], float(p.sum()), evidence.light_view
     seen: dict[str, Any] = {
-        "explained": float(p.sum()) / total if total > 0 else 0.0,
-        "variance": float(np.sum(p * (1 - p))),
+        "explained": float(listed.sum()) / total if total > 0 else 0.0,
+        "variance": float(np.sum(listed * (1 - listed))),
     }
-    view = evidence.light_view
-    if view is not None:
-        damping = view.damping()
-        seen |= {
-            "alignment": view.similarity(order, evidence.reference, damping),
-            "damping": damping,
-            "damping_rule": "10 x per-row, for the examples that contradict a label",
-            "share": view.embedding.evidence.share,
-        }
-    return found, order, seen
-
-
-def _by_sbq(
-    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
-) -> tuple[Assessment, np.ndarray, dict[str, Any]]:
-    """Return the same for the paper's ranking; its probabilities are cross-validated ones."""
-    ranking = rank_by_sbq(evidence, k, noise, damping)
-    order, picked = ranking.order[:k], ranking.selection
-    weights = np.zeros(max(len(order), len(picked)))
-    weights[: len(picked)] = picked.weights
-    views = {"cross-validated models": evidence.cross_fitted}
-    found = assess(views, evidence.columns, evidence.problem.n_train, seed=evidence.seed)
-    assert evidence.view is not None  # rank_by_sbq requires it
-    return (
-        found,
-        order,
-        {
-            "weights": weights[: len(order)],
-            "explained": picked.explained,
-            "variance": picked.variance,
-            "damping": ranking.damping,
-            "damping_rule": ranking.damping_rule,
-            "share": evidence.view.embedding.evidence.share,
-            "selector": picked.selector,
-            "noise": noise,
-            "alignment": ranking.alignment[order],
-            "method": "sbq",
-        },
-    )
+    if view is None:
+        return seen
+    damping = view.damping()
+    return seen | {
+        "alignment": view.similarity(order, evidence.reference, damping),
+        "damping": damping,
+        "damping_rule": "10 x per-row, for the examples that contradict a label",
+        "share": view.embedding.evidence.share,
+    }
 
 
 def _from_probabilities(asked: LabelRequest) -> LabelFixes:

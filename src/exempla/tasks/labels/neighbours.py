@@ -13,6 +13,7 @@ spaces), nearly equal ones among the nearest neighbours. One of the two labels m
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,49 +120,27 @@ def conflicts(
     >>> found[0].rows, found[0].labels
     ((0, 2), ('spam', 'ham'))
     """
-    pairs = _equal(X, labels)
-    known = {pair for pair, _ in pairs}
-    if near is not None and columns >= _COLUMNS:
-        pairs += [p for p in _nearly_equal(near, labels) if p[0] not in known]
-    return [
-        Conflict(pair, (_plain(labels[pair[0]]), _plain(labels[pair[1]])), cosine)
-        for pair, cosine in pairs[:_MAX_PAIRS]
-    ]
-
-
-def _equal(X: Any, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
-    """Each row and the first equal one with another label."""
-    first: dict[int, dict[Any, int]] = {}
-    pairs = []
+    names = np.asarray(labels).tolist()
+    pairs: dict[tuple[int, int], float] = {}
     if isinstance(X, pd.Series | list) and all(isinstance(value, str) for value in X):
         X = [" ".join(value.split()).casefold() for value in X]
-    keys = row_hashes(X)
+    keys, first = row_hashes(X), defaultdict[int, dict[Any, int]](dict)
     for row, key in enumerate([] if keys is None else keys.tolist()):
-        seen = first.setdefault(key, {})
-        label = _plain(labels[row])
-        other = next((r for named, r in seen.items() if named != label), None)
-        if other is not None:
-            pairs.append(((other, row), 1.0))
-        seen.setdefault(label, row)
-    return pairs
-
-
-def _nearly_equal(near: Neighbours, labels: np.ndarray) -> list[tuple[tuple[int, int], float]]:
-    """Nearest neighbours of another label that are as good as the same, the closest first."""
-    n = len(labels)
-    rows, places = np.nonzero(near.cosines[:n] >= _NEARLY)
-    others = near.rows[rows, places]
-    inside = others < n
-    rows, others, places = rows[inside], others[inside], places[inside]
-    apart = labels[rows] != labels[others]
-    found: dict[tuple[int, int], float] = {}
-    for a, b, place in zip(rows[apart], others[apart], places[apart]):
-        found[(int(min(a, b)), int(max(a, b)))] = float(near.cosines[a, place])
-    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+        seen = first[key]  # of equal rows the first with each label
+        others = [other for name, other in seen.items() if name != names[row]]
+        if others:
+            pairs[others[0], row] = 1.0
+        seen.setdefault(names[row], row)
+    if near is not None and columns >= _COLUMNS:
+        close: dict[tuple[int, int], float] = {}
+        for a, place in zip(*np.nonzero(near.cosines[: len(names)] >= _NEARLY), strict=True):
+            b = near.rows[a, place]
+            if b < len(names) and names[a] != names[b]:
+                close[int(min(a, b)), int(max(a, b))] = float(near.cosines[a, place])
+        for pair in sorted(close, key=lambda pair: (-close[pair], pair)):
+            pairs.setdefault(pair, close[pair])
+    found = [Conflict(pair, (names[pair[0]], names[pair[1]]), at) for pair, at in pairs.items()]
+    return found[:_MAX_PAIRS]
 
 
 _WIDE = 256
@@ -186,17 +165,6 @@ def comparable(X: Any, seed: int) -> Any:
         rng = np.random.default_rng(seed)
         Z = Z @ (rng.normal(size=(Z.shape[1], _WIDE)) / np.sqrt(_WIDE))
     return normalize(Z)
-
-
-def before_last(model: Any, X: Any) -> tuple[Any, Any]:
-    """The last step of a fitted Pipeline, and X after all the others; else both as they are."""
-    inner = getattr(model, "best_estimator_", model)
-    if not hasattr(inner, "steps") or len(inner.steps) < 2:
-        return model, X
-    try:
-        return inner[-1], inner[:-1].transform(X)
-    except Exception:  # the caller's own steps may raise anything; then it is asked as a whole
-        return model, X
 
 
 def _numbers(X: Any) -> Any:

@@ -1,7 +1,5 @@
 """The question put to `fix_labels`, checked: training rows, then curated rows, one vocabulary.
 
-How a fresh copy of the caller's model is fitted, and what it then says of each label.
-
 Steps of a Pipeline that never look at labels are fitted once, not once per training.
 
 Judging labels trains the model a dozen times over. Where all steps before the last are known to
@@ -25,9 +23,8 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from exempla.arrays import is_tensor, to_numpy
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
-from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles import make_oracle
-from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit, seeded
+from exempla.errors import ExemplaError
+from exempla.tasks.retrain import Fit, seeded
 from exempla.version import __version__
 
 
@@ -140,60 +137,88 @@ class LabelProblem:
         return np.bincount(self.codes[rows], minlength=len(self.classes))
 
 
-def read_problem(train: Any, curated: Any) -> LabelProblem:
-    """Check both sets; raise one error that names every problem."""
-    problems: list[str] = []
-    given = read_labelled(train, "train", problems, _checked_labels)
-    X, y, weights, ids = given
-    classes = np.unique(y)
-    if len(y) and len(classes) < 2:
-        problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
-    if curated is None:
-        _raise(problems)
-        return _known(LabelProblem(X, np.searchsorted(classes, y), classes, len(y), weights, ids))
-    if _is_empty(curated):
-        raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
-    trusted = read_labelled(curated, "curated", problems, _checked_labels)
-    _compare(given, trusted, classes, problems)
-    _raise(problems)
-    Xc, yc, wc, _ = trusted
-    weights = stack_weights((len(y), weights), (len(yc), wc))
-    codes = np.searchsorted(classes, np.concatenate([y, yc.astype(classes.dtype)]))
-    return _known(LabelProblem(stack_rows(X, Xc), codes, classes, len(y), weights, ids))
+class Rows(NamedTuple):
+    """Rows and their labels or numbers: `n_train` to be judged, then the curated ones."""
 
-
-def stack_weights(*parts: tuple[int, np.ndarray | None]) -> np.ndarray | None:
-    """Return the weights of several sets, each (rows, weights); None if none has weights."""
-    if all(weights is None for _, weights in parts):
-        return None
-    return np.concatenate([np.ones(n) if weights is None else weights for n, weights in parts])
-
-
-class _Labelled(NamedTuple):
     X: Any
     y: np.ndarray
     """Empty where the labels could not be read."""
-    weights: np.ndarray | None
-    ids: np.ndarray | None
+    n_train: int
+    weights: np.ndarray | None = None
+    ids: np.ndarray | None = None
+
+    @property
+    def curated(self) -> np.ndarray:
+        """(n + m,) which rows are curated."""
+        return np.arange(len(self.y)) >= self.n_train
 
 
-def read_labelled(
+def read_rows(
+    train: Any,
+    curated: Any,
+    checked: Callable[[np.ndarray, list[str]], np.ndarray],
+    compare: Callable[[Rows, Rows | None, list[str]], None],
+    noun: str = "labels",
+) -> Rows:
+    """Check both sets and stack them; raise one error that names every problem.
+
+    `checked` returns the labels of one set as they are judged, `compare` looks at both sets.
+    """
+    problems: list[str] = []
+    given = _read_set(train, "train", problems, checked, noun)
+    trusted = None
+    if curated is not None:
+        X = curated[0] if isinstance(curated, tuple) and curated else curated
+        if (hasattr(X, "shape") or isinstance(X, Sequence)) and n_rows(X) == 0:
+            raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
+        trusted = _read_set(curated, "curated", problems, checked, noun)
+    compare(given, trusted, problems)
+    if problems:
+        raise ExemplaError(f"the {noun} cannot be checked: {'; '.join(problems)}.")
+    if trusted is None:
+        return given
+    weights = None
+    if given.weights is not None or trusted.weights is not None:
+        both = (given, trusted)
+        weights = np.concatenate(
+            [np.ones(len(part.y)) if part.weights is None else part.weights for part in both]
+        )
+    X, y = stack_rows(given.X, trusted.X), np.concatenate([given.y, trusted.y])
+    return Rows(X, y, len(given.y), weights, given.ids)
+
+
+def _read_set(
     data: Any,
     whose: str,
     problems: list[str],
     checked: Callable[[np.ndarray, list[str]], np.ndarray],
-    what: str = "labels",
-) -> _Labelled:
-    """Return X, the checked labels or numbers, weights and ids of one set."""
+    noun: str,
+) -> Rows:
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
-        raise ExemplaError(f"{whose} has no {what}: give (X, y) as {whose}.")
+        raise ExemplaError(f"{whose} has no {noun}: give (X, y) as {whose}.")
     found: list[str] = []
     if is_tensor(data[0]) and data[0].is_sparse:
         found.append("X is a sparse tensor: give a dense one")
     given = unpack((data[0], *map(_in_numpy, data[1:])), found)
     y = np.array([]) if given.y is None else checked(plain_labels(given.y), found)
     problems.extend(f"{whose}: {problem}" for problem in found)
-    return _Labelled(given.X, y, given.weights, given.ids)
+    return Rows(given.X, y, len(y), given.weights, given.ids)
+
+
+def read_problem(train: Any, curated: Any) -> LabelProblem:
+    """Return training and curated rows with one class each."""
+    found = read_rows(train, curated, _checked_labels, _compare)
+    classes = np.unique(found.y[: found.n_train])
+    codes = np.searchsorted(classes, found.y.astype(classes.dtype))
+    problem = LabelProblem(found.X, codes, classes, found.n_train, found.weights, found.ids)
+    unlearnt = classes[problem.class_sizes(np.arange(len(problem))) == 0]
+    if len(unlearnt):
+        named = ", ".join(map(repr, unlearnt[:5].tolist()))
+        raise ExemplaError(
+            f"every row labelled {named} has weight zero, so no model can learn that label: leave "
+            "these rows out, or let some of them weigh."
+        )
+    return problem
 
 
 def _in_numpy(part: Any) -> Any:
@@ -233,15 +258,13 @@ def _one_kind(y: np.ndarray, found: list[str]) -> np.ndarray:
     return y
 
 
-def _is_empty(data: Any) -> bool:
-    X = data[0] if isinstance(data, tuple) and data else data
-    return (hasattr(X, "shape") or isinstance(X, Sequence)) and n_rows(X) == 0
-
-
-def _compare(
-    train: _Labelled, curated: _Labelled, classes: np.ndarray, problems: list[str]
-) -> None:
-    """Whether the curated rows are of the same kind as the training rows."""
+def _compare(train: Rows, curated: Rows | None, problems: list[str]) -> None:
+    """Whether there are two classes, and the curated rows are of the same kind."""
+    classes = np.unique(train.y)
+    if len(classes) == 1:
+        problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
+    if curated is None:
+        return
     if len(train.y) and len(curated.y):
         unseen = sorted(set(curated.y.tolist()) - set(classes.tolist()), key=str)
         if unseen:
@@ -250,118 +273,20 @@ def _compare(
         elif len(np.unique(curated.y)) < 2:
             problems.append("curated: only one class is present, so no wrong label can be shown")
     names = [getattr(part.X, "columns", None) for part in (train, curated)]
+    shapes: list[Any] = [tuple(getattr(part.X, "shape", ())) for part in (train, curated)]
     if names[0] is not None and names[1] is not None and set(names[0]) != set(names[1]):
         unshared = sorted(set(names[0]) ^ set(names[1]), key=str)
         named = ", ".join(map(repr, unshared[:5]))
         problems.append(f"curated: both must have the same columns, but only one set has {named}")
+    elif not all(shapes) or shapes[0][1:] == shapes[1][1:]:
         return
-    shapes: list[tuple[int, ...]] = [
-        tuple(getattr(part.X, "shape", ())) for part in (train, curated)
-    ]
-    if not all(shapes) or shapes[0][1:] == shapes[1][1:]:
-        return
-    if all(len(shape) == 2 for shape in shapes):
-        widths = [shape[-1] for shape in shapes]
+    elif all(len(shape) == 2 for shape in shapes):
         problems.append(
-            f"curated: {widths[1]} columns, but train has {widths[0]}; both must have the same "
-            "columns, in the same order"
+            f"curated: {shapes[1][1]} columns, but train has {shapes[0][1]}; both must have the "
+            "same columns, in the same order"
         )
     else:
         problems.append(f"curated: X has shape {shapes[1]}, but that of train has {shapes[0]}")
-
-
-def _known(problem: LabelProblem) -> LabelProblem:
-    """The problem, if every class can be learnt from some row."""
-    unlearnt = problem.classes[problem.class_sizes(np.arange(len(problem))) == 0]
-    if len(unlearnt):
-        named = ", ".join(map(repr, unlearnt[:5].tolist()))
-        raise ExemplaError(
-            f"every row labelled {named} has weight zero, so no model can learn that label: leave "
-            "these rows out, or let some of them weigh."
-        )
-    return problem
-
-
-def _raise(problems: list[str]) -> None:
-    if problems:
-        raise ExemplaError(f"the labels cannot be checked: {'; '.join(problems)}.")
-
-
-_FLOOR = 1e-12
-"""Smallest probability a signal distinguishes from zero."""
-
-
-@dataclass(frozen=True)
-class Learner:
-    """The caller's model as a recipe: every fit starts afresh."""
-
-    model: Any
-    classes: np.ndarray
-    fit: Fit | None = None
-
-    def fitted(
-        self, X: Any, y: np.ndarray, weights: np.ndarray | None, seed: int, quiet: bool = True
-    ) -> Any:
-        """The model fitted to labels in the user's vocabulary.
-
-        An estimator keeps the `random_state` its owner gave it.
-        """
-        if len(np.unique(y)) < 2:
-            raise ExemplaError(
-                "the labels cannot be judged: with a few rows set aside only one class is left to "
-                "learn from; give more rows of every class."
-            )
-        return refit(self.model, X, y, weights, self.fit, seed, keep_random_state=True, quiet=quiet)
-
-    def log_proba(self, fitted: Any, X: Any) -> np.ndarray:
-        """log p(c | x) for every class c the training data know, (n, C), never below log FLOOR."""
-        try:
-            return self._log_proba(fitted, X)
-        except (ExemplaError, MemoryError):
-            raise
-        except Exception as error:  # the model may be the caller's own, and raise anything
-            raise ExemplaError(
-                f"the fitted {type(fitted).__name__} cannot predict {describe(X)}: "
-                f"{error_line(error)}"
-            ) from error
-
-    def _log_proba(self, fitted: Any, X: Any) -> np.ndarray:
-        out = np.full((n_rows(X), len(self.classes)), np.log(_FLOOR))
-        if self.fit is None and not hasattr(fitted, "classes_"):
-            raise UnsupportedModelError(
-                f"{type(fitted).__name__} tells no classes apart, so it cannot judge labels: use a "
-                "classifier with predict_proba, such as LogisticRegression."
-            )
-        if self.fit is None:
-            at = np.searchsorted(self.classes, fitted.classes_)  # a fold may miss a class
-            out[:, at] = np.log(np.maximum(fitted.predict_proba(X), _FLOOR))
-            return out
-        oracle = make_oracle(fitted)
-        for code, label in enumerate(self.classes):
-            labels = np.full(len(out), label)
-            out[:, code] = oracle.log_likelihood(oracle.read((X, labels), role="test"))
-        return np.maximum(out, np.log(_FLOOR))
-
-
-def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
-    """Return a learner, if the model can be refitted and gives probabilities."""
-    check_fit(model, fit)
-    if fit is None and not hasattr(model, "predict_proba"):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} gives no class probabilities, which finding wrong labels "
-            "needs: use a classifier with predict_proba, such as LogisticRegression."
-        )
-    return Learner(model, classes, fit)
-
-
-def check_classifier(model: Any, fit: Fit | None) -> None:
-    """Raise an error unless this is a scikit-learn classifier with probabilities."""
-    if fit is not None:
-        raise ExemplaError(
-            "fit= trains single classes and numbers; here give a scikit-learn classifier, or the "
-            "probabilities of your own model with probabilities=."
-        )
-    make_learner(model, np.array([]), None)
 
 
 _UNSUPERVISED = frozenset({
@@ -373,6 +298,11 @@ _UNSUPERVISED = frozenset({
     "VarianceThreshold",
 })  # fmt: skip
 """Steps of scikit-learn that ignore labels; a subclass of the caller's may look at anything."""
+
+
+_COMPOSITE = {
+    Pipeline: "steps", FeatureUnion: "transformer_list", ColumnTransformer: "transformers",
+}  # fmt: skip
 
 
 def without_unsupervised_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
@@ -401,12 +331,8 @@ def without_unsupervised_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]
 def _is_unsupervised(step: Any) -> bool:
     if step is None or isinstance(step, str):  # "passthrough", "drop"
         return True
-    if type(step) is Pipeline:
-        return all(_is_unsupervised(inner) for _, inner in step.steps)
-    if type(step) is FeatureUnion:
-        return all(_is_unsupervised(inner) for _, inner in step.transformer_list)
-    if type(step) is ColumnTransformer:
-        inner = [part for _, part, _ in step.transformers]
-        return all(_is_unsupervised(part) for part in [*inner, step.remainder])
     kind = type(step)
+    if kind in _COMPOSITE:
+        parts = [part[1] for part in getattr(step, _COMPOSITE[kind])]
+        return all(_is_unsupervised(part) for part in [*parts, getattr(step, "remainder", None)])
     return kind.__module__.startswith("sklearn.") and kind.__name__ in _UNSUPERVISED

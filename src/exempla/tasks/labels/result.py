@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from itertools import takewhile
 from typing import Any, Self
 
 import numpy as np
@@ -278,14 +279,13 @@ def levels_apart(given: np.ndarray, suggested: np.ndarray) -> np.ndarray:
     array([2, 0])
     """
     mark = _separator([str(label) for label in (*given, *suggested)])
-    out = np.zeros(len(given), dtype=np.int64)
-    for row, (a, b) in enumerate(zip(given, suggested, strict=True)):
-        if a == b:
-            continue
-        parts = [str(label).split(mark) if mark else [str(label)] for label in (a, b)]
-        same = [x == y for x, y in zip(*parts, strict=False)]
-        out[row] = 1 + (same.index(False) if False in same else len(same))
-    return out
+
+    def level(a: Any, b: Any) -> int:
+        first, second = ([str(c)] if mark is None else str(c).split(mark) for c in (a, b))
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+        return 0 if a == b else 1 + len(list(same))
+
+    return np.array([level(a, b) for a, b in zip(given, suggested, strict=True)], dtype=np.int64)
 
 
 def _separator(labels: list[str]) -> str | None:

@@ -7,14 +7,11 @@ Stack
     Without them, w, b and the flip rate π are fitted together to the given labels j, whose
     likelihood is (1 − π_j)·q_j + Σ_{c ≠ j} π_c·q_c/(C − 1).
 Flip rates
-    One rate for all classes, unless rates that differ are more likely by 5 nats (15 with trusted
-    rows). That finds mistakes of one class, such as a fifth of the spam called ham. Where classes
-    overlap, smaller gains come from the shape of q, and their direction is often wrong; see
-    `benchmarks/label_variants.md`.
+    Each class has its own, with a prior around a common rate. That finds mistakes of one class,
+    such as a fifth of the spam called ham; see `benchmarks/label_variants.md`.
 Order
-    z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j, plus half as much of the log-odds by the
-    model that learned the label. The latter is calibrated to z class by class, and counts in
-    proportion to the share of contradicted labels that the model has not memorised.
+    z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j. If the training was recorded, half as
+    much of the margins then, calibrated to z class by class, is added.
 Probability
     Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z). And people who hesitate
     where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the sum is a share of
@@ -30,14 +27,14 @@ Count
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_softmax, logit, logsumexp
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu
 from threadpoolctl import threadpool_limits
 
 from exempla.arrays import TIE, first_largest, levels
@@ -55,22 +52,21 @@ _FLIP_LOGIT, _FLIP_PENALTY = -3.0, 0.25
 _MAX_FLIP_LOGIT = -0.2
 _MAX_CLASS_LOGIT = 0.4
 _NO_FLIPS = -40.0
-_CLASS_PENALTY, _MIN_CLASS_GAIN = 4.0, 5.0
-_TRUSTED_CLASS_PENALTY, _MIN_TRUSTED_CLASS_GAIN = 0.25, 15.0
-"""Prior precision of a class's rate around the common one, and the gain in nats that it must
-bring, where q is fitted to the same labels and where trusted rows decide it."""
+_CLASS_PENALTY = 4.0
+"""Prior precision of the logit of a class's flip rate around the common one."""
 _MAX_RATED_CLASSES = 30
 """With more classes, all have the same flip rate."""
 _FIT_ROWS = 20_000
 """Rows the stack is fitted to; a random part of larger sets."""
-_LEARNED_SHARE = 0.5
+_MARGIN_WEIGHT = 0.5
 _HESITANT_SLOPE, _HESITANT_SHARE = 0.65, 0.55
 """Of mistakes where models hesitate: slope of log-odds, and their share of the expected
 disagreement, times the fourth root of its mean."""
 Z90 = 1.645
 """90 % of a normal distribution lie within this many standard deviations."""
-_CHANCE_SDS = 3.0
-"""Standard deviations above chance from which on a model distinguishes classes."""
+_CHANCE = 0.00135
+"""Of a model that predicts no better than chance, the probability of being called better: three
+standard deviations."""
 _MAX_TESTED_CLASSES = 20
 _AMBIGUOUS = 0.35
 """A row is ambiguous if two labels both have at least this probability."""
@@ -84,10 +80,8 @@ class Stack:
     weights: np.ndarray
     biases: np.ndarray
     flip_rates: np.ndarray
-    objective: float
-    """Negative log-posterior."""
 
-    def log_q(self, views: list[np.ndarray], columns: Columns) -> np.ndarray:
+    def log_q(self, views: Iterable[np.ndarray], columns: Columns) -> np.ndarray:
         """Return log q of the kept classes, (rows, columns)."""
         total = self.biases[columns.codes]
         for weight, view in zip(self.weights, views, strict=True):
@@ -175,7 +169,7 @@ def assess(
     columns: Columns,
     n_train: int,
     *,
-    learned: np.ndarray | None = None,
+    margins: np.ndarray | None = None,
     original: np.ndarray | None = None,
     seed: int = 0,
 ) -> Assessment:
@@ -187,56 +181,52 @@ def assess(
         Predictions by models that have not seen the row's label, by name.
     columns : Columns
         The classes of the columns, and which one is given.
-    learned : array of shape (n_train,)
-        Log-odds against the given labels by a model that was fitted to them.
+    margins : array of shape (n_train,)
+        Mean margins of the given labels while a model learned them.
     original : int array of shape (rows − n_train,)
         Class codes that the trusted rows had before they were corrected.
     """
     n, N = n_train, len(columns.own)
-    parts = list(views.values())
     trusted = n < N
-    stack = fit_stack(views, columns, np.arange(n, N) if trusted else None, seed)
-    log_q = stack.log_q(parts, columns)
-    rows, some, C = np.arange(n), columns.part(slice(0, n)), columns.n_classes
-    own, given = some.own, some.codes[np.arange(n), some.own]
-    if trusted:
-        stack = replace(stack, flip_rates=fit_rates(log_q[:n], some, seed))
+    stack = fit_stack(views, columns, n, seed)
+    log_q = stack.log_q(views.values(), columns)
+    rows, some = np.arange(n), columns.part(slice(0, n))
     z, predictive = stack.odds(log_q[:n], some)
-    score = z if learned is None else _with_learned(z, learned, views, some)
-    q = np.exp(log_q[rows, own])
-    has_signal = any(tells_apart(view, columns) for view in parts)
-    rest = log_q[:n].copy()
-    rest[rows, own] = -np.inf
-    best = first_largest(rest)
-    alternative = columns.codes[rows, best]
-    flipped = expit(score + stack.prior)
-    flips, disagreement = float(flipped.sum()), float(np.sum(1.0 - predictive))
-    p = _probabilities(flipped, score, q)
-    if not has_signal:
-        p = np.full(n, p.mean())
-    elif trusted:
-        contradicted = float(np.mean(first_largest(log_q[:n]) != own))
+    score, flipped = z, expit(z + stack.prior)
+    if margins is not None:  # they change the order, not the count
+        score = _with_margins(z, margins, some.given)
+        flipped = shifted(score, float(flipped.sum()))
+    q, best = np.exp(log_q[:n]), likeliest_other(log_q[:n], some.own)
+    chance, least = 0.0, 0.0
+    p = _probabilities(flipped, score, q[rows, some.own])
+    if trusted:  # they show how often the models err, known from as many rows only
+        contradicted = float(np.mean(first_largest(log_q[:n]) != some.own))
         error, sd = _model_error(log_q[n:], columns.own[n:])
-        least = n * ((contradicted - error) / (1.0 - 2.0 * error) - sd)
-        if p.sum() < least:
-            p = shifted(logit(np.clip(p, _EDGE, 1 - _EDGE)), least)
+        chance, least = n * sd, n * ((contradicted - error) / (1.0 - 2.0 * error) - sd)
+    if p.sum() < least:
+        p = shifted(_log_odds(p), least)
     m = N - n if trusted else n
-    p = np.minimum(p, m / (m + 3.0))  # rule of three: m rows cannot show more certainty than this
-    expected = float(p.sum())
-    low, high = _interval(p, flips, disagreement, (n, N - n), columns, log_q)
+    most = m / (m + 3.0)  # rule of three: m rows cannot show more certainty than this
+    has_signal = any(tells_apart(view, columns) for view in views.values())
     if not has_signal:
-        shares = np.bincount(given, minlength=C) / n
+        p = flipped = np.full(n, _probabilities(flipped, score, q[rows, some.own]).mean())
+    p = np.minimum(p, most)
+    chance = Z90 * float(np.hypot(chance, np.sqrt(np.sum(p * (1.0 - p)))))
+    low, high = float(flipped.sum()) / 2.0 - chance, float(np.sum(1.0 - predictive)) + chance
+    if not has_signal:
+        shares = np.bincount(some.given, minlength=columns.n_classes) / n
         low, high = 0.0, n * float(1.0 - np.sum(shares**2))
+    expected = float(p.sum())
     found = Assessment(
         probabilities=p,
         score=score,
-        flipped=np.minimum(flipped, m / (m + 3.0)) if has_signal else p,
-        given=given,
-        alternative=alternative,
-        given_chance=q,
-        alternative_chance=np.exp(log_q[rows, best]),
+        flipped=np.minimum(flipped, most),
+        given=some.given,
+        alternative=some.codes[rows, best],
+        given_chance=q[rows, some.own],
+        alternative_chance=q[rows, best],
         expected_errors=expected,
-        interval=(min(low, expected), max(high, expected)),
+        interval=(min(max(low, 0.0), expected), max(min(high, float(n)), expected)),
         has_signal=has_signal,
         used=tuple(k for k, w in zip(views, stack.weights, strict=True) if w > 1e-6),
     )
@@ -246,12 +236,11 @@ def assess(
 
 
 def fit_stack(
-    views: Mapping[str, np.ndarray],
-    columns: Columns,
-    trusted: np.ndarray | None,
-    seed: int = 0,
+    views: Mapping[str, np.ndarray], columns: Columns, n_train: int, seed: int = 0
 ) -> Stack:
-    """Fit the stack to the trusted rows; without any, to all labels together with flip rates.
+    """Fit the stack to the rows from `n_train` on, which are trusted, and flip rates to the others.
+
+    Without trusted rows both are fitted together.
 
     >>> rng = np.random.default_rng(0)
     >>> odds = rng.normal(scale=4.0, size=4000)
@@ -259,33 +248,24 @@ def fit_stack(
     >>> log_p = np.log(expit(np.column_stack([-odds, odds])))
     >>> given = np.where(rng.random(4000) < 0.1, 1 - truth, truth)
     >>> both = {"good": log_p, "chance": np.log(rng.dirichlet([1, 1], 4000))}
-    >>> stack = fit_stack(both, Columns.all_classes(given, 2), None)
+    >>> stack = fit_stack(both, Columns.all_classes(given, 2), 4000)
     >>> bool(stack.weights[0] > 10 * stack.weights[1]), stack.flip_rates.round(1).tolist()
     (True, [0.1, 0.1])
     """
-    rows = _sampled(np.arange(len(columns.own)) if trusted is None else trusted, seed)
+    N = len(columns.own)
+    rows = _sampled(np.arange(n_train, N) if n_train < N else np.arange(N), seed)
     V = np.stack([np.maximum(view[rows], -MAX_LOG_ODDS) for view in views.values()], axis=-1)
     limits = [(0.0, _MAX_WEIGHTS.get(name, _MAX_WEIGHT)) for name in views]
+    if n_train == N:
+        return _maximised(V, columns.part(rows), limits)
+    stack = _maximised(V, columns.part(rows), limits, flips=False)
+    if n_train == 0:
+        return stack
+    rows = _sampled(np.arange(n_train), seed)
     some = columns.part(rows)
-    if trusted is not None:
-        return _maximised(V, some, limits, biases=True, flips=False)
-    one = _maximised(V, some, limits)
-    if some.n_classes > _MAX_RATED_CLASSES:
-        return one
-    several = _maximised(V, some, limits, class_penalty=_CLASS_PENALTY)
-    return several if one.objective - several.objective > _MIN_CLASS_GAIN else one
-
-
-def fit_rates(log_q: np.ndarray, columns: Columns, seed: int = 0) -> np.ndarray:
-    """Return the most likely flip rates of all classes, given q."""
-    rows = _sampled(np.arange(len(log_q)), seed)
-    V, some, fixed = log_q[rows][:, :, None], columns.part(rows), [(1.0, 1.0)]
-    one = _maximised(V, some, fixed, biases=False)
-    if some.n_classes > _MAX_RATED_CLASSES:
-        return one.flip_rates
-    several = _maximised(V, some, fixed, biases=False, class_penalty=_TRUSTED_CLASS_PENALTY)
-    worth = one.objective - several.objective > _MIN_TRUSTED_CLASS_GAIN
-    return several.flip_rates if worth else one.flip_rates
+    log_q = stack.log_q([view[rows] for view in views.values()], some)[:, :, None]
+    rates = _maximised(log_q, some, [(1.0, 1.0)], biases=False).flip_rates
+    return replace(stack, flip_rates=rates)
 
 
 def _sampled(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -301,7 +281,6 @@ def _maximised(
     *,
     biases: bool = True,
     flips: bool = True,
-    class_penalty: float | None = None,
 ) -> Stack:
     """Return the most likely stack: weights within limits, and what else is free to vary."""
     K, C, codes, own = V.shape[-1], columns.n_classes, columns.codes, columns.own
@@ -310,12 +289,12 @@ def _maximised(
     center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [start], np.zeros(C)])
     penalty = np.concatenate([
         np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY],
-        np.full(C, class_penalty or 0.0),
+        np.full(C, _CLASS_PENALTY),
     ])  # fmt: skip
     bounds: list[tuple[float | None, float | None]] = [*limits]
     bounds += [(None, None) if biases else (0.0, 0.0)] * C
     bounds += [(-9.0, _MAX_FLIP_LOGIT) if flips else (start, start)]
-    bounds += [(0.0, 0.0) if class_penalty is None else (-5.0, 5.0)] * C
+    bounds += [(-5.0, 5.0) if flips and C <= _MAX_RATED_CLASSES else (0.0, 0.0)] * C
 
     def rates(v: np.ndarray) -> np.ndarray:
         return expit(np.minimum(v[K + C] + v[K + C + 1 :], _MAX_CLASS_LOGIT))
@@ -343,14 +322,13 @@ def _maximised(
             objective, center, jac=True, method="L-BFGS-B", bounds=bounds,
             options={"maxiter": 300, "ftol": 1e-12, "gtol": 1e-7},
         )  # fmt: skip
-    return Stack(found.x[:K], found.x[K : K + C], rates(found.x), float(found.fun))
+    return Stack(found.x[:K], found.x[K : K + C], rates(found.x))
 
 
 def tells_apart(view: np.ndarray, columns: Columns) -> bool:
     """Return True if rows of some class get a higher probability of it than other rows do.
 
-    Ranks decide (the Mann-Whitney U test, 3 standard deviations), so overconfidence is no
-    hindrance.
+    Ranks decide (the Mann-Whitney U test), so overconfidence is no hindrance.
 
     >>> rng = np.random.default_rng(0)
     >>> codes = rng.integers(0, 2, 500)
@@ -358,47 +336,36 @@ def tells_apart(view: np.ndarray, columns: Columns) -> bool:
     >>> tells_apart(chance, columns), tells_apart(chance + np.eye(2)[codes], columns)
     (False, True)
     """
-    n = len(columns.own)
-    given = columns.codes[np.arange(n), columns.own]
-    sizes = np.bincount(given, minlength=columns.n_classes)
+    n, given = len(columns.own), columns.given
     if columns.codes.shape[1] < columns.n_classes:  # columns differ between rows: compare own
         own = view[np.arange(n), columns.own]
         return bool(np.mean(own >= np.sort(view, axis=1)[:, -2]) > 2.0 / columns.codes.shape[1])
-    best = 0.0
+    sizes = np.bincount(given, minlength=columns.n_classes)
     for c in np.argsort(-sizes)[:_MAX_TESTED_CLASSES]:
-        k = int(sizes[c])
-        if not 0 < k < n:
-            continue
-        ranks = rankdata(np.round(view[:, c], 9))
-        U = ranks[given == c].sum() - k * (k + 1) / 2
-        sd = np.sqrt(k * (n - k) * (n + 1) / 12)
-        best = max(best, (U - k * (n - k) / 2) / sd)
-    return bool(best > _CHANCE_SDS)
+        p, here = np.round(view[:, c], 9), given == c
+        if 0 < sizes[c] < n:
+            test: Any = mannwhitneyu(p[here], p[~here], alternative="greater", method="asymptotic")
+            if test.pvalue < _CHANCE:
+                return True
+    return False
 
 
-def against(log_p: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Return the log-odds against the given labels, at most ± `MAX_LOG_ODDS`."""
-    given = log_p[np.arange(len(own)), own]
-    odds = np.log(-np.expm1(np.minimum(given, -1e-12))) - given
-    return np.clip(odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+def likeliest_other(log_p: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return the column of the most likely label other than the given one."""
+    rest = log_p.copy()
+    rest[np.arange(len(own)), own] = -np.inf
+    return first_largest(rest)
 
 
-def _with_learned(
-    z: np.ndarray, learned: np.ndarray, views: Mapping[str, np.ndarray], columns: Columns
-) -> np.ndarray:
-    """Return z with what the model holds against the label after it has learned it."""
-    n, own = len(z), columns.own
-    given = columns.codes[np.arange(n), own]
+def _with_margins(z: np.ndarray, margins: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Return z with how long a recorded training took to accept the labels."""
     place = np.unique(given, return_inverse=True)[1]
-    # least squares of z on the learned log-odds, with an intercept for each class
     size = np.bincount(place)
-    means = [np.bincount(place, values) / size for values in (learned, z)]
-    x, y = learned - means[0][place], z - means[1][place]
-    calibrated = means[1][place] + x * float(x @ y) / (float(x @ x) + 1e-3)
-    contradicted = against(next(iter(views.values()))[:n], own) > 0
-    share = min(float(np.mean(learned > 0)) / max(float(np.mean(contradicted)), _EDGE), 1.0)
-    weight = _LEARNED_SHARE * share
-    return (z + weight * calibrated) / (1.0 + weight)
+    # least squares of z on the margins, with an intercept for each class
+    x_mean, z_mean = ((np.bincount(place, v) / size)[place] for v in (margins, z))
+    x, y = margins - x_mean, z - z_mean
+    calibrated = z_mean + x * float(x @ y) / (float(x @ x) + 1e-3)
+    return (z + _MARGIN_WEIGHT * calibrated) / (1.0 + _MARGIN_WEIGHT)
 
 
 def _probabilities(flipped: np.ndarray, score: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -419,21 +386,8 @@ def shifted(odds: np.ndarray, total: float) -> np.ndarray:
     return expit(odds + shift)
 
 
-def _interval(
-    p: np.ndarray,
-    flips: float,
-    disagreement: float,
-    sizes: tuple[int, int],
-    columns: Columns,
-    log_q: np.ndarray,
-) -> tuple[float, float]:
-    """Return the interval where no first labels of trusted rows are known."""
-    n, m = sizes
-    chance = Z90 * float(np.sqrt(np.sum(p * (1.0 - p))))
-    if m:  # trusted rows show how often the models err, known from m rows only
-        sd = _model_error(log_q[n:], columns.own[n:])[1]
-        chance = float(np.hypot(chance, Z90 * n * sd))
-    return max(flips / 2.0 - chance, 0.0), min(disagreement + chance, float(n))
+def _log_odds(p: np.ndarray) -> np.ndarray:
+    return logit(np.clip(p, _EDGE, 1 - _EDGE))
 
 
 def _model_error(log_q: np.ndarray, own: np.ndarray) -> tuple[float, float]:
@@ -454,24 +408,20 @@ def _from_originals(
 
     `log_q` and `columns` are those of the trusted rows, `original` their first labels.
     """
-    rows, known = np.arange(len(original)), columns.codes == original[:, None]
+    known = columns.codes == original[:, None]
     own = np.argmax(known, axis=1)
     odds, _ = stack.odds(log_q, replace(columns, own=own))
     checked_score = np.where(known.any(axis=1), odds, MAX_LOG_ODDS)
-    rest = log_q.copy()
-    rest[rows, own] = -np.inf
-    others = columns.codes[rows, first_largest(rest)]
-    wrong = original != columns.codes[rows, columns.own]
+    others = columns.codes[np.arange(len(own)), likeliest_other(log_q, own)]
+    wrong = original != columns.given
     p, score, n, m = found.probabilities, found.score, len(found.score), len(original)
-    stated_odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
     order = np.argsort(score, kind="stable")
     stated = Stated(
-        np.concatenate([p, expit(np.interp(checked_score, score[order], stated_odds[order]))]),
+        np.concatenate([p, expit(np.interp(checked_score, score[order], _log_odds(p[order])))]),
         [str(code) for code in (*found.given, *original)],
         [str(code) for code in (*found.alternative, *others)],
     )
-    after = learn(stated, np.arange(n, n + m), wrong).probabilities[:n]
-    score = logit(np.clip(after, _EDGE, 1 - _EDGE))
+    score = _log_odds(learn(stated, np.arange(n, n + m), wrong).probabilities[:n])
     expected, interval = count_by_sample(n, m, int(wrong.sum()))
     return replace(
         found, probabilities=shifted(score, expected), score=score, expected_errors=expected,

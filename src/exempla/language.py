@@ -18,8 +18,7 @@ from exempla.arrays import Array, as_like, to_numpy
 from exempla.data import Completions
 from exempla.errors import ExemplaError
 from exempla.kernel.embed import unit_scale
-from exempla.kernel.kernel import Kernel, Query
-from exempla.kernel.residual import EmbeddedExamples, ResidualKernel
+from exempla.kernel.kernel import EmbeddedExamples, Kernel, Query
 from exempla.results import Explanation
 
 __all__ = ["TokenAlignment"]
@@ -75,21 +74,20 @@ class TokenAlignment:
         return self.answer.labels
 
     @cached_property
-    def _residual(self) -> ResidualKernel | None:
-        """The residual kernel, if the answer was selected with it."""
-        residual = self._kernel.residual
-        return residual if residual.is_affordable(self._query) else None
+    def _residual(self) -> bool:
+        """Whether the answer was selected with the residual of the sketch."""
+        return self._kernel.adds_residual(self._query)
 
     @cached_property
     def _target(self) -> _WeightedSum:
         """μ, as the answer was computed from it."""
         kernel, query = self._kernel, self._query
         features = kernel.features.rows
-        if self._residual is None:
+        if not self._residual:
             unit = kernel.query_rows(query, features)
             return _WeightedSum(as_like(self.shares, unit) @ unit)
         rows, _ = kernel.whiten(query, features)
-        counted = self.shares / self._residual.norms(query.embedded, rows)
+        counted = self.shares / kernel.full_norms(query.embedded, rows)
         return _WeightedSum(as_like(counted, rows) @ rows, query.embedded, counted)
 
     @cached_property
@@ -98,13 +96,12 @@ class TokenAlignment:
         chosen, sizes = self.answer.indices, np.abs(self.answer.weights)
         kernel = self._kernel
         rows = kernel.features.rows
-        if self._residual is None:
+        if not self._residual:
             return _WeightedSum(as_like(sizes, rows) @ rows[chosen])
-        own, full = (x[chosen] for x in self._residual.train_norms(kernel.features))
+        own, full = (x[chosen] for x in kernel.train_norms())
         counted = sizes / full
         inside = as_like(counted * own, rows) @ rows[chosen]
-        train = [EmbeddedExamples(e.train.take(chosen), e.rows[chosen]) for e in kernel.embeddings]
-        return _WeightedSum(inside, train, counted)
+        return _WeightedSum(inside, kernel.train_examples(chosen), counted)
 
     def _parts(
         self, texts: Completions, row: int, other: _WeightedSum, is_train: bool
@@ -114,12 +111,11 @@ class TokenAlignment:
         query = kernel.query([*texts.token_by_token(row), text], self._labels)
         rows, residual = kernel.whiten(query, other.inside)
         parts = to_numpy(rows[:-1] @ other.inside).astype(np.float64)
-        if self._residual is not None:
+        if self._residual:
             embedded = query.embedded
-            parts += self._residual.products(embedded, other.examples, other.counted[:, None])[
-                :-1, 0
-            ]
-            parts /= self._residual.norms([one.last() for one in embedded], rows[-1:])
+            outside = kernel.residual_products(embedded, other.examples, other.counted[:, None])
+            parts += outside[:-1, 0]
+            parts /= kernel.full_norms([one.last() for one in embedded], rows[-1:])
         elif kernel.use == "selection":
             parts *= unit_scale(rows[-1:], None if is_train else residual[-1:])[0]
         out = np.zeros(len(text["labels"]))

@@ -1,8 +1,9 @@
-"""Which labels of tokens are wrong: names in sentences, parts of speech.
+"""Which labels are wrong where a row has several: labels that may be present, or one per token.
 
-Sentences stay together: a token is judged by models that have seen none of its sentence. Without a
-model of the caller's, logistic regression on each token's window is used: the word, its shape and
-its ends, and the words around it.
+Several labels: each label is judged by itself, as present or absent, by models that have not seen
+the row. Tokens (names in sentences, parts of speech): sentences stay together, so a token is judged
+by models that have seen none of its sentence. Without a model of the caller's, logistic regression
+on each token's window is used: the word, its shape and its ends, and the words around it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,129 @@ import scipy.sparse as sp
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import LogisticRegression
 
+from exempla.arrays import is_sparse
+from exempla.data import listing
 from exempla.errors import ExemplaError
 from exempla.memory import announce
-from exempla.tasks.labels.crossfit import view_bytes
+from exempla.progress import track
+from exempla.tasks.labels.crossfit import make_learner, view_bytes
 from exempla.tasks.labels.evidence import Evidence, assess_predictions
-from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Learner, check_classifier
+from exempla.tasks.labels.neighbours import Neighbours
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Rows, read_rows
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
+from exempla.tasks.labels.wrong import Assessment
+
+_WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
+"""Several labels at once by a model for each, which is what is asked here anyway."""
+
+
+def fix_label_sets(asked: LabelRequest) -> LabelFixes:
+    """Rank (row, label) pairs by how likely they are wrong; see `exempla.fix_labels`."""
+    (train, names), (curated, others) = (_dense(data) for data in (asked.train, asked.curated))
+
+    def same_labels(_: Rows, trusted: Rows | None, problems: list[str]) -> None:
+        if trusted is not None and others != names:
+            problems.append(
+                f"curated: the labels are {', '.join(map(str, others[:5]))}, not those of train; "
+                "give both the same columns, in the same order"
+            )
+
+    given = read_rows(train, curated, _checked_table, same_labels)
+    Y, n = given.y, given.n_train
+    L = Y.shape[1]
+    k, row_names = asked.listed(n * L, "labels"), asked.names(n, given.ids)
+    model = asked.model
+    model = model.estimator if type(model).__name__ in _WRAPPED else model
+    both = np.array([0, 1])
+    learner = None if asked.probabilities is not None else make_learner(model, both, asked.fit)
+    announce(view_bytes(len(Y), 2) + 80.0 * n * L, f"{n:,} rows of {L:,} labels")
+    found: dict[int, Assessment] = {}
+    warnings: list[str] = []
+    near: Neighbours | None = None
+    for place in track(range(L), "judging label by label", L):
+        codes = Y[:, place]
+        if (few := np.bincount(codes[:n], minlength=2).min()) < 2:
+            same = "always" if codes[:n].mean() > 0.5 else "never"
+            what = f"{same} given" if few == 0 else f"{same} given but once"
+            warnings.append(f"The label {names[place]} is {what}: it was not judged.")
+            continue
+        problem = LabelProblem(given.X, codes, both, n, given.weights)
+        if learner is None:
+            found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), problem)
+            continue
+        evidence = Evidence(learner, problem, seed=asked.seed + place)
+        if found:  # the same rows for every label
+            evidence.neighbours = near
+        near = evidence.neighbours
+        found[place] = evidence.assess()
+    joined = _joined(found, Y[:n])
+    order = np.argsort(-joined.score, kind="stable")[:k]
+    row, place = order // L, order % L
+    return LabelFixes(
+        part=np.asarray(names)[place],
+        name=np.asarray(names)[place].astype(str),
+        parts="labels",
+        task="multi-label",
+        warnings=tuple(warnings),
+        **joined.listed(order, both),
+        **asked.fields(row, row_names, n, n * L, len(Y) - n),
+    )
+
+
+def _joined(found: dict[int, Assessment], Y: np.ndarray) -> Assessment:
+    """Return one assessment of all (row, label) pairs; those not judged come last."""
+
+    def table(field: str, missing: float) -> np.ndarray:
+        values = np.full(Y.shape, missing)
+        for place, one in found.items():
+            values[:, place] = getattr(one, field)
+        return values.ravel()
+
+    given, p = Y.ravel(), table("probabilities", 0.0)
+    # the counts err for the same reason, that overlap may look like mistakes: the ends are added
+    low, high = (sum(one.interval[end] for one in found.values()) for end in (0, 1))
+    return Assessment(
+        probabilities=p,
+        score=table("score", -np.inf),
+        flipped=table("flipped", 0.0),
+        given=given,
+        alternative=1 - given,
+        given_chance=table("given_chance", np.nan),
+        alternative_chance=table("alternative_chance", np.nan),
+        expected_errors=float(p.sum()),
+        interval=(float(low), float(min(high, Y.size))),
+        used=tuple(dict.fromkeys(name for one in found.values() for name in one.used)),
+    )
+
+
+def _two(probabilities: Any, place: int, shape: tuple[int, int]) -> np.ndarray:
+    """(n, 2): of one label, absent and present."""
+    values = np.asarray(probabilities)
+    if values.shape != shape:
+        raise ExemplaError(
+            f"probabilities have shape {values.shape}; give that of every label to be present, "
+            f"{shape}."
+        )
+    return np.column_stack([1.0 - values[:, place], values[:, place]])
+
+
+def _dense(data: Any) -> tuple[Any, list[Any]]:
+    """Return the data with a dense table of labels, and the names of its columns."""
+    if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
+        return data, []
+    Y = data[1].toarray() if is_sparse(data[1]) else data[1]
+    width = int(np.prod(np.shape(Y)[1:]))
+    return (data[0], Y, *data[2:]), list(getattr(Y, "columns", range(width)))
+
+
+def _checked_table(y: np.ndarray, found: list[str]) -> np.ndarray:
+    y = y.reshape(len(y), -1)
+    if len(bad := np.flatnonzero(~np.isin(y, (0, 1)).all(axis=1))):
+        found.append(f"Y must hold zeros and ones, and holds something else in {listing(bad)}")
+        return np.array([])
+    return y.astype(np.int64)
+
 
 WIDTH = 2**17
 """Columns that features are hashed to."""
@@ -80,10 +197,10 @@ _BYTES = 20 * 12.0
 def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     """Rank token labels by how likely they are wrong; see `exempla.fix_labels`."""
     problems: list[str] = []
-    words, labels = _read(asked.train, "train", problems)
+    words, labels = _read_lists(asked.train, "train", problems)
     more, more_labels = [], []
     if asked.curated is not None:
-        more, more_labels = _read(asked.curated, "curated", problems)
+        more, more_labels = _read_lists(asked.curated, "curated", problems)
     if problems:
         raise ExemplaError(f"the token labels cannot be checked: {'; '.join(problems)}.")
     flat = np.array([label for one in (*labels, *more_labels) for label in one])
@@ -107,9 +224,8 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
         X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token
         model = _default_model(X.shape[1] * len(classes), asked.seed)
         model = model if asked.model is None else asked.model
-        check_classifier(model, asked.fit)
-        problem = replace(problem, X=X)
-        evidence = Evidence(Learner(model, classes), problem, seed=asked.seed)
+        learner = make_learner(model, classes, asked.fit)
+        evidence = Evidence(learner, replace(problem, X=X), seed=asked.seed)
         evidence.neighbours = None
         found = evidence.assess()
     order = found.order[:k]
@@ -154,7 +270,9 @@ def _stacked(probabilities: Any, words: Sequence[Sequence[str]]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _read(data: Any, whose: str, problems: list[str]) -> tuple[list[list[str]], list[list[str]]]:
+def _read_lists(
+    data: Any, whose: str, problems: list[str]
+) -> tuple[list[list[str]], list[list[str]]]:
     """Lists of words, and lists of labels as long."""
     if not isinstance(data, tuple) or len(data) != 2 or data[1] is None:
         raise ExemplaError(f"{whose} has no token labels: give (lists of tokens, lists of labels).")
